@@ -1,0 +1,3 @@
+from mpicoll.cli import main
+
+main()

@@ -1,0 +1,40 @@
+"""The command line: `mpicoll CMD …`, the same as `python -m mpicoll CMD …`.
+
+Each command is one module here with a docstring (its help), `add_arguments(parser)` and `run(arguments)`.
+"""
+
+import argparse
+import sys
+from importlib import import_module
+
+from .. import __version__
+from ..errors import MpicollError
+
+COMMANDS = ("list", "show", "verify", "info", "bench", "train")
+
+
+def main(arguments=None):
+    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
+    parser = argparse.ArgumentParser(prog="mpicoll", description="Collective communication for Python on MPI.")
+    parser.add_argument("--version", action="version", version=f"mpicoll {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="CMD")
+    for name in COMMANDS:
+        module = import_module(f".{name}", __package__)
+        summary = module.__doc__.strip().splitlines()[0]
+        command = commands.add_parser(name, help=summary, description=summary)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    parsed = parser.parse_args(arguments)
+    try:
+        sys.exit(parsed.run(parsed))
+    except MpicollError as error:
+        _stop(f"mpicoll {parsed.command}: error: {error}")
+
+
+def _stop(message):
+    """Print one line and end; under MPI every rank must end, also those that saw no error."""
+    print(message, file=sys.stderr, flush=True)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
+        mpi.COMM_WORLD.Abort(2)
+    sys.exit(2)

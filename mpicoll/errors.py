@@ -1,0 +1,21 @@
+"""The errors mpicoll raises: each says what was expected, what came, and what to do."""
+
+
+class MpicollError(Exception):
+    """Base of all errors that mpicoll raises itself."""
+
+
+class ArgumentError(MpicollError, ValueError):
+    """An argument or an environment variable has a value that cannot be used."""
+
+
+class BufferError(MpicollError, TypeError, ValueError):
+    """A buffer has the wrong type, size, layout or access for this call."""
+
+
+class ScheduleError(MpicollError, ValueError):
+    """A schedule does not do what its collective promises; the message names the rank, round and block."""
+
+
+class LaunchError(MpicollError, RuntimeError):
+    """The program was started in a way that cannot work (N separate worlds of one rank, say)."""

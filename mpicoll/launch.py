@@ -1,0 +1,51 @@
+"""How the program was launched: the abort hook, and the check for N separate worlds of one rank."""
+
+import os
+import sys
+import traceback
+
+from mpi4py import MPI
+
+from .errors import LaunchError
+
+#: what launchers tell each process about the number of processes they started
+_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS", "PMIX_SIZE")
+#: the two by which a launcher says that one process is all there is
+_TRUSTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def install_abort_hook():
+    """Let an uncaught exception on one rank end the whole job, with its traceback.
+
+    Without it the rank that failed waits in MPI_Finalize for the others, and they wait for its messages: a hang.
+    ``python -m mpi4py script.py`` does the same from outside. The exit status of the job is not zero.
+    """
+
+    def abort(kind, value, trace):
+        rank = MPI.COMM_WORLD.Get_rank() if not MPI.Is_finalized() else "?"
+        text = "".join(traceback.format_exception(kind, value, trace))
+        print(f"mpicoll: rank {rank} failed, the job ends:\n{text}", file=sys.stderr, flush=True)
+        if not MPI.Is_finalized():
+            MPI.COMM_WORLD.Abort(1)
+
+    sys.excepthook = abort
+
+
+def check_launch(environ=os.environ, size=None):
+    """Raise LaunchError where a launcher started several processes and MPI connected none of them.
+
+    It happens when launcher and MPI library do not speak the same protocol (``srun`` without ``--mpi``, an mpiexec of
+    the other MPI): each process then believes that it is alone, all write the same files, and the job "succeeds".
+    """
+    size = MPI.COMM_WORLD.Get_size() if size is None else size
+    if size > 1 or any(environ.get(name) == "1" for name in _TRUSTED):
+        return
+    for name in _COUNTS:
+        if environ.get(name, "").isdigit() and int(environ[name]) > 1:
+            library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
+            raise LaunchError(
+                f"{name}={environ[name]}: the launcher started {environ[name]} processes, but each is alone in a world "
+                f"of one rank, because the launcher and the MPI library ({library}) do not understand each other. "
+                "Use the mpiexec of this MPI library, or `srun --mpi=pmix` for Open MPI and `srun --mpi=pmi2` for "
+                "MPICH; `srun --mpi=list` shows what this cluster offers."
+            )
