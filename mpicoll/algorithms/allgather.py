@@ -1,0 +1,48 @@
+"""Allgather: rank r has block r, every rank gets all blocks.
+
+m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the number of rounds.
+"""
+
+from ..collectives import ALLGATHER
+from ..schedule import Copy, Input, Output, Recv, Send, folded
+from .order import circulant_steps
+
+WORDS = dict.fromkeys(("ring", "doubling", "circulant", "bruck"), {})
+
+
+def ring(rank, size):
+    """Pass on what came last: p-1 rounds, neighbours only. Source: Chan et al., CCPE 19 (2007)."""
+    yield Copy(Input(rank), Output(rank))
+    for t in range(size - 1):
+        yield Send(rank + 1, Output(rank - t)), Recv(rank - 1, Output(rank - t - 1))
+
+
+@folded(ALLGATHER)
+def doubling(rank, size):
+    """Exchange all I have with the partner at distance 1, 2, 4, …; folded at other sizes.
+
+    log2 p rounds at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    """
+    yield Copy(Input(rank), Output(rank))
+    distance = 1
+    while distance < size:
+        peer = rank ^ distance
+        yield Send(peer, Output(rank - rank % distance, distance)), Recv(peer, Output(peer - peer % distance, distance))
+        distance *= 2
+
+
+def circulant(rank, size):
+    """The circulant reduce-scatter backwards: ceil(log2 p) rounds at any size. Source: Traeff, arXiv 2410.14234."""
+    yield Copy(Input(rank), Output(rank))
+    for near, far in circulant_steps(size):
+        yield Send(rank - near, Output(rank, far - near)), Recv(rank + near, Output(rank + near, far - near))
+
+
+def bruck(rank, size):
+    """Distances 1, 2, 4, …, the last round short: ceil(log2 p) rounds. Source: Bruck et al., IEEE TPDS 8 (1997)."""
+    yield Copy(Input(rank), Output(rank))
+    distance = 1
+    while distance < size:
+        count = min(distance, size - distance)
+        yield Send(rank - distance, Output(rank, count)), Recv(rank + distance, Output(rank + distance, count))
+        distance *= 2

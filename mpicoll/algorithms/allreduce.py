@@ -1,0 +1,172 @@
+"""Allreduce: every rank has a vector, every rank gets their sum.
+
+m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less than 2 (p-1)/p m per rank.
+"""
+
+from ..collectives import ALLREDUCE
+from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
+from . import allgather, bcast, reduce, reduce_scatter
+from .order import fold_tree, in_rank_order
+
+
+def _one(size):
+    return 1
+
+
+WORDS = {
+    "parameter_server": {"ordered": True, "blocks": _one},
+    "reduce_bcast": {"ordered": True, "blocks": _one},
+    "tree": {"ordered": True, "blocks": "segments"},
+    "pipeline": {"ordered": True, "blocks": "segments"},
+    "recursive_doubling": {"ordered": True, "blocks": _one},
+    "halving_doubling": {"ordered": True, "blocks": power_of_two},
+    "ring": {},
+    "circulant": {},
+    "pairwise": {"ordered": True},
+    "allgather_reduce": {"ordered": True, "blocks": _one},
+}
+
+
+def parameter_server(rank, size):
+    """Rank 0 receives from each rank in turn and sends to each: 2(p-1) rounds and (p-1) m each way at rank 0.
+
+    What one machine in the middle costs. Source: Li et al., OSDI 2014 (with one server).
+    """
+    if rank:
+        yield Send(0, Input(0))
+        yield Recv(0, Output(0))
+        return
+    total = Input(0)
+    for peer in range(1, size):
+        yield Recv(peer, Scratch("received", 0)), Reduce(total, Scratch("received", 0), Output(0))
+        total = Output(0)
+    for peer in range(1, size):
+        yield Send(peer, Output(0))
+
+
+def reduce_bcast(rank, size):
+    """Binomial reduce to rank 0, binomial broadcast from it: 2q rounds of m. Source: MPICH 1's allreduce."""
+    yield from renamed(reduce.binomial(rank, size, 0), {"sum": OUTPUT})
+    yield from bcast.binomial(rank, size, 0)
+
+
+@segmented
+def tree(rank, size):
+    """Up and down a balanced binary tree in rank order, pipelined in segments: about 2 m per rank at many segments.
+
+    n segments: n + 4 depth rounds or so, two receives in each. Source: Sanders, Speck, Traeff, ParCo 35 (2009).
+    """
+    low, high, depth, parent = 0, size, 0, None
+    while (middle := (low + high) // 2) != rank:
+        parent, depth = middle, depth + 1
+        low, high = (low, middle) if rank < middle else (middle + 1, high)
+    height = size.bit_length() - 1  # of the whole tree; the clock of all ranks counts from its deepest leaves
+    children = [(a + b) // 2 for a, b in ((low, rank), (rank + 1, high)) if a < b]
+    yield from ((),) * (height - depth - 1)
+    if children:
+        yield _gather_children(rank, children)
+    elif depth < height:
+        yield ()
+    total = Output(0) if children else Input(0)
+    if parent is not None:
+        yield Send(parent, total)
+        yield from ((),) * (2 * depth - 2)
+        yield Recv(parent, Output(0))
+    if children:
+        yield tuple(Send(child, Output(0)) for child in children)
+
+
+def _gather_children(rank, children):
+    total, operations = Input(0), []
+    for child in children:
+        received = Scratch(f"from {child}", 0)
+        operations += Recv(child, received), Reduce(*in_rank_order(rank, child, total, received), Output(0))
+        total = Output(0)
+    return operations
+
+
+@segmented
+def pipeline(rank, size):
+    """Sum along the chain 0 … p-1, result back along it, in segments: n + 2p - 3 rounds of m/n each.
+
+    2 m per middle rank whatever p; latency grows with p. Source: Chan et al., CCPE 19 (2007), with both chains overlapped.
+    """
+    yield from ((),) * (rank - 1)
+    if rank:
+        received = Scratch("received", 0)
+        yield Recv(rank - 1, received), Reduce(received, Input(0), Output(0))
+    if rank < size - 1:
+        yield Send(rank + 1, Output(0) if rank else Input(0))
+        yield from ((),) * (2 * (size - rank) - 4)
+        yield Recv(rank + 1, Output(0))
+    if rank:
+        yield Send(rank - 1, Output(0))
+
+
+@folded(ALLREDUCE)
+def recursive_doubling(rank, size):
+    """Exchange whole vectors with the partner at distance 1, 2, 4, …: log2 p rounds of m; folded at other sizes.
+
+    Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    """
+    mine, received, distance = Input(0), Scratch("received", 0), 1
+    while distance < size:
+        peer = rank ^ distance
+        yield Send(peer, mine), Recv(peer, received), Reduce(*in_rank_order(rank, peer, mine, received), Output(0))
+        mine, distance = Output(0), 2 * distance
+
+
+@folded(ALLREDUCE)
+def halving_doubling(rank, size):
+    """Exchange halves with the nearest partner, quarters with the next, …, then gather back; folded at other sizes.
+
+    2 log2 p rounds, 2 (p-1)/p m at powers of two, up to twice as much elsewhere. Source: Rabenseifner, ICCS 2004.
+    """
+    first, count, place, exchanges = 0, size, Input, []
+    for peer in (rank ^ (1 << bit) for bit in range(size.bit_length() - 1)):
+        half = count // 2
+        keep, give = (first, first + half) if rank < peer else (first + half, first)
+        received = Scratch("received", keep, half)
+        yield Send(peer, place(give, half)), Recv(peer, received), \
+            Reduce(*in_rank_order(rank, peer, place(keep, half), received), Output(keep, half))
+        exchanges.append((peer, keep, give, half))
+        first, count, place = keep, half, Output
+    for peer, keep, give, half in reversed(exchanges):
+        yield Send(peer, Output(keep, half)), Recv(peer, Output(give, half))
+
+
+def _scatter_gather(scatter, gather):
+    """A reduce-scatter whose partial sums lie in the output, and an allgather of them."""
+    yield from renamed(scatter, {"sum": OUTPUT})
+    yield from renamed(gather, {INPUT: OUTPUT})
+
+
+def ring(rank, size):
+    """Ring reduce-scatter, ring allgather: 2(p-1) rounds, 2 (p-1)/p m. Source: Patarasuk and Yuan, JPDC 69 (2009)."""
+    return _scatter_gather(reduce_scatter.ring(rank, size), allgather.ring(rank, size))
+
+
+def circulant(rank, size):
+    """Circulant reduce-scatter and allgather: 2q rounds, 2 (p-1)/p m, at any size. Source: Traeff, arXiv 2410.14234."""
+    return _scatter_gather(reduce_scatter.circulant(rank, size), allgather.circulant(rank, size))
+
+
+def pairwise(rank, size):
+    """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m, canonical bits."""
+    yield from reduce_scatter.pairwise(rank, size)
+    for t in range(1, size):
+        yield Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))
+
+
+def allgather_reduce(rank, size):
+    """Gather all vectors everywhere, add them locally in the canonical order: q rounds, (p-1) m, for tiny vectors.
+
+    Source: Open MPI's allgather_reduce, with an order that is the same on all ranks.
+    """
+    def vector(of):
+        return Input(0) if of % size == rank else Scratch(f"from {of % size}", 0)
+
+    for step in allgather.circulant(rank, size):
+        if type(step) is tuple:
+            yield tuple(op._replace(part=vector(op.part.first + i)) for op in step for i in range(op.part.count))
+    yield fold_tree(map(vector, range(size)), Output(0))

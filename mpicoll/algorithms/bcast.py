@@ -1,0 +1,67 @@
+"""Broadcast: every rank gets the root's vector. m: its bytes, p: ranks, q = ceil(log2 p).
+
+The buffer of a broadcast is the output on every rank; the root's is filled at the start.
+"""
+
+from ..schedule import INPUT, OUTPUT, Output, Recv, Send, renamed, segmented
+from . import allgather, scatter
+from .binomial import children, parent
+from .circulant import broadcast_blocks
+
+
+def _one(size):
+    return 1
+
+
+WORDS = {
+    "linear": {"blocks": _one},
+    "binomial": {"blocks": _one},
+    "scatter_allgather": {},
+    "pipeline": {"blocks": "segments"},
+    "circulant": {"blocks": "segments"},
+}
+
+
+def linear(rank, size, root):
+    """The root sends to each rank: p-1 rounds, (p-1) m at the root."""
+    if rank != root:
+        yield Recv(root, Output(0))
+        return
+    for step in range(1, size):
+        yield Send(root + step, Output(0))
+
+
+def binomial(rank, size, root):
+    """Whoever has the vector sends it on: q rounds of m. Source: Chan et al., CCPE 19 (2007)."""
+    if rank != root:
+        yield Recv(parent(rank, size, root)[0], Output(0))
+    for child, _ in children(rank, size, root):
+        yield Send(child, Output(0))
+
+
+def scatter_allgather(rank, size, root):
+    """Binomial scatter, circulant allgather: 2q rounds, about 2 m. Source: van de Geijn; Thakur et al., IJHPCA 19 (2005)."""
+    yield from renamed(scatter.binomial(rank, size, root), {INPUT: OUTPUT, "subtree": OUTPUT})
+    yield from renamed(allgather.circulant(rank, size), {INPUT: OUTPUT})
+
+
+@segmented
+def pipeline(rank, size, root):
+    """Along the chain root, root + 1, …, in n segments: n + p - 2 rounds of m/n. Source: Chan et al., CCPE 19 (2007)."""
+    relative = (rank - root) % size
+    yield from ((),) * (relative - 1)
+    if relative:
+        yield Recv(rank - 1, Output(0))
+    if relative < size - 1:
+        yield Send(rank + 1, Output(0))
+
+
+def circulant(rank, size, root, blocks):
+    """In n segments over the circulant graph: n - 1 + q rounds of m/n, optimal at any size.
+
+    Source: Traeff, arXiv 2407.18004; MPICH's circulant-graph broadcast.
+    """
+    relative = (rank - root) % size
+    for skip, send, receive in broadcast_blocks(relative, size, blocks):
+        sends = [Send(rank + skip, Output(send))] if send >= 0 and (relative + skip) % size else []
+        yield *([Recv(rank - skip, Output(receive))] if receive >= 0 and relative else []), *sends

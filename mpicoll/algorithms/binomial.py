@@ -1,0 +1,21 @@
+"""The binomial tree of rooted collectives, in ranks relative to the root: the parent clears the lowest bit set."""
+
+
+def parent(rank, size, root):
+    """The parent of `rank` (itself at the root) and the number of ranks in the subtree of `rank`."""
+    relative = (rank - root) % size
+    width = relative & -relative or size
+    return (rank - (width if relative else 0)) % size, min(width, size - relative)
+
+
+def children(rank, size, root):
+    """The children of `rank`, largest subtree first, each with the number of ranks in its subtree.
+
+    >>> list(children(2, 7, 2))
+    [(6, 3), (4, 2), (3, 1)]
+    """
+    relative, count = (rank - root) % size, parent(rank, size, root)[1]
+    distance = 1 << (count - 1).bit_length()
+    while distance := distance >> 1:
+        if relative + distance < size:
+            yield (rank + distance) % size, min(distance, size - relative - distance)

@@ -1,0 +1,30 @@
+"""Gather: rank r has block r, the root gets all blocks. m: bytes of the whole vector, p: ranks."""
+
+from ..schedule import Copy, Input, Output, Recv, Scratch, Send
+from .binomial import children, parent
+
+WORDS = {"linear": {}, "binomial": {}}
+
+
+def linear(rank, size, root):
+    """The root receives from each rank in turn: p-1 rounds, (p-1)/p m; no rank needs the others' sizes."""
+    if rank != root:
+        yield Send(root, Input(rank))
+        return
+    yield Copy(Input(rank), Output(rank))
+    for step in range(1, size):
+        yield Recv(root + step, Output(root + step))
+
+
+def binomial(rank, size, root):
+    """Collect the blocks of my subtree, hand them to my parent: ceil(log2 p) rounds, (p-1)/p m at the root.
+
+    Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19 (2007).
+    """
+    up, count = parent(rank, size, root)
+    mine = Output if rank == root else (lambda first, n=1: Scratch("subtree", first, n)) if count > 1 else Input
+    yield Copy(Input(rank), mine(rank))
+    for child, n in reversed(list(children(rank, size, root))):
+        yield Recv(child, mine(child, n))
+    if rank != root:
+        yield Send(up, mine(rank, count))

@@ -1,0 +1,77 @@
+"""Reduce: every rank has a vector, the root gets their sum. m: bytes of a vector, p: ranks, q = ceil(log2 p).
+
+A rank that is not the root has no output; its partial sums live in scratch "sum".
+"""
+
+from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, power_of_two, renamed, segmented
+from . import gather, reduce_scatter
+from .order import in_rank_order
+
+
+def _one(size):
+    return 1
+
+
+WORDS = {
+    "linear": {"ordered": True, "blocks": _one},
+    "binomial": {"ordered": True, "blocks": _one},
+    "reduce_scatter_gather": {},
+    "pipeline": {"blocks": "segments"},
+}
+
+
+def linear(rank, size, root):
+    """The root receives from each rank in rank order: p-1 rounds, (p-1) m received and reduced at the root."""
+    if rank != root:
+        yield Send(root, Input(0))
+        return
+    total = None
+    for peer in range(size):
+        part = Input(0) if peer == root else Scratch(f"from {peer}", 0)
+        # in place, the output is the input: leave it alone until my own contribution is in
+        into = Output(0) if peer >= root else Scratch("sum", 0)
+        yield *([Recv(peer, part)] if peer != root else []), *([Reduce(total, part, into)] if total else [])
+        total = into if total else part
+
+
+def binomial(rank, size, root):
+    """The canonical tree towards any root: ceil(log2 p) rounds of m, the bits of recursive doubling.
+
+    At sizes that are no power of two the leading ranks fold in pairs first; in every merge the side that contains the
+    root survives, so that rank order is kept. Source: binomial reduction of MPICH, with the fold of its allreduce.
+    """
+    core = power_of_two(size)
+    pairs = size - core
+
+    def survivor(n):
+        return (root if root // 2 == n else 2 * n + 1) if n < pairs else n + pairs
+
+    number, goal = (r // 2 if r < 2 * pairs else r - pairs for r in (rank, root))
+    merges = [(rank ^ 1, rank != survivor(number))] if rank < 2 * pairs else []
+    merges += [(survivor(number ^ 1 << bit), (number ^ goal) >> bit & 1) for bit in range(core.bit_length() - 1)]
+    mine, total, received = Input(0), Output(0) if rank == root else Scratch("sum", 0), Scratch("received", 0)
+    for peer, hand_over in merges:
+        if hand_over:
+            yield Send(peer, mine)
+            return
+        yield Recv(peer, received), Reduce(*in_rank_order(rank, peer, mine, received), total)
+        mine = total
+
+
+def reduce_scatter_gather(rank, size, root):
+    """Circulant reduce-scatter, binomial gather: 2q rounds, (p-1)/p m reduced per rank. Source: Rabenseifner, 2004."""
+    yield from renamed(reduce_scatter.circulant(rank, size), {OUTPUT: "mine"})
+    yield from renamed(gather.binomial(rank, size, root), {INPUT: "mine"})
+
+
+@segmented
+def pipeline(rank, size, root):
+    """Along the chain root + 1, …, root, in n segments: n + p - 2 rounds of m/n. Source: Chan et al., CCPE 19 (2007)."""
+    place = (rank - root - 1) % size
+    mine = Input(0)
+    yield from ((),) * (place - 1)
+    if place:
+        mine = Output(0) if rank == root else Scratch("sum", 0)
+        yield Recv(rank - 1, Scratch("received", 0)), Reduce(Scratch("received", 0), Input(0), mine)
+    if rank != root:
+        yield Send(rank + 1, mine)

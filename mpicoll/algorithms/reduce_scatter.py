@@ -1,0 +1,71 @@
+"""Reduce-scatter: every rank has a whole vector, rank r gets block r of their sum.
+
+m: bytes of the vector, p: ranks. Partial sums live in scratch "sum", arrivals in scratch "received".
+"""
+
+from ..collectives import REDUCE_SCATTER
+from ..schedule import Copy, Input, Output, Recv, Reduce, Scratch, Send, folded
+from .order import circulant_steps, fold_tree, in_rank_order
+
+WORDS = {
+    "ring": {},
+    "halving": {},
+    "circulant": {},
+    "pairwise": {"ordered": True},
+}
+
+
+def ring(rank, size):
+    """Each block travels once around the ring and gathers a contribution at every rank.
+
+    p-1 rounds, (p-1)/p m sent and reduced. Source: Patarasuk and Yuan, JPDC 69 (2009).
+    """
+    outgoing = Input(rank - 1)
+    for t in range(size - 1):
+        block = rank - t - 2
+        received, total = Scratch("received", block), Output(rank) if t == size - 2 else Scratch("sum", block)
+        yield Send(rank + 1, outgoing), Recv(rank - 1, received), Reduce(received, Input(block), total)
+        outgoing = total
+
+
+@folded(REDUCE_SCATTER)
+def halving(rank, size):
+    """Halve the range that is still mine, give the other half to the partner who keeps it; folded at other sizes.
+
+    log2 p rounds, (p-1)/p m at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    """
+    first, count, place = 0, size, Input
+    while count > 1:
+        half = count // 2
+        keep = first + half if rank >= first + half else first
+        give, peer = 2 * first + half - keep, rank ^ half
+        received, total = Scratch("received", keep, half), Scratch("sum", keep, half) if half > 1 else Output(keep)
+        yield Send(peer, place(give, half)), Recv(peer, received), \
+            Reduce(*in_rank_order(rank, peer, place(keep, half), received), total)
+        first, count, place = keep, half, lambda f, n: Scratch("sum", f, n)
+
+
+def circulant(rank, size):
+    """Send the far part of what is still mine, s blocks ahead, and add what comes from s behind; any size, no fold.
+
+    ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Source: Traeff, arXiv 2410.14234.
+    """
+    place = Input
+    for near, far in reversed(circulant_steps(size)):
+        count = far - near
+        received, total = Scratch("received", rank, count), Scratch("sum", rank, count) if near > 1 else Output(rank)
+        # at odd sizes the middle block gets no contribution in the first round and is sent in the second
+        middle = Copy(Input(rank + count), Scratch("sum", rank + count, near - count if far == size else 0))
+        yield Send(rank + near, place(rank + near, count)), Recv(rank - near, received), \
+            Reduce(received, place(rank, count), total), middle
+        place = lambda first, n: Scratch("sum", first, n)  # noqa: E731
+
+
+def pairwise(rank, size):
+    """Every rank sends each owner its raw contribution; owners add them in rank order as one fixed tree.
+
+    p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise exchange.
+    """
+    for t in range(1, size):
+        yield Send(rank + t, Input(rank + t)), Recv(rank - t, Scratch(f"from {(rank - t) % size}", rank))
+    yield fold_tree([Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)], Output(rank))

@@ -1,0 +1,23 @@
+"""Data-parallel training on MPI: a small NumPy/CuPy network, optimizers on flat arrays, and strategies.
+
+>>> from mpicoll.train import Adam, mlp
+>>> model = mlp([64, 32, 10], seed=1)
+>>> model.parameters.size, model.describe()
+(2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
+
+Only `Trainer` needs an MPI library; it is imported when it is first used (PEP 562).
+"""
+
+from importlib import import_module
+
+from .data import Dataset, Sampler, digits
+from .layers import Linear, Model, ReLU, mlp
+from .optimizers import SGD, Adam, AdamW
+
+__all__ = ["SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "mlp"]
+
+
+def __getattr__(name):
+    if name == "Trainer":
+        return import_module(".trainer", __name__).Trainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,15 @@
+"""Optional packages, imported when they are needed."""
+
+from importlib import import_module
+
+from ..errors import LaunchError
+
+
+def require(name):
+    """The module `name`, or a LaunchError that says how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = {"sklearn": "scikit-learn"}.get(name, name)
+        remedy = 'install it with: pip install "mpicoll[train]"'
+        raise LaunchError(f"training needs {package} ({error}); {remedy}") from error
