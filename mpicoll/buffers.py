@@ -1,0 +1,401 @@
+"""Buffers: what a buffer argument means, how it becomes contiguous memory and back, and MPI op -> ufunc.
+
+Everything that depends on the kind of memory is here: host or device, contiguous or strided, plain or derived datatype.
+CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
+"""
+
+import importlib.util
+import os
+from functools import lru_cache
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util import dtlib
+
+from .errors import ArgumentError, BufferError
+
+PREDEFINED = {
+    "sum": (MPI.SUM, "add"), "prod": (MPI.PROD, "multiply"), "max": (MPI.MAX, "maximum"), "min": (MPI.MIN, "minimum"),
+    "land": (MPI.LAND, "logical_and"), "lor": (MPI.LOR, "logical_or"), "lxor": (MPI.LXOR, "logical_xor"),
+    "band": (MPI.BAND, "bitwise_and"), "bor": (MPI.BOR, "bitwise_or"), "bxor": (MPI.BXOR, "bitwise_xor"),
+}  # fmt: skip
+_UFUNCS = {op.handle: ufunc for op, ufunc in PREDEFINED.values()}
+_NAMES = {op.handle: name.upper() for name, (op, _) in PREDEFINED.items()}
+_NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
+#: dtypes MPI has no type for; the library reduces them itself, in float32, rounding once per addition
+HALF = ("float16", "bfloat16")
+
+
+def in_place(buffer):
+    """Whether this argument means MPI.IN_PLACE; mpi4py takes None for it too."""
+    return buffer is None or buffer is MPI.IN_PLACE
+
+
+# Datatypes and operations.
+
+
+@lru_cache(maxsize=None)
+def _mpi_type(dtype):
+    """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
+    if not dtype.isnative or dtype.names or dtype.subdtype or dtype.name in HALF:
+        return None
+    try:
+        return MPI.Datatype.fromcode(dtype.char)
+    except (ValueError, KeyError):
+        return None
+
+
+@lru_cache(maxsize=None)
+def _numpy_type(handle):
+    """The NumPy dtype of a predefined MPI datatype (by handle), or None: pairs, packed bytes, types unknown to NumPy."""
+    datatype = MPI.Datatype.fromhandle(handle)
+    if datatype.Get_size() != datatype.Get_extent()[1]:
+        return None
+    try:
+        dtype = np.dtype(dtlib.to_numpy_dtype(datatype))
+    except (ValueError, TypeError):
+        return None
+    return None if dtype.names or dtype.itemsize != datatype.Get_size() else dtype
+
+
+def op_name(op):
+    """How people write this operation."""
+    return _NAMES.get(op.handle, "a user-defined op")
+
+
+@lru_cache(maxsize=None)
+def _defined(op_handle, type_handle):
+    """Whether MPI itself defines this predefined op on this datatype; asked of the library, once."""
+    op, datatype = MPI.Op.fromhandle(op_handle), MPI.Datatype.fromhandle(type_handle)
+    left, right = (np.zeros(datatype.Get_extent()[1], np.uint8) for _ in range(2))
+    try:
+        op.Reduce_local([left, 1, datatype], [right, 1, datatype])
+    except MPI.Exception:
+        return False
+    return True
+
+
+def check_op(op, operand):
+    """Raise BufferError where MPI does not define `op` on the operand's type, whatever the size or the algorithm."""
+    if operand.datatype is None:
+        known = op.handle in _UFUNCS and operand.dtype.name in HALF and _NAMES[op.handle] in ("SUM", "PROD", "MAX", "MIN")
+    else:
+        known = not op.is_predefined or _defined(op.handle, operand.datatype.handle)
+    if not known:
+        kind = operand.dtype if operand.dtype is not None else operand.datatype.Get_name()
+        raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
+
+
+def reducible(op, operand):
+    """Whether schedules can reduce this: a ufunc or a user's function on elements that NumPy can hold."""
+    if operand.dtype is None:
+        return False
+    return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
+
+
+def reducer(op, operand):
+    """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
+    if op.handle in _UFUNCS:
+        return getattr(operand.module, _UFUNCS[op.handle])
+    datatype = operand.datatype
+
+    def reduce(lower, higher, out):
+        # Reduce_local(a, b) leaves a∘b in b, so the higher operand's place must be the result's
+        result = out if out is higher or not np.shares_memory(out, lower) else np.empty_like(out)
+        if result is not higher:
+            np.copyto(result, higher)
+        op.Reduce_local([lower, datatype], [result, datatype])
+        if result is not out:
+            np.copyto(out, result)
+
+    return reduce
+
+
+# Device memory.
+
+
+@lru_cache(maxsize=None)
+def _cupy():
+    """CuPy, or None where it is not installed."""
+    return importlib.import_module("cupy") if importlib.util.find_spec("cupy") else None
+
+
+def gpu_mode():
+    """How device memory travels: "direct" (its pointers go to MPI) or "staged" through host memory (the default)."""
+    mode = os.environ.get("MPICOLL_GPU", "auto")
+    if mode not in ("auto", "direct", "staged"):
+        raise ArgumentError(f"MPICOLL_GPU={mode}: expected auto, direct or staged")
+    return "direct" if mode == "direct" else "staged"
+
+
+def _device_array(buffer):
+    """The CuPy array over a buffer with __cuda_array_interface__; None where it is host memory or CuPy is missing."""
+    cupy = _cupy()
+    if cupy is None:
+        return None
+    pointer = buffer.__cuda_array_interface__["data"][0]
+    if pointer and cupy.cuda.runtime.pointerGetAttributes(pointer).type < 2:  # unregistered or page-locked host memory
+        return None
+    return cupy.asarray(buffer)
+
+
+def address(array):
+    """Where an array's memory begins."""
+    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+
+
+def at(location, nbytes, dtype):
+    """A 1-d host array over memory at an address, which it does not keep alive."""
+    return np.frombuffer(MPI.memory.fromaddress(location, nbytes), dtype) if nbytes else np.empty(0, dtype)
+
+
+# One buffer argument.
+
+
+class Operand:
+    """One buffer argument of one call, as a contiguous vector.
+
+    nbytes: bytes of its type signature. dtype: of its elements, or None (derived datatypes move as bytes).
+    datatype: the MPI type of an element, or None (float16). vector: a contiguous 1-d array of `dtype` (or bytes) over the
+    caller's own memory, or None: then `load(work)` packs and `store(work)` writes back through a work array.
+    counts: bytes of each block where the caller gave them. foreign: memory only MPI itself can judge.
+    """
+
+    module = np
+    counts = None
+    vector = None
+    foreign = False
+    load = store = None
+
+    def __init__(self, buffer, datatype, dtype, nbytes):
+        self.buffer, self.datatype, self.dtype, self.nbytes = buffer, datatype, dtype, nbytes
+
+    @property
+    def staged(self):
+        """Whether the caller's memory has to be packed first."""
+        return self.vector is None
+
+    @property
+    def key(self):
+        """Identifies the memory in the plan cache."""
+        return address(self.vector), self.nbytes
+
+
+def operand(spec, blocks=0, *, vector=False, writable=False):
+    """Understand one buffer argument as mpi4py does; returns an `Operand`.
+
+    blocks: how many equal blocks the buffer holds (gather, scatter). vector: counts and displacements per block.
+    Raises BufferError for what no collective can use: object arrays, read-only output, counts beyond the buffer.
+    """
+    buffer, counts, displs, datatype = _unpack(spec, vector)
+    if datatype is not None and not isinstance(datatype, MPI.Datatype):
+        datatype = MPI.Datatype.fromcode(datatype)
+    if isinstance(buffer, np.ndarray):
+        _check_array(buffer, writable)
+        if counts is None and displs is None and datatype is None and not vector:
+            return _whole_array(buffer, blocks)
+    elif hasattr(buffer, "__cuda_array_interface__"):
+        device = _device_array(buffer)
+        if device is None:
+            return _foreign(buffer, datatype)
+        return _whole_array(device, blocks, counts, vector)
+    return _described(buffer, counts, displs, datatype, blocks, vector, writable)
+
+
+def _unpack(spec, vector):
+    """The (buffer, counts, displacements, datatype) of mpi4py's ways to write a message."""
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None, None
+    if not 2 <= len(spec) <= 4:
+        raise BufferError(f"expected a buffer or a list of 2 to 4 items (buffer, counts, displacements, type), got {spec!r}")
+    buffer, *rest = spec
+    datatype = rest.pop() if len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str)) else None
+    counts, displs = [*rest, None, None][:2]
+    if isinstance(counts, tuple) or (isinstance(counts, list) and not vector):
+        counts, displs = counts
+    return buffer, counts, displs, datatype
+
+
+def _check_array(array, writable):
+    if array.dtype.hasobject:
+        raise BufferError("arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)")
+    if writable and not array.flags.writeable:
+        raise BufferError("the receive buffer is read-only: pass a writable array")
+
+
+def _whole_array(array, blocks, counts=None, vector=False):
+    """An operand that is a whole array, host or device, with any strides."""
+    dtype = array.dtype
+    _equal_blocks(array.size, blocks)
+    result = Operand(array, _mpi_type(dtype), dtype, array.nbytes)
+    host = isinstance(array, np.ndarray)
+    if not host:
+        result.module = _cupy()
+    if (array.flags.c_contiguous or array.flags.f_contiguous) and (host or gpu_mode() == "direct"):
+        result.vector = array.reshape(-1, order="A")
+    elif host:
+        result.load = lambda work: np.copyto(work.reshape(array.shape), array)
+        result.store = lambda work: np.copyto(array, work.reshape(array.shape))
+    else:
+        _stage_device(result, array)
+    if vector:
+        result.counts = _block_counts(counts, array.size, blocks, dtype.itemsize)
+    return result
+
+
+def _stage_device(result, array):
+    """Copies between device and host, ordered after the work already in the current stream."""
+    cupy, order = _cupy(), "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
+    result.module = np  # what arrives is reduced on the host
+
+    def load(work):
+        cupy.asnumpy(array.ravel(order=order), out=work)
+
+    def store(work):
+        array[...] = cupy.asarray(work).reshape(array.shape, order=order)
+        cupy.cuda.get_current_stream().synchronize()  # the work array goes back to the pool
+
+    result.load, result.store = load, store
+
+
+def _equal_blocks(entries, blocks):
+    if blocks > 1 and entries % blocks:
+        raise BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
+
+
+def _foreign(buffer, datatype):
+    result = Operand(buffer, datatype, None, None)
+    result.foreign = True
+    return result
+
+
+def _block_counts(counts, entries, blocks, itemsize):
+    """Bytes per block: as given, one number for all, or the whole buffer divided as evenly as mpi4py does."""
+    if counts is None:
+        share, extra = divmod(entries, blocks)
+        counts = [share + (block < extra) for block in range(blocks)]
+    elif not hasattr(counts, "__len__"):
+        counts = [counts] * blocks
+    if len(counts) != blocks:
+        raise BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
+    counts = [int(count) * itemsize for count in counts]
+    if min(counts, default=0) < 0:
+        raise BufferError("counts must not be negative")
+    return counts
+
+
+def _described(buffer, counts, displs, datatype, blocks, vector, writable):
+    """An operand over memory described by counts, displacements and a datatype, or by the buffer protocol."""
+    memory = MPI.memory(buffer) if buffer is not None and buffer is not MPI.BOTTOM else None
+    if writable and memory is not None and memory.readonly and memory.nbytes:
+        raise BufferError("the receive buffer is read-only: pass a writable one")
+    if datatype is None:
+        datatype = MPI.Datatype.fromcode(memory.format) if memory is not None else MPI.BYTE
+    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    length = memory.nbytes if memory is not None else 0
+    start = 0
+    if not vector:
+        start = int(displs or 0) * extent
+        counts = _infer(length - start, extent, blocks) if counts is None else int(counts) * max(1, blocks)
+        per_block, places = [counts], [start]
+        if start < 0 or counts < 0:
+            raise BufferError(f"count and displacement must not be negative, got {counts // max(1, blocks)} and {displs}")
+    else:
+        entries = length // extent if extent > 0 else 0
+        per_block = [n // max(size, 1) for n in _block_counts(counts, entries, blocks, max(size, 1))]
+        places = _places(displs, per_block, extent)
+    _check_reach(memory, per_block, places, extent, datatype, writable and vector)
+    return _memory_operand(memory, buffer, datatype, per_block, places, vector)
+
+
+def _infer(length, extent, blocks):
+    if extent <= 0:
+        if not length:
+            return 0
+        raise BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
+    if length % extent:
+        raise BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
+    _equal_blocks(length // extent, blocks)
+    return length // extent
+
+
+def _places(displs, counts, extent):
+    """Byte offset of each block."""
+    if displs is None:
+        return [extent * sum(counts[:block]) for block in range(len(counts))]
+    if not hasattr(displs, "__len__"):
+        return [int(displs) * block * extent for block in range(len(counts))]
+    if len(displs) != len(counts):
+        raise BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
+    return [int(displacement) * extent for displacement in displs]
+
+
+def _check_reach(memory, counts, places, extent, datatype, exclusive):
+    """Blocks must lie in the buffer; those of a receive side must not overlap."""
+    if memory is None or extent < 0 or not datatype.is_predefined:
+        if memory is None and any(counts) and datatype.is_predefined:
+            raise BufferError("the buffer is None or BOTTOM, but the count is not 0")
+        return
+    used = sorted((place, place + count * extent) for place, count in zip(places, counts) if count)
+    if used and (used[0][0] < 0 or max(end for _, end in used) > memory.nbytes):
+        raise BufferError(
+            f"counts and displacements reach bytes {used[0][0]} to {max(end for _, end in used)} "
+            f"of a buffer of {memory.nbytes} bytes"
+        )
+    if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
+        raise BufferError("counts and displacements of the receive buffer overlap")
+
+
+def _memory_operand(memory, buffer, datatype, counts, places, vector):
+    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    dtype = _numpy_type(datatype.handle) if datatype.is_predefined else None
+    nbytes = size * sum(counts)
+    result = Operand(memory if memory is not None else buffer, datatype, dtype, nbytes)
+    if vector:
+        result.counts = [size * count for count in counts]
+    compact = all(place + count * extent == following for place, count, following in zip(places, counts, places[1:]))
+    if datatype.is_predefined and size == extent and compact:
+        start = places[0] if places else 0
+        result.vector = at(memory.address + start, nbytes, dtype or np.uint8) if nbytes else np.empty(0, dtype or np.uint8)
+    else:
+        _pack_blocks(result, memory, datatype, counts, places)
+    return result
+
+
+def _pack_blocks(result, memory, datatype, counts, places):
+    """Load and store block by block, through MPI's own knowledge of the datatype."""
+    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
+    base = memory.address if memory is not None else 0
+    datatype = datatype if datatype.is_predefined else datatype.Dup()  # the caller may free theirs before a plan is done
+    result.release = (lambda: None) if datatype.is_predefined else datatype.Free
+
+    def blocks(work):
+        raw, offset = work.view(np.uint8), 0
+        for count, place in zip(counts, places):
+            if count and size:
+                yield [_Raw(base + place, count * extent), count, datatype], [raw[offset : offset + count * size], MPI.PACKED]
+            offset += count * size
+
+    def load(work):
+        for mine, packed in blocks(work):
+            _exchange(mine, packed)
+
+    def store(work):
+        for mine, packed in blocks(work):
+            _exchange(packed, mine)
+
+    result.load, result.store = load, store
+
+
+def _Raw(location, nbytes):
+    return MPI.memory.fromaddress(location, max(1, nbytes)) if location else MPI.BOTTOM
+
+
+def _exchange(source, target):
+    """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
+    _self().Sendrecv(source, 0, 0, target, 0, 0)
+
+
+@lru_cache(maxsize=None)
+def _self():
+    return MPI.COMM_SELF.Dup()

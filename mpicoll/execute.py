@@ -1,0 +1,369 @@
+"""The executor: a schedule bound to buffers becomes persistent point-to-point requests and ufunc calls.
+
+Binding is done once per plan; running it starts requests, waits, and reduces, with nothing left to decide. A plan knows
+at any moment which round it is in (`Plan.where`).
+"""
+
+import atexit
+import weakref
+from collections import OrderedDict, defaultdict
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from . import buffers
+from .schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Copy, Recv, Reduce, Send, pieces
+
+#: plans kept for repeated blocking calls, per communicator
+CACHED_PLANS = 64
+_ALIGN = 64
+
+
+class Round(NamedTuple):
+    """One round, ready to run: what to start, what to wait for, what to compute, and what it sends."""
+
+    starts: tuple
+    arrivals: tuple  # requests before the early operations: the receives
+    early: tuple
+    departures: tuple  # requests before the late operations: the sends
+    late: tuple
+    messages: int
+    nbytes: int
+    text: str
+
+
+class Wire:
+    """What schedules need of one communicator: a private duplicate, tags, pooled scratch, cached plans, counters."""
+
+    _keyval = None
+    _alive = weakref.WeakSet()
+
+    def __init__(self, comm):
+        self.comm = MPI.Intracomm.Dup(comm)
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.messages = self.nbytes = 0
+        self.plans = OrderedDict()
+        self.active = []
+        self.pool = defaultdict(list)
+        self.requests = weakref.WeakSet()
+        self._tag = 0
+        self._alive.add(self)
+
+    @classmethod
+    def find(cls, comm):
+        """The wire of this communicator handle, or None; all wrappers of a handle share it."""
+        return comm.Get_attr(cls._keyval) if cls._keyval is not None else None
+
+    @classmethod
+    def of(cls, comm):
+        """The wire of this communicator handle, made at the first call; that call is collective."""
+        wire = cls.find(comm)
+        if wire is None:
+            if cls._keyval is None:
+                cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, wire: wire.close())
+                atexit.register(cls._release_requests)
+            wire = cls(comm)
+            comm.Set_attr(cls._keyval, wire)
+        return wire
+
+    @classmethod
+    def _release_requests(cls):
+        """Before MPI_Finalize: MPICH reports each request that was not freed."""
+        for wire in list(cls._alive):
+            wire.free_plans()
+
+    def free_plans(self):
+        """Free the requests of all plans, cached or not."""
+        for plan in list(self.requests):
+            plan.Free()
+        self.plans.clear()
+
+    def close(self):
+        """The communicator is being freed."""
+        self.free_plans()
+        self._alive.discard(self)
+        self.comm.Free()
+
+    def next_tag(self):
+        """A tag for one persistent plan, reserved in program order, so the same on all ranks; 0 is for blocking calls."""
+        self._tag = self._tag % 32000 + 1
+        return self._tag
+
+    def take(self, nbytes, module=np):
+        """A byte vector of at least `nbytes` from the pool."""
+        size = 1 << max(0, nbytes - 1).bit_length()
+        pool = self.pool[module.__name__, size]
+        return pool.pop() if pool else module.empty(size, np.uint8)
+
+    def give(self, scratch, module=np):
+        """Return a byte vector to the pool."""
+        self.pool[module.__name__, scratch.size].append(scratch)
+
+    def cached(self, key, make):
+        """The plan of a repeated blocking call; the least recently used one makes room for a new one."""
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = make()
+            if len(self.plans) > CACHED_PLANS:
+                self.plans.popitem(last=False)[1].Free()
+        else:
+            self.plans.move_to_end(key)
+        return plan
+
+
+class Vector(NamedTuple):
+    """A contiguous array that holds the elements of a vector from offset `base` on."""
+
+    array: object
+    base: int = 0
+
+
+class Plan:
+    """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
+
+    As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
+    different orders. Progress is made inside Wait and Test of any plan of the communicator.
+    """
+
+    def __init__(self, wire, name, program, loads=(), stores=(), release=()):
+        self.wire, self.name, self.program = wire, name, program
+        self.loads, self.stores, self.release = loads, stores, list(release)
+        self.round, self._steps = None, None
+        wire.requests.add(self)
+
+    def run(self):
+        """Start and wait: the blocking call."""
+        for load in self.loads:
+            load()
+        wire = self.wire
+        for self.round, (starts, arrivals, early, departures, late, messages, nbytes, _) in enumerate(self.program):
+            for start in starts:
+                start()
+            wire.messages += messages
+            wire.nbytes += nbytes
+            for request in arrivals:
+                request.Wait()
+            for function, *arguments in early:
+                function(*arguments)
+            for request in departures:
+                request.Wait()
+            for function, *arguments in late:
+                function(*arguments)
+        self.round = None
+        for store in self.stores:
+            store()
+
+    def Start(self):
+        """Take the input and begin."""
+        self._require_idle("Start")
+        for load in self.loads:
+            load()
+        self._steps = self._progress()
+        self.wire.active.append(self)
+        self._advance()
+
+    def Wait(self, status=None):
+        """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
+        while self._steps is not None:
+            for plan in list(self.wire.active):
+                plan._advance()
+        return True
+
+    def Test(self, status=None):
+        """Make progress without blocking; True when done."""
+        for plan in list(self.wire.active):
+            plan._advance()
+        return self._steps is None
+
+    wait, test = Wait, Test
+
+    def Free(self):
+        """Free the requests and return the scratch; a plan in flight must be waited for first."""
+        if self.program is None:
+            return
+        self._require_idle("Free")
+        for request in chain.from_iterable(step.arrivals + step.departures for step in self.program):
+            request.Free()
+        for release in self.release:
+            release()
+        self.program = None
+
+    def where(self):
+        """Which call, algorithm, round and peers this plan is at; "idle" between calls."""
+        if self.round is None:
+            return f"{self.name}: idle"
+        return f"{self.name}: round {self.round + 1} of {len(self.program)}, {self.program[self.round].text}"
+
+    def _require_idle(self, action):
+        if self.program is None:
+            raise RuntimeError(f"{action} on a plan that was freed: {self.name}")
+        if self._steps is not None:
+            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
+
+    def _advance(self):
+        if self._steps is not None and next(self._steps, self) is self:
+            self._steps, self.round = None, None
+            self.wire.active.remove(self)
+
+    def _progress(self):
+        """`run`, yielding wherever it would wait."""
+        for self.round, step in enumerate(self.program):
+            for start in step.starts:
+                start()
+            self.wire.messages += step.messages
+            self.wire.nbytes += step.nbytes
+            for requests, operations in ((step.arrivals, step.early), (step.departures, step.late)):
+                for request in requests:
+                    while not request.Test():
+                        yield
+                for function, *arguments in operations:
+                    function(*arguments)
+        for store in self.stores:
+            store()
+
+
+class Memory:
+    """Where the parts of a schedule lie: input and output vectors, and scratch laid out by the rounds that need it."""
+
+    def __init__(self, steps, edges, vectors, dtype, allocate):
+        self.edges, self.vectors = edges, vectors
+        self.limit = MAX_MESSAGE_BYTES // dtype.itemsize
+        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize)
+        self.arena = allocate(nbytes) if nbytes else None
+        self.scratch = self.arena[:nbytes].view(dtype) if nbytes else None
+        self.in_place = INPUT in vectors and OUTPUT in vectors and _same(vectors[INPUT].array, vectors[OUTPUT].array)
+
+    def views(self, part):
+        """The array slices of a part, cut into messages; empty blocks have none."""
+        for start, end in pieces(part, self.edges, self.limit):
+            if part.place in self.vectors:
+                array, base = self.vectors[part.place]
+                yield array[start - base : end - base]
+            else:
+                run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
+                shift = self.shifts[part.place, run]
+                yield self.scratch[start + shift : end + shift]
+
+    def cells(self, part):
+        """The blocks of a part by memory, for finding overlaps."""
+        place = OUTPUT if self.in_place and part.place == INPUT else part.place
+        return {(place, block) for block in _numbers(part, len(self.edges) - 1)}
+
+
+def _numbers(part, blocks):
+    return [block % blocks for block in range(part.first, part.first + part.count)]
+
+
+def _same(one, other):
+    return one is other or (one.size and one.size == other.size and buffers.address(one) == buffers.address(other))
+
+
+def scratch_layout(steps, edges, itemsize):
+    """Place scratch blocks in one arena: {(name, block): elements to add to a vector offset}, and the arena's bytes.
+
+    Blocks that some operation names as one range lie side by side. Memory is shared by ranges that are never needed in
+    the same round: a ring needs two blocks, not a second vector.
+    """
+    shifts, live, top = {}, [], 0
+    for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1):
+        length = sum(edges[block + 1] - edges[block] for block in run)
+        live = sorted(entry for entry in live if entry[2] >= first_round)
+        start = 0
+        for low, high, _ in live:
+            if start + length * itemsize <= low:
+                break
+            start = max(start, high)
+        end = start + -(-length * itemsize // _ALIGN) * _ALIGN
+        live.append((start, end, last_round))
+        top, offset = max(top, end), start // itemsize
+        for block in run:
+            shifts[name, block] = offset - edges[block]
+            offset += edges[block + 1] - edges[block]
+    return shifts, top
+
+
+def _scratch_runs(steps, blocks):
+    """Runs of scratch blocks that must lie side by side: (first round, last round, name, block numbers), by round."""
+    rounds_of, joined = defaultdict(list), set()
+    for number, step in enumerate(steps):
+        for part in chain.from_iterable(operation for operation in step):
+            if isinstance(part, tuple) and part.place not in (INPUT, OUTPUT):
+                numbers = _numbers(part, blocks)
+                joined.update((part.place, block) for block in numbers[:-1])  # joined to the block after it
+                for block in numbers:
+                    rounds_of[part.place, block].append(number)
+    runs = []
+    for name, block in sorted(rounds_of):
+        if (name, (block - 1) % blocks) in joined and block:
+            continue
+        # a run that wraps around starts before block 0
+        start = block
+        while block == 0 and (name, (start - 1) % blocks) in joined and (start - 1) % blocks:
+            start -= 1
+        run = [start % blocks]
+        while (name, run[-1]) in joined and (run[-1] + 1) % blocks != run[0]:
+            run.append((run[-1] + 1) % blocks)
+        when = [number for member in run for number in rounds_of[name, member]]
+        runs.append((min(when), max(when), name, run))
+    return sorted(runs)
+
+
+def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np):
+    """Bind one rank's rounds to memory as persistent requests; returns a `Plan`.
+
+    steps: tuples of operations. edges: element offsets of the blocks. vectors: {place: Vector} of `dtype` arrays.
+    reduce(lower, higher, out): for Reduce. module: NumPy, or CuPy where MPI gets device pointers.
+    Memory beside the vectors: the scratch of `scratch_layout`, from the pool until the plan is freed.
+    """
+    steps = [step for step in steps if step]
+    memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module))
+    fence = () if module is np else ((lambda: module.cuda.get_current_stream().synchronize(),),)
+    program = [_bind_round(wire.comm, step, memory, reduce, tag, module, fence) for step in steps]
+    release = [] if memory.arena is None else [lambda: wire.give(memory.arena, module)]
+    return Plan(wire, name, program, loads=[function for (function,) in fence], release=release)
+
+
+def _bind_round(comm, step, memory, reduce, tag, module, fence):
+    receives, sends, nbytes = [], [], 0
+    for operation in sorted(step, key=lambda operation: type(operation) is not Recv):
+        if type(operation) in (Send, Recv):
+            for view in memory.views(operation.part):
+                raw = [MPI.memory.fromaddress(buffers.address(view), view.nbytes), MPI.BYTE]
+                if type(operation) is Recv:
+                    receives.append(comm.Recv_init(raw, operation.peer, tag))
+                else:
+                    sends.append(comm.Send_init(raw, operation.peer, tag))
+                    nbytes += view.nbytes
+    early, late = _operations(step, memory, reduce, module)
+    # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
+    starts = tuple(request.Start for request in receives + sends)
+    return Round(starts, tuple(receives), early, tuple(sends), late + fence if early or late else late,
+                 len(sends), nbytes, _describe(step))  # fmt: skip
+
+
+def _operations(step, memory, reduce, module):
+    """The round's reductions and copies: those that may run while sends are in flight, and those that must wait."""
+    pending = set().union(*(memory.cells(operation.part) for operation in step if type(operation) is Send))
+    early, late = [], []
+    for operation in step:
+        if type(operation) in (Reduce, Copy):
+            waits = late or not pending.isdisjoint(memory.cells(operation.into))
+            (late if waits else early).extend(_calls(operation, memory, reduce, module))
+    return tuple(early), tuple(late)
+
+
+def _calls(operation, memory, reduce, module):
+    if type(operation) is Reduce:
+        for lower, higher, into in zip(*map(memory.views, operation)):
+            yield reduce, lower, higher, into
+    else:
+        for source, into in zip(*map(memory.views, operation)):
+            if not _same(source, into):
+                yield module.copyto, into, source
+
+
+def _describe(step):
+    words = {Send: "sending to", Recv: "receiving from"}
+    return ", ".join(f"{words[type(op)]} rank {op.peer}" for op in step if type(op) in words) or "local work"
