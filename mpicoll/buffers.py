@@ -170,6 +170,9 @@ class Operand:
     def __init__(self, buffer, datatype, dtype, nbytes):
         self.buffer, self.datatype, self.dtype, self.nbytes = buffer, datatype, dtype, nbytes
 
+    def release(self):
+        """Free what packing needed."""
+
     @property
     def staged(self):
         """Whether the caller's memory has to be packed first."""
@@ -190,16 +193,41 @@ def operand(spec, blocks=0, *, vector=False, writable=False):
     buffer, counts, displs, datatype = _unpack(spec, vector)
     if datatype is not None and not isinstance(datatype, MPI.Datatype):
         datatype = MPI.Datatype.fromcode(datatype)
+    array = _as_array(buffer)
+    if array is None and buffer is not None and buffer is not MPI.BOTTOM:
+        return _foreign(buffer, datatype)
+    if array is not None:
+        _check_array(array, writable)
+        if displs is None and _covers(array, counts, datatype, blocks, vector):
+            return _whole_array(array, counts, blocks, vector)
+    return _described(array, counts, displs, datatype, blocks, vector, writable)
+
+
+def _as_array(buffer):
+    """The NumPy or CuPy array over any buffer; None for BOTTOM, None, and device memory that only MPI can judge."""
     if isinstance(buffer, np.ndarray):
-        _check_array(buffer, writable)
-        if counts is None and displs is None and datatype is None and not vector:
-            return _whole_array(buffer, blocks)
-    elif hasattr(buffer, "__cuda_array_interface__"):
-        device = _device_array(buffer)
-        if device is None:
-            return _foreign(buffer, datatype)
-        return _whole_array(device, blocks, counts, vector)
-    return _described(buffer, counts, displs, datatype, blocks, vector, writable)
+        return buffer
+    if buffer is None or buffer is MPI.BOTTOM:
+        return None
+    if hasattr(buffer, "__cuda_array_interface__"):
+        return _device_array(buffer)
+    try:
+        return np.asarray(memoryview(buffer))
+    except TypeError:
+        if not hasattr(buffer, "__dlpack__"):
+            raise BufferError(f"expected a buffer (NumPy or CuPy array, …) or a list that begins with one, "
+                              f"got {type(buffer).__name__}") from None
+    array = np.from_dlpack(buffer)
+    return array if array.flags.writeable else at(address(array), array.nbytes, array.dtype)
+
+
+def _covers(array, counts, datatype, blocks, vector):
+    """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
+    if datatype is not None and datatype != _mpi_type(array.dtype):
+        return False
+    if counts is None:
+        return True
+    return (sum(counts) if hasattr(counts, "__len__") else counts * max(1, blocks)) == array.size
 
 
 def _unpack(spec, vector):
@@ -219,14 +247,15 @@ def _unpack(spec, vector):
 def _check_array(array, writable):
     if array.dtype.hasobject:
         raise BufferError("arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)")
-    if writable and not array.flags.writeable:
+    if writable and isinstance(array, np.ndarray) and not array.flags.writeable and array.size:
         raise BufferError("the receive buffer is read-only: pass a writable array")
 
 
-def _whole_array(array, blocks, counts=None, vector=False):
+def _whole_array(array, counts, blocks, vector):
     """An operand that is a whole array, host or device, with any strides."""
     dtype = array.dtype
-    _equal_blocks(array.size, blocks)
+    if not vector:
+        _equal_blocks(array.size, blocks)
     result = Operand(array, _mpi_type(dtype), dtype, array.nbytes)
     host = isinstance(array, np.ndarray)
     if not host:
@@ -284,13 +313,13 @@ def _block_counts(counts, entries, blocks, itemsize):
     return counts
 
 
-def _described(buffer, counts, displs, datatype, blocks, vector, writable):
-    """An operand over memory described by counts, displacements and a datatype, or by the buffer protocol."""
-    memory = MPI.memory(buffer) if buffer is not None and buffer is not MPI.BOTTOM else None
-    if writable and memory is not None and memory.readonly and memory.nbytes:
-        raise BufferError("the receive buffer is read-only: pass a writable one")
+def _described(array, counts, displs, datatype, blocks, vector, writable):
+    """An operand over memory described by counts, displacements and a datatype."""
+    memory = _memory(array)
     if datatype is None:
-        datatype = MPI.Datatype.fromcode(memory.format) if memory is not None else MPI.BYTE
+        datatype = MPI.BYTE if array is None else _mpi_type(array.dtype)
+        if datatype is None:
+            raise BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
     size, extent = datatype.Get_size(), datatype.Get_extent()[1]
     length = memory.nbytes if memory is not None else 0
     start = 0
@@ -305,7 +334,16 @@ def _described(buffer, counts, displs, datatype, blocks, vector, writable):
         per_block = [n // max(size, 1) for n in _block_counts(counts, entries, blocks, max(size, 1))]
         places = _places(displs, per_block, extent)
     _check_reach(memory, per_block, places, extent, datatype, writable and vector)
-    return _memory_operand(memory, buffer, datatype, per_block, places, vector)
+    return _memory_operand(memory, array, datatype, per_block, places, vector)
+
+
+def _memory(array):
+    """The array's memory as bytes."""
+    if array is None:
+        return None
+    if not (array.flags.c_contiguous or array.flags.f_contiguous):
+        raise BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")
+    return MPI.memory.fromaddress(address(array), array.nbytes)
 
 
 def _infer(length, extent, blocks):
@@ -346,11 +384,11 @@ def _check_reach(memory, counts, places, extent, datatype, exclusive):
         raise BufferError("counts and displacements of the receive buffer overlap")
 
 
-def _memory_operand(memory, buffer, datatype, counts, places, vector):
+def _memory_operand(memory, array, datatype, counts, places, vector):
     size, extent = datatype.Get_size(), datatype.Get_extent()[1]
     dtype = _numpy_type(datatype.handle) if datatype.is_predefined else None
     nbytes = size * sum(counts)
-    result = Operand(memory if memory is not None else buffer, datatype, dtype, nbytes)
+    result = Operand(array, datatype, dtype, nbytes)
     if vector:
         result.counts = [size * count for count in counts]
     compact = all(place + count * extent == following for place, count, following in zip(places, counts, places[1:]))
@@ -359,7 +397,7 @@ def _memory_operand(memory, buffer, datatype, counts, places, vector):
         result.vector = at(memory.address + start, nbytes, dtype or np.uint8) if nbytes else np.empty(0, dtype or np.uint8)
     else:
         _pack_blocks(result, memory, datatype, counts, places)
-    return result
+    return result  # device memory with such a description is packed by MPI as well
 
 
 def _pack_blocks(result, memory, datatype, counts, places):
@@ -367,7 +405,8 @@ def _pack_blocks(result, memory, datatype, counts, places):
     size, extent = datatype.Get_size(), datatype.Get_extent()[1]
     base = memory.address if memory is not None else 0
     datatype = datatype if datatype.is_predefined else datatype.Dup()  # the caller may free theirs before a plan is done
-    result.release = (lambda: None) if datatype.is_predefined else datatype.Free
+    if not datatype.is_predefined:
+        result.release = datatype.Free
 
     def blocks(work):
         raw, offset = work.view(np.uint8), 0

@@ -31,6 +31,11 @@ class Collective(NamedTuple):
         """Whether block r belongs to rank r, so that sizes come from the caller and not from a partition of ours."""
         return OWN in (self.initial, self.final)
 
+    @property
+    def shares_memory(self):
+        """Whether IN_PLACE lets a block's input and output be the same memory (reduce_scatter moves its result)."""
+        return self.place == INPUT and self.name != "reduce_scatter"
+
     def before(self, rank, size, blocks, root=0):
         """The `Part` that `rank` holds at the start, or None."""
         return _part(self.place, self.initial, rank, size, blocks, root)

@@ -1,5 +1,7 @@
 """The errors mpicoll raises: each says what was expected, what came, and what to do."""
 
+import builtins
+
 
 class MpicollError(Exception):
     """Base of all errors that mpicoll raises itself."""
@@ -9,7 +11,7 @@ class ArgumentError(MpicollError, ValueError):
     """An argument or an environment variable has a value that cannot be used."""
 
 
-class BufferError(MpicollError, TypeError, ValueError):
+class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
     """A buffer has the wrong type, size, layout or access for this call."""
 
 

@@ -189,10 +189,11 @@ def segmented(generator):
     @wraps(generator)
     def pipeline(rank, size, *root, blocks):
         steps = [operations_of(step) for step in generator(rank, size, *root)]
+        busy = [number for number, step in reversed(list(enumerate(steps))) if step]
         for time in range(len(steps) + blocks - 1):
-            active = range(max(0, time - blocks + 1), min(time + 1, len(steps)))
-            yield tuple(operation for step in reversed(active)
-                        for operation in next(renamed([steps[step]], block=lambda _, n: (time - step, n))))
+            active = [(steps[number], time - number) for number in busy if 0 <= time - number < blocks]
+            yield tuple(operation for step, segment in active
+                        for (operation,) in renamed(step, block=lambda _, n: (segment, n)))
 
     del pipeline.__wrapped__  # the signature that counts is pipeline's own: it takes `blocks`
     return pipeline
@@ -238,6 +239,7 @@ def folded(collective):
                     Send(rank - 1, wanted(rank - 1)._replace(place=result))
 
         del fold.__wrapped__  # the signature that counts is fold's own: it takes `blocks`
+        fold.folds = True  # it takes `blocks` to place what the extras hold, not to be pipelined
         return fold
 
     return decorate

@@ -87,15 +87,20 @@ def _by_size(request):
     raise ArgumentError(f"no algorithm can serve this {request.collective}: {request.obstacle}")
 
 
+@lru_cache(maxsize=1)
+def environment():
+    """The rules of MPICOLL_ALGORITHM, read once per process. Raises ArgumentError for a value that cannot be used."""
+    return parse_rules(os.environ.get("MPICOLL_ALGORITHM", ""))
+
+
 def _environment(request):
-    for collective, low, high, word, text in parse_rules(os.environ.get("MPICOLL_ALGORITHM", "")):
+    for collective, low, high, word, text in environment():
         if collective == request.collective and (
             (low, high) == (0, float("inf")) or (request.nbytes is not None and low <= request.nbytes < high)
         ):
             yield word, text
 
 
-@lru_cache(maxsize=8)
 def parse_rules(text):
     """The entries of MPICOLL_ALGORITHM: (collective, from bytes, below bytes, word, text) of each.
 
