@@ -39,7 +39,7 @@ def reduce_scatter_block(comm, sendbuf, recvbuf, op):
         send, recv = None, operand(recvbuf, call.size, writable=True)
     else:
         send, recv = operand(sendbuf, call.size), operand(recvbuf, writable=True)
-    call.counts = [(send or recv).nbytes // call.size] * call.size
+    call.counts = _block_bytes(call, send or recv, vector=False)
     return call.take(send, recv, shared).check_reduction(call.counts[call.rank])
 
 

@@ -4,7 +4,10 @@ Everything that depends on the kind of memory is here: host or device, contiguou
 CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
 """
 
+import ctypes
+import importlib
 import importlib.util
+import math
 import os
 from functools import lru_cache
 
@@ -214,11 +217,44 @@ def _as_array(buffer):
     try:
         return np.asarray(memoryview(buffer))
     except TypeError:
-        if not hasattr(buffer, "__dlpack__"):
-            raise BufferError(f"expected a buffer (NumPy or CuPy array, …) or a list that begins with one, "
-                              f"got {type(buffer).__name__}") from None
-    array = np.from_dlpack(buffer)
-    return array if array.flags.writeable else at(address(array), array.nbytes, array.dtype)
+        if hasattr(buffer, "__dlpack__"):
+            return _dlpack_array(buffer)
+    raise BufferError(f"expected an array or another buffer, or a list that begins with one, got {type(buffer).__name__}")
+
+
+class _DLTensor(ctypes.Structure):
+    """The start of a DLPack tensor, as far as its shape; mpi4py finds the memory, but does not tell the type."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64))]  # fmt: skip
+
+
+class _DLVersioned(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32 * 2), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", _DLTensor)]  # fmt: skip
+
+
+def _dlpack_array(buffer):
+    """A host array over a DLPack object in host memory, CuPy's over one on a device; None where CuPy is missing.
+
+    The capsule is only looked at: numpy.from_dlpack would make memory of the older protocol read-only.
+    """
+    if buffer.__dlpack_device__()[0] != 1:
+        return _cupy().from_dlpack(buffer) if _cupy() else None
+    capsule, memory = buffer.__dlpack__(), MPI.memory(buffer)
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    if '"dltensor_versioned"' in repr(capsule):
+        tensor = _DLVersioned.from_address(get(capsule, b"dltensor_versioned")).tensor
+    else:
+        tensor = _DLTensor.from_address(get(capsule, b"dltensor"))
+    kind = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}[tensor.code]
+    count = math.prod(tensor.shape[: tensor.ndim])
+    # older producers write the bits of a complex number's half, and 256 does not fit the field: the size tells
+    bits = 8 * memory.nbytes // count if count else tensor.bits
+    kind = "complex" if kind == "float" and tensor.lanes == 2 else kind  # how some write a long double complex
+    return at(memory.address, memory.nbytes, np.dtype("bool" if kind == "bool" else f"{kind}{bits}"))
 
 
 def _covers(array, counts, datatype, blocks, vector):

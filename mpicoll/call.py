@@ -90,7 +90,9 @@ class Call:
 
     @property
     def nbytes(self):
-        """Bytes of the whole vector; None where only the root knows."""
+        """Bytes of the whole vector; None where only the root, or only MPI, knows."""
+        if any(one.foreign for one in self.operands):
+            return None
         if self.collective.blocks_of_ranks:
             return sum(self.counts) if self._all_know() else None
         return max((one.nbytes for one in self.operands), default=0)

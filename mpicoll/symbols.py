@@ -136,8 +136,8 @@ class Rank:
 class Run:
     """All ranks of one schedule.
 
-    programs: the `Step`s of each rank. observer: called with (rank, step) at the start, where step is None, and
-    whenever a rank has finished a round; `rank.clock` is then the number of rounds that have passed.
+    programs: the `Step`s of each rank. observer: called with (rank, step, expressions) at the start, where step is
+    None, and whenever a rank has finished a round; `rank.clock` is then the number of rounds that have passed.
     """
 
     def __init__(self, collective, root, blocks, programs, expressions, in_place=False, observer=None):
@@ -154,7 +154,7 @@ class Run:
                 rank.fill(before, [number if collective.reduces else collective.contributors(b, size, blocks, root)[0]
                                    for b in range(before.first, before.first + before.count)])
             if observer:
-                observer(rank, None)
+                observer(rank, None, expressions)
 
     def play(self):
         """Run to the end; ScheduleError where a rank does what it must not, or waits for ever."""
@@ -226,7 +226,7 @@ class Run:
         if step.ports:
             rank.clock = max(rank.start, rank.clock) + step.ports
         if self.observer:
-            self.observer(rank, step)
+            self.observer(rank, step, self.expressions)
 
     def _sum(self, rank, op):
         lower, higher = rank.read(op.lower), rank.read(op.higher)
