@@ -52,7 +52,7 @@ def reduce_bcast(rank, size):
 
 @segmented
 def tree(rank, size):
-    """Up and down a balanced binary tree in rank order, pipelined in segments: about 2 m per rank at many segments.
+    """Up and down a balanced binary tree in rank order, pipelined in segments: 3 m at inner ranks, m at leaves.
 
     n segments: n + 4 depth rounds or so, two receives in each. Source: Sanders, Speck, Traeff, ParCo 35 (2009).
     """
@@ -87,7 +87,7 @@ def _gather_children(rank, children):
 
 @segmented
 def pipeline(rank, size):
-    """Sum along the chain 0 … p-1, result back along it, in segments: n + 2p - 3 rounds of m/n each.
+    """Sum along the chain 0 … p-1, result back along it, in segments: 2 (n + p - 2) rounds of m/n each.
 
     2 m per middle rank whatever p; latency grows with p. Source: Chan et al., CCPE 19 (2007), with both chains overlapped.
     """

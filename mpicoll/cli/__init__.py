@@ -5,6 +5,7 @@ Each command is one module here with a docstring (its help), `add_arguments(pars
 
 import argparse
 import sys
+import time
 from importlib import import_module
 
 from .. import __version__
@@ -33,8 +34,11 @@ def main(arguments=None):
 
 def _stop(message):
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
-    print(message, file=sys.stderr, flush=True)
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
+    many = mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1
+    if many and mpi.COMM_WORLD.Get_rank():
+        time.sleep(1)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
+    print(message, file=sys.stderr, flush=True)
+    if many:
         mpi.COMM_WORLD.Abort(2)
     sys.exit(2)

@@ -40,13 +40,13 @@ def run(arguments):
     share_cores(comm)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
-    _check_writable(arguments.json)
+    _check_writable(arguments.json, comm)
     length = {name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}
     trainer.fit(dataset, progress=True, **length)
-    result = document(trainer, config)
+    result = document(trainer, config) if arguments.json else None
     if comm.Get_rank() == 0:
         print(summary(trainer), flush=True)
-        if arguments.json:
+        if result:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)
 
@@ -94,10 +94,13 @@ def _build(config, comm):
     return trainer, dataset
 
 
-def _check_writable(path):
-    """Find out before the training whether its result can be written."""
+def _check_writable(path, comm):
+    """Find out before the training whether rank 0, perhaps the only one to see that disk, can write its result."""
+    problem = None
     try:
-        if path:
+        if path and comm.Get_rank() == 0:
             open(path, "a", encoding="utf-8").close()
     except OSError as error:
-        raise ArgumentError(f"--json: cannot write {path} ({error})") from error
+        problem = f"--json: cannot write {path} ({error.strerror})"
+    if problem := comm.bcast(problem):
+        raise ArgumentError(problem)

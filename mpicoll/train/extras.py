@@ -10,6 +10,6 @@ def require(name):
     try:
         return import_module(name)
     except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(name, name)
+        package = {"sklearn.datasets": "scikit-learn"}.get(name, name)
         remedy = 'install it with: pip install "mpicoll[train]"'
         raise LaunchError(f"training needs {package} ({error}); {remedy}") from error

@@ -1,19 +1,28 @@
 """What a finished training looks like, for programs and for people."""
 
-from ..environment import environment
+import math
 
 
 def document(trainer, config):
-    """The JSON document of a run (schema 1), of this rank. Collective."""
+    """The JSON document of a run (schema 1), of this rank. Collective.
+
+    A loss that is not finite, because the training diverged, is null: JSON has no infinity.
+    """
+    from ..environment import environment
+
     return {
         "schema": 1,
         "environment": environment(trainer.comm),
         "config": config,
-        "epochs": trainer.epochs,
-        "losses": trainer.losses,
+        "epochs": [epoch | {"loss": _finite(epoch["loss"])} for epoch in trainer.epochs],
+        "losses": [_finite(loss) for loss in trainer.losses],
         "test_accuracy": trainer.test_accuracy,
         "report": trainer.report(),
     }
+
+
+def _finite(number):
+    return number if math.isfinite(number) else None
 
 
 def summary(trainer):

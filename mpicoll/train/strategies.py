@@ -63,7 +63,7 @@ class AllReduce(Strategy):
 
     def describe(self):
         """Which collectives run in each step."""
-        return f"allreduce: {self.algorithm}"
+        return f"allreduce ({self.algorithm})"
 
     def load(self, dataset):
         """Take the data set, which every rank must have; returns its facts."""
@@ -116,7 +116,7 @@ class ParameterServer(Strategy):
 
     def describe(self):
         """Which collectives run in each step."""
-        return "scatterv: linear, gather: linear, bcast: binomial"
+        return "parameter_server (scatterv linear, gather linear, bcast binomial)"
 
     def gradient_bytes(self):
         """Bytes of all gradients this rank holds at a time: at rank 0 also those of the others."""

@@ -1,0 +1,71 @@
+"""print the collectives and their algorithms: rounds, bytes sent, order of operands, and what each does."""
+
+import re
+
+from .. import algorithms, collectives
+from ..verify import check
+
+SIZES = 8, 13
+SEGMENTS = 8
+HEADINGS = ("collective", "algorithm", *(f"rounds, p={size}" for size in SIZES), *(f"sent, p={size}" for size in SIZES),
+            "ordered", "any size", "what it does")
+NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines: with {SEGMENTS} segments).
+ordered: operands stay in rank order, so that operations need not be commutative. folded: at sizes that are no
+power of two, extra ranks fold into their neighbours first. All figures are counted by the verifier."""
+
+
+def add_arguments(parser):
+    """How the table is written."""
+    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+
+
+def run(arguments):
+    """Print the table."""
+    table = [row for collective in collectives.COLLECTIVES.values() for row in _rows(collective)]
+    print(_markdown(table) if arguments.markdown else _plain(table))
+
+
+def _rows(collective):
+    for algorithm in algorithms.registered(collective.name):
+        costs = [_cost(algorithm, size) for size in SIZES]
+        ordered = ("yes" if algorithm.ordered else "no") if collective.reduces else "-"
+        reach = "folded" if getattr(algorithm.generator, "folds", False) else "yes"
+        yield (collective.name, algorithm.name, *(rounds for rounds, _ in costs), *(sent for _, sent in costs), ordered,
+               reach, _summary(algorithm.generator))
+    unknown = ["-"] * 2 * len(SIZES)
+    yield (collective.name, algorithms.NATIVE, *unknown, "yes" if collective.reduces else "-", "yes", "MPI's own call.")
+
+
+def _cost(algorithm, size):
+    """Rounds, and the most a rank sends, as text."""
+    blocks = algorithm.vector_blocks(size, SEGMENTS)
+    cost = check(algorithm.collective, algorithm.generator, size, blocks=blocks)
+    return str(cost.rounds), of_vector(cost.bytes_sent, blocks)
+
+
+def of_vector(part, blocks):
+    """A number of blocks as a fraction of the vector's m bytes.
+
+    >>> of_vector(6, 4), of_vector(8, 4), of_vector(1, 1)
+    ('6/4 m', '2 m', 'm')
+    """
+    whole, rest = divmod(part, blocks)
+    return f"{part}/{blocks} m" if rest else "m" if whole == 1 else f"{whole} m"
+
+
+def _summary(generator):
+    """What the docstring says before its first full stop, colon or semicolon."""
+    line = (generator.__doc__ or "").strip().partition("\n")[0]
+    return re.split(r"[.:;](?:\s|$)", line)[0] + "."
+
+
+def _plain(table):
+    rows = [HEADINGS, *table]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
+    lines = ["  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[-1]]) for row in rows]
+    return "\n".join([*lines, "", NOTE])
+
+
+def _markdown(table):
+    rows = [HEADINGS, ["---"] * len(HEADINGS), *table]
+    return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", NOTE])

@@ -1,0 +1,116 @@
+"""draw the rounds of an algorithm: who sends which blocks to whom, and what every rank then holds."""
+
+from collections import defaultdict
+from textwrap import wrap
+from typing import NamedTuple
+
+from .. import algorithms, collectives
+from ..errors import ArgumentError
+from ..verify import check
+from . import userfile
+from .list import of_vector
+
+WIDTH = 96
+
+
+def add_arguments(parser):
+    """Which algorithm, and how many ranks."""
+    parser.add_argument("collective", help="allreduce, bcast, …")
+    parser.add_argument("algorithm", help="its word, as `mpicoll list` shows it")
+    parser.add_argument("--size", type=int, default=4, metavar="N", help="number of ranks (default 4)")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="of a rooted collective (default 0)")
+    parser.add_argument("--blocks", type=int, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
+    userfile.add_argument(parser)
+
+
+def run(arguments):
+    """Draw what the verifier sees."""
+    if arguments.file:
+        userfile.load(arguments.file)
+    collective = collectives.find(arguments.collective)
+    if arguments.algorithm == algorithms.NATIVE:
+        raise ArgumentError("native is MPI's own call: it has no schedule to show")
+    algorithm = algorithms.find(arguments.collective, arguments.algorithm)
+    if arguments.size < 2:
+        raise ArgumentError(f"--size: expected 2 or more ranks, got {arguments.size}")
+    print(*_drawing(collective, algorithm, arguments.size, arguments.root, arguments.blocks), sep="\n")
+
+
+class _Moment(NamedTuple):
+    """One rank when it has finished a round: the clock, what arrived, and the fullest value of each block it has."""
+
+    clock: int
+    rank: int
+    arrived: tuple
+    cells: list
+
+
+def _drawing(collective, algorithm, size, root, blocks):
+    """The lines of the whole picture; rounds stand where the verifier's logical clock puts them."""
+    blocks = blocks or algorithm.vector_blocks(size, 4)
+    frames, cells = defaultdict(list), [None] * size
+
+    def observer(rank, step, expressions):
+        held = [max((expressions.ranks[place[block]] for place in rank.memory.values() if place[block] is not None),
+                    key=int.bit_count, default=0) for block in range(blocks)]
+        symbols = [_symbol(collective, ranks, size) for ranks in held]
+        frames[rank.clock].append(_Moment(rank.clock, rank.number, step.receives if step else (), symbols))
+
+    cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
+    where = f" from root {root}" if collective.rooted else ""
+    yield (f"{collective.name} {algorithm.name}, {size} ranks{where}: {cost.rounds} rounds; a rank sends at most "
+           f"{of_vector(cost.bytes_sent, blocks)}, m being the whole vector.")
+    yield _legend(collective, size, blocks)
+    for clock, frame in sorted(frames.items()):
+        for moment in frame:
+            cells[moment.rank] = moment.cells
+        yield ""
+        yield from _messages(clock, frame, blocks)
+        yield from _table(cells, heading=clock == 0)
+
+
+def _symbol(collective, ranks, size):
+    """A value as text of fixed width: the ranks in a sum, each at its own place, or how many; or whose data it is."""
+    if not collective.reduces:
+        return f"{ranks.bit_length() - 1 if ranks else '.':>{len(str(size - 1))}}"
+    if size > 10:
+        return f"{ranks.bit_count():>{len(str(size))}}/{size}"
+    return "".join(str(rank) if ranks >> rank & 1 else "." for rank in range(size))
+
+
+def _legend(collective, size, blocks):
+    each = "of the one block" if blocks == 1 else f"of blocks 0 to {blocks - 1}"
+    if not collective.reduces:
+        return f"Below each rank, {each}: the rank whose data it has, or a dot."
+    return f"Below each rank, {each}: {'how many ranks are' if size > 10 else 'the ranks'} in the sum it has."
+
+
+def _messages(clock, frame, blocks):
+    """The line, or lines, of what arrives at this clock."""
+    arrivals = sorted((peer, moment.rank, part) for moment in frame for peer, part in moment.arrived)
+    # no-break spaces keep a message together when the line is wrapped
+    texts = [f"{peer} -> {rank}: {_blocks(part, blocks)}".replace(" ", "\xa0") for peer, rank, part in arrivals]
+    line = "   ".join([f"round\xa0{clock}" if clock else "start", *texts])
+    return [text.replace("\xa0", " ") for text in wrap(line, WIDTH, subsequent_indent=" " * 10)]
+
+
+def _blocks(part, blocks):
+    """The numbers of a cyclic range: `block 3`, `blocks 2-3`, `blocks 3,0-1`."""
+    last = part.first + part.count
+    ranges = [(part.first, min(last, blocks)), (0, last - blocks)]
+    names = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in ranges if high > low]
+    return f"block{'s' if part.count > 1 else ''} {','.join(names)}"
+
+
+def _table(cells, heading):
+    """The ranks side by side: their blocks in one line where that is narrow enough, else one below the other."""
+    names = [f"rank {rank}" for rank in range(len(cells))]
+    joined = [" ".join(column) for column in cells]
+    if len(cells) * (len(joined[0]) + 2) <= WIDTH:
+        width = max(len(names[-1]), len(joined[0]))
+        lines = [("", names), ("", joined)] if heading else [("", joined)]
+    else:
+        width = len(cells[0][0])
+        lines = [("rank", range(len(cells))), *((f"block {block}", line) for block, line in enumerate(zip(*cells)))]
+    left = len(lines[-1][0])
+    return ["  ".join([f"{label:<{left}}", *(f"{cell:<{width}}" for cell in line)]).rstrip() for label, line in lines]

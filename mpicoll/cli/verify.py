@@ -1,0 +1,69 @@
+"""prove every algorithm at every size up to --max-size; exit status 1 at the first that is wrong."""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
+from time import perf_counter
+
+from .. import algorithms, collectives
+from ..errors import ArgumentError, ScheduleError
+from ..verify import check_cases
+from . import userfile
+
+
+def add_arguments(parser):
+    """Up to which size, and whose algorithms."""
+    parser.add_argument("--max-size", type=int, default=64, metavar="N", help="largest number of ranks (default 64)")
+    userfile.add_argument(parser)
+    parser.add_argument("--json", metavar="FILE", help="write what was proved here")
+
+
+def run(arguments):
+    """Print one line per algorithm, and what is wrong with the first that is."""
+    if arguments.max_size < 1:
+        raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
+    every = [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]
+    chosen = userfile.load(arguments.file) if arguments.file else every
+    start, proved, wrong = perf_counter(), [], None
+    try:
+        for result in _prove(chosen, arguments.max_size):
+            proved.append(result)
+            print(_line(result), flush=True)
+    except ScheduleError as error:
+        wrong = str(error)
+    seconds, total = perf_counter() - start, sum(result["cases"] for result in proved)
+    print(f"WRONG: {wrong}" if wrong else f"all {len(proved)} algorithms proved: {total} cases in {seconds:.1f} s")
+    if arguments.json:
+        document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
+                    "seconds": round(seconds, 3), "wrong": wrong}
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+    return 1 if wrong else 0
+
+
+def _prove(chosen, max_size):
+    """Check all algorithms at all sizes on all cores; yield what is proved of one after the other."""
+    sizes = range(1, max_size + 1)
+    # forked, so that the workers have the algorithms of the user's file too
+    pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork"))
+    try:
+        work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes, chunksize=4) for a in chosen]
+        for algorithm, results in zip(chosen, work):
+            cases, ordered = zip(*results)
+            yield {"collective": algorithm.collective, "algorithm": algorithm.name, "max_size": max_size,
+                   "cases": sum(cases), "ordered": all(ordered)}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_size(collective, name, size):
+    return check_cases(algorithms.find(collective, name), [size])
+
+
+def _line(result):
+    collective = collectives.find(result["collective"])
+    order = "operands in rank order" if result["ordered"] else "commutative operations only"
+    proved = f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks {result['cases']:>6} cases"
+    return f"{proved}   {order}" if collective.reduces else proved

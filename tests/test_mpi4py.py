@@ -1,0 +1,43 @@
+"""mpi4py's own tests pass with its communicators replaced by mpicoll's: a drop-in, by the judgement of its author."""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+
+import pytest
+from launching import installations, mpiexec
+
+#: every collective on a schedule, so that mpi4py's tests run over them all
+FORCED = "allreduce:circulant,reduce_scatter:ring,allgather:bruck,bcast:binomial,reduce:binomial,scatter:binomial,gather:binomial"
+SIZES = os.environ.get("MPICOLL_TEST_MPI4PY_SIZES", "1,2,3").split(",")
+
+
+@pytest.fixture(scope="session")
+def suite(sources):
+    """The test directory of the source distribution of the installed mpi4py; downloaded, never committed."""
+    import mpi4py
+
+    name = f"mpi4py-{mpi4py.__version__}"
+    if not (sources / name).exists():
+        archive = sources / f"{name}.tar.gz"
+        if not archive.exists():
+            command = ["pip", "download", "--no-deps", "--no-binary", "mpi4py", f"mpi4py=={mpi4py.__version__}", "-d", sources]
+            fetched = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+            if fetched.returncode and not os.environ.get("CI"):
+                pytest.skip("the source distribution of mpi4py cannot be downloaded (no network?)")
+            assert fetched.returncode == 0, fetched.stderr
+        with tarfile.open(archive) as packed:
+            packed.extractall(sources, filter="data")
+    return sources / name / "test"
+
+
+@pytest.mark.parametrize("rules", ["", FORCED], ids=["default", "forced"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
+def test_own_tests_of_mpi4py(suite, installation, size, rules):
+    modules = sorted(path.stem for path in suite.glob("test_cco_*.py"))
+    modules += ["test_comm", "test_subclass", "test_msgspec"]
+    output = mpiexec(installation, size, suite, *modules, module="tests.replaced_world", MPICOLL_ALGORITHM=rules)
+    assert len(re.findall(r"^OK", output, re.MULTILINE)) == int(size), output[-4000:]
