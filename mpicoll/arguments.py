@@ -99,6 +99,10 @@ def _block_bytes(call, whole, vector):
     return whole.counts if vector and not whole.foreign else [(whole.nbytes or 0) // call.size] * call.size
 
 
+def gatherv(comm, sendbuf, recvbuf, root):
+    return gather(comm, sendbuf, recvbuf, root, vector=True)
+
+
 def scatter(comm, sendbuf, recvbuf, root, *, vector=False):
     call = Call(comm, "Scatterv" if vector else "Scatter", collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
@@ -110,6 +114,10 @@ def scatter(comm, sendbuf, recvbuf, root, *, vector=False):
     call.counts = _block_bytes(call, send, vector)
     recv = None if shared else operand(recvbuf, writable=True)
     return call.take(send, recv, shared).check_block(recv, "receive")
+
+
+def scatterv(comm, sendbuf, recvbuf, root):
+    return scatter(comm, sendbuf, recvbuf, root, vector=True)
 
 
 def bcast(comm, buf, root):

@@ -121,20 +121,23 @@ class Call:
 
     # serving
 
-    def run(self, algorithm=None, segment_bytes=None):
-        """Serve the call, blocking."""
+    def run(self, algorithm=None, segment_bytes=None, key=None):
+        """Serve the call, blocking; key: what the next call on the same memory will be recognised by."""
         name = select.choose(self.request, algorithm).name
-        if name == algorithms.NATIVE:
-            return self._native()
         wire = Wire.of(self.comm)
+        keep = key is not None and self._repeatable()
+        if name == algorithms.NATIVE:
+            if keep and not any(one.datatype is None for one in self.operands) and not self._rewritten():
+                wire.remember(key, getattr(MPI.Intracomm, self.method))
+            return self._native()
+        wire.connect(self.comm)
         self._share_counts(wire, name)
-        key = self._key(name, segment_bytes)
-        if key is None:
-            plan = self.plan(name, segment_bytes)
-            plan.run()
-            plan.Free()
+        plan = self.plan(name, segment_bytes)
+        plan.run()
+        if keep:
+            wire.keep(key, plan)
         else:
-            wire.cached(key, lambda: self.plan(name, segment_bytes)).run()
+            plan.Free()
 
     def init(self, info, algorithm=None, segment_bytes=None):
         """A persistent plan of the call."""
@@ -142,15 +145,19 @@ class Call:
         if name == algorithms.NATIVE:
             return NativePlan.of(self, info)
         wire = Wire.of(self.comm)
+        wire.connect(self.comm)
         self._share_counts(wire, name)
         return self.plan(name, segment_bytes, wire.next_tag())
 
-    def _key(self, name, segment_bytes):
-        if any(one.staged for one in self.operands) or (self.op is not None and not self.op.is_predefined):
-            return None
-        memory = tuple(one.key if one else None for one in (self.send, self.recv))
-        counts = tuple(self.counts) if self.counts else None
-        return (self.collective.name, name, segment_bytes, self.root, self.op and self.op.handle, self.dtype, counts, memory)
+    def _repeatable(self):
+        """Whether a later call on the same memory is the same in all that matters, on this rank and on the others."""
+        if self.method in ("Gatherv", "Scatterv", "Reduce_scatter"):  # ranks may have to tell each other their counts
+            return False
+        return not any(one.staged for one in self.operands) and (self.op is None or self.op.is_predefined)
+
+    def _rewritten(self):
+        """Whether MPI must get other arguments than the caller's (one array for both buffers)."""
+        return self.shared and not any(in_place(argument) for argument in self.arguments[:2])
 
     def _share_counts(self, wire, name):
         """Trees of Gatherv and Scatterv need the root's counts: they are broadcast first, down the same kind of tree."""

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from . import arguments, collectives, select
 from .errors import ArgumentError
-from .execute import Wire
+from .execute import Wire, repeated
 from .explain import explain
 
 _PLAIN = frozenset("bhilqBHILQfdFD")  # dtypes that need no thought
@@ -60,8 +60,8 @@ class Communicator(MPI.Intracomm):
     @property
     def sent(self):
         """(messages, bytes) this rank has sent in schedules so far, counted where the sends are started."""
-        wire = Wire.find(self)
-        return (wire.messages, wire.nbytes) if wire else (0, 0)
+        wire = Wire.of(self)
+        return wire.messages, wire.nbytes
 
     def explain(self, collective, sendbuf, recvbuf=None, *, op=MPI.SUM, root=0, algorithm=None, segment_bytes=None):
         """What a call would do and why: algorithm, rounds, messages, bytes sent by this rank, lower bound, reason.
@@ -78,11 +78,24 @@ class Communicator(MPI.Intracomm):
         understand = arguments.reduce_scatter_block if name == "reduce_scatter" else getattr(arguments, name)
         return explain(understand(self, *given), algorithm, segment_bytes)
 
+    def _serve(self, understand, given, algorithm, segment_bytes):
+        """Serve a blocking call; one that was served before on the same memory is not looked at again."""
+        key = repeated(understand, given, algorithm, segment_bytes) if self else None
+        if key is not None:
+            wire = Wire.of(self)
+            if key in wire.native:
+                return wire.native[key](self, *given)
+            plan = wire.plans.get(key)
+            if plan is not None:
+                wire.plans.move_to_end(key)
+                return plan.run()
+        understand(self, *given).run(algorithm, segment_bytes, key)
+
     # The collectives: mpi4py's signatures, `info` only where mpi4py has it.
 
     def Bcast(self, buf, root=0, *, algorithm=None, segment_bytes=None):
         """Every rank gets the root's buffer."""
-        return arguments.bcast(self, buf, root).run(algorithm, segment_bytes)
+        self._serve(arguments.bcast, (buf, root), algorithm, segment_bytes)
 
     def Bcast_init(self, buf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Bcast`: Start(), Wait() or Test(), Free()."""
@@ -90,7 +103,7 @@ class Communicator(MPI.Intracomm):
 
     def Scatter(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r of the root's `sendbuf` (p equal blocks)."""
-        return arguments.scatter(self, sendbuf, recvbuf, root).run(algorithm, segment_bytes)
+        self._serve(arguments.scatter, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Scatter_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Scatter`: Start(), Wait() or Test(), Free()."""
@@ -98,15 +111,15 @@ class Communicator(MPI.Intracomm):
 
     def Scatterv(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r of the root's `sendbuf`; counts and displacements count at the root."""
-        return arguments.scatter(self, sendbuf, recvbuf, root, vector=True).run(algorithm, segment_bytes)
+        self._serve(arguments.scatterv, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Scatterv_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Scatterv`: Start(), Wait() or Test(), Free()."""
-        return arguments.scatter(self, sendbuf, recvbuf, root, vector=True).init(info, algorithm, segment_bytes)
+        return arguments.scatterv(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
 
     def Gather(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the p equal blocks, in rank order."""
-        return arguments.gather(self, sendbuf, recvbuf, root).run(algorithm, segment_bytes)
+        self._serve(arguments.gather, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Gather_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Gather`: Start(), Wait() or Test(), Free()."""
@@ -114,15 +127,15 @@ class Communicator(MPI.Intracomm):
 
     def Gatherv(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the blocks of all ranks; counts and displacements count at the root."""
-        return arguments.gather(self, sendbuf, recvbuf, root, vector=True).run(algorithm, segment_bytes)
+        self._serve(arguments.gatherv, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Gatherv_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Gatherv`: Start(), Wait() or Test(), Free()."""
-        return arguments.gather(self, sendbuf, recvbuf, root, vector=True).init(info, algorithm, segment_bytes)
+        return arguments.gatherv(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
 
     def Allgather(self, sendbuf, recvbuf, *, algorithm=None, segment_bytes=None):
         """Every rank gets the p equal blocks, in rank order."""
-        return arguments.allgather(self, sendbuf, recvbuf).run(algorithm, segment_bytes)
+        self._serve(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgather_init(self, sendbuf, recvbuf, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allgather`: Start(), Wait() or Test(), Free()."""
@@ -130,7 +143,7 @@ class Communicator(MPI.Intracomm):
 
     def Allgatherv(self, sendbuf, recvbuf, *, algorithm=None, segment_bytes=None):
         """Every rank gets the blocks of all ranks, of any sizes."""
-        return arguments.allgatherv(self, sendbuf, recvbuf).run(algorithm, segment_bytes)
+        self._serve(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgatherv_init(self, sendbuf, recvbuf, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allgatherv`: Start(), Wait() or Test(), Free()."""
@@ -138,7 +151,7 @@ class Communicator(MPI.Intracomm):
 
     def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the elementwise `op` over all ranks."""
-        return arguments.reduce(self, sendbuf, recvbuf, op, root).run(algorithm, segment_bytes)
+        self._serve(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Reduce_init(self, sendbuf, recvbuf, op=MPI.SUM, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Reduce`: Start(), Wait() or Test(), Free()."""
@@ -148,7 +161,7 @@ class Communicator(MPI.Intracomm):
         """Every rank gets the elementwise `op` over all ranks, the same bits everywhere."""
         if algorithm is None and _small(sendbuf, recvbuf):
             return super().Allreduce(sendbuf, recvbuf, op)
-        return arguments.allreduce(self, sendbuf, recvbuf, op).run(algorithm, segment_bytes)
+        self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Allreduce_init(self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allreduce`: Start(), Wait() or Test(), Free()."""
@@ -156,7 +169,7 @@ class Communicator(MPI.Intracomm):
 
     def Reduce_scatter_block(self, sendbuf, recvbuf, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r (of p equal blocks) of the elementwise `op` over all ranks."""
-        return arguments.reduce_scatter_block(self, sendbuf, recvbuf, op).run(algorithm, segment_bytes)
+        self._serve(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block_init(self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Reduce_scatter_block`: Start(), Wait() or Test(), Free()."""
@@ -164,7 +177,7 @@ class Communicator(MPI.Intracomm):
 
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r (of `recvcounts[r]` elements) of the elementwise `op` over all ranks."""
-        return arguments.reduce_scatter(self, sendbuf, recvbuf, recvcounts, op).run(algorithm, segment_bytes)
+        self._serve(arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes)
 
     def Reduce_scatter_init(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Reduce_scatter`: Start(), Wait() or Test(), Free()."""

@@ -18,6 +18,8 @@ from .schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Copy, Recv, Reduce, Send
 
 #: plans kept for repeated blocking calls, per communicator
 CACHED_PLANS = 64
+#: calls known to go to MPI itself, per communicator
+CACHED_CHOICES = 1024
 _ALIGN = 64
 
 
@@ -41,29 +43,29 @@ class Wire:
     _alive = weakref.WeakSet()
 
     def __init__(self, comm):
-        self.comm = MPI.Intracomm.Dup(comm)
+        self.comm = None
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.messages = self.nbytes = 0
-        self.plans = OrderedDict()
+        self.plans, self.native = OrderedDict(), {}
         self.active = []
         self.pool = defaultdict(list)
         self.requests = weakref.WeakSet()
         self._tag = 0
         self._alive.add(self)
 
-    @classmethod
-    def find(cls, comm):
-        """The wire of this communicator handle, or None; all wrappers of a handle share it."""
-        return comm.Get_attr(cls._keyval) if cls._keyval is not None else None
+    def connect(self, comm):
+        """Make the private duplicate at the first scheduled collective; that call is collective."""
+        if self.comm is None:
+            self.comm = MPI.Intracomm.Dup(comm)
 
     @classmethod
     def of(cls, comm):
-        """The wire of this communicator handle, made at the first call; that call is collective."""
-        wire = cls.find(comm)
+        """The wire of this communicator handle; all wrappers of a handle share it. Local: nothing is sent."""
+        if cls._keyval is None:
+            cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, wire: wire.close())
+            atexit.register(cls._release_requests)
+        wire = comm.Get_attr(cls._keyval)
         if wire is None:
-            if cls._keyval is None:
-                cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, wire: wire.close())
-                atexit.register(cls._release_requests)
             wire = cls(comm)
             comm.Set_attr(cls._keyval, wire)
         return wire
@@ -84,7 +86,8 @@ class Wire:
         """The communicator is being freed."""
         self.free_plans()
         self._alive.discard(self)
-        self.comm.Free()
+        if self.comm is not None:
+            self.comm.Free()
 
     def next_tag(self):
         """A tag for one persistent plan, reserved in program order, so the same on all ranks; 0 is for blocking calls."""
@@ -101,16 +104,39 @@ class Wire:
         """Return a byte vector to the pool."""
         self.pool[module.__name__, scratch.size].append(scratch)
 
-    def cached(self, key, make):
-        """The plan of a repeated blocking call; the least recently used one makes room for a new one."""
-        plan = self.plans.get(key)
-        if plan is None:
-            plan = self.plans[key] = make()
-            if len(self.plans) > CACHED_PLANS:
-                self.plans.popitem(last=False)[1].Free()
+    def keep(self, key, plan):
+        """Keep the plan for the next call on the same memory; the least recently used one makes room for it."""
+        self.plans[key] = plan
+        if len(self.plans) > CACHED_PLANS:
+            self.plans.popitem(last=False)[1].Free()
+
+    def remember(self, key, method):
+        """Calls with this key go straight to MPI's own method."""
+        if len(self.native) >= CACHED_CHOICES:
+            self.native.clear()
+        self.native[key] = method
+
+
+def repeated(understand, given, algorithm, segment_bytes):
+    """What a call on plain arrays is recognised by: all that its checks, its choice and its plan depend on; else None.
+
+    Memory is known by address, so that no plan keeps a caller's array alive; an array that takes the place of another
+    of the same type and size is served by the same plan.
+    """
+    key = [understand, algorithm, segment_bytes]
+    for argument in given:
+        if type(argument) is np.ndarray:
+            flags = argument.flags
+            if not flags.forc:
+                return None
+            key.append((MPI.Get_address(argument), argument.nbytes, argument.dtype, flags.writeable))
+        elif type(argument) is MPI.Op:
+            key.append(argument.handle)
+        elif argument is None or argument is MPI.IN_PLACE or type(argument) is int:
+            key.append(argument)
         else:
-            self.plans.move_to_end(key)
-        return plan
+            return None
+    return tuple(key)
 
 
 class Vector(NamedTuple):

@@ -29,6 +29,9 @@ INPUT, OUTPUT = "input", "output"
 MAX_MESSAGE_BYTES = (1 << 30) - 64
 
 
+_new = tuple.__new__  # half the cost of a NamedTuple's own; schedules are built while a call waits
+
+
 class Part(NamedTuple):
     """`count` consecutive blocks from number `first` on (cyclic), in one place."""
 
@@ -39,17 +42,17 @@ class Part(NamedTuple):
 
 def Input(first, count=1):
     """Blocks of the caller's input; read-only."""
-    return Part(INPUT, first, count)
+    return _new(Part, (INPUT, first, count))
 
 
 def Output(first, count=1):
     """Blocks of the caller's output."""
-    return Part(OUTPUT, first, count)
+    return _new(Part, (OUTPUT, first, count))
 
 
 def Scratch(name, first, count=1):
     """Blocks of a scratch vector; memory is taken only for the blocks and the rounds that need it."""
-    return Part(name, first, count)
+    return _new(Part, (name, first, count))
 
 
 class Send(NamedTuple):
@@ -79,6 +82,9 @@ class Copy(NamedTuple):
 
     source: Part
     into: Part
+
+
+_OPERATIONS = (Send, Recv, Reduce, Copy)
 
 
 # Partition: the one place that says where a block begins and how a range of blocks is cut into messages.
@@ -130,7 +136,8 @@ def pieces(part, edges, limit=None):
 
 def operations_of(step):
     """The operations of one round as a tuple: a generator may yield a single operation bare."""
-    return (step,) if isinstance(step, (Send, Recv, Reduce, Copy)) else tuple(step)
+    kind = type(step)
+    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)
 
 
 def rounds(generator, rank, size, root=None, blocks=None):
@@ -143,8 +150,8 @@ def rounds(generator, rank, size, root=None, blocks=None):
     rooted = () if root is None else (root,)
     steps = generator(rank, size, *rooted, blocks=blocks) if _takes_blocks(generator) else generator(rank, size, *rooted)
     for step in steps:
-        cleaned = (_normal(operation, size, blocks) for operation in operations_of(step))
-        yield tuple(operation for operation in cleaned if not _idle(operation))
+        # an operation on no blocks, or a copy onto itself (what `renamed` makes of it), is none
+        yield tuple([_normal(op, size, blocks) for op in operations_of(step) if op[1][2] and op[0] != op[1]])
 
 
 @lru_cache(maxsize=None)
@@ -153,14 +160,16 @@ def _takes_blocks(generator):
 
 
 def _normal(operation, size, blocks):
-    fields = [Part(field[0], field[1] % blocks, field[2]) if isinstance(field, Part) else field % size
-              for field in operation]
-    return type(operation)(*fields)
-
-
-def _idle(operation):
-    """An operation on no blocks, or a copy onto itself (what `renamed` makes of a copy it has no use for)."""
-    return not operation[-1].count or (type(operation) is Copy and operation.source == operation.into)
+    """The operation with its numbers in range; most already are, and building schedules must be quick."""
+    kind = type(operation)
+    if kind is Send or kind is Recv:
+        peer, part = operation
+        if 0 <= part[1] < blocks and 0 <= peer < size:
+            return operation
+        return kind(peer % size, Part(part[0], part[1] % blocks, part[2]))
+    if 0 <= operation[0][1] < blocks and 0 <= operation[1][1] < blocks and 0 <= operation[-1][1] < blocks:
+        return operation
+    return kind(*[Part(place, first % blocks, count) for place, first, count in operation])
 
 
 def renamed(steps, places=None, peer=None, block=None):
@@ -170,14 +179,16 @@ def renamed(steps, places=None, peer=None, block=None):
     """
     places = places or {}
 
-    def rename(field):
-        if isinstance(field, Part):
-            first, count = block(field.first, field.count) if block else field[1:]
-            return Part(places.get(field.place, field.place), first, count)
-        return peer(field) if peer else field
+    def rename(part):
+        first, count = block(part[1], part[2]) if block else part[1:]
+        return Part(places.get(part[0], part[0]), first, count)
 
     for step in steps:
-        yield tuple(type(operation)(*map(rename, operation)) for operation in operations_of(step))
+        yield tuple([
+            type(op)(peer(op[0]) if peer else op[0], rename(op[1])) if type(op) is Send or type(op) is Recv
+            else type(op)(*map(rename, op))
+            for op in operations_of(step)
+        ])  # fmt: skip
 
 
 def segmented(generator):

@@ -1,20 +1,22 @@
 """Allgather: rank r has block r, every rank gets all blocks.
 
-m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the number of rounds.
+m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the number of rounds. `own` is the place of
+the rank's block: the input, or the output where another algorithm has put it there.
 """
 
 from ..collectives import ALLGATHER
-from ..schedule import Copy, Input, Output, Recv, Send, folded
+from ..schedule import INPUT, Copy, Input, Output, Part, Recv, Send, folded
 from .order import circulant_steps
 
 WORDS = dict.fromkeys(("ring", "doubling", "circulant", "bruck"), {})
 
 
-def ring(rank, size):
+def ring(rank, size, own=INPUT):
     """Pass on what came last: p-1 rounds, neighbours only. Source: Chan et al., CCPE 19 (2007)."""
-    yield Copy(Input(rank), Output(rank))
+    left, right = (rank - 1) % size, (rank + 1) % size
+    yield Copy(Part(own, rank), Output(rank))
     for t in range(size - 1):
-        yield Send(rank + 1, Output(rank - t)), Recv(rank - 1, Output(rank - t - 1))
+        yield Send(right, Output((rank - t) % size)), Recv(left, Output((rank - t - 1) % size))
 
 
 @folded(ALLGATHER)
@@ -31,9 +33,9 @@ def doubling(rank, size):
         distance *= 2
 
 
-def circulant(rank, size):
+def circulant(rank, size, own=INPUT):
     """The circulant reduce-scatter backwards: ceil(log2 p) rounds at any size. Source: Traeff, arXiv 2410.14234."""
-    yield Copy(Input(rank), Output(rank))
+    yield Copy(Part(own, rank), Output(rank))
     for near, far in circulant_steps(size):
         yield Send(rank - near, Output(rank, far - near)), Recv(rank + near, Output(rank + near, far - near))
 

@@ -4,7 +4,7 @@ m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less t
 """
 
 from ..collectives import ALLREDUCE
-from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
+from ..schedule import OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
 from . import allgather, bcast, reduce, reduce_scatter
 from .order import fold_tree, in_rank_order
 
@@ -135,20 +135,16 @@ def halving_doubling(rank, size):
         yield Send(peer, Output(keep, half)), Recv(peer, Output(give, half))
 
 
-def _scatter_gather(scatter, gather):
-    """A reduce-scatter whose partial sums lie in the output, and an allgather of them."""
-    yield from renamed(scatter, {"sum": OUTPUT})
-    yield from renamed(gather, {INPUT: OUTPUT})
-
-
 def ring(rank, size):
     """Ring reduce-scatter, ring allgather: 2(p-1) rounds, 2 (p-1)/p m. Source: Patarasuk and Yuan, JPDC 69 (2009)."""
-    return _scatter_gather(reduce_scatter.ring(rank, size), allgather.ring(rank, size))
+    yield from reduce_scatter.ring(rank, size, sums=OUTPUT)
+    yield from allgather.ring(rank, size, own=OUTPUT)
 
 
 def circulant(rank, size):
     """Circulant reduce-scatter and allgather: 2q rounds, 2 (p-1)/p m, at any size. Source: Traeff, arXiv 2410.14234."""
-    return _scatter_gather(reduce_scatter.circulant(rank, size), allgather.circulant(rank, size))
+    yield from reduce_scatter.circulant(rank, size, sums=OUTPUT)
+    yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
 def pairwise(rank, size):

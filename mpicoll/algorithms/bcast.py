@@ -42,7 +42,7 @@ def binomial(rank, size, root):
 def scatter_allgather(rank, size, root):
     """Binomial scatter, circulant allgather: 2q rounds, about 2 m. Source: van de Geijn; Thakur et al., IJHPCA 19 (2005)."""
     yield from renamed(scatter.binomial(rank, size, root), {INPUT: OUTPUT, "subtree": OUTPUT})
-    yield from renamed(allgather.circulant(rank, size), {INPUT: OUTPUT})
+    yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
 @segmented

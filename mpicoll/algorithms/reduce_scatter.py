@@ -1,6 +1,7 @@
 """Reduce-scatter: every rank has a whole vector, rank r gets block r of their sum.
 
-m: bytes of the vector, p: ranks. Partial sums live in scratch "sum", arrivals in scratch "received".
+m: bytes of the vector, p: ranks. Arrivals lie in scratch "received", partial sums in scratch "sum"; an allreduce names
+its output instead.
 """
 
 from ..collectives import REDUCE_SCATTER
@@ -15,16 +16,17 @@ WORDS = {
 }
 
 
-def ring(rank, size):
+def ring(rank, size, sums="sum"):
     """Each block travels once around the ring and gathers a contribution at every rank.
 
     p-1 rounds, (p-1)/p m sent and reduced. Source: Patarasuk and Yuan, JPDC 69 (2009).
     """
-    outgoing = Input(rank - 1)
+    left, right = (rank - 1) % size, (rank + 1) % size
+    outgoing = Input(left)
     for t in range(size - 1):
-        block = rank - t - 2
-        received, total = Scratch("received", block), Output(rank) if t == size - 2 else Scratch("sum", block)
-        yield Send(rank + 1, outgoing), Recv(rank - 1, received), Reduce(received, Input(block), total)
+        block = (rank - t - 2) % size
+        received, total = Scratch("received", block), Output(rank) if t == size - 2 else Scratch(sums, block)
+        yield Send(right, outgoing), Recv(left, received), Reduce(received, Input(block), total)
         outgoing = total
 
 
@@ -45,7 +47,7 @@ def halving(rank, size):
         first, count, place = keep, half, lambda f, n: Scratch("sum", f, n)
 
 
-def circulant(rank, size):
+def circulant(rank, size, sums="sum"):
     """Send the far part of what is still mine, s blocks ahead, and add what comes from s behind; any size, no fold.
 
     ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Source: Traeff, arXiv 2410.14234.
@@ -53,12 +55,12 @@ def circulant(rank, size):
     place = Input
     for near, far in reversed(circulant_steps(size)):
         count = far - near
-        received, total = Scratch("received", rank, count), Scratch("sum", rank, count) if near > 1 else Output(rank)
+        received, total = Scratch("received", rank, count), Scratch(sums, rank, count) if near > 1 else Output(rank)
         # at odd sizes the middle block gets no contribution in the first round and is sent in the second
-        middle = Copy(Input(rank + count), Scratch("sum", rank + count, near - count if far == size else 0))
+        middle = Copy(Input(rank + count), Scratch(sums, rank + count, near - count if far == size else 0))
         yield Send(rank + near, place(rank + near, count)), Recv(rank - near, received), \
             Reduce(received, place(rank, count), total), middle
-        place = lambda first, n: Scratch("sum", first, n)  # noqa: E731
+        place = lambda first, n: Scratch(sums, first, n)  # noqa: E731
 
 
 def pairwise(rank, size):

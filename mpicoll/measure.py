@@ -1,0 +1,51 @@
+"""Measuring: candidates alternate in one run, so that whatever disturbs the machine disturbs all of them alike."""
+
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+
+def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
+    """Seconds per call of each candidate: {name: array of `repeats` times, each the maximum over ranks}. Collective.
+
+    candidates: {name: function}. before(name, repetition) and after(name, repetition) run outside the measured time.
+    calls: how many calls one time is the mean of; a few where one call takes about as long as the barrier before it.
+    """
+    names = list(candidates)
+    times = np.zeros((len(names), repeats))
+    for repetition in range(repeats):
+        for turn in range(len(names)):
+            which = (turn + repetition) % len(names)  # nobody always runs after the same neighbour
+            name = names[which]
+            if before:
+                before(name, repetition)
+            times[which, repetition] = _timed(comm, candidates[name], calls)
+            if after:
+                after(name, repetition)
+    comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    return dict(zip(names, times))
+
+
+def _timed(comm, function, calls):
+    comm.Barrier()
+    start = perf_counter()
+    for _ in range(calls):
+        function()
+    return (perf_counter() - start) / calls
+
+
+def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, least=5, most=1000):
+    """How many repetitions fill `seconds`, the same number on all ranks. Collective.
+
+    Each candidate runs twice: the first time binds plans and touches memory, the second is measured.
+    """
+    trial = alternate(comm, candidates, 2, before, after, calls)
+    once = sum(times[1] for times in trial.values()) * calls
+    return int(min(max(seconds / max(once, 1e-9), least), most))
+
+
+def statistics(times):
+    """Median, minimum and 95th percentile in microseconds."""
+    median, p95 = np.percentile(times, (50, 95)) * 1e6
+    return {"median_us": round(float(median), 3), "min_us": round(float(times.min()) * 1e6, 3), "p95_us": round(float(p95), 3)}
