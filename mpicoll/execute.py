@@ -26,11 +26,10 @@ _ALIGN = 64
 class Round(NamedTuple):
     """One round, ready to run: what to start, what to wait for, what to compute, and what it sends."""
 
-    starts: tuple
-    arrivals: tuple  # requests before the early operations: the receives
-    early: tuple
-    departures: tuple  # requests before the late operations: the sends
-    late: tuple
+    starts: tuple  # bound methods, receives first
+    waits: tuple
+    requests: tuple
+    operations: tuple  # (function, *arguments)
     messages: int
     nbytes: int
     text: str
@@ -126,10 +125,10 @@ def repeated(understand, given, algorithm, segment_bytes):
     key = [understand, algorithm, segment_bytes]
     for argument in given:
         if type(argument) is np.ndarray:
-            flags = argument.flags
-            if not flags.forc:
+            flags = argument.flags.num
+            if not flags & 3:  # neither C- nor F-contiguous
                 return None
-            key.append((MPI.Get_address(argument), argument.nbytes, argument.dtype, flags.writeable))
+            key += flags, MPI.Get_address(argument), argument.nbytes, argument.dtype
         elif type(argument) is MPI.Op:
             key.append(argument.handle)
         elif argument is None or argument is MPI.IN_PLACE or type(argument) is int:
@@ -164,18 +163,15 @@ class Plan:
         for load in self.loads:
             load()
         wire = self.wire
-        for self.round, (starts, arrivals, early, departures, late, messages, nbytes, _) in enumerate(self.program):
+        for self.round, (starts, waits, _, operations, messages, nbytes, _) in enumerate(self.program):
             for start in starts:
                 start()
             wire.messages += messages
             wire.nbytes += nbytes
-            for request in arrivals:
-                request.Wait()
-            for function, *arguments in early:
-                function(*arguments)
-            for request in departures:
-                request.Wait()
-            for function, *arguments in late:
+            # sends too before any arithmetic: while this rank computes, MPI does not move what the peer waits for
+            for wait in waits:
+                wait()
+            for function, *arguments in operations:
                 function(*arguments)
         self.round = None
         for store in self.stores:
@@ -210,7 +206,7 @@ class Plan:
         if self.program is None:
             return
         self._require_idle("Free")
-        for request in chain.from_iterable(step.arrivals + step.departures for step in self.program):
+        for request in chain.from_iterable(step.requests for step in self.program):
             request.Free()
         for release in self.release:
             release()
@@ -240,12 +236,11 @@ class Plan:
                 start()
             self.wire.messages += step.messages
             self.wire.nbytes += step.nbytes
-            for requests, operations in ((step.arrivals, step.early), (step.departures, step.late)):
-                for request in requests:
-                    while not request.Test():
-                        yield
-                for function, *arguments in operations:
-                    function(*arguments)
+            for request in step.requests:
+                while not request.Test():
+                    yield
+            for function, *arguments in step.operations:
+                function(*arguments)
         for store in self.stores:
             store()
 
@@ -259,7 +254,6 @@ class Memory:
         self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize)
         self.arena = allocate(nbytes) if nbytes else None
         self.scratch = self.arena[:nbytes].view(dtype) if nbytes else None
-        self.in_place = INPUT in vectors and OUTPUT in vectors and _same(vectors[INPUT].array, vectors[OUTPUT].array)
 
     def views(self, part):
         """The array slices of a part, cut into messages; empty blocks have none."""
@@ -271,11 +265,6 @@ class Memory:
                 run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
                 shift = self.shifts[part.place, run]
                 yield self.scratch[start + shift : end + shift]
-
-    def cells(self, part):
-        """The blocks of a part by memory, for finding overlaps."""
-        place = OUTPUT if self.in_place and part.place == INPUT else part.place
-        return {(place, block) for block in _numbers(part, len(self.edges) - 1)}
 
 
 def _numbers(part, blocks):
@@ -362,22 +351,12 @@ def _bind_round(comm, step, memory, reduce, tag, module, fence):
                 else:
                     sends.append(comm.Send_init(raw, operation.peer, tag))
                     nbytes += view.nbytes
-    early, late = _operations(step, memory, reduce, module)
+    operations = [call for operation in step if type(operation) in (Reduce, Copy)
+                  for call in _calls(operation, memory, reduce, module)]  # fmt: skip
     # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
-    starts = tuple(request.Start for request in receives + sends)
-    return Round(starts, tuple(receives), early, tuple(sends), late + fence if early or late else late,
-                 len(sends), nbytes, _describe(step))  # fmt: skip
-
-
-def _operations(step, memory, reduce, module):
-    """The round's reductions and copies: those that may run while sends are in flight, and those that must wait."""
-    pending = set().union(*(memory.cells(operation.part) for operation in step if type(operation) is Send))
-    early, late = [], []
-    for operation in step:
-        if type(operation) in (Reduce, Copy):
-            waits = late or not pending.isdisjoint(memory.cells(operation.into))
-            (late if waits else early).extend(_calls(operation, memory, reduce, module))
-    return tuple(early), tuple(late)
+    requests = tuple(receives + sends)
+    return Round(tuple(request.Start for request in requests), tuple(request.Wait for request in requests), requests,
+                 tuple(operations) + (fence if operations else ()), len(sends), nbytes, _describe(step))  # fmt: skip
 
 
 def _calls(operation, memory, reduce, module):
