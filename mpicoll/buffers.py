@@ -99,7 +99,8 @@ def reducible(op, operand):
 def reducer(op, operand):
     """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
     if op.handle in _UFUNCS:
-        return getattr(operand.module, _UFUNCS[op.handle])
+        ufunc = getattr(operand.module, _UFUNCS[op.handle])
+        return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
     datatype = operand.datatype
 
     def reduce(lower, higher, out):
@@ -195,7 +196,7 @@ def operand(spec, blocks=0, *, vector=False, writable=False):
     """
     buffer, counts, displs, datatype = _unpack(spec, vector)
     if datatype is not None and not isinstance(datatype, MPI.Datatype):
-        datatype = MPI.Datatype.fromcode(datatype)
+        datatype = _from_code(datatype)
     array = _as_array(buffer)
     if array is None and buffer is not None and buffer is not MPI.BOTTOM:
         return _foreign(buffer, datatype)
@@ -204,6 +205,13 @@ def operand(spec, blocks=0, *, vector=False, writable=False):
         if displs is None and _covers(array, counts, datatype, blocks, vector):
             return _whole_array(array, counts, blocks, vector)
     return _described(array, counts, displs, datatype, blocks, vector, writable)
+
+
+def _from_code(code):
+    try:
+        return MPI.Datatype.fromcode(code)
+    except (KeyError, ValueError, TypeError):
+        raise BufferError(f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}") from None
 
 
 def _as_array(buffer):

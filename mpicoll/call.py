@@ -10,7 +10,7 @@ from . import algorithms, buffers, collectives, select
 from .buffers import in_place, operand
 from .errors import ArgumentError, BufferError
 from .execute import Vector, Wire, bind
-from .schedule import INPUT, OUTPUT, Copy, bounds, offsets, rounds
+from .schedule import INPUT, OUTPUT, bounds, offsets
 
 BYTES = np.dtype(np.uint8)
 
@@ -186,10 +186,7 @@ class Call:
             edges = offsets([count // itemsize for count in self.counts])
         else:
             edges = bounds(total // itemsize, blocks)
-        if self.size == 1:
-            before, after = self.collective.before(0, 1, blocks), self.collective.after(0, 1, blocks)
-            return [(Copy(before, after),)] if before.place != after.place else [], edges
-        return list(rounds(entry.generator, self.rank, self.size, self.root, blocks)), edges
+        return list(self.collective.program(entry.generator, self.rank, self.size, self.root, blocks)), edges
 
     def plan(self, name, segment_bytes=None, tag=0):
         """Bind the call to an algorithm."""

@@ -7,7 +7,7 @@ an extra rank hands over and what it is owed.
 from typing import NamedTuple
 
 from .errors import ArgumentError
-from .schedule import INPUT, OUTPUT, Part
+from .schedule import INPUT, OUTPUT, Copy, Part, rounds
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
 
@@ -50,6 +50,13 @@ class Collective(NamedTuple):
             return range(size)
         source = root if self.initial == ROOT else block * size // blocks
         return range(source, source + 1)
+
+    def program(self, generator, rank, size, root, blocks):
+        """Iterate over the rounds of one rank; at one rank every collective is the same copy."""
+        if size > 1:
+            yield from rounds(generator, rank, size, root if self.rooted else None, blocks)
+        elif self.place != OUTPUT:
+            yield (Copy(self.before(0, 1, blocks), self.after(0, 1, blocks)),)
 
 
 def _part(place, whose, rank, size, blocks, root):

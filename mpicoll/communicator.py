@@ -169,7 +169,11 @@ class Communicator(MPI.Intracomm):
     def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Every rank gets the elementwise `op` over all ranks, the same bits everywhere."""
         if algorithm is None and _small(sendbuf, recvbuf):
-            return _allreduce(self, sendbuf, recvbuf, op)
+            try:
+                return _allreduce(self, sendbuf, recvbuf, op)
+            except MPI.Exception:
+                arguments.allreduce(self, sendbuf, recvbuf, op)  # where the arguments are wrong, this says it better
+                raise
         self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Allreduce_init(self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):

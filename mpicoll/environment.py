@@ -4,7 +4,7 @@ import ctypes
 import os
 import platform
 import sys
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 import mpi4py
@@ -31,7 +31,7 @@ def environment(comm):
         "hosts": [name for name, _ in placement],
         "ranks_per_node": [ranks for _, ranks in placement],
         "machine": machine(),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": command(),
     }
     return comm.bcast(facts)

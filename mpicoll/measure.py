@@ -5,6 +5,9 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
+from . import algorithms, select
+from .workload import Workload
+
 
 def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
     """Seconds per call of each candidate: {name: array of `repeats` times, each the maximum over ranks}. Collective.
@@ -49,3 +52,42 @@ def statistics(times):
     """Median, minimum and 95th percentile in microseconds."""
     median, p95 = np.percentile(times, (50, 95)) * 1e6
     return {"median_us": round(float(median), 3), "min_us": round(float(times.min()) * 1e6, 3), "p95_us": round(float(p95), 3)}
+
+
+def compare(comm, collective, words, nbytes, dtype, segment_bytes=None, seconds=1.0, repeats=None, **options):
+    """One entry of `bench --json` for each algorithm word at one size, all checked. Collective over a `Communicator`.
+
+    seconds: for all words together, unless `repeats` is given. options: of `Workload`. Element by element, the first and
+    the last repetition of each word are checked, on buffers that were wrong before.
+    """
+    own = comm.Dup()  # freed with the plans and the scratch of this size
+    case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
+    candidates = {word: case.call(word, segment_bytes) for word in words}
+    wrong, checked = np.zeros(len(words), np.int64), {0}
+
+    def before(name, repetition):
+        case.prepare(poison=repetition in checked)
+
+    def after(name, repetition):
+        if repetition in checked:
+            wrong[words.index(name)] += case.wrong()
+
+    repeats = repeats or repeats_for(own, candidates, seconds, before, after)
+    checked.add(repeats - 1)
+    times = alternate(own, candidates, repeats, before, after)
+    own.Allreduce(MPI.IN_PLACE, wrong)
+    own.Free()
+    return [_entry(case, word, segment_bytes, times[word], int(count)) for word, count in zip(words, wrong)]
+
+
+def _entry(case, word, segment_bytes, times, wrong):
+    pipelined = word not in (algorithms.NATIVE, "auto") and algorithms.find(case.collective.name, word).blocks == "segments"
+    result = statistics(times)
+    algbw, busbw = case.rates(result["median_us"] / 1e6)
+    return {
+        "collective": case.collective.name, "algorithm": word,
+        "segment_bytes": (segment_bytes or select.SEGMENT_BYTES) if pipelined else None,
+        "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
+        "op": case.op if case.collective.reduces else None, **result,
+        "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
+    }  # fmt: skip

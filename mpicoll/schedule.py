@@ -19,7 +19,7 @@ At one rank every collective is a plain copy, so a generator is only asked from 
 This module knows neither MPI nor NumPy.
 """
 
-from functools import lru_cache, wraps
+from functools import cache, wraps
 from inspect import signature
 from typing import NamedTuple
 
@@ -151,10 +151,14 @@ def rounds(generator, rank, size, root=None, blocks=None):
     steps = generator(rank, size, *rooted, blocks=blocks) if _takes_blocks(generator) else generator(rank, size, *rooted)
     for step in steps:
         # an operation on no blocks, or a copy onto itself (what `renamed` makes of it), is none
-        yield tuple([_normal(op, size, blocks) for op in operations_of(step) if op[1][2] and op[0] != op[1]])
+        yield tuple([
+            _normal(op, size, blocks)
+            for op in operations_of(step)
+            if op[-1][2] and (op[0] != op[1] or type(op) is Reduce)
+        ])  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def _takes_blocks(generator):
     return "blocks" in signature(generator).parameters
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from . import algorithms, collectives
 from .errors import ArgumentError, ScheduleError
-from .schedule import MAX_MESSAGE_BYTES, Copy, Reduce, bounds, pieces, rounds
+from .schedule import MAX_MESSAGE_BYTES, Reduce, bounds, pieces
 from .symbols import Expressions, Run, sort
 
 
@@ -133,14 +133,10 @@ def _must_fit(generator, collective):
 
 def _programs(collective, generator, size, root, blocks):
     """The rounds of every rank, sorted."""
-    if size == 1:  # every collective is the same copy there
-        before, after = collective.before(0, 1, blocks), collective.after(0, 1, blocks)
-        return [[sort([Copy(before, after)])] if before.place != after.place else []]
-    given = root if collective.rooted else None
     programs = []
     for rank in range(size):
         try:
-            programs.append([sort(step) for step in rounds(generator, rank, size, given, blocks)])
+            programs.append([sort(step) for step in collective.program(generator, rank, size, root, blocks)])
         except Exception as error:  # whatever a user's generator raises
             reason = error if isinstance(error, ScheduleError) else repr(error)
             raise ScheduleError(f"the generator of rank {rank} fails: {reason}") from error

@@ -125,6 +125,12 @@ class Workload:
             self.module.invert(_bytes(self.expected), out=_bytes(self.result))
         if self.shared and self.content is not None:
             self.input[...] = self.content
+        self.synchronise()
+
+    def synchronise(self):
+        """Wait for what the device still does."""
+        if self.module is not np:
+            self.module.cuda.get_current_stream().synchronize()
 
     def wrong(self):
         """How many elements of this rank's result differ from what they should be."""
@@ -141,7 +147,14 @@ class Workload:
             return lambda: plain(*self.arguments)
         served = getattr(self.comm, method)
         word = None if algorithm == "auto" else algorithm
-        return lambda: served(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
+        if self.module is np:
+            return lambda: served(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
+
+        def on_device():
+            served(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
+            self.synchronise()
+
+        return on_device
 
     def rates(self, seconds):
         """(algbw, busbw) in GB/s."""

@@ -1,5 +1,6 @@
 """Every algorithm of ours: proved at many sizes, with exactly the rounds and bytes it is known for."""
 
+from itertools import pairwise
 from math import ceil, log2
 
 import pytest
@@ -143,5 +144,5 @@ def test_canonical_algorithms_sum_in_one_and_the_same_order(collective, word):
 def test_circulant_skips_halve(size):
     steps = circulant_steps(size)
     assert steps[0][0] == 1 and steps[-1][1] == size and len(steps) == ceil(log2(size))
-    assert all(far == following for (_, far), (following, _) in zip(steps, steps[1:]))
+    assert all(far == following for (_, far), (following, _) in pairwise(steps))
     assert all(near == (far + 1) // 2 for near, far in steps)

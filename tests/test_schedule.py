@@ -2,13 +2,30 @@
 
 import doctest
 from importlib import import_module
+from itertools import pairwise
 
 import pytest
 
 from mpicoll.collectives import ALLREDUCE
 from mpicoll.schedule import (
-    INPUT, Copy, Input, Output, Part, Recv, Reduce, Scratch, Send, bounds, folded, offsets, operations_of, pieces,
-    power_of_two, renamed, rounds, segmented,
+    INPUT,
+    Copy,
+    Input,
+    Output,
+    Part,
+    Recv,
+    Reduce,
+    Scratch,
+    Send,
+    bounds,
+    folded,
+    offsets,
+    operations_of,
+    pieces,
+    power_of_two,
+    renamed,
+    rounds,
+    segmented,
 )
 
 COUNTS = (0, 1, 2, 6, 7, 8, 101, 2**31 + 1)
@@ -25,7 +42,7 @@ def test_examples_in_docstrings(name):
 @pytest.mark.parametrize("blocks", (1, 2, 7, 64))
 def test_blocks_are_equal_up_to_one_element_and_cover_the_vector(count, blocks):
     edges = bounds(count, blocks)
-    sizes = [end - start for start, end in zip(edges, edges[1:])]
+    sizes = [end - start for start, end in pairwise(edges)]
     assert len(sizes) == blocks and edges[0] == 0 and edges[-1] == count
     assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
     assert offsets(sizes) == edges
@@ -62,6 +79,12 @@ def test_rounds_reduce_ranks_and_blocks_to_their_range_and_leave_out_what_is_idl
         (),
         (Reduce(Input(0), Output(0), Output(0)),),
     ]
+
+
+def test_only_what_does_nothing_is_left_out():
+    twice = Reduce(Input(0), Input(0), Output(0))  # wrong in an algorithm, so the verifier must see it
+    idle = Copy(Input(1), Input(1)), Reduce(Input(0, 0), Output(0, 0), Output(0, 0)), Recv(1, Output(2, 0))
+    assert list(rounds(lambda rank, size: iter([(*idle, twice)]), 0, 3)) == [(twice,)]
 
 
 def test_root_and_blocks_are_given_to_generators_that_take_them():

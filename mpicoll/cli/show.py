@@ -58,8 +58,8 @@ def _drawing(collective, algorithm, size, root, blocks):
 
     cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
     where = f" from root {root}" if collective.rooted else ""
-    yield (f"{collective.name} {algorithm.name}, {size} ranks{where}: {cost.rounds} rounds; a rank sends at most "
-           f"{of_vector(cost.bytes_sent, blocks)}, m being the whole vector.")
+    sent = of_vector(cost.bytes_sent, blocks)
+    yield f"{collective.name} {algorithm.name}, {size} ranks{where}: {cost.rounds} rounds, a rank sends at most {sent}."
     yield _legend(collective, size, blocks)
     for clock, frame in sorted(frames.items()):
         for moment in frame:
@@ -79,10 +79,9 @@ def _symbol(collective, ranks, size):
 
 
 def _legend(collective, size, blocks):
-    each = "of the one block" if blocks == 1 else f"of blocks 0 to {blocks - 1}"
-    if not collective.reduces:
-        return f"Below each rank, {each}: the rank whose data it has, or a dot."
-    return f"Below each rank, {each}: {'how many ranks are' if size > 10 else 'the ranks'} in the sum it has."
+    content = "how many ranks are in the sum it has" if size > 10 else "the ranks in the sum it has"
+    content = content if collective.reduces else "whose data it has, or a dot,"
+    return f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content} of each block."
 
 
 def _messages(clock, frame, blocks):
@@ -106,10 +105,9 @@ def _table(cells, heading):
     """The ranks side by side: their blocks in one line where that is narrow enough, else one below the other."""
     names = [f"rank {rank}" for rank in range(len(cells))]
     joined = [" ".join(column) for column in cells]
-    if len(cells) * (len(joined[0]) + 2) <= WIDTH:
-        width = max(len(names[-1]), len(joined[0]))
-        lines = [("", names), ("", joined)] if heading else [("", joined)]
-    else:
+    width = max(len(names[-1]), len(joined[0]))
+    lines = [("", names), ("", joined)] if heading else [("", joined)]
+    if len(cells) * (width + 2) > WIDTH:
         width = len(cells[0][0])
         lines = [("rank", range(len(cells))), *((f"block {block}", line) for block, line in enumerate(zip(*cells)))]
     left = len(lines[-1][0])

@@ -1,0 +1,168 @@
+"""measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
+
+import json
+from importlib.util import find_spec
+
+from ..errors import ArgumentError
+from ..units import parse_bytes
+from . import userfile
+
+COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
+           ("algbw GB/s", 11), ("busbw GB/s", 11), ("x native", 9), ("wrong", 6))  # fmt: skip
+NOTE = """# bytes, count: the whole vector. Times: the maximum over ranks of each repetition, the candidates alternate.
+# algbw = bytes / median; busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster."""
+
+
+def add_arguments(parser):
+    """What is measured, how long, and where it goes."""
+    add = parser.add_argument
+    add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`, or auto; native is always there")
+    add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the whole vector: 4K:64M (default), 1M, or 4K,1M,16M")
+    add("--factor", type=int, default=2, metavar="N", help="from each size of a range to the next (default 2)")
+    add("--dtype", default="float32", help="element type (default float32)")
+    add("--op", default="sum", help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor")
+    add("--segment-bytes", type=parse_bytes, metavar="B", help="segments of pipelined algorithms (default 256K)")
+    add("--root", type=int, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
+    add("--in-place", action="store_true", help="with MPI.IN_PLACE")
+    add("--min-time", type=float, default=1.0, metavar="S", help="seconds per size, all candidates together (default 1)")
+    add("--repeats", type=int, metavar="N", help="repetitions of each size, instead of --min-time")
+    add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
+    userfile.add_argument(parser)
+    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
+    add("--json", metavar="FILE", help="write the results here")
+
+
+def run(arguments):
+    """Measure, print and write; exit status 1 where a result was wrong."""
+    from mpi4py import MPI
+
+    from ..launch import check_launch, install_abort_hook
+
+    install_abort_hook()
+    check_launch()
+    from ..communicator import Communicator
+    from ..environment import environment
+    from ..measure import compare
+
+    comm = Communicator(MPI.COMM_WORLD)
+    root = comm.Get_rank() == 0
+    _check_outputs(arguments, root)
+    words, settings = _words(arguments), _settings(arguments, comm)
+    facts, results = environment(comm), []
+    if root:
+        print(_headline(facts), NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
+    for nbytes in parse_sizes(arguments.sizes, arguments.factor):
+        rows = compare(comm, arguments.collective, words, nbytes, **settings)
+        results += rows
+        if root:
+            print(*(_line(row, rows[0]) for row in rows), sep="\n", flush=True)
+    if root:
+        _write(arguments, facts, results)
+    return 1 if any(row["wrong"] for row in results) else 0
+
+
+def parse_sizes(text, factor=2):
+    """Numbers of bytes, ascending.
+
+    >>> parse_sizes("1K:4K"), parse_sizes("64,1K")
+    ([1024, 2048, 4096], [64, 1024])
+    """
+    if factor < 2:
+        raise ArgumentError(f"--factor: expected 2 or more, got {factor}")
+    sizes = set()
+    for entry in text.split(","):
+        low, _, high = entry.partition(":")
+        size, last = parse_bytes(low), parse_bytes(high or low)
+        if not 0 < size <= last < float("inf"):
+            raise ArgumentError(f"--sizes: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}")
+        while size <= last:
+            sizes.add(size)
+            size *= factor
+    return sorted(sizes)
+
+
+def _words(arguments):
+    """The candidates: native first, then as asked for, then those of the user's file."""
+    from .. import algorithms
+
+    own = userfile.load(arguments.file) if arguments.file else []
+    known = algorithms.list_algorithms(arguments.collective)
+    chosen = known if arguments.algorithms == "all" else [word.strip() for word in arguments.algorithms.split(",")]
+    for word in chosen:
+        if word not in (*known, "auto"):
+            algorithms.find(arguments.collective, word)  # raises, and lists those there are
+    mine = [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
+    return list(dict.fromkeys([algorithms.NATIVE, *chosen, *mine]))
+
+
+def _settings(arguments, comm):
+    """Options of `measure.compare`, checked."""
+    from .. import workload
+
+    if arguments.segment_bytes is not None and not 0 < arguments.segment_bytes < float("inf"):
+        raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}")
+    if arguments.repeats is not None and arguments.repeats < 1:
+        raise ArgumentError(f"--repeats: expected 1 or more, got {arguments.repeats}")
+    if arguments.device == "cpu":
+        import numpy as module
+    else:
+        from ..train.node import device_module
+
+        module = device_module(arguments.device, comm)
+    workload.operation(arguments.op)
+    options = {"op": arguments.op, "root": arguments.root, "in_place": arguments.in_place, "module": module}
+    return {"dtype": workload.element_type(arguments.dtype), "segment_bytes": arguments.segment_bytes,
+            "seconds": arguments.min_time, "repeats": arguments.repeats, **options}  # fmt: skip
+
+
+def _headline(facts):
+    return f"# {facts['mpi']}, {facts['size']} ranks on {facts['nodes']} node(s): {facts['command']}"
+
+
+def _line(row, native):
+    ratio = native["median_us"] / row["median_us"]
+    cells = (row["bytes"], row["count"], row["dtype"], row["op"] or "-", row["algorithm"], f"{row['median_us']:.1f}",
+             f"{row['algbw']:.3f}", f"{row['busbw']:.3f}", f"{ratio:.2f}", row["wrong"])  # fmt: skip
+    return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
+
+
+def _check_outputs(arguments, root):
+    """What cannot be written is an error before the measurement, not after it."""
+    if arguments.plot and find_spec("matplotlib") is None:
+        raise ArgumentError('--plot needs matplotlib; install it with: pip install "mpicoll[plot]"')
+    for path in filter(None, (arguments.json, arguments.plot)) if root else ():
+        try:
+            with open(path, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _write(arguments, facts, results):
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
+    if arguments.plot:
+        _plot(arguments.plot, facts, results)
+
+
+def _plot(path, facts, results):
+    """Bus bandwidth over size, a line per algorithm."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for word in dict.fromkeys(row["algorithm"] for row in results):
+        rows = [row for row in results if row["algorithm"] == word]
+        style = {"color": "black", "linewidth": 2.5} if word == "native" else {}
+        axes.plot([row["bytes"] for row in rows], [row["busbw"] for row in rows], marker=".", label=word, **style)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set(xlabel="bytes of the vector", ylabel="bus bandwidth, GB/s",
+             title=f"{results[0]['collective']}, {facts['size']} ranks, {facts['mpi']}")  # fmt: skip
+    axes.grid(True, alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+    figure.savefig(path)

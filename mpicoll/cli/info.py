@@ -1,0 +1,97 @@
+"""print what MPI, the nodes, the GPUs and the settings of this job are (run under mpiexec)."""
+
+import json
+import os
+
+_THREADS = ("single", "funneled", "serialized", "multiple")
+
+
+def add_arguments(parser):
+    """Where to write it."""
+    parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
+
+
+def run(arguments):
+    """Print everything on rank 0."""
+    from mpi4py import MPI
+
+    from ..launch import check_launch, install_abort_hook
+
+    install_abort_hook()
+    check_launch()
+    facts = gather(MPI.COMM_WORLD)
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(describe(facts), flush=True)
+        if arguments.json:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                json.dump({"schema": 1, **facts}, file, indent=1)
+
+
+def gather(comm):
+    """Everything there is to say, the same on all ranks. Collective."""
+    from mpi4py import MPI
+
+    from ..buffers import gpu_mode
+    from ..environment import cuda_awareness, environment
+    from ..select import environment as check_settings
+
+    check_settings()  # a bad MPICOLL_ALGORITHM is an error here already
+    aware, how = cuda_awareness()
+    facts = {
+        "environment": environment(comm),
+        "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
+                                  MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
+        "cuda_aware": aware,
+        "cuda_aware_by": how,
+        "gpu_mode": gpu_mode(),
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
+    }  # fmt: skip
+    facts["warnings"] = [*_crowded(comm), *_pointers(facts), *_differing(comm, facts["settings"])]
+    return comm.bcast(facts)
+
+
+def _crowded(comm):
+    """Nodes with more ranks than cores that they may run on."""
+    from mpi4py import MPI
+
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)
+    sets = node.gather(own)
+    node.Free()
+    warning = None
+    if sets and len(sets) > len(set().union(*sets)):
+        warning = (f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: ranks wait busily, "
+                   "so times measured here mean little")  # fmt: skip
+    return [text for text in comm.allgather(warning) if text]
+
+
+def _pointers(facts):
+    if facts["gpu_mode"] == "direct" and facts["cuda_aware"] is not True:
+        yield "MPICOLL_GPU=direct gives device pointers to MPI, but this MPI library does not say that it takes them"
+
+
+def _differing(comm, settings):
+    """Settings must be equal on all ranks, or they choose different algorithms."""
+    everyone = comm.allgather(settings)
+    ranks = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
+    if ranks:
+        yield f"MPICOLL_* settings of ranks {', '.join(map(str, ranks))} differ from those of rank 0"
+
+
+def describe(facts):
+    """The facts in lines for a person."""
+    where = facts["environment"]
+    aware = {True: "yes", False: "no", None: "unknown"}[facts["cuda_aware"]]
+    lines = [
+        f"MPI library     {where['mpi']}",
+        f"mpi4py          {where['mpi4py']} (NumPy {where['numpy']}, Python {where['python']})",
+        f"thread level    {facts['thread_level']}",
+        f"ranks           {where['size']} on {where['nodes']} {'node' if where['nodes'] == 1 else 'nodes'}",
+        *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
+        f"machine         {where['machine']}",
+        f"CUDA-aware      {aware} ({facts['cuda_aware_by']})",
+        f"device memory   {facts['gpu_mode']} (MPICOLL_GPU)",
+        *(f"{name}={value}" for name, value in facts["settings"].items()),
+        *(f"warning: {text}" for text in facts["warnings"]),
+    ]
+    return "\n".join(lines)
