@@ -64,6 +64,10 @@ class Communicator(MPI.Intracomm):
     def Create_group(self, group, tag=0):
         return type(self)(super().Create_group(group, tag))
 
+    @classmethod
+    def Create_from_group(cls, *arguments, **keywords):
+        return cls(super().Create_from_group(*arguments, **keywords))
+
     # Counting and explaining.
 
     @property
@@ -184,7 +188,9 @@ class Communicator(MPI.Intracomm):
         """Rank r gets block r (of p equal blocks) of the elementwise `op` over all ranks."""
         self._serve(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
-    def Reduce_scatter_block_init(self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
+    def Reduce_scatter_block_init(
+        self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None
+    ):
         """A persistent plan of `Reduce_scatter_block`: Start(), Wait() or Test(), Free()."""
         return arguments.reduce_scatter_block(self, sendbuf, recvbuf, op).init(info, algorithm, segment_bytes)
 
@@ -192,7 +198,9 @@ class Communicator(MPI.Intracomm):
         """Rank r gets block r (of `recvcounts[r]` elements) of the elementwise `op` over all ranks."""
         self._serve(arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes)
 
-    def Reduce_scatter_init(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
+    def Reduce_scatter_init(
+        self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None
+    ):
         """A persistent plan of `Reduce_scatter`: Start(), Wait() or Test(), Free()."""
         return arguments.reduce_scatter(self, sendbuf, recvbuf, recvcounts, op).init(info, algorithm, segment_bytes)
 

@@ -4,6 +4,7 @@ Each command is one module here with a docstring (its help), `add_arguments(pars
 """
 
 import argparse
+import os
 import sys
 import time
 from importlib import import_module
@@ -27,7 +28,12 @@ def main(arguments=None):
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(arguments)
     try:
-        sys.exit(parsed.run(parsed))
+        status = parsed.run(parsed)
+        sys.stdout.flush()
+        sys.exit(status)
+    except BrokenPipeError:  # `mpicoll list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except MpicollError as error:
         _stop(f"mpicoll {parsed.command}: error: {error}")
 
