@@ -40,7 +40,7 @@ def in_place(buffer):
 @lru_cache(maxsize=None)
 def _mpi_type(dtype):
     """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
-    if not dtype.isnative or dtype.names or dtype.subdtype or dtype.name in HALF:
+    if not dtype.isnative or dtype.kind not in "biufc" or dtype.name in HALF:  # dates, strings, records move as bytes
         return None
     try:
         return MPI.Datatype.fromcode(dtype.char)

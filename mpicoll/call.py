@@ -128,7 +128,7 @@ class Call:
         keep = key is not None and self._repeatable()
         if name == algorithms.NATIVE:
             if keep and not any(one.datatype is None for one in self.operands) and not self._rewritten():
-                wire.remember(key, getattr(MPI.Intracomm, self.method))
+                wire.keep(key, None, getattr(MPI.Intracomm, self.method))
             return self._native()
         wire.connect(self.comm)
         self._share_counts(wire, name)

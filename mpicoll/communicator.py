@@ -1,5 +1,7 @@
 """`Communicator`: an MPI.Intracomm whose collectives are served by schedules or by MPI, whichever is chosen."""
 
+from functools import cached_property
+
 import numpy as np
 from mpi4py import MPI
 
@@ -73,8 +75,7 @@ class Communicator(MPI.Intracomm):
     @property
     def sent(self):
         """(messages, bytes) this rank has sent in schedules so far, counted where the sends are started."""
-        wire = Wire.of(self)
-        return wire.messages, wire.nbytes
+        return self._wire.messages, self._wire.nbytes
 
     def explain(self, collective, sendbuf, recvbuf=None, *, op=MPI.SUM, root=0, algorithm=None, segment_bytes=None):
         """What a call would do and why: algorithm, rounds, messages, bytes sent by this rank, lower bound, reason.
@@ -94,15 +95,18 @@ class Communicator(MPI.Intracomm):
     def _serve(self, understand, given, algorithm, segment_bytes):
         """Serve a blocking call; one that was served before on the same memory is not looked at again."""
         key = repeated(understand, given, algorithm, segment_bytes) if self else None
-        if key is not None:
-            wire = Wire.of(self)
-            if key in wire.native:
-                return wire.native[key](self, *given)
-            plan = wire.plans.get(key)
-            if plan is not None:
-                wire.plans.move_to_end(key)
-                return plan.run()
-        understand(self, *given).run(algorithm, segment_bytes, key)
+        known = self._wire.known.get(key) if key is not None else None
+        if known is None:
+            understand(self, *given).run(algorithm, segment_bytes, key)
+        elif known[0] is not None:
+            known[0].run()
+        else:
+            known[1](self, *given)
+
+    @cached_property
+    def _wire(self):
+        """Looked up once per wrapper: `Dup` and its like make new ones."""
+        return Wire.of(self)
 
     # The collectives: mpi4py's signatures, `info` only where mpi4py has it.
 

@@ -6,7 +6,7 @@ at any moment which round it is in (`Plan.where`).
 
 import atexit
 import weakref
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,11 +16,10 @@ from mpi4py import MPI
 from . import buffers
 from .schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Copy, Recv, Reduce, Send, pieces
 
-#: plans kept for repeated blocking calls, per communicator
-CACHED_PLANS = 64
-#: calls known to go to MPI itself, per communicator
-CACHED_CHOICES = 1024
+#: calls on the same memory that are recognised, per communicator
+KNOWN_CALLS = 128
 _ALIGN = 64
+_ndarray, _Op, _IN_PLACE, _address = np.ndarray, MPI.Op, MPI.IN_PLACE, MPI.Get_address
 
 
 class Round(NamedTuple):
@@ -28,10 +27,10 @@ class Round(NamedTuple):
 
     starts: tuple  # bound methods, receives first
     waits: tuple
-    requests: tuple
-    operations: tuple  # (function, *arguments)
+    operations: tuple  # (function, arguments)
     messages: int
     nbytes: int
+    requests: tuple
     text: str
 
 
@@ -45,7 +44,7 @@ class Wire:
         self.comm = None
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.messages = self.nbytes = 0
-        self.plans, self.native = OrderedDict(), {}
+        self.known = {}  # key of a repeated call: (its plan or None, MPI's own method or None)
         self.active = []
         self.pool = defaultdict(list)
         self.requests = weakref.WeakSet()
@@ -79,7 +78,7 @@ class Wire:
         """Free the requests of all plans, cached or not."""
         for plan in list(self.requests):
             plan.Free()
-        self.plans.clear()
+        self.known.clear()
 
     def close(self):
         """The communicator is being freed."""
@@ -103,35 +102,33 @@ class Wire:
         """Return a byte vector to the pool."""
         self.pool[module.__name__, scratch.size].append(scratch)
 
-    def keep(self, key, plan):
-        """Keep the plan for the next call on the same memory; the least recently used one makes room for it."""
-        self.plans[key] = plan
-        if len(self.plans) > CACHED_PLANS:
-            self.plans.popitem(last=False)[1].Free()
-
-    def remember(self, key, method):
-        """Calls with this key go straight to MPI's own method."""
-        if len(self.native) >= CACHED_CHOICES:
-            self.native.clear()
-        self.native[key] = method
+    def keep(self, key, plan, native=None):
+        """Let later calls with this key be served by a plan or MPI's method; the oldest makes room, its plan is freed."""
+        self.known[key] = plan, native
+        if len(self.known) > KNOWN_CALLS:
+            oldest = next(iter(self.known))
+            freed = self.known.pop(oldest)[0]
+            if freed is not None:
+                freed.Free()
 
 
 def repeated(understand, given, algorithm, segment_bytes):
     """What a call on plain arrays is recognised by: all that its checks, its choice and its plan depend on; else None.
 
     Memory is known by address, so that no plan keeps a caller's array alive; an array that takes the place of another
-    of the same type and size is served by the same plan.
+    of the same type and size is served by the same plan. Written for speed: a repeated call does nothing else in Python.
     """
     key = [understand, algorithm, segment_bytes]
     for argument in given:
-        if type(argument) is np.ndarray:
+        kind = type(argument)
+        if kind is _ndarray:
             flags = argument.flags.num
             if not flags & 3:  # neither C- nor F-contiguous
                 return None
-            key += flags, MPI.Get_address(argument), argument.nbytes, argument.dtype
-        elif type(argument) is MPI.Op:
+            key += flags, _address(argument), argument.nbytes, argument.dtype
+        elif kind is _Op:
             key.append(argument.handle)
-        elif argument is None or argument is MPI.IN_PLACE or type(argument) is int:
+        elif argument is _IN_PLACE or kind is int or argument is None:
             key.append(argument)
         else:
             return None
@@ -154,6 +151,7 @@ class Plan:
 
     def __init__(self, wire, name, program, loads=(), stores=(), release=()):
         self.wire, self.name, self.program = wire, name, program
+        self.numbered = list(enumerate(program))
         self.loads, self.stores, self.release = loads, stores, list(release)
         self.round, self._steps = None, None
         wire.requests.add(self)
@@ -163,15 +161,16 @@ class Plan:
         for load in self.loads:
             load()
         wire = self.wire
-        for self.round, (starts, waits, _, operations, messages, nbytes, _) in enumerate(self.program):
+        for self.round, (starts, waits, operations, messages, nbytes, _, _) in self.numbered:
             for start in starts:
                 start()
-            wire.messages += messages
-            wire.nbytes += nbytes
+            if messages:
+                wire.messages += messages
+                wire.nbytes += nbytes
             # sends too before any arithmetic: while this rank computes, MPI does not move what the peer waits for
             for wait in waits:
                 wait()
-            for function, *arguments in operations:
+            for function, arguments in operations:
                 function(*arguments)
         self.round = None
         for store in self.stores:
@@ -210,7 +209,7 @@ class Plan:
             request.Free()
         for release in self.release:
             release()
-        self.program = None
+        self.program = self.numbered = None
 
     def where(self):
         """Which call, algorithm, round and peers this plan is at; "idle" between calls."""
@@ -239,7 +238,7 @@ class Plan:
             for request in step.requests:
                 while not request.Test():
                     yield
-            for function, *arguments in step.operations:
+            for function, arguments in step.operations:
                 function(*arguments)
         for store in self.stores:
             store()
@@ -334,10 +333,10 @@ def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np
     """
     steps = [step for step in steps if step]
     memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module))
-    fence = () if module is np else ((lambda: module.cuda.get_current_stream().synchronize(),),)
+    fence = () if module is np else ((lambda: module.cuda.get_current_stream().synchronize(), ()),)
     program = [_bind_round(wire.comm, step, memory, reduce, tag, module, fence) for step in steps]
     release = [] if memory.arena is None else [lambda: wire.give(memory.arena, module)]
-    return Plan(wire, name, program, loads=[function for (function,) in fence], release=release)
+    return Plan(wire, name, program, loads=[function for function, _ in fence], release=release)
 
 
 def _bind_round(comm, step, memory, reduce, tag, module, fence):
@@ -355,18 +354,18 @@ def _bind_round(comm, step, memory, reduce, tag, module, fence):
                   for call in _calls(operation, memory, reduce, module)]  # fmt: skip
     # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
     requests = tuple(receives + sends)
-    return Round(tuple(request.Start for request in requests), tuple(request.Wait for request in requests), requests,
-                 tuple(operations) + (fence if operations else ()), len(sends), nbytes, _describe(step))  # fmt: skip
+    return Round(tuple(request.Start for request in requests), tuple(request.Wait for request in requests),
+                 tuple(operations) + (fence if operations else ()), len(sends), nbytes, requests, _describe(step))  # fmt: skip
 
 
 def _calls(operation, memory, reduce, module):
     if type(operation) is Reduce:
         for lower, higher, into in zip(*map(memory.views, operation)):
-            yield reduce, lower, higher, into
+            yield reduce, (lower, higher, into)
     else:
         for source, into in zip(*map(memory.views, operation)):
             if not _same(source, into):
-                yield module.copyto, into, source
+                yield module.copyto, (into, source)
 
 
 def _describe(step):

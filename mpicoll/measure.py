@@ -51,14 +51,15 @@ def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, lea
 def statistics(times):
     """Median, minimum and 95th percentile in microseconds."""
     median, p95 = np.percentile(times, (50, 95)) * 1e6
-    return {"median_us": round(float(median), 3), "min_us": round(float(times.min()) * 1e6, 3), "p95_us": round(float(p95), 3)}
+    figures = {"median_us": median, "min_us": times.min() * 1e6, "p95_us": p95}
+    return {name: round(float(value), 3) for name, value in figures.items()}
 
 
 def compare(comm, collective, words, nbytes, dtype, segment_bytes=None, seconds=1.0, repeats=None, **options):
     """One entry of `bench --json` for each algorithm word at one size, all checked. Collective over a `Communicator`.
 
-    seconds: for all words together, unless `repeats` is given. options: of `Workload`. Element by element, the first and
-    the last repetition of each word are checked, on buffers that were wrong before.
+    seconds: for all words together, unless `repeats` is given. options: of `Workload`. In the first and the last
+    repetition of each word every element is checked, on buffers that were wrong before.
     """
     own = comm.Dup()  # freed with the plans and the scratch of this size
     case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
@@ -81,7 +82,8 @@ def compare(comm, collective, words, nbytes, dtype, segment_bytes=None, seconds=
 
 
 def _entry(case, word, segment_bytes, times, wrong):
-    pipelined = word not in (algorithms.NATIVE, "auto") and algorithms.find(case.collective.name, word).blocks == "segments"
+    scheduled = [each for each in algorithms.registered(case.collective.name) if each.name == word]
+    pipelined = bool(scheduled) and scheduled[0].blocks == "segments"
     result = statistics(times)
     algbw, busbw = case.rates(result["median_us"] / 1e6)
     return {

@@ -29,7 +29,7 @@ def element_type(text):
     except ImportError:
         raise ArgumentError('bfloat16 needs ml_dtypes; install it with: pip install "mpicoll[bf16]"') from None
     except TypeError:
-        raise ArgumentError(f"expected a NumPy element type such as float32, float64, int32 or bfloat16, got {text!r}") from None
+        raise ArgumentError(f"expected an element type such as float32, int32 or bfloat16, got {text!r}") from None
 
 
 def operation(name):
@@ -41,14 +41,14 @@ def operation(name):
 
 
 class Workload:
-    """One collective on `count` elements (the whole vector), with buffers, arguments and the expected result of this rank.
+    """One collective on `count` elements (the whole vector): buffers, arguments and the expected result of this rank.
 
     Data are small integers, so that the result is exact in every type and order. Attributes: count and nbytes of the
     whole vector; arguments of mpi4py's method.
     """
 
     def __init__(self, comm, collective, count, dtype, op="sum", root=0, in_place=False, module=np):
-        self.comm, self.collective, self.dtype, self.module = comm, collectives.find(collective), np.dtype(dtype), module
+        self.comm, self.collective, self.dtype, self.module = comm, collectives.find(collective), dtype, module
         self.rank, self.size, self.root, self.op = comm.Get_rank(), comm.Get_size(), root, op
         if not 0 <= root < self.size:
             raise ArgumentError(f"root {root} is out of range, there are ranks 0 to {self.size - 1}")
@@ -89,8 +89,9 @@ class Workload:
     def _values(self, span, table):
         if span is None:
             return None
-        start = span.start % _PERIOD
-        return self.module.asarray(np.resize(np.roll(table.astype(self.dtype), -start), span.stop - span.start))
+        values = np.empty(span.stop - span.start, self.dtype)  # an array of its own, as most callers have
+        values[:] = np.resize(np.roll(table, -(span.start % _PERIOD)), values.size)
+        return self.module.asarray(values)
 
     # buffers
 
@@ -140,7 +141,7 @@ class Workload:
         return int(differs.reshape(-1, self.dtype.itemsize).any(axis=1).sum())
 
     def call(self, algorithm, segment_bytes=None):
-        """A function that makes the call. native is mpi4py's plain method, without mpicoll, wherever MPI takes the data."""
+        """A function that makes the call. native: mpi4py's plain method wherever MPI takes the data."""
         method = METHODS.get(self.collective.name, self.collective.name.capitalize())
         if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
             plain = native_method(self.comm, method)

@@ -17,15 +17,15 @@ def add_arguments(parser):
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`, or auto; native is always there")
-    add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the whole vector: 4K:64M (default), 1M, or 4K,1M,16M")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto; native is added")
+    add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
     add("--factor", type=int, default=2, metavar="N", help="from each size of a range to the next (default 2)")
     add("--dtype", default="float32", help="element type (default float32)")
     add("--op", default="sum", help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor")
     add("--segment-bytes", type=parse_bytes, metavar="B", help="segments of pipelined algorithms (default 256K)")
     add("--root", type=int, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
-    add("--min-time", type=float, default=1.0, metavar="S", help="seconds per size, all candidates together (default 1)")
+    add("--min-time", type=float, default=1.0, metavar="S", help="seconds per size for all together (default 1)")
     add("--repeats", type=int, metavar="N", help="repetitions of each size, instead of --min-time")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     userfile.add_argument(parser)

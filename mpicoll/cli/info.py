@@ -60,8 +60,8 @@ def _crowded(comm):
     node.Free()
     warning = None
     if sets and len(sets) > len(set().union(*sets)):
-        warning = (f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: ranks wait busily, "
-                   "so times measured here mean little")  # fmt: skip
+        warning = (f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: "
+                   "ranks wait busily, so times measured here mean little")  # fmt: skip
     return [text for text in comm.allgather(warning) if text]
 
 
