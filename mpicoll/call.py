@@ -9,7 +9,7 @@ from mpi4py import MPI
 from . import algorithms, buffers, collectives, select
 from .buffers import in_place, operand
 from .errors import ArgumentError, BufferError
-from .execute import Vector, Wire, bind
+from .execute import LowerCase, Vector, Wire, bind
 from .schedule import INPUT, OUTPUT, bounds, offsets
 
 BYTES = np.dtype(np.uint8)
@@ -147,7 +147,9 @@ class Call:
         wire = Wire.of(self.comm)
         wire.connect(self.comm)
         self._share_counts(wire, name)
-        return self.plan(name, segment_bytes, wire.next_tag())
+        plan = self.plan(name, segment_bytes, wire.next_tag())
+        plan.owned = self.operands  # the caller may forget the arrays
+        return plan
 
     def _repeatable(self):
         """Whether a later call on the same memory is the same in all that matters, on this rank and on the others."""
@@ -280,7 +282,9 @@ class _Work:
         if one is None:
             return None
         if not one.staged:
-            return one.vector.view(self.call.dtype)
+            vector = one.vector.view(self.call.dtype)
+            # by address: a plan kept for repeated calls must not keep the caller's memory alive
+            return buffers.at(buffers.address(vector), one.nbytes, self.call.dtype) if one.module is np else vector
         raw = self.wire.take(one.nbytes, np)
         self.release.append(lambda: self.wire.give(raw, np))
         self.release.append(one.release)
@@ -295,7 +299,8 @@ class _Work:
         """Reduce_scatter in place: the input is the receive buffer, the result goes to its front at the end."""
         size = self.edges[after.first + 1] - self.edges[after.first]
         raw = self.wire.take(size * self.call.dtype.itemsize)
-        self.release.append(lambda: self.wire.give(raw))
+        wire = self.wire
+        self.release.append(lambda: wire.give(raw))
         result = raw[: size * self.call.dtype.itemsize].view(self.call.dtype)
         self.vectors = {INPUT: Vector(recv), OUTPUT: Vector(result, self.edges[after.first])}
         self.stores.insert(0, lambda: np.copyto(recv[:size], result))
@@ -330,7 +335,7 @@ class _NativeWork:
         return [work.view(BYTES), one.counts, MPI.BYTE] if one.counts is not None else [work.view(BYTES), MPI.BYTE]
 
 
-class NativePlan:
+class NativePlan(LowerCase):
     """MPI's persistent collective on packed buffers: packs at Start, writes back when it is done."""
 
     def __init__(self, request, work):
@@ -364,8 +369,6 @@ class NativePlan:
             store()
         self.started = False
         return True
-
-    wait, test = Wait, Test
 
     def Free(self):
         """Free MPI's request."""

@@ -19,6 +19,7 @@ from .schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Copy, Recv, Reduce, Send
 #: calls on the same memory that are recognised, per communicator
 KNOWN_CALLS = 128
 _ALIGN = 64
+_PAGE = 4096
 _ndarray, _Op, _IN_PLACE, _address = np.ndarray, MPI.Op, MPI.IN_PLACE, MPI.Get_address
 
 
@@ -94,7 +95,7 @@ class Wire:
 
     def take(self, nbytes, module=np):
         """A byte vector of at least `nbytes` from the pool."""
-        size = 1 << max(0, nbytes - 1).bit_length()
+        size = -(-nbytes // _PAGE) * _PAGE
         pool = self.pool[module.__name__, size]
         return pool.pop() if pool else module.empty(size, np.uint8)
 
@@ -142,7 +143,19 @@ class Vector(NamedTuple):
     base: int = 0
 
 
-class Plan:
+class LowerCase:
+    """mpi4py's `wait` and `test`: they also return a message's object, and a collective has none."""
+
+    def wait(self, status=None):
+        """`Wait`; None."""
+        self.Wait(status)
+
+    def test(self, status=None):
+        """`Test`; (done, None)."""
+        return self.Test(status), None
+
+
+class Plan(LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
     As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
@@ -197,8 +210,6 @@ class Plan:
         for plan in list(self.wire.active):
             plan._advance()
         return self._steps is None
-
-    wait, test = Wait, Test
 
     def Free(self):
         """Free the requests and return the scratch; a plan in flight must be waited for first."""

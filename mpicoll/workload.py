@@ -78,7 +78,8 @@ class Workload:
             return random.integers(0, 127, _PERIOD)
         if self.op == "prod":
             return 1 + (random.integers(0, 8, _PERIOD) == 0)
-        return random.integers(0, 3, _PERIOD)
+        # truth values are 0 and 1: on one rank MPI leaves others as they are
+        return random.integers(0, 2 if self.op in ("land", "lor", "lxor") else 3, _PERIOD)
 
     def _result_table(self):
         if not self.collective.reduces:

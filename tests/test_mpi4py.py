@@ -9,8 +9,11 @@ import tarfile
 import pytest
 from launching import installations, mpiexec
 
+from mpicoll.collectives import COLLECTIVES
+
 #: every collective on a schedule, so that mpi4py's tests run over them all
-FORCED = "allreduce:circulant,reduce_scatter:ring,allgather:bruck,bcast:binomial,reduce:binomial,scatter:binomial,gather:binomial"
+WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
+FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
 SIZES = os.environ.get("MPICOLL_TEST_MPI4PY_SIZES", "1,2,3").split(",")
 
 

@@ -17,7 +17,7 @@ def add_arguments(parser):
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto; native is added")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`, or auto")
     add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
     add("--factor", type=int, default=2, metavar="N", help="from each size of a range to the next (default 2)")
     add("--dtype", default="float32", help="element type (default float32)")

@@ -1,0 +1,117 @@
+"""Write what the README shows: `python -m benchmarks.tables [--check]`.
+
+What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of benchmarks/results/NAME-*.json; after
+`<!-- output:COMMAND -->` it becomes what the command prints, after `<!-- file:PATH -->` the file.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from mpicoll.units import format_bytes
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the README differs")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    options = parser.parse_args(arguments)
+    old = options.readme.read_text(encoding="utf-8")
+    write = {"results": lambda name: tables(options.results, name), "output": _output, "file": _file}
+    new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
+    if options.check:
+        if new != old:
+            sys.exit(f"{options.readme.name} differs from {options.results.name}/: run python -m benchmarks.tables")
+    elif new != old:
+        options.readme.write_text(new, encoding="utf-8")
+
+
+def _output(command):
+    """What a command of ours prints: a Markdown table as it is, anything else as text."""
+    words = [sys.executable, "-m", *command.split()]
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout.rstrip()
+    return printed + "\n" if printed.startswith("|") else f"```text\n{printed}\n```\n"
+
+
+def _file(path):
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8').rstrip()}\n```\n"
+
+
+def tables(folder, name):
+    """The Markdown for one marker."""
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{name}-*.json"))]
+    if not documents:
+        sys.exit(f"there is no {folder.name}/{name}-*.json for the marker results:{name}")
+    if "build" in documents[0]:
+        return "".join(_overhead(document) for document in documents)
+    if "least" in documents[0]["results"][0]:
+        return _volume(documents)
+    return "".join(_bench(document) for document in documents)
+
+
+def _caption(facts, what):
+    date = facts["date"].partition("T")[0]
+    where = f"{facts['size']} ranks on {facts['nodes']} {'node' if facts['nodes'] == 1 else 'nodes'}"
+    return f"{facts['mpi']}, mpi4py {facts['mpi4py']}, {where}, {facts['machine']}, {date}: {what}\n\n"
+
+
+def _markdown(header, rows):
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
+
+
+def _microseconds(number):
+    return f"{number:.1f}" if number < 100 else f"{number:,.0f}"
+
+
+def _bench(document):
+    """Algorithms by sizes: MPI's own median time, and how many times as fast each of ours is; the best is bold."""
+    results = document["results"]
+    median = {(row["algorithm"], row["bytes"]): row["median_us"] for row in results}
+    sizes = sorted({size for _, size in median})
+    words = [word for word in dict.fromkeys(word for word, _ in median) if word != "native"]
+    least = {size: min(median[word, size] for word in words) for size in sizes}
+
+    def cell(word, size):
+        ratio = f"{median['native', size] / median[word, size]:.2f}"
+        return f"**{ratio}**" if median[word, size] == least[size] else ratio
+
+    rows = [["native, µs", *(_microseconds(median["native", size]) for size in sizes)]]
+    rows += [[f"`{word}`, x native", *(cell(word, size) for size in sizes)] for word in words]
+    wrong = sum(row["wrong"] for row in results)
+    what = f"{results[0]['collective']}, {results[0]['dtype']}, wrong elements: {wrong}"
+    return _caption(document["environment"], what) + _markdown(["", *map(format_bytes, sizes)], rows)
+
+
+def _overhead(document):
+    names = ("hand_written", "plan", "blocking", "native")
+    header = ["bytes", "by hand", "plan", "blocking", "MPI's own", "plan : by hand", "blocking : by hand"]
+    rows = [[format_bytes(row["bytes"]), *(_microseconds(row[name]["median_us"]) for name in names),
+             f"{row['plan_ratio']:.2f}", f"{row['blocking_ratio']:.2f}"] for row in document["results"]]  # fmt: skip
+    few, build = document["small"], document["build"]
+    rest = (f"{few['bytes']} bytes, handed on to MPI: {few['plain']['median_us']:.2f} µs from mpi4py, "
+            f"{few['mpicoll']['median_us']:.2f} µs from mpicoll. One rank's {build['rounds']:,} rounds of a ring on "
+            f"{build['size']:,} ranks are made in {build['milliseconds']:.1f} ms.\n\n")  # fmt: skip
+    return _caption(document["environment"], "microseconds (median)") + _markdown(header, rows) + rest
+
+
+def _volume(documents):
+    """What the busiest rank sent, as a multiple of the vector, at each number of ranks."""
+    documents = sorted(documents, key=lambda document: document["environment"]["size"])
+    sizes = [document["environment"]["size"] for document in documents]
+    most = {(row["collective"], row["algorithm"], document["environment"]["size"]): row["most"] / row["bytes"]
+            for document in documents for row in document["results"]}  # fmt: skip
+    cases = dict.fromkeys((collective, word) for collective, word, _ in most)
+    rows = [[*case, *(f"{most[(*case, size)]:.4f} m" for size in sizes)] for case in cases]
+    return _markdown(["collective", "algorithm", *(f"most by a rank, {size} ranks" for size in sizes)], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait for ever."""
+
+import sys
+
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+
+WORLD = MPI.COMM_WORLD
+
+
+@pytest.hookimpl(trylast=True)  # the reporter is registered in this hook too
+def pytest_configure(config):
+    if WORLD.Get_rank():
+        config.pluginmanager.unregister(name="terminalreporter")
+
+
+def pytest_runtest_logreport(report):
+    _end_job_if_failed(report)
+
+
+def pytest_collectreport(report):
+    _end_job_if_failed(report)
+
+
+def _end_job_if_failed(report):
+    if report.failed and WORLD.Get_size() > 1:
+        print(f"\nrank {WORLD.Get_rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+        WORLD.Abort(1)
+
+
+@pytest.fixture
+def comm():
+    """A communicator of its own for each test."""
+    communicator = mpicoll.Communicator(WORLD.Dup())
+    yield communicator
+    if communicator != MPI.COMM_NULL:
+        communicator.Free()

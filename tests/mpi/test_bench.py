@@ -1,0 +1,131 @@
+"""Benchmarks on any number of ranks: exact expectations, counted errors, and one document per run."""
+
+import json
+import sys
+from itertools import product
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import algorithms, collectives
+from mpicoll.cli import info
+from mpicoll.cli import main as command_line
+from mpicoll.environment import cuda_awareness, environment
+from mpicoll.errors import ArgumentError
+from mpicoll.measure import alternate, compare, repeats_for
+from mpicoll.workload import Workload, element_type
+
+pytestmark = pytest.mark.mpi
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
+
+
+@pytest.mark.parametrize(("collective", "in_place"), list(product(collectives.COLLECTIVES, (False, True))))
+def test_every_algorithm_gives_what_is_expected(comm, collective, in_place):
+    words = [*algorithms.list_algorithms(collective), "auto"]
+    for nbytes, root in ((4, 0), (12 * 1021 * SIZE + 4, SIZE - 1)):
+        rows = compare(comm, collective, words, nbytes, np.dtype("float32"), repeats=2, root=root, in_place=in_place)
+        assert [row["algorithm"] for row in rows] == words
+        assert [row["wrong"] for row in rows] == [0] * len(words)
+        assert all(row["bytes"] == 4 * row["count"] and row["median_us"] >= row["min_us"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("int8", "sum"), ("int64", "prod"), ("uint16", "bxor"),
+                                           ("float64", "max"), ("int32", "land"), ("complex128", "sum")])  # fmt: skip
+def test_types_and_operations(comm, dtype, op):
+    words = ["native", "ring"] if dtype != "float16" else ["ring", "auto"]
+    assert not any(row["wrong"] for row in compare(comm, "allreduce", words, 9000, np.dtype(dtype), repeats=1, op=op))
+
+
+@pytest.mark.parametrize("collective", collectives.COLLECTIVES)
+def test_elements_that_are_wrong_are_counted(comm, collective):
+    case = Workload(comm, collective, 5000, np.dtype("float32"))
+    case.prepare(poison=True)
+    holds = case.result is not None
+    if collective == "bcast" and RANK == 0:
+        assert case.wrong() == 0  # the root's buffer is the input
+        return
+    assert case.wrong() == (case.expected.size if holds else 0)
+    if holds:
+        case.result[...] = case.expected
+        case.result[7 % case.result.size] += 1
+        assert case.wrong() == 1
+
+
+def test_a_collective_that_does_nothing_is_wrong_everywhere(comm, monkeypatch):
+    monkeypatch.setattr(mpicoll.Communicator, "Allreduce", lambda self, *given, **named: None)
+    rows = compare(comm, "allreduce", ["ring"], 4000, np.dtype("float32"), repeats=1)
+    assert rows[0]["wrong"] >= 1000 * SIZE
+
+
+def test_bandwidths_are_those_of_nccl_tests(comm):
+    case = Workload(comm, "allreduce", 1 << 20, np.dtype("float32"))
+    assert case.rates(1.0) == pytest.approx((4 * 2**20 / 1e9, 4 * 2**20 / 1e9 * 2 * (SIZE - 1) / SIZE))
+
+
+def test_candidates_alternate_in_changing_order(comm):
+    calls = []
+    times = alternate(comm, {name: lambda name=name: calls.append(name) for name in "abc"}, 40)
+    turns = {"".join(calls[start : start + 3]) for start in range(0, 120, 3)}
+    assert turns == {"abc", "acb", "bac", "bca", "cab", "cba"}
+    assert len(set(comm.allgather("".join(calls)))) == 1
+    assert {name: len(seconds) for name, seconds in times.items()} == {"a": 40, "b": 40, "c": 40}
+    everyone = comm.allgather([seconds.tolist() for seconds in times.values()])
+    assert all(other == everyone[0] for other in everyone)
+    repeats = comm.allgather(repeats_for(comm, {"nothing": lambda: None}, 0.001))
+    assert len(set(repeats)) == 1 and 5 <= repeats[0] <= 1000
+
+
+def test_environment_is_the_same_on_all_ranks(comm):
+    facts = environment(comm)
+    assert all(other == facts for other in comm.allgather(facts))
+    assert facts["size"] == SIZE == sum(facts["ranks_per_node"])
+    assert facts["nodes"] == len(facts["hosts"]) == len(facts["ranks_per_node"])
+    assert facts["mpi"].startswith(("MPICH ", "Open MPI "))
+    answer, how = cuda_awareness()
+    assert answer in (True, False, None) and how
+
+
+def test_info_says_what_there_is(monkeypatch):
+    monkeypatch.setenv("MPICOLL_GPU", "direct")
+    facts = info.gather(WORLD)
+    text = info.describe(facts)
+    assert facts["settings"]["MPICOLL_GPU"] == facts["gpu_mode"] == "direct"
+    assert facts["environment"]["mpi"] in text and f"{SIZE} on" in text and "CUDA-aware" in text
+    assert facts["cuda_aware"] or any("MPICOLL_GPU=direct" in warning for warning in facts["warnings"])
+
+
+def _bench(*arguments):
+    """Exit status of the command on these ranks; the hook it installs is taken away again."""
+    hook = sys.excepthook
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command_line(["bench", *arguments])
+    finally:
+        sys.excepthook = hook
+    return ended.value.code
+
+
+def test_the_document(tmp_path):
+    path = WORLD.bcast(str(tmp_path / "bench.json"))
+    sizes = ["--sizes", "1K:4K", "--factor", "4", "--repeats", "2"]
+    assert _bench("--algorithms", "ring,tree,auto", *sizes, "--json", path) == 0
+    WORLD.Barrier()
+    with open(path, encoding="utf-8") as file:
+        document = json.load(file)
+    assert document["schema"] == 1 and document["environment"]["size"] == SIZE
+    assert [(row["bytes"], row["algorithm"]) for row in document["results"]] == list(
+        product((1024, 4096), ("native", "ring", "tree", "auto"))
+    )
+    assert [row["segment_bytes"] for row in document["results"][:4]] == [None, None, 256 << 10, None]
+    assert set(document["results"][0]) >= {"collective", "algorithm", "segment_bytes", "bytes", "count", "dtype", "op",
+                                           "median_us", "min_us", "p95_us", "algbw", "busbw", "wrong"}  # fmt: skip
+
+
+def test_element_types():
+    assert element_type("float32") == np.float32
+    with pytest.raises(ArgumentError, match="element type"):
+        element_type("float31")

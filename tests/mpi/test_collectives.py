@@ -1,0 +1,116 @@
+"""Every algorithm of every collective against MPI's own: lengths, roots, buffers apart and shared; bits; bytes counted."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from cases import COUNTS, EVERY, FORMS, METHODS, PRIME, RANK, SEGMENT, SIZE, WORLD, Case, everywhere, expected, mixed_magnitudes, roots_of, same
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import algorithms, verify
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(("method", "word"), [*EVERY, *((method, "native") for method in METHODS)])
+def test_result_is_that_of_mpi(comm, method, word):
+    for number, (count, root) in enumerate(product(COUNTS, roots_of(method))):
+        forms = FORMS if root == 0 else (FORMS[number % len(FORMS)],)
+        for form in forms:
+            if form != "same" or method in ("Allreduce", "Reduce"):
+                result = Case(method, count, root, form).call(comm, algorithm=word, segment_bytes=SEGMENT)
+                same(result, expected(method, count, root))
+
+
+# ---- bits
+
+#: algorithms that add in the canonical order: the leading pairs, then a perfect binary tree
+CANONICAL = [("Allreduce", word) for word in ("recursive_doubling", "halving_doubling", "pairwise", "allgather_reduce")]
+CANONICAL += [("Reduce", "binomial"), ("Reduce_scatter", "pairwise")]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("word", [*algorithms.list_algorithms("allreduce")[:-1]])
+def test_all_ranks_get_the_same_bits(comm, word, dtype):
+    case = Case("Allreduce", dtype=dtype, fill=mixed_magnitudes)
+    everywhere(case.call(comm, algorithm=word, segment_bytes=SEGMENT).tobytes())
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_canonical_algorithms_give_the_same_bits(comm, dtype):
+    reference = Case("Allreduce", dtype=dtype, fill=mixed_magnitudes).call(comm, algorithm="recursive_doubling")
+    for method, word in CANONICAL:
+        case = Case(method, dtype=dtype, fill=mixed_magnitudes)
+        result, part = case.call(comm, algorithm=word), case.part(case.collective.after)
+        if result is not None:
+            assert result.tobytes() == reference[part].tobytes(), (method, word)
+
+
+def test_the_bits_show_the_order(comm):
+    """What the tests above rest on: on this data another order does round differently."""
+    contributions = [mixed_magnitudes(rank, PRIME, "f4") for rank in range(4)]
+    forwards, backwards = sum(contributions), sum(reversed(contributions))
+    assert forwards.tobytes() != backwards.tobytes()
+
+
+# ---- messages and bytes
+
+COUNTED = [(method, word) for method, word in EVERY if not method.endswith("v") and method != "Reduce_scatter"]
+
+
+def proved_cost(method, word, case):
+    """What the verifier says this rank sends; data that is only moved is cut at bytes."""
+    entry, itemsize = algorithms.find(METHODS[method], word), 8 if case.collective.reduces else 1
+    count = 8 * case.edges[-1] // itemsize
+    blocks = entry.vector_blocks(SIZE, max(1, -(-count * itemsize // SEGMENT)))
+    cost = verify.check(METHODS[method], entry.generator, SIZE, case.root, blocks, count=count, itemsize=itemsize)
+    return cost.ranks[RANK]
+
+
+@pytest.mark.parametrize(("method", "word"), COUNTED)
+def test_sent_is_what_was_proved_and_explained(comm, method, word):
+    for count in {SIZE - 1, SIZE + 1, PRIME}:
+        case = Case(method, count, SIZE - 1)
+        proved, before = proved_cost(method, word, case), comm.sent
+        options = {"algorithm": word, "segment_bytes": SEGMENT}
+        said = explained(comm, case, options)
+        case.call(comm, **options)
+        delta = tuple(after - earlier for after, earlier in zip(comm.sent, before))
+        assert delta == (proved.messages, proved.bytes_sent) == (said.messages, said.bytes_sent)
+
+
+def explained(comm, case, options):
+    """What explain says of the call that the case makes; nothing is sent by asking."""
+    buffers, before = case.arguments[: 1 if case.method == "Bcast" else 2], comm.sent
+    said = comm.explain(METHODS[case.method], *buffers, root=case.root, **options)
+    assert comm.sent == before and (said.algorithm, said.reason) == (options["algorithm"], "asked for by the call")
+    assert said.size == SIZE and said.algorithm in str(said)
+    return said
+
+
+def test_native_calls_are_not_counted(comm):
+    for method in METHODS:
+        Case(method).call(comm, algorithm="native")
+    assert comm.sent == (0, 0)
+
+
+def test_a_generator_of_the_user(comm):
+    """register() proves it; then its word works like any other."""
+    name = "mine"
+    if name not in mpicoll.list_algorithms("allgather"):
+        mpicoll.register("allgather", name, algorithms.find("allgather", "ring").generator)
+    same(Case("Allgather").call(comm, algorithm=name), expected("Allgather"))
+    with pytest.raises(mpicoll.ArgumentError, match="mine"):
+        mpicoll.register("allgather", name, algorithms.find("allgather", "ring").generator)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_may_enter_in_any_order(comm):
+    """Calls of several collectives and algorithms one after the other do not mix up their messages."""
+    cases = [Case(method, root=number % SIZE) for number, (method, _) in enumerate(EVERY)]
+    for case, (_, word) in zip(cases, EVERY):
+        case.call(comm, algorithm=word, segment_bytes=SEGMENT)
+    for case in cases:
+        same(case.result, expected(case.method, root=case.root) if case.collective.rooted else expected(case.method))
+    assert WORLD.allreduce(1) == np.int64(SIZE)

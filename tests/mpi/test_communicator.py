@@ -1,0 +1,102 @@
+"""`Communicator` is an MPI.Intracomm: everything that makes communicators, their ends, and what wrappers share."""
+
+import numpy as np
+import pytest
+from cases import RANK, SIZE, WORLD, same
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.execute import Wire
+
+pytestmark = pytest.mark.mpi
+
+
+def everybody(comm):
+    return comm.Get_group()
+
+
+MAKERS = {
+    "Dup": lambda comm: comm.Dup(),
+    "Clone": lambda comm: comm.Clone(),
+    "Dup_with_info": lambda comm: comm.Dup_with_info(MPI.INFO_NULL),
+    "Split": lambda comm: comm.Split(0, -RANK),
+    "Split in two": lambda comm: comm.Split(RANK % 2, RANK),
+    "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create": lambda comm: comm.Create(everybody(comm)),
+    "Create_group": lambda comm: comm.Create_group(everybody(comm)),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_made_communicators_work(comm, make):
+    comm.Allreduce(MPI.IN_PLACE, np.ones(3), algorithm="ring")
+    made = make(comm)
+    assert type(made) is mpicoll.Communicator and made != comm
+    assert made.sent == (0, 0)  # the counters of a new communicator are its own
+    data = np.full(5, float(RANK))
+    made.Allreduce(MPI.IN_PLACE, data, algorithm="ring")
+    same(data, np.full(5, float(sum(made.allgather(RANK)))))
+    made.Free()
+    assert made == MPI.COMM_NULL
+
+
+def test_left_out_of_a_communicator(comm):
+    """Ranks that are no members get COMM_NULL."""
+    first = comm.Create(comm.Get_group().Incl([0]))
+    apart = comm.Split(0 if RANK == 0 else MPI.UNDEFINED)
+    for made in (first, apart):
+        assert (made == MPI.COMM_NULL) == (RANK > 0)
+        if made:
+            made.Free()
+
+
+def test_it_is_an_intracomm(comm):
+    assert isinstance(comm, MPI.Intracomm) and comm.Get_size() == SIZE and comm == mpicoll.Communicator(comm)
+    assert comm.bcast("text", 0) == "text" and comm.allreduce(1) == SIZE
+    comm.Barrier()
+
+
+def test_subclasses_stay_themselves():
+    class Mine(mpicoll.Communicator):
+        pass
+
+    made = Mine(WORLD).Split(0, RANK)
+    assert type(made) is Mine
+    made.Free()
+
+
+def test_wrappers_of_one_handle_share_counters(comm):
+    other = mpicoll.Communicator(comm)
+    comm.Allreduce(MPI.IN_PLACE, np.ones(SIZE), algorithm="ring")
+    other.Allreduce(MPI.IN_PLACE, np.ones(SIZE), algorithm="ring")
+    assert comm.sent == other.sent == (4 * (SIZE - 1), 32 * (SIZE - 1))
+
+
+def test_free_releases_everything():
+    """The private duplicate goes with its communicator: more of them than MPICH has at one time."""
+    before = len(Wire._alive)
+    for _ in range(100):
+        comm = mpicoll.Communicator(WORLD.Dup())
+        comm.Allreduce(MPI.IN_PLACE, np.ones(2), algorithm="recursive_doubling")
+        comm.Free()
+    assert len(Wire._alive) == before
+
+
+def test_null_communicator():
+    null = mpicoll.Communicator(MPI.COMM_NULL)
+    assert null == MPI.COMM_NULL and not null and mpicoll.Communicator() == MPI.COMM_NULL
+    for count in (1, 1 << 15):
+        with pytest.raises(mpicoll.ArgumentError, match="freed"):
+            null.Allreduce(np.zeros(count), np.zeros(count))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_intercommunicators_are_refused():
+    halves = WORLD.Split(RANK % 2, RANK)
+    inter = halves.Create_intercomm(0, WORLD, 1 - RANK % 2)
+    with pytest.raises(mpicoll.ArgumentError, match="Merge"):
+        mpicoll.Communicator(inter)
+    merged = mpicoll.Communicator(inter.Merge(RANK % 2))
+    assert merged.Get_size() == SIZE
+    for made in (merged, inter, halves):
+        made.Free()

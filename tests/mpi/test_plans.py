@@ -1,0 +1,220 @@
+"""Persistent plans, and the plans kept for repeated blocking calls."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
+from mpi4py import MPI
+
+from mpicoll.execute import KNOWN_CALLS
+
+pytestmark = pytest.mark.mpi
+
+
+def fill(array, start):
+    array[...] = np.arange(array.size) + start
+
+
+def finish(plan, by):
+    """Wait for a plan in one of mpi4py's ways."""
+    if by in ("Wait", "wait"):
+        assert getattr(plan, by)() is (True if by == "Wait" else None)
+    elif by == "Test":
+        while not plan.Test():
+            pass
+    else:
+        while plan.test() != (True, None):
+            pass
+
+
+@pytest.mark.parametrize("by", ["Wait", "Test"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_collective_repeatedly(comm, method, by):
+    for word in ("native", None, *words(method)):
+        case = Case(method, PRIME, SIZE - 1 if method in ("Bcast", "Reduce") else 0)
+        plan = case.init(comm, algorithm=word, segment_bytes=SEGMENT)
+        for repetition in range(3):
+            if repetition and case.result is not None and method != "Bcast":
+                case.result[...] = -1  # what the plan wrote before is not what it writes now
+            plan.Start()
+            finish(plan, by)
+            same(case.result, expected(method, PRIME, case.root))
+        plan.Free()
+
+
+@pytest.mark.parametrize("word", ["native", *words("Allreduce")])
+def test_changed_data(comm, word):
+    """A plan takes its input at Start: in place, apart, and from a strided array."""
+    wide = np.zeros(2 * PRIME)
+    for send, recv in ((MPI.IN_PLACE, np.zeros(PRIME)), (np.zeros(PRIME), np.zeros(PRIME)), (wide[::2], wide[1::2])):
+        plan = comm.Allreduce_init(send, recv, algorithm=word, segment_bytes=SEGMENT)
+        for repetition in range(3):
+            fill(recv if send is MPI.IN_PLACE else send, RANK + repetition)
+            plan.Start()
+            plan.Wait()
+            same(recv, SIZE * (np.arange(PRIME) + repetition) + sum(range(SIZE)) * 1.0)
+        plan.Free()
+
+
+@pytest.mark.parametrize("by", ["Wait", "Test", "wait", "test"])
+def test_plans_waited_for_in_different_orders(comm, by):
+    plans, results = [], []
+    for number, word in enumerate([*words("Allreduce"), None]):
+        results.append(np.full(PRIME, float(RANK + number)))
+        plans.append(comm.Allreduce_init(MPI.IN_PLACE, results[-1], algorithm=word, segment_bytes=SEGMENT))
+    plans.append(comm.Allgather_init(np.array([RANK]), gathered := np.zeros(SIZE, int), algorithm="ring"))
+    for plan in plans:
+        plan.Start()
+    for index in np.random.default_rng(RANK).permutation(len(plans)):
+        finish(plans[index], by)
+    for number, result in enumerate(results):
+        same(result, np.full(PRIME, float(sum(range(SIZE)) + SIZE * number)))
+    same(gathered, np.arange(SIZE))
+    for plan in plans:
+        plan.Free()
+
+
+def test_a_blocking_call_between_start_and_wait(comm):
+    one, two = np.full(PRIME, 1.0), np.full(PRIME, 2.0)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, one, algorithm="ring")
+    plan.Start()
+    comm.Allreduce(MPI.IN_PLACE, two, algorithm="ring")
+    plan.Wait()
+    plan.Free()
+    same(one, np.full(PRIME, 1.0 * SIZE))
+    same(two, np.full(PRIME, 2.0 * SIZE))
+
+
+def test_wait_without_start_returns(comm):
+    plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
+    assert plan.Wait() is True and plan.Test() is True
+    plan.Free()
+    plan.Free()  # as often as one likes
+
+
+def test_wrong_order_of_calls(comm):
+    plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
+    plan.Start()
+    for wrong in (plan.Start, plan.Free):
+        if plan.round is not None:  # at one rank there is nothing to wait for
+            with pytest.raises(RuntimeError, match="in flight"):
+                wrong()
+    plan.Wait()
+    plan.Free()
+    with pytest.raises(RuntimeError, match="was freed"):
+        plan.Start()
+
+
+def test_where(comm):
+    plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
+    assert plan.where() == "Allreduce (ring): idle"
+    if SIZE > 1:
+        plan.round = 0
+        left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
+        assert plan.where().startswith(f"Allreduce (ring): round 1 of {2 * (SIZE - 1)}, ")
+        assert f"sending to rank {right}" in plan.where() and f"receiving from rank {left}" in plan.where()
+        plan.round = None
+    plan.Free()
+
+
+def test_plans_count_what_they_send(comm):
+    plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(SIZE), algorithm="ring")
+    assert comm.sent == (0, 0)
+    for repetition in (1, 2):
+        plan.Start()
+        plan.Wait()
+        assert comm.sent == (2 * (SIZE - 1) * repetition, 16 * (SIZE - 1) * repetition)
+    plan.Free()
+
+
+def test_a_plan_keeps_its_array(comm):
+    """The caller may forget the array; the plan writes to memory that is still there."""
+    data = np.ones(PRIME)
+    plan, alive = comm.Allreduce_init(MPI.IN_PLACE, data, algorithm="ring"), weakref.ref(data)
+    del data
+    gc.collect()
+    assert alive() is not None
+    plan.Start()
+    plan.Wait()
+    same(alive(), np.full(PRIME, 1.0 * SIZE))
+    plan.Free()
+
+
+def test_plans_that_nobody_freed_end_with_the_communicator():
+    from mpicoll import Communicator
+
+    comm = Communicator(MPI.COMM_WORLD.Dup())
+    plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
+    comm.Free()
+    with pytest.raises(RuntimeError, match="was freed"):
+        plan.Start()
+
+
+# ---- plans kept for repeated blocking calls
+
+FORMS = [("Allreduce", word) for word in words("Allreduce")] + [("Bcast", "binomial"), ("Allgather", "bruck"), ("Reduce", "linear")]
+
+
+@pytest.mark.parametrize(("method", "word"), FORMS)
+def test_repeated_calls(comm, method, word):
+    case = Case(method)
+    for _ in range(3):
+        same(case.call(comm, algorithm=word, segment_bytes=SEGMENT), expected(method))
+
+
+@pytest.mark.parametrize("word", [None, "ring"])
+def test_memory_is_not_kept_alive(comm, word):
+    send, result = np.ones(1 << 14), np.zeros(1 << 14)
+    comm.Allreduce(send, result, algorithm=word)
+    alive = weakref.ref(send), weakref.ref(result)
+    del send, result
+    gc.collect()
+    assert [one() for one in alive] == [None, None]
+
+
+def test_memory_that_was_freed_and_taken_again(comm):
+    """Another array at an old address has another length, type or op."""
+    for repetition in range(20):
+        for count, dtype, op in ((PRIME, "f8", MPI.SUM), (2 * PRIME, "f4", MPI.SUM), (PRIME, "i8", MPI.MAX), (PRIME, "f8", MPI.MAX)):
+            data = np.full(count, RANK + repetition, dtype)
+            comm.Allreduce(MPI.IN_PLACE, data, op, algorithm="circulant")
+            value = sum(range(SIZE)) + SIZE * repetition if op == MPI.SUM else SIZE - 1 + repetition
+            same(data, np.full(count, value, dtype))
+            del data
+
+
+def test_one_address_many_shapes(comm):
+    """The same memory as a send buffer, a receive buffer, of several types and roots."""
+    memory = np.zeros(2 * PRIME * SIZE)
+    for _ in range(2):
+        for dtype in ("f8", "i4", "u1"):
+            view = memory.view(dtype)[: PRIME * SIZE]
+            for root in range(SIZE):
+                view[:] = RANK
+                comm.Bcast(view[:PRIME], root, algorithm="binomial")
+                same(view[:PRIME], np.full(PRIME, root, dtype))
+                comm.Gather(np.full(PRIME, RANK, dtype), view if RANK == root else None, root, algorithm="binomial")
+                if RANK == root:
+                    same(view, np.repeat(np.arange(SIZE), PRIME).astype(dtype))
+
+
+def test_more_buffers_than_are_kept(comm):
+    buffers = [np.empty(5) for _ in range(KNOWN_CALLS + 9)]
+    for _ in range(2):
+        for buffer in buffers:
+            buffer[:] = RANK
+            comm.Allreduce(MPI.IN_PLACE, buffer, algorithm="recursive_doubling")
+    for buffer in buffers:
+        same(buffer, np.full(5, 1.0 * sum(range(SIZE))))
+
+
+def test_an_op_whose_handle_is_taken_again(comm):
+    """A user's op is never recognised by its handle alone."""
+    for factor in (1, 2, 3):
+        op = MPI.Op.Create(lambda a, b, _, factor=factor: np.copyto(np.frombuffer(b, "f8"), np.full(4, float(factor))), True)
+        data = np.zeros(4)
+        comm.Allreduce(MPI.IN_PLACE, data, op, algorithm="recursive_doubling")
+        same(data, np.full(4, float(factor if SIZE > 1 else 0)))
+        op.Free()

@@ -1,0 +1,11 @@
+"""The lint settings of setup.cfg hold."""
+
+import subprocess
+import sys
+
+from launching import ROOT
+
+
+def test_flake8():
+    done = subprocess.run([sys.executable, "-m", "flake8", "mpicoll", "tests", "benchmarks"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
