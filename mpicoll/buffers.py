@@ -162,12 +162,14 @@ class Operand:
     nbytes: bytes of its type signature. dtype: of its elements, or None (derived datatypes move as bytes).
     datatype: the MPI type of an element, or None (float16). vector: a contiguous 1-d array of `dtype` (or bytes) over the
     caller's own memory, or None: then `load(work)` packs and `store(work)` writes back through a work array.
-    counts: bytes of each block where the caller gave them. foreign: memory only MPI itself can judge.
+    counts: bytes of each block where the caller gave them. foreign: memory only MPI itself can judge. device: the array in
+    device memory, if that is where it lies. module: what reduces it.
     """
 
     module = np
     counts = None
     vector = None
+    device = None
     foreign = False
     load = store = None
 
@@ -181,6 +183,12 @@ class Operand:
     def staged(self):
         """Whether the caller's memory has to be packed first."""
         return self.vector is None
+
+    def stage(self):
+        """Let device memory that MPI could read pass through the host all the same: the other buffer must."""
+        if not self.staged:
+            self.vector = None
+            _stage_device(self, self.device)
 
     @property
     def key(self):
@@ -204,7 +212,9 @@ def operand(spec, blocks=0, *, vector=False, writable=False):
         _check_array(array, writable)
         if displs is None and _covers(array, counts, datatype, blocks, vector):
             return _whole_array(array, counts, blocks, vector)
-    return _described(array, counts, displs, datatype, blocks, vector, writable)
+    if array is None or isinstance(array, np.ndarray):
+        return _described(array, counts, displs, datatype, blocks, vector, writable)
+    return _through_host(array, lambda host: _described(host, counts, displs, datatype, blocks, vector, writable))
 
 
 def _from_code(code):
@@ -303,7 +313,7 @@ def _whole_array(array, counts, blocks, vector):
     result = Operand(array, _mpi_type(dtype), dtype, array.nbytes)
     host = isinstance(array, np.ndarray)
     if not host:
-        result.module = _cupy()
+        result.module, result.device = _cupy(), array
     if (array.flags.c_contiguous or array.flags.f_contiguous) and (host or gpu_mode() == "direct"):
         result.vector = array.reshape(-1, order="A")
     elif host:
@@ -326,9 +336,36 @@ def _stage_device(result, array):
 
     def store(work):
         array[...] = cupy.asarray(work).reshape(array.shape, order=order)
-        cupy.cuda.get_current_stream().synchronize()  # the work array goes back to the pool
+        synchronize()  # the work array goes back to the pool
 
     result.load, result.store = load, store
+
+
+def _through_host(array, describe):
+    """Device memory that displacements or another type describe: the whole array passes through the host, gaps too."""
+    cupy = _cupy()
+    _check_contiguous(array)
+    flat, host = array.reshape(-1, order="A"), np.empty(array.size, array.dtype)
+    result = describe(host)
+    vector, unpack, pack = result.vector, result.load, result.store
+    result.vector, result.device = None, array
+
+    def load(work):
+        cupy.asnumpy(flat, out=host)
+        unpack(work) if vector is None else np.copyto(work.view(vector.dtype), vector)
+
+    def store(work):
+        pack(work) if vector is None else np.copyto(vector, work.view(vector.dtype))
+        flat[...] = cupy.asarray(host)
+        synchronize()
+
+    result.load, result.store = load, store
+    return result
+
+
+def synchronize():
+    """Wait for the work in the current stream of the device."""
+    _cupy().cuda.get_current_stream().synchronize()
 
 
 def _equal_blocks(entries, blocks):
@@ -385,9 +422,13 @@ def _memory(array):
     """The array's memory as bytes."""
     if array is None:
         return None
+    _check_contiguous(array)
+    return MPI.memory.fromaddress(address(array), array.nbytes)
+
+
+def _check_contiguous(array):
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")
-    return MPI.memory.fromaddress(address(array), array.nbytes)
 
 
 def _infer(length, extent, blocks):
@@ -441,7 +482,7 @@ def _memory_operand(memory, array, datatype, counts, places, vector):
         result.vector = at(memory.address + start, nbytes, dtype or np.uint8) if nbytes else np.empty(0, dtype or np.uint8)
     else:
         _pack_blocks(result, memory, datatype, counts, places)
-    return result  # device memory with such a description is packed by MPI as well
+    return result
 
 
 def _pack_blocks(result, memory, datatype, counts, places):

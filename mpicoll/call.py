@@ -41,6 +41,8 @@ class Call:
         self.send, self.recv, self.shared = send, recv, shared
         if send is None or recv is None or send.foreign or recv.foreign:
             return self
+        if send.device is not None and recv.device is not None and send.staged != recv.staged:
+            send.stage(), recv.stage()
         if send.module is not recv.module:
             raise BufferError(f"{self.method}: one buffer is in host memory, the other on a device: copy one of them first")
         if _overlap(send, recv):
@@ -87,6 +89,11 @@ class Call:
     def dtype(self):
         """Elements of the work vectors: the reduction's, or bytes."""
         return self.operands[0].dtype if self.op is not None else BYTES
+
+    @property
+    def module(self):
+        """What computes on the work vectors: NumPy, or CuPy where MPI gets device pointers."""
+        return next((one.module for one in self.operands if not one.staged), np)
 
     @property
     def nbytes(self):
@@ -196,8 +203,7 @@ class Call:
         steps, edges = self.steps(name, segment_bytes)
         memory = _Work(self, wire, edges)
         reduce = buffers.reducer(self.op, self.operands[0]) if self.op is not None else None
-        module = self.operands[0].module if not any(one.staged for one in self.operands) else np
-        plan = bind(wire, f"{self.method} ({name})", steps, edges, memory.vectors, self.dtype, reduce, tag, module)
+        plan = bind(wire, f"{self.method} ({name})", steps, edges, memory.vectors, self.dtype, reduce, tag, self.module)
         plan.loads = [*memory.loads, *plan.loads]
         plan.stores = memory.stores
         plan.release += memory.release
@@ -222,7 +228,7 @@ def native_method(comm, name):
 
 def _overlap(one, other):
     """Whether two operands share bytes."""
-    if one.staged or other.staged or one.module is not np:
+    if one.staged or other.staged:
         arrays = [o.vector if not o.staged else o.buffer for o in (one, other)]
         if not all(isinstance(array, np.ndarray) for array in arrays):
             return one.buffer is other.buffer
@@ -298,12 +304,14 @@ class _Work:
     def _result_to_front(self, recv, after):
         """Reduce_scatter in place: the input is the receive buffer, the result goes to its front at the end."""
         size = self.edges[after.first + 1] - self.edges[after.first]
-        raw = self.wire.take(size * self.call.dtype.itemsize)
-        wire = self.wire
-        self.release.append(lambda: wire.give(raw))
+        raw = self.wire.take(size * self.call.dtype.itemsize, self.call.module)
+        wire, module = self.wire, self.call.module
+        self.release.append(lambda: wire.give(raw, module))
         result = raw[: size * self.call.dtype.itemsize].view(self.call.dtype)
         self.vectors = {INPUT: Vector(recv), OUTPUT: Vector(result, self.edges[after.first])}
-        self.stores.insert(0, lambda: np.copyto(recv[:size], result))
+        if module is not np:
+            self.stores.append(buffers.synchronize)
+        self.stores.insert(0, lambda: module.copyto(recv[:size], result))
 
 
 class _NativeWork:
@@ -312,6 +320,8 @@ class _NativeWork:
     def __init__(self, call):
         self.loads, self.stores, self.release = [], [], [one.release for one in call.operands]
         self.arguments = list(call.arguments)
+        if any(one.module is not np for one in call.operands):
+            self.loads.append(buffers.synchronize)  # MPI reads device memory when it likes
         if call.op is not None and any(one.dtype is None for one in call.operands):
             return  # reductions of derived datatypes: MPI knows them, packed bytes would not do
         names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")

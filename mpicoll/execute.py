@@ -167,6 +167,7 @@ class Plan(LowerCase):
         self.numbered = list(enumerate(program))
         self.loads, self.stores, self.release = loads, stores, list(release)
         self.round, self._steps = None, None
+        self.owned = ()  # what must live as long as a persistent plan
         wire.requests.add(self)
 
     def run(self):
@@ -221,6 +222,7 @@ class Plan(LowerCase):
         for release in self.release:
             release()
         self.program = self.numbered = None
+        self.owned = ()
 
     def where(self):
         """Which call, algorithm, round and peers this plan is at; "idle" between calls."""

@@ -17,8 +17,8 @@ def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
     """
     names = list(candidates)
     times = np.zeros((len(names), repeats))
-    # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and rotating the order would
-    # keep every predecessor: so it is shuffled, on all ranks alike.
+    # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and a rotated order would
+    # keep every predecessor: so the order is shuffled, on all ranks alike.
     shuffle = np.random.default_rng(0)
     for repetition in range(repeats):
         for which in shuffle.permutation(len(names)):

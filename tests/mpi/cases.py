@@ -1,6 +1,9 @@
 """One description of every collective call, in every form that MPI allows, and MPI's own result on the same data."""
 
-from functools import lru_cache
+import os
+import subprocess
+import sys
+from functools import cache
 
 import numpy as np
 from mpi4py import MPI
@@ -50,7 +53,9 @@ class Case:
     (MPI.IN_PLACE), "none" (None in its stead), "same" (the send buffer is the receive buffer).
     """
 
-    def __init__(self, method, count=PRIME, root=0, form="apart", *, dtype="i8", op=MPI.SUM, fill=small_integers, array=np.array):
+    def __init__(
+        self, method, count=PRIME, root=0, form="apart", *, dtype="i8", op=MPI.SUM, fill=small_integers, array=np.array
+    ):
         self.method, self.root, self.form, self.op = method, root, form, op
         self.collective = collectives.find(METHODS[method])
         equal = self.collective.blocks_of_ranks and method in ("Scatter", "Gather", "Allgather", "Reduce_scatter_block")
@@ -121,7 +126,7 @@ class Case:
         return getattr(comm, self.method + "_init")(*self.arguments, **options)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected(method, count=PRIME, root=0, dtype="i8", op="SUM"):
     """MPI's own result on the data of that `Case`; collective, so asked for by all ranks in the same order."""
     return Case(method, count, root, dtype=dtype, op=getattr(MPI, op)).call(WORLD)
@@ -142,6 +147,19 @@ def roots_of(method):
     return ROOTS if collectives.find(METHODS[method]).rooted else (0,)
 
 
+def forms_of(method):
+    """The forms this method has; one array for both buffers only where both have the same blocks."""
+    return FORMS if method in ("Allreduce", "Reduce") else FORMS[:-1]
+
+
 def everywhere(value):
     """All ranks have this value, or the test fails."""
     assert WORLD.allgather(value) == [value] * SIZE
+
+
+def outside_of_mpi(code, **environment):
+    """Run Python code in a process that no launcher knows of."""
+    launchers = ("PMI", "HYD", "MPI", "OMPI_COMM", "PRTE")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={**inherited, **environment}, capture_output=True, text=True, check=False)

@@ -44,7 +44,7 @@ BAD = {
     "receive size": (lambda c: c.Allreduce(ten(), np.zeros(9)), BufferError, "72 bytes, expected 80"),
     "receive size, too long": (lambda c: c.Allreduce(ten(), np.zeros(11)), BufferError, "88 bytes, expected 80"),
     "block size of Allgather": (lambda c: c.Allgather(ten(), blocks(9)), BufferError, "80 bytes, expected 72"),
-    "no equal blocks": (lambda c: c.Allgather(ten(), np.zeros(SIZE + 1)), BufferError, "equal blocks"),
+    "no equal blocks": (lambda c: c.Allgather(ten(), np.zeros(SIZE + 1)), BufferError, "equal blocks|one block"),
     "Reduce_scatter_block size": (lambda c: c.Reduce_scatter_block(blocks(2), np.zeros(3)), BufferError, "expected 16"),
     "Reduce_scatter counts": (lambda c: c.Reduce_scatter(blocks(2), np.zeros(2), [2] * (SIZE + 1)), BufferError, "receive counts"),
     "Reduce_scatter total": (lambda c: c.Reduce_scatter(blocks(2), np.zeros(2), [3] * SIZE), BufferError, "receive counts"),

@@ -1,11 +1,8 @@
 """Which algorithm serves a call: the call's own word, the environment, sizes; and what is said about it."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from cases import METHODS, PRIME, RANK, SIZE, Case, expected, same, words
+from cases import METHODS, PRIME, RANK, SIZE, Case, expected, outside_of_mpi, same, words
 from mpi4py import MPI
 
 import mpicoll
@@ -124,18 +121,7 @@ def test_explain_says_what_it_is_about(comm, count):
 
 @pytest.mark.skipif(RANK > 0 or SIZE > 1, reason="a process of its own, started from no MPI job")
 def test_environment_of_a_process():
-    def start(**environment):
-        code = "from mpi4py import MPI; import mpicoll; mpicoll.Communicator(MPI.COMM_SELF)"
-        return subprocess.run([sys.executable, "-c", code], env={**_outside(), **environment}, capture_output=True, text=True)
-
-    assert start(MPICOLL_ALGORITHM="allreduce:ring").returncode == 0
-    failed = start(MPICOLL_ALGORITHM="allreduce:rung")
+    code = "from mpi4py import MPI; import mpicoll; mpicoll.Communicator(MPI.COMM_SELF)"
+    assert outside_of_mpi(code, MPICOLL_ALGORITHM="allreduce:ring").returncode == 0
+    failed = outside_of_mpi(code, MPICOLL_ALGORITHM="allreduce:rung")
     assert failed.returncode and "choose from" in failed.stderr
-
-
-def _outside():
-    """The environment without what a launcher put there."""
-    import os
-
-    launcher = ("PMI", "OMPI_COMM", "PMIX", "HYDI", "PRTE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(launcher)}
