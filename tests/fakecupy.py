@@ -84,7 +84,7 @@ class ndarray:
         return self._view.copy()
 
     def _over(self, memory, dtype=None):
-        """The same elements in another allocation of the same bytes; without a type, their bytes in a last dimension."""
+        """The same elements in another array of as many bytes; without a type, their bytes in a last dimension."""
         offset = self._view.__array_interface__["data"][0] - self._memory.visible.__array_interface__["data"][0]
         if dtype is None:
             return np.ndarray((*self.shape, self.itemsize), memory.dtype, memory, offset, (*self.strides, 1))
@@ -93,7 +93,8 @@ class ndarray:
     def _read(self):
         if not self.size:
             return self._view.copy()
-        raw = np.where(self._over(self._memory.pending), self._over(self._memory.coming), self._over(self._memory.visible))
+        memory = self._memory
+        raw = np.where(self._over(memory.pending), self._over(memory.coming), self._over(memory.visible))
         return np.ascontiguousarray(raw).view(self.dtype).reshape(self.shape)
 
     def _write(self, values):
@@ -168,7 +169,7 @@ def __getattr__(name):
     """The ufuncs, under NumPy's names."""
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc):
-        raise AttributeError(name)
+        raise AttributeError(name)  # noqa: TRY004
 
     def kernel(one, other, out):
         log.append(name)

@@ -7,5 +7,6 @@ from launching import ROOT
 
 
 def test_flake8():
-    done = subprocess.run([sys.executable, "-m", "flake8", "mpicoll", "tests", "benchmarks"], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "flake8", "mpicoll", "tests", "benchmarks"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

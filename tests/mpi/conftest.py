@@ -1,4 +1,4 @@
-"""Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait for ever."""
+"""Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait."""
 
 import sys
 

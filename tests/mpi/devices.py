@@ -27,8 +27,17 @@ class DeviceArrays:
     def check(self, result, wanted, written=True):
         same(result, wanted)
 
-    @pytest.mark.parametrize(("method", "word"), [*EVERY, *((method, None) for method in METHODS)])
-    def test_every_collective(self, xp, mode, comm, method, word):
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_collective(self, xp, mode, comm, method):
+        for word in (None, words(method)[0]):
+            self.check_forms(xp, comm, method, word)
+
+    @pytest.mark.parametrize("mode", ["direct"], indirect=True)
+    @pytest.mark.parametrize(("method", "word"), EVERY)
+    def test_every_algorithm(self, xp, mode, comm, method, word):
+        self.check_forms(xp, comm, method, word)
+
+    def check_forms(self, xp, comm, method, word):
         for form in forms_of(method):
             root = roots_of(method)[-1 if form == "apart" else 0]
             result = Case(method, COUNT, root, form, array=xp.array).call(comm, algorithm=word, segment_bytes=SEGMENT)
@@ -50,7 +59,7 @@ class DeviceArrays:
     def test_input_that_is_still_being_computed(self, xp, mode, comm, word):
         """A call is ordered after the work already in the stream, and its result is there when it returns."""
         one, two, total = xp.array(np.arange(9.0)), xp.array(np.full(9, float(RANK))), xp.empty(9)
-        for repetition in range(3):
+        for _ in range(3):
             xp.add(one, two, out=total)
             comm.Allreduce(MPI.IN_PLACE, total, algorithm=word)
             self.check(total, SIZE * np.arange(9.0) + sum(range(SIZE)))

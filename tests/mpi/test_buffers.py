@@ -1,4 +1,4 @@
-"""Ways to write a buffer: counts, displacements, types, foreign containers, strides; always against MPI's own result."""
+"""Ways to write a buffer: counts, displacements, types, foreign containers, strides; always against MPI's result."""
 
 import array
 

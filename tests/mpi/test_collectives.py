@@ -1,4 +1,4 @@
-"""Every algorithm of every collective against MPI's own: lengths, roots, buffers apart and shared; bits; bytes counted."""
+"""Every algorithm of every collective against MPI's own: lengths, roots, buffers apart and shared; bits; bytes."""
 
 import numpy as np
 import pytest

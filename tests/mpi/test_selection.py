@@ -116,7 +116,8 @@ def test_default(comm):
 @pytest.mark.parametrize("count", [0, PRIME])
 def test_explain_says_what_it_is_about(comm, count):
     text = str(comm.explain("allreduce", np.zeros(count), algorithm="ring"))
-    assert f"allreduce of {8 * count} bytes on {SIZE} ranks: ring (asked for by the call)" in text and "lower bound" in text
+    assert f"allreduce of {8 * count} bytes on {SIZE} ranks: ring (asked for by the call)" in text
+    assert "lower bound" in text
 
 
 @pytest.mark.skipif(RANK > 0 or SIZE > 1, reason="a process of its own, started from no MPI job")
