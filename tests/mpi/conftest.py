@@ -1,6 +1,7 @@
 """Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait."""
 
 import sys
+import time
 
 import pytest
 from mpi4py import MPI
@@ -27,6 +28,7 @@ def pytest_collectreport(report):
 def _end_job_if_failed(report):
     if report.failed and WORLD.Get_size() > 1:
         print(f"\nrank {WORLD.Get_rank()}: {report.nodeid}\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+        time.sleep(0.5)  # mpiexec forwards what was printed; what it has not read by the abort is lost
         WORLD.Abort(1)
 
 
