@@ -15,8 +15,11 @@ def ring(rank, size, own=INPUT):
     """Pass on what came last: p-1 rounds, neighbours only. Source: Chan et al., CCPE 19 (2007)."""
     left, right = (rank - 1) % size, (rank + 1) % size
     yield Copy(Part(own, rank), Output(rank))
+    outgoing = Output(rank)
     for t in range(size - 1):
-        yield Send(right, Output((rank - t) % size)), Recv(left, Output((rank - t - 1) % size))
+        incoming = Output((rank - t - 1) % size)
+        yield Send(right, outgoing), Recv(left, incoming)
+        outgoing = incoming
 
 
 @folded(ALLGATHER)
