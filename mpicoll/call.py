@@ -138,7 +138,7 @@ class Call:
                 wire.keep(key, None, getattr(MPI.Intracomm, self.method))
             return self._native()
         wire.connect(self.comm)
-        self._share_counts(wire, name)
+        self._share_counts(name)
         plan = self.plan(name, segment_bytes)
         plan.run()
         if keep:
@@ -153,7 +153,7 @@ class Call:
             return NativePlan.of(self, info)
         wire = Wire.of(self.comm)
         wire.connect(self.comm)
-        self._share_counts(wire, name)
+        self._share_counts(name)
         plan = self.plan(name, segment_bytes, wire.next_tag())
         plan.owned = self.operands  # the caller may forget the arrays
         return plan
@@ -168,7 +168,7 @@ class Call:
         """Whether MPI must get other arguments than the caller's (one array for both buffers)."""
         return self.shared and not any(in_place(argument) for argument in self.arguments[:2])
 
-    def _share_counts(self, wire, name):
+    def _share_counts(self, name):
         """Trees of Gatherv and Scatterv need the root's counts: they are broadcast first, down the same kind of tree."""
         if self._all_know():
             return

@@ -41,14 +41,13 @@ class Wire:
     _keyval = None
     _alive = weakref.WeakSet()
 
-    def __init__(self, comm):
+    def __init__(self):
         self.comm = None
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.messages = self.nbytes = 0
         self.known = {}  # key of a repeated call: (its plan or None, MPI's own method or None)
         self.active = []
         self.pool = defaultdict(list)
-        self.requests = weakref.WeakSet()
+        self.plans = weakref.WeakSet()
         self._tag = 0
         self._alive.add(self)
 
@@ -65,7 +64,7 @@ class Wire:
             atexit.register(cls._release_requests)
         wire = comm.Get_attr(cls._keyval)
         if wire is None:
-            wire = cls(comm)
+            wire = cls()
             comm.Set_attr(cls._keyval, wire)
         return wire
 
@@ -77,7 +76,7 @@ class Wire:
 
     def free_plans(self):
         """Free the requests of all plans, cached or not."""
-        for plan in list(self.requests):
+        for plan in list(self.plans):
             plan.Free()
         self.known.clear()
 
@@ -95,7 +94,9 @@ class Wire:
 
     def take(self, nbytes, module=np):
         """A byte vector of at least `nbytes` from the pool."""
-        size = -(-nbytes // _PAGE) * _PAGE
+        # a few sizes per power of two: little is wasted, and calls of many sizes do not fill the pool with odd ones
+        step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 3))
+        size = -(-nbytes // step) * step
         pool = self.pool[module.__name__, size]
         return pool.pop() if pool else module.empty(size, np.uint8)
 
@@ -168,7 +169,7 @@ class Plan(LowerCase):
         self.loads, self.stores, self.release = loads, stores, list(release)
         self.round, self._steps = None, None
         self.owned = ()  # what must live as long as a persistent plan
-        wire.requests.add(self)
+        wire.plans.add(self)
 
     def run(self):
         """Start and wait: the blocking call."""
@@ -323,14 +324,11 @@ def _scratch_runs(steps, blocks):
                     rounds_of[part.place, block].append(number)
     runs = []
     for name, block in sorted(rounds_of):
-        if (name, (block - 1) % blocks) in joined and block:
+        circle = block == 0 and all((name, other) in joined for other in range(blocks))  # has no beginning: take 0
+        if (name, (block - 1) % blocks) in joined and not circle:
             continue
-        # a run that wraps around starts before block 0
-        start = block
-        while block == 0 and (name, (start - 1) % blocks) in joined and (start - 1) % blocks:
-            start -= 1
-        run = [start % blocks]
-        while (name, run[-1]) in joined and (run[-1] + 1) % blocks != run[0]:
+        run = [block]
+        while (name, run[-1]) in joined and (run[-1] + 1) % blocks != block:
             run.append((run[-1] + 1) % blocks)
         when = [number for member in run for number in rounds_of[name, member]]
         runs.append((min(when), max(when), name, run))
@@ -346,7 +344,7 @@ def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np
     """
     steps = [step for step in steps if step]
     memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module))
-    fence = () if module is np else ((lambda: module.cuda.get_current_stream().synchronize(), ()),)
+    fence = () if module is np else ((buffers.synchronize, ()),)
     program = [_bind_round(wire.comm, step, memory, reduce, tag, module, fence) for step in steps]
     release = [] if memory.arena is None else [lambda: wire.give(memory.arena, module)]
     return Plan(wire, name, program, loads=[function for function, _ in fence], release=release)
