@@ -1,0 +1,87 @@
+"""Hosts, addresses and shaped links, as lines for `ip -batch` and `tc -batch`.
+
+Every host's eth0 is one end of a veth pair; the other, with the host's name, is a port of the bridge `eth0` on the login
+host. Both ends are shaped, so that a host sends and receives at the rate, in both directions at once.
+"""
+
+import json
+import subprocess
+
+#: a subnet nobody outside can see, so that all clusters may use it
+SUBNET, MOST_HOSTS, LOGIN = "10.78.0", 250, 254
+#: bits per second that make sense: below, not even a launcher gets through; above, tc's own numbers end
+LEAST_RATE, MOST_RATE = 1e5, 1e12
+#: payload of a TCP segment with timestamps, and the bytes of its frame that the shaper counts
+PAYLOAD, FRAME = 1448, 1514
+# htb lets a packet pass as long as any credit is left, so an idle link beats its rate by the credit and one packet. Linux
+# hands TCP data down in packets of up to 64 KiB: uncut, a vector of 64 KiB over 7 hosts would cross at once at any rate.
+# Less than 32 KiB costs processor time, which all hosts share: links were then 4 % less busy. Results mark short calls.
+PACKET = 32 << 10
+#: seconds by which the shaper's timer may be late without loss of rate; the credit is what the link carries in them
+LATE = 125e-6
+
+
+def burst(rate):
+    """Credit of an idle link, in bytes: 32 KiB to 2 Gb/s. Small, as it lets short runs beat the rate.
+
+    >>> burst(200e6), burst(10e9)
+    (32768, 156250)
+    """
+    return max(PACKET, int(rate / 8 * LATE))
+
+
+def address(number):
+    """The address of a host.
+
+    >>> address(0), address(6)
+    ('10.78.0.1', '10.78.0.7')
+    """
+    return f"{SUBNET}.{number + 1}"
+
+
+def names(hosts):
+    """The text of /etc/hosts for the names of `hosts` hosts."""
+    lines = [f"{address(number)} host{number}" for number in range(hosts)]
+    return "\n".join(["127.0.0.1 localhost", f"{SUBNET}.{LOGIN} login", *lines, ""])
+
+
+def switch():
+    """For the login host: the bridge, named as the hosts name their link, as launchers ask for one name everywhere."""
+    return ["link set lo up", "link add eth0 type bridge", f"addr add {SUBNET}.{LOGIN}/24 dev eth0", "link set eth0 up"]
+
+
+def link(name, pid, rate):
+    """For the login host: the pair of links to the host whose namespaces process `pid` keeps, and no IPv6 chatter on it."""
+    cut = f" gso_max_size {PACKET}" if rate else ""
+    return [f"link add {name}{cut} type veth peer name eth0{cut} netns {pid}",
+            f"link set {name} master eth0 addrgenmode none up"]  # fmt: skip
+
+
+def interface(number):
+    """For a host: its address.
+
+    The route names the congestion control, as the machine's own (BBR, say, which paces) may suit a short link badly and
+    a namespace cannot set another for itself.
+    """
+    own = address(number)
+    return ["link set lo up", f"addr add {own}/24 dev eth0", "link set eth0 addrgenmode none up",
+            f"route replace {SUBNET}.0/24 dev eth0 src {own} congctl cubic"]  # fmt: skip
+
+
+def shape(name, rate):
+    """For `tc` at either end: one class of `rate` bits per second that everything goes through, and the default fifo below.
+
+    Neither tbf (two directions of TCP slow each other down) nor netem (not in every kernel).
+    """
+    limits = f"rate {rate:.0f}bit ceil {rate:.0f}bit burst {burst(rate)}b cburst {burst(rate)}b quantum {PACKET}"
+    return [f"qdisc add dev {name} root handle 1: htb default 1", f"class add dev {name} parent 1: classid 1:1 htb {limits}"]
+
+
+def payload(entrance):
+    """Bytes of TCP payload that came in so far at each link of the bridge, by the name of its host.
+
+    An interface counts a packet that TCP handed down whole with one header, an acknowledgement is nothing but a header.
+    """
+    said = subprocess.run([*entrance, "ip", "-json", "-statistics", "link"], capture_output=True, check=True)
+    seen = {entry["ifname"]: entry["stats64"]["rx"] for entry in json.loads(said.stdout)}
+    return {name: came["bytes"] - (FRAME - PAYLOAD) * came["packets"] for name, came in seen.items()}
