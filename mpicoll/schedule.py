@@ -177,22 +177,37 @@ def _normal(operation, size, blocks):
 
 
 def renamed(steps, places=None, peer=None, block=None):
-    """The same rounds with other places (dict), ranks (function) and block numbers (function first, count -> range).
+    """The same rounds with other places (dict), ranks (function) and block numbers.
 
+    block(first, count) gives the ranges that a range becomes: an operation on several is as many operations.
     Composition works by it: the partial sums of a reduce-scatter become the output of an allreduce.
     """
     places = places or {}
 
-    def rename(part):
-        first, count = block(part[1], part[2]) if block else part[1:]
-        return Part(places.get(part[0], part[0]), first, count)
+    def expand(operation):
+        kind = type(operation)
+        message = kind is Send or kind is Recv
+        parts = operation[1:] if message else operation
+        for cyclic in block(*parts[-1][1:]) if block else (parts[-1][1:],):
+            others = [Part(places.get(part[0], part[0]), *cyclic) for part in parts]
+            yield kind(peer(operation[0]) if peer else operation[0], *others) if message else kind(*others)
 
     for step in steps:
-        yield tuple([
-            type(op)(peer(op[0]) if peer else op[0], rename(op[1])) if type(op) is Send or type(op) is Recv
-            else type(op)(*map(rename, op))
-            for op in operations_of(step)
-        ])  # fmt: skip
+        yield tuple([new for operation in operations_of(step) for new in expand(operation)])
+
+
+def joined(ranges):
+    """Ranges (first, count), ascending, those that follow one another as one.
+
+    >>> joined([(5, 1), (1, 1), (2, 2)])
+    [(1, 3), (5, 1)]
+    """
+    found = []
+    for first, count in sorted(ranges):
+        if found and sum(found[-1]) == first:
+            first, count = found[-1][0], found.pop()[1] + count
+        found.append((first, count))
+    return found
 
 
 def segmented(generator):
@@ -208,7 +223,7 @@ def segmented(generator):
         for time in range(len(steps) + blocks - 1):
             active = [(steps[number], time - number) for number in busy if 0 <= time - number < blocks]
             yield tuple(operation for step, segment in active
-                        for (operation,) in renamed(step, block=lambda _, n: (segment, n)))
+                        for (operation,) in renamed(step, block=lambda _, n: ((segment, n),)))
 
     del pipeline.__wrapped__  # the signature that counts is pipeline's own: it takes `blocks`
     return pipeline
@@ -268,7 +283,7 @@ def _join(rank, mine, theirs, reduces):
 
 
 def _pairs_as_one(first, count, core, pairs):
-    """Real block numbers of a cyclic range of the core's blocks, of which the first `pairs` stand for two each."""
+    """The real range of a cyclic range of the core's blocks, of which the first `pairs` stand for two each."""
     first %= core
     width = sum(2 if block % core < pairs else 1 for block in range(first, first + count))
-    return (2 * first if first < pairs else first + pairs), width
+    return (((2 * first if first < pairs else first + pairs), width),)

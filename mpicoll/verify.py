@@ -7,6 +7,7 @@ in one round; the input is never written; and all of it in place as well as out 
 counted on the way.
 """
 
+from collections import defaultdict, deque
 from inspect import signature
 from typing import NamedTuple
 
@@ -41,38 +42,85 @@ class Cost(NamedTuple):
     ranks: tuple
 
 
-def check(collective, generator, size, root=0, blocks=None, *, count=None, itemsize=1, ordered=None, observer=None):
+def check(
+    collective, generator, size, root=0, blocks=None, *, count=None, itemsize=1, ordered=None, observer=None, nodes=None
+):
     """Prove that `generator(rank, size[, root])` is that collective at `size` ranks; return its `Cost`.
 
     blocks: how many the vector has (default: what the registry declares for this generator, else size).
     count, itemsize: the vector whose bytes are counted. ordered: also prove that operands stay in rank order
-    (default: as declared). observer: sees the run, as `symbols.Run` says. Raises ScheduleError that names rank, round
-    and block; ArgumentError for bad arguments. Cost of the check: about a microsecond per block moved.
+    (default: as declared). observer: sees the run, as `symbols.Run` says. nodes: the node of each rank.
+    Raises ScheduleError that names rank, round and block; ArgumentError for bad arguments.
+    Cost of the check: about a microsecond per block moved.
     """
     collective = collectives.find(collective) if isinstance(collective, str) else collective
     if size < 1 or not 0 <= root < size:
         raise ArgumentError(f"expected 1 or more ranks and 0 <= root < size, got size {size}, root {root}")
     entry = _declared(collective, generator)
-    blocks = blocks or (entry.vector_blocks(size, size) if entry else size)
+    blocks = blocks or (entry.vector_blocks(size, size, nodes) if entry else size)
     if blocks < 1 or (collective.blocks_of_ranks and blocks % size):
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")
     ordered = entry.ordered if ordered is None and entry else bool(ordered)
-    programs = _programs(collective, generator, size, root, blocks)
+    programs = _programs(collective, entry.placed(nodes) if entry else generator, size, root, blocks)
     expressions = Expressions(size)
     run = Run(collective, root, blocks, programs, expressions, observer=observer)
     in_order = _prove(run, collective, root, blocks, ordered)
     if collective.shares_memory:
         run_in_place = Run(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
+    if entry and entry.cuttable and not flows_in_pieces(programs):
+        raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     return Cost(max(rank.clock for rank in run.ranks), *map(max, zip(*ranks)), in_order, ranks)
 
 
+def flows_in_pieces(programs):
+    """Whether a schedule comes to its end when each message is cut in two and a rank takes its halves in turn.
+
+    This is the order of `dataflow.by_pieces` where nothing runs ahead; running ahead only starts things earlier. It fails
+    where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
+    programs: the sorted rounds of every rank.
+    """
+    started, turns = defaultdict(int), [_turns(rank, steps) for rank, steps in enumerate(programs)]
+    waiting, todo = [None] * len(programs), deque(range(len(programs)))
+    while todo:
+        rank = todo.popleft()
+        while waiting[rank] is None or all(started[mine] > count < started[theirs] for mine, theirs, count in waiting[rank]):
+            waiting[rank] = None
+            if not turns[rank]:
+                break
+            waiting[rank] = []
+            for mine, theirs in turns[rank].popleft():
+                waiting[rank].append((mine, theirs, started[mine]))
+                started[mine] += 1
+                todo.append(mine[3])  # the peer may have waited for this
+    return not any(waiting)
+
+
+def _turns(rank, steps):
+    """What a rank starts, half a message per peer and direction at a time: queue of lists of (lane, the peer's lane)."""
+    turns = deque()
+    for step in steps:
+        lanes = defaultdict(int)
+        for name, transfers in (("send", step.sends), ("receive", step.receives)):
+            for peer, _ in transfers:
+                lanes[name, peer] += 2
+        for turn in range(max(lanes.values(), default=0)):
+            turns.append([_lane_pair(rank, *lane) for lane, count in lanes.items() if turn < count])
+    return turns
+
+
+def _lane_pair(rank, name, peer):
+    ends = (rank, peer) if name == "send" else (peer, rank)
+    return (name, *ends, peer), ("receive" if name == "send" else "send", *ends, rank)
+
+
 def cases(algorithm, sizes, every_root=9):
-    """What to check of an algorithm: (size, root, blocks) for each of the sizes.
+    """What to check of an algorithm: (size, root, blocks, nodes) for each of the sizes.
 
     Up to `every_root` ranks every root is taken, above it the first, a middle and the last. Pipelines get several
-    segment counts, from one to more than there are ranks, above 16 ranks one.
+    segment counts, from one to more than there are ranks, above 16 ranks one. Where nodes matter they are of two and
+    three ranks, filled in order and in turn, of very different sizes, and scattered.
     """
     rooted = collectives.find(algorithm.collective).rooted
     for size in sizes:
@@ -81,7 +129,18 @@ def cases(algorithm, sizes, every_root=9):
         counts = segments if algorithm.blocks == "segments" else (algorithm.vector_blocks(size),)
         for root in roots if rooted else (0,):
             for blocks in counts:
-                yield size, root, blocks
+                yield size, root, blocks, None
+        for nodes in _placements(size) if algorithm.node_aware or algorithm.neighbours else ():
+            for root in {0, size // 2, size - 1} if rooted else (0,):
+                yield size, root, algorithm.vector_blocks(size, 3, nodes), nodes
+
+
+def _placements(size):
+    """Maps from rank to node, each once."""
+    few = -(-size // 3)
+    maps = [range(size), [rank // 3 for rank in range(size)], [rank % few for rank in range(size)],
+            [rank.bit_length() for rank in range(size)], [rank * rank % 7 % 4 for rank in range(size)]]  # fmt: skip
+    return list(dict.fromkeys(map(tuple, maps)))
 
 
 def check_cases(algorithm, sizes, every_root=9):
@@ -90,11 +149,12 @@ def check_cases(algorithm, sizes, every_root=9):
     Raises ScheduleError that names the first case that is wrong.
     """
     checked, ordered = 0, True
-    for size, root, blocks in cases(algorithm, sizes, every_root):
+    for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
         try:
-            cost = check(algorithm.collective, algorithm.generator, size, root, blocks, ordered=algorithm.ordered)
+            cost = check(algorithm.collective, algorithm.generator, size, root, blocks, ordered=algorithm.ordered, nodes=nodes)
         except ScheduleError as error:
-            case = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}, {blocks} blocks"
+            placed = f", nodes {nodes}" if nodes else ""
+            case = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}, {blocks} blocks{placed}"
             raise ScheduleError(f"{case}: {error}") from error
         checked, ordered = checked + 1, ordered and cost.ordered
     return checked, ordered
@@ -116,7 +176,9 @@ def register(collective, name, generator, *, blocks=None, max_size=17):
         blocks = "segments"
     algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks)
     _, ordered = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
-    algorithms.add(algorithm._replace(ordered=ordered))
+    programs = (_programs(meaning, generator, size, root, blocks)
+                for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size))  # fmt: skip
+    algorithms.add(algorithm._replace(ordered=ordered, cuttable=all(map(flows_in_pieces, programs))))
 
 
 def _must_fit(generator, collective):

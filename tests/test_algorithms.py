@@ -38,6 +38,9 @@ KNOWN = {
     "allreduce-parameter_server": lambda p, q, k, f, n: (2 * (p - 1), p - 1),
     "allreduce-reduce_bcast": lambda p, q, k, f, n: (2 * q, q),
     "allreduce-tree": lambda p, q, k, f, n: (None, None),
+    # depends on the nodes, see below
+    **{f"{name}-hierarchical": lambda p, q, k, f, n: (None, None)
+       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")},
     "allreduce-pipeline": lambda p, q, k, f, n: (n + 1 if p == 2 else 2 * (n + p - 2), n if p == 2 else 2 * n),
     "allreduce-recursive_doubling": lambda p, q, k, f, n: (k + 2 * f, k + f),
     "allreduce-halving_doubling": lambda p, q, k, f, n: (2 * (k + f), 2 * (2**k - 1) + f * 2**k),
@@ -146,3 +149,9 @@ def test_circulant_skips_halve(size):
     assert steps[0][0] == 1 and steps[-1][1] == size and len(steps) == ceil(log2(size))
     assert all(far == following for (_, far), (following, _) in pairwise(steps))
     assert all(near == (far + 1) // 2 for near, far in steps)
+
+
+def test_hierarchical_on_equal_nodes_sends_the_least_there_is():
+    """Four nodes of two: one round inside, a ring across, one round inside; 2 (p-1)/p of eight blocks."""
+    cost = check("allreduce", algorithms.find("allreduce", "hierarchical").generator, 8, nodes=(0, 0, 1, 1, 2, 2, 3, 3))
+    assert (cost.rounds, cost.bytes_sent) == (1 + 2 * 3 + 1, 14)

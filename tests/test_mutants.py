@@ -10,7 +10,7 @@ from mpicoll.verify import check
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 
 #: its allgather brings ranks blocks that they have from the scatter already: those may as well go elsewhere
-DELIVERS_TWICE = algorithms.find("bcast", "scatter_allgather").generator
+DELIVERS_TWICE = [algorithms.find("bcast", word).generator for word in ("scatter_allgather", "hierarchical")]
 
 
 def programs(algorithm, size, root, blocks):
@@ -40,7 +40,7 @@ def changed(op, algorithm, size, blocks):
             if blocks > 1:
                 yield f"another block of {name}", (op._replace(**{name: part._replace(first=(part.first + 1) % blocks)}),)
                 yield f"a block more of {name}", (op._replace(**{name: part._replace(count=part.count + 1)}),)
-            if not (isinstance(op, Recv) and algorithm.generator is DELIVERS_TWICE):
+            if not (isinstance(op, Recv) and algorithm.generator in DELIVERS_TWICE):
                 yield f"another place of {name}", (op._replace(**{name: part._replace(place="elsewhere")}),)
     written = "part" if isinstance(op, Recv) else "into"
     if not isinstance(op, Send):

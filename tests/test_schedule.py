@@ -100,7 +100,7 @@ def test_root_and_blocks_are_given_to_generators_that_take_them():
 
 def test_renamed_changes_places_ranks_and_blocks():
     steps = renamed([Send(1, Input(2)), (Copy(Input(0, 2), Scratch("sum", 0, 2)),)], {INPUT: "mine"},
-                    peer=lambda rank: rank + 10, block=lambda first, count: (2 * first, 2 * count))
+                    peer=lambda rank: rank + 10, block=lambda first, count: [(2 * first, 2 * count)])
     assert list(steps) == [(Send(11, Part("mine", 4, 2)),), (Copy(Part("mine", 0, 4), Scratch("sum", 0, 4)),)]
 
 

@@ -92,10 +92,12 @@ def test_messages_are_cut_below_one_gibibyte():
 
 def test_cases_are_every_root_of_few_ranks_and_some_of_many():
     bcast = algorithms.find("bcast", "pipeline")
-    assert sorted({root for _, root, _ in cases(bcast, [9])}) == list(range(9))
-    assert sorted({root for _, root, _ in cases(bcast, [33])}) == [0, 16, 32]
-    assert {blocks for _, _, blocks in cases(bcast, [9])} == {1, 2, 5, 9}
-    assert list(cases(algorithms.find("allreduce", "ring"), [40])) == [(40, 0, 40)]
+    assert sorted({root for _, root, _, _ in cases(bcast, [9])}) == list(range(9))
+    assert sorted({root for _, root, _, _ in cases(bcast, [33])}) == [0, 16, 32]
+    assert {blocks for _, _, blocks, nodes in cases(bcast, [9]) if not nodes} == {1, 2, 5, 9}
+    assert list(cases(algorithms.find("allreduce", "circulant"), [40])) == [(40, 0, 40, None)]
+    placed = {nodes for _, _, _, nodes in cases(algorithms.find("allreduce", "hierarchical"), [6])}
+    assert {None, tuple(range(6)), (0, 0, 0, 1, 1, 1), (0, 1, 0, 1, 0, 1)} < placed
 
 
 # ---- single mistakes, and what is said of them
@@ -277,3 +279,30 @@ def test_what_cannot_be_registered():
         mpicoll.register("bcast", "mine", chain)
     with pytest.raises(ArgumentError, match=r"allreduce needs a generator\(rank, size\)"):
         mpicoll.register("allreduce", "mine", None)
+
+
+def token_ring(rank, size):
+    """Legal, but rank 0 receives in its first round what depends on what it sends in it."""
+    if rank == 0:
+        yield Send(1, Input(0)), Recv(size - 1, Scratch("sum", 0))
+        yield Copy(Scratch("sum", 0), Output(0)), Send(1, Scratch("sum", 0))
+        return
+    yield Recv(rank - 1, Scratch("sum", 0)), Reduce(Scratch("sum", 0), Input(0), Scratch("sum", 0))
+    yield Send(rank + 1, Scratch("sum", 0))
+    yield Recv(rank - 1, Output(0))
+    if rank < size - 1:
+        yield Send(rank + 1, Output(0))
+
+
+def test_a_round_whose_transfers_wait_for_each_other_is_not_cut():
+    mpicoll.register("allreduce", "token_ring", token_ring, blocks=lambda size: 1)
+    assert not algorithms.find("allreduce", "token_ring").cuttable
+    mpicoll.register("allreduce", "chain", chain)
+    assert algorithms.find("allreduce", "chain").cuttable
+
+
+def test_what_is_declared_cuttable_must_be():
+    entry = algorithms.Algorithm("allreduce", "token_ring", token_ring, blocks=lambda size: 1)
+    algorithms.add(entry)
+    with pytest.raises(ScheduleError, match="wait for each other when messages are cut"):
+        check("allreduce", token_ring, 3)

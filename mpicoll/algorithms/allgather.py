@@ -5,10 +5,11 @@ the rank's block: the input, or the output where another algorithm has put it th
 """
 
 from ..collectives import ALLGATHER
-from ..schedule import INPUT, Copy, Input, Output, Part, Recv, Send, folded
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Send, folded
+from .lanes import LanesOfRanks
 from .order import circulant_steps
 
-WORDS = dict.fromkeys(("ring", "doubling", "circulant", "bruck"), {})
+WORDS = {"ring": {"neighbours": True}, "doubling": {}, "circulant": {}, "bruck": {}, "hierarchical": {}}
 
 
 def ring(rank, size, own=INPUT):
@@ -51,3 +52,13 @@ def bruck(rank, size):
         count = min(distance, size - distance)
         yield Send(rank - distance, Output(rank, count)), Recv(rank + distance, Output(rank + distance, count))
         distance *= 2
+
+
+def hierarchical(rank, size, nodes=None):
+    """Each lane gathers its blocks across nodes, then the ranks of a node exchange their lanes.
+
+    Half the rounds of the hierarchical allreduce; (N-1)/N m enter a node. Source: as there.
+    """
+    lanes = LanesOfRanks(rank, size, nodes)
+    yield from lanes.across(lanes.suited(ring, circulant))
+    yield from lanes.inside(circulant, own=OUTPUT)

@@ -4,26 +4,24 @@ m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less t
 """
 
 from ..collectives import ALLREDUCE
-from ..schedule import OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
+from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
 from . import allgather, bcast, reduce, reduce_scatter
-from .order import fold_tree, in_rank_order
-
-
-def _one(size):
-    return 1
+from .lanes import Lanes, lane_blocks
+from .order import fold_tree, in_rank_order, one_block
 
 
 WORDS = {
-    "parameter_server": {"ordered": True, "blocks": _one},
-    "reduce_bcast": {"ordered": True, "blocks": _one},
+    "parameter_server": {"ordered": True, "blocks": one_block},
+    "reduce_bcast": {"ordered": True, "blocks": one_block},
     "tree": {"ordered": True, "blocks": "segments"},
     "pipeline": {"ordered": True, "blocks": "segments"},
-    "recursive_doubling": {"ordered": True, "blocks": _one},
+    "recursive_doubling": {"ordered": True, "blocks": one_block},
     "halving_doubling": {"ordered": True, "blocks": power_of_two},
-    "ring": {},
+    "ring": {"neighbours": True},
     "circulant": {},
     "pairwise": {"ordered": True},
-    "allgather_reduce": {"ordered": True, "blocks": _one},
+    "allgather_reduce": {"ordered": True, "blocks": one_block},
+    "hierarchical": {"blocks": lane_blocks},
 }
 
 
@@ -166,3 +164,16 @@ def allgather_reduce(rank, size):
         if type(step) is tuple:
             yield tuple(op._replace(part=vector(op.part.first + i)) for op in step for i in range(op.part.count))
     yield fold_tree(map(vector, range(size)), Output(0))
+
+
+def hierarchical(rank, size, nodes=None):
+    """Reduce-scatter inside the node, allreduce in each lane across nodes, allgather inside.
+
+    Circulant inside; across nodes a ring up to 8 of them, circulant above: 2 ceil(log2 n) + 2 (N-1) or 2 ceil(log2 N)
+    rounds on N nodes of n ranks. 2 (N-1)/N m leave a node, and no algorithm lets less.
+    Source: Traeff and Hunold, full-lane collectives, CLUSTER 2020; for nodes of any sizes, see `lanes`.
+    """
+    lanes = Lanes(rank, size, nodes)
+    yield from lanes.inside(reduce_scatter.circulant, sums=OUTPUT)
+    yield from lanes.across(lanes.suited(ring, circulant), places={INPUT: OUTPUT} if lanes.ranks > 1 else {})
+    yield from lanes.inside(allgather.circulant, own=OUTPUT)

@@ -7,18 +7,17 @@ from ..schedule import INPUT, OUTPUT, Output, Recv, Send, renamed, segmented
 from . import allgather, scatter
 from .binomial import children, parent
 from .circulant import broadcast_blocks
-
-
-def _one(size):
-    return 1
+from .lanes import Lanes, lane_blocks
+from .order import one_block
 
 
 WORDS = {
-    "linear": {"blocks": _one},
-    "binomial": {"blocks": _one},
+    "linear": {"blocks": one_block},
+    "binomial": {"blocks": one_block},
     "scatter_allgather": {},
-    "pipeline": {"blocks": "segments"},
+    "pipeline": {"blocks": "segments", "neighbours": True},
     "circulant": {"blocks": "segments"},
+    "hierarchical": {"blocks": lane_blocks},
 }
 
 
@@ -65,3 +64,16 @@ def circulant(rank, size, root, blocks):
     for skip, send, receive in broadcast_blocks(relative, size, blocks):
         sends = [Send(rank + skip, Output(send))] if send >= 0 and (relative + skip) % size else []
         yield *([Recv(rank - skip, Output(receive))] if receive >= 0 and relative else []), *sends
+
+
+def hierarchical(rank, size, root, nodes=None):
+    """Scatter inside the root's node, scatter and allgather in each lane across nodes, allgather inside every node.
+
+    About 2 m leave the root's node, m / n of it by each of its n ranks. Source: as allreduce.
+    """
+    lanes = Lanes(rank, size, nodes)
+    home, local = lanes.place_of(root)
+    if lanes.node == home:
+        yield from lanes.inside(scatter.binomial, local, places={INPUT: OUTPUT, "subtree": OUTPUT})
+    yield from lanes.across(scatter_allgather, home)
+    yield from lanes.inside(allgather.circulant, own=OUTPUT)

@@ -3,6 +3,11 @@
 from ..schedule import INPUT, Reduce, power_of_two
 
 
+def one_block(size):
+    """How many blocks a vector has that is never cut."""
+    return 1
+
+
 def in_rank_order(rank, peer, mine, theirs):
     """The two operands of a reduction, the lower rank's first."""
     return (mine, theirs) if rank < peer else (theirs, mine)

@@ -5,18 +5,16 @@ A rank that is not the root has no output; its partial sums live in scratch "sum
 
 from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, power_of_two, renamed, segmented
 from . import gather, reduce_scatter
-from .order import in_rank_order
-
-
-def _one(size):
-    return 1
+from .lanes import Lanes, lane_blocks
+from .order import in_rank_order, one_block
 
 
 WORDS = {
-    "linear": {"ordered": True, "blocks": _one},
-    "binomial": {"ordered": True, "blocks": _one},
+    "linear": {"ordered": True, "blocks": one_block},
+    "binomial": {"ordered": True, "blocks": one_block},
     "reduce_scatter_gather": {},
-    "pipeline": {"blocks": "segments"},
+    "pipeline": {"blocks": "segments", "neighbours": True},
+    "hierarchical": {"blocks": lane_blocks},
 }
 
 
@@ -75,3 +73,19 @@ def pipeline(rank, size, root):
         yield Recv(rank - 1, Scratch("received", 0)), Reduce(Scratch("received", 0), Input(0), mine)
     if rank != root:
         yield Send(rank + 1, mine)
+
+
+def hierarchical(rank, size, root, nodes=None):
+    """Reduce-scatter inside every node, reduce-scatter and gather in each lane across nodes, gather in the root's node.
+
+    About 2 m enter the root's node, m / n of it to each of its n ranks. Source: as allreduce.
+    """
+    lanes = Lanes(rank, size, nodes)
+    home, local = lanes.place_of(root)
+    yield from lanes.inside(reduce_scatter.circulant, places={OUTPUT: "local"})
+    total = OUTPUT if len(lanes.members[home]) == 1 else "total" if lanes.nodes > 1 else "local"
+    if lanes.nodes > 1:
+        places = {INPUT: "local" if lanes.ranks > 1 else INPUT, OUTPUT: total}
+        yield from lanes.across(reduce_scatter_gather, home, places=places)
+    if lanes.node == home:
+        yield from lanes.inside(gather.binomial, local, places={INPUT: total})

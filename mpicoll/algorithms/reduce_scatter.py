@@ -5,14 +5,16 @@ its output instead.
 """
 
 from ..collectives import REDUCE_SCATTER
-from ..schedule import Copy, Input, Output, Recv, Reduce, Scratch, Send, folded
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Recv, Reduce, Scratch, Send, folded
+from .lanes import LanesOfRanks
 from .order import circulant_steps, fold_tree, in_rank_order
 
 WORDS = {
-    "ring": {},
+    "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},
     "pairwise": {"ordered": True},
+    "hierarchical": {},
 }
 
 
@@ -71,3 +73,13 @@ def pairwise(rank, size):
     for t in range(1, size):
         yield Send(rank + t, Input(rank + t)), Recv(rank - t, Scratch(f"from {(rank - t) % size}", rank))
     yield fold_tree([Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)], Output(rank))
+
+
+def hierarchical(rank, size, nodes=None):
+    """Inside the node each rank sums the blocks of its lane, then the lane sums them across nodes.
+
+    Half the rounds of the hierarchical allreduce; (N-1)/N m leave a node. Source: as there.
+    """
+    lanes = LanesOfRanks(rank, size, nodes)
+    yield from lanes.inside(circulant, places={OUTPUT: "local"} if lanes.nodes > 1 else {})
+    yield from lanes.across(lanes.suited(ring, circulant), places={INPUT: "local"} if lanes.ranks > 1 else {})
