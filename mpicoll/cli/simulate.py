@@ -1,0 +1,171 @@
+"""predict how long algorithms take on a network that need not exist, at any number of ranks."""
+
+import json
+import sys
+from functools import cache
+
+from .. import algorithms, collectives
+from ..costs import closed_form, least_seconds, lower_bound
+from ..errors import ArgumentError
+from ..network import Level, Network
+from ..simulate import estimate_work, predict
+from ..units import parse_bytes, parse_rate, parse_seconds
+from . import userfile
+from .bench import check_outputs, parse_sizes, plot
+
+#: Above so many rounds and transfers, which take about half a minute, a run is replaced by the formula, or refused.
+MOST_WORK = 2_000_000
+COLUMNS = (("bytes", 12), ("algorithm", 23), ("us", 13), ("busbw GB/s", 12), ("rounds", 8), ("x bound", 9), ("exact", 9))
+NOTE = """# bytes: the whole vector. us: until the last rank is done. busbw as nccl-tests defines it. rounds: of the rank that
+# has most. x bound: the time over a lower bound, the largest of what rounds, bytes and reductions take alone.
+# exact: clocks = all ranks were run; formula = too much for that: closed form, equal blocks, rounds of the longest path."""
+
+
+def add_arguments(parser):
+    """Which collective, on what network."""
+    add = parser.add_argument
+    add("collective", help="allreduce, bcast, …")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`")
+    add("--size", type=int, default=64, metavar="N", help="number of ranks (default 64)")
+    add("--bytes", default="1K,1M,64M", metavar="A:B", help="of the vector: 1K:64M, 1M, or 1K,1M,64M (default)")
+    add("--alpha", default="5us", metavar="T", help="time per message (default 5us)")
+    add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second (default 100Gb/s)")
+    add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns (default 0)")
+    add("--ranks-per-node", type=int, metavar="N", help="the ranks of a node share one port to the others")
+    add("--placement", default="block", metavar="WORD", help="block (default): nodes are filled in turn; or cyclic")
+    add("--node-alpha", metavar="T", help="time per message inside a node (default: as --alpha)")
+    add("--node-bandwidth", metavar="R", help="of a rank's port inside a node (default: as --bandwidth)")
+    add("--segment-bytes", default="256K", metavar="B", help="segments of pipelined algorithms (default 256K)")
+    userfile.add_argument(parser)
+    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
+    add("--json", metavar="FILE", help="write the results here")
+
+
+def run(arguments):
+    """Predict, print and write."""
+    check_outputs(arguments, True)
+    network = _network(arguments, arguments.size)
+    chosen = _algorithms(arguments, bool(network.levels))
+    sizes = parse_sizes(arguments.bytes, option="--bytes")
+    segment_bytes = _parsed("--segment-bytes", parse_bytes, arguments.segment_bytes)
+    if not 0 < segment_bytes < float("inf"):
+        raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes!r}")
+    print(NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
+    estimate, results = cache(estimate_work), []
+    for nbytes in sizes:
+        for algorithm in chosen:
+            segments = max(1, -(-nbytes // segment_bytes)) if algorithm.blocks == "segments" else 1
+            try:
+                prediction = _predict(algorithm, arguments, network, nbytes, segments, estimate)
+            except ArgumentError as error:
+                if arguments.algorithms != "all":
+                    raise
+                print(f"# left out: {error}", flush=True)
+                continue
+            results.append(_entry(algorithm, arguments.size, network, nbytes, segment_bytes, prediction))
+            print(_line(results[-1]), flush=True)
+    _write(arguments, network, results)
+
+
+def _parsed(option, parse, text):
+    """What the text of an option means; the error names the option."""
+    try:
+        return parse(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"{option}: {error}") from None
+
+
+def _algorithms(arguments, nodes):
+    """The algorithms asked for, then those of the user's file. `all` means those made for nodes only where there are any."""
+    own = userfile.load(arguments.file) if arguments.file else []
+    collectives.find(arguments.collective)
+    if arguments.algorithms == "all":
+        return [each for each in algorithms.registered(arguments.collective) if nodes or not each.node_aware]
+    words = [word.strip() for word in arguments.algorithms.split(",")]
+    if algorithms.NATIVE in words:
+        raise ArgumentError("native is MPI's own call: it has no schedule to simulate")
+    words += [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
+    return [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
+
+
+def _network(arguments, size):
+    """The `Network` that the options describe, for this many ranks."""
+    if size < 2:
+        raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
+    alpha = _parsed("--alpha", parse_seconds, arguments.alpha)
+    bandwidth = _parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
+    gamma = _parsed("--gamma", parse_seconds, arguments.gamma)
+    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size))
+
+
+def _nodes(arguments, size):
+    """The level of the nodes, if there are any."""
+    each = arguments.ranks_per_node
+    if arguments.placement not in ("block", "cyclic"):
+        raise ArgumentError(f"--placement: expected block or cyclic, got {arguments.placement!r}")
+    if each is None:
+        if arguments.node_alpha or arguments.node_bandwidth or arguments.placement != "block":
+            raise ArgumentError("--node-alpha, --node-bandwidth and --placement need --ranks-per-node")
+        return ()
+    if each < 1:
+        raise ArgumentError(f"--ranks-per-node: expected 1 or more, got {each}")
+    alpha = _parsed("--node-alpha", parse_seconds, arguments.node_alpha or arguments.alpha)
+    bandwidth = _parsed("--node-bandwidth", parse_rate, arguments.node_bandwidth or arguments.bandwidth) / 8
+    count = -(-size // each)
+    group = each if arguments.placement == "block" else [rank % count for rank in range(size)]
+    return (Level(group, alpha, bandwidth, shared_port=True),)
+
+
+def _predict(algorithm, arguments, network, nbytes, segments, estimate):
+    """(seconds, rounds, how it was found); ArgumentError where there is too much to run and no formula."""
+    size = arguments.size
+    about = estimate(algorithm, size, segments=segments, nodes=network.nodes(size))
+    if about <= MOST_WORK:
+        found = predict(algorithm, size, nbytes, network, segments=segments, nodes=network.nodes(size))
+        return found.seconds, found.rounds, "clocks"
+    cost = None if network.levels else closed_form(algorithm.collective, algorithm.name, size, segments)
+    if cost is None:
+        limit = f"{algorithm.name} at {size} ranks has about {about} rounds and transfers; at most {MOST_WORK} are run"
+        advice = f"choose --size {_smaller(algorithm, arguments, segments)} or less"
+        raise ArgumentError(f"{limit}: {advice}{', or longer segments' if segments > 1 else ''}")
+    return cost.seconds(nbytes, network.alpha, network.bandwidth, network.gamma), cost.rounds, "formula"
+
+
+def _smaller(algorithm, arguments, segments):
+    """A size at which it can be run."""
+    size = arguments.size
+    while size > 2:
+        size //= 2
+        nodes = _network(arguments, size).nodes(size)
+        if estimate_work(algorithm, size, segments=segments, nodes=nodes) <= MOST_WORK:
+            break
+    return size
+
+
+def _entry(algorithm, size, network, nbytes, segment_bytes, prediction):
+    seconds, rounds, how = prediction
+    bound = least_seconds(algorithm.collective, size, nbytes, network)
+    algbw = nbytes / seconds / 1e9 if seconds else float("inf")
+    return {
+        "collective": algorithm.collective, "algorithm": algorithm.name, "size": size,
+        "segment_bytes": segment_bytes if algorithm.blocks == "segments" else None, "bytes": nbytes,
+        "us": seconds * 1e6, "algbw": algbw, "busbw": algbw * lower_bound(algorithm.collective, size).sent,
+        "rounds": rounds, "x_bound": seconds / bound if bound else None, "exact": how,
+    }  # fmt: skip
+
+
+def _line(row):
+    ratio = "-" if row["x_bound"] is None else f"{row['x_bound']:.2f}"
+    cells = (row["bytes"], row["algorithm"], f"{row['us']:.2f}", f"{row['busbw']:.3f}", row["rounds"], ratio, row["exact"])
+    return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
+
+
+def _write(arguments, network, results):
+    if arguments.json:
+        facts = {"size": arguments.size, **network._asdict(), "levels": [level._asdict() for level in network.levels],
+                 "command": " ".join(["mpicoll", *sys.argv[1:]])}
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "network": facts, "results": results}, file, indent=1)
+    if arguments.plot and results:
+        where = f" in nodes of {arguments.ranks_per_node}" if network.levels else ""
+        plot(arguments.plot, results, f"{arguments.size} ranks{where}, {arguments.alpha}, {arguments.bandwidth} (simulated)")

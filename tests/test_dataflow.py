@@ -1,0 +1,190 @@
+"""Pieces that flow through the rounds: every rank's order of starts, waits and sums, run on real memory without MPI.
+
+The network is as unkind as MPI allows: a send completes only when it is received, a transfer happens at any moment
+between the later start and the wait, memory that is being received into holds garbage, and whoever can go on is drawn by
+lot. A wrong hazard shows as a wrong sum, a circular wait as a standstill.
+"""
+
+import random
+from collections import defaultdict, deque
+from functools import cache
+
+import numpy as np
+import pytest
+
+from mpicoll import algorithms, dataflow
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.dataflow import Task, by_pieces, by_rounds
+from mpicoll.execute import Memory, Vector, tasks_of
+from mpicoll.schedule import OUTPUT, Recv, Send, bounds
+
+EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
+ITEM = 8
+GARBAGE = -(2**40)
+
+
+class Rank:
+    """One rank: its memory, and its steps as a queue of small actions."""
+
+    def __init__(self, algorithm, rank, size, root, nodes, count, piece, ahead, in_place, order=by_pieces):
+        collective = COLLECTIVES[algorithm.collective]
+        blocks = algorithm.vector_blocks(size, 5, nodes)
+        self.edges = bounds(count, blocks)
+        before, after = (part(rank, size, blocks, root) for part in (collective.before, collective.after))
+        vectors, source = {}, np.arange(count) * 100 + (rank + 1 if collective.reduces else 0)
+        if before is not None:
+            vectors[before.place] = self.vector(source, before)
+        if after is not None and after.place not in vectors:
+            same = in_place and before is not None and collective.shares_memory
+            whole = source if same else np.full(count, GARBAGE)
+            vectors[after.place] = self.vector(whole, after)
+        program = [step for step in collective.program(algorithm.placed(nodes), rank, size, root, blocks) if step]
+        memory = Memory(program, self.edges, vectors, np.dtype(np.int64), lambda n: np.full(n, 255, np.uint8), piece * ITEM)
+        self.arena = memory.arena
+        rounds = [list(tasks_of(step, memory, lambda a, b, out: np.add(a, b, out=out), np)) for step in program]
+        self.steps = list(order(rounds, ahead) if order is by_pieces else order(rounds))
+        self.tasks = [task for tasks in rounds for task in tasks]
+        self.queue = deque(self.actions())
+        self.result = vectors[OUTPUT].array if after is not None else None
+        self.expected = self.correct(collective, after, size) if after is not None else None
+
+    def vector(self, whole, part):
+        low, high = self.edges[part.first], self.edges[part.first + part.count]
+        return Vector(whole[low:high], low)
+
+    def correct(self, collective, after, size):
+        low, high = self.edges[after.first], self.edges[after.first + after.count]
+        index = np.arange(low, high) * 100
+        return index * size + size * (size + 1) // 2 if collective.reduces else index
+
+    def actions(self):
+        for step in self.steps:
+            yield from (("start", task) for task in step.starts)
+            yield from (("wait", task) for task in step.waits)
+            yield from (("local", task) for task in step.local)
+
+
+def play(ranks, seed):
+    """Run all ranks to the end, in an order drawn by lot."""
+    lot = random.Random(seed)
+    wires, done = defaultdict(lambda: (deque(), deque())), set()
+
+    def step(number):
+        action, task = ranks[number].queue[0]
+        if action == "start":
+            pair = (number, task.peer) if task.kind is Send else (task.peer, number)
+            wires[pair][task.kind is Recv].append(task)
+            if task.kind is Recv:
+                task.work[:] = GARBAGE
+        elif action == "wait" and id(task) not in done:
+            return False
+        elif action == "local":
+            function, arguments = task.work
+            function(*arguments)
+        ranks[number].queue.popleft()
+        return True
+
+    def transfer(pair):
+        sends, receives = wires[pair]
+        if not (sends and receives):
+            return False
+        send, receive = sends.popleft(), receives.popleft()
+        assert send.work.size == receive.work.size, f"{pair}: a piece of {send.work.size} meets one of {receive.work.size}"
+        receive.work[:] = send.work
+        done.update((id(send), id(receive)))
+        return True
+
+    while any(rank.queue for rank in ranks):
+        moves = [(step, number) for number, rank in enumerate(ranks) if rank.queue] + [(transfer, pair) for pair in wires]
+        lot.shuffle(moves)
+        assert any(move(of) for move, of in moves), f"standstill: {[rank.queue[0] for rank in ranks if rank.queue]}"
+    assert not any(queue for pair in wires.values() for queue in pair), "messages left over"
+
+
+@cache
+def placements(size):
+    return None, tuple(rank % 2 for rank in range(size)), tuple(rank.bit_length() for rank in range(size))
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda algorithm: f"{algorithm.collective}-{algorithm.name}")
+def test_every_algorithm_in_pieces_on_an_unkind_network(algorithm):
+    lot = random.Random(f"{algorithm.collective}-{algorithm.name}")
+    rooted = COLLECTIVES[algorithm.collective].rooted
+    for size in (2, 3, 5, 8):
+        for nodes in placements(size) if algorithm.node_aware or algorithm.neighbours else (None,):
+            root, count, piece, ahead = lot.randrange(size) if rooted else 0, lot.choice((size - 1, 61, 97)), \
+                lot.choice((1, 3, 8)), lot.choice((0, 1, 2, 4))
+            ranks = [Rank(algorithm, rank, size, root, nodes, count, piece, ahead, lot.random() < 0.5) for rank in range(size)]
+            play(ranks, seed=lot.random())
+            for number, rank in enumerate(ranks):
+                assert rank.result is None or np.array_equal(rank.result, rank.expected), (size, root, piece, ahead, number)
+
+
+@pytest.mark.parametrize("name", ("ring", "circulant", "recursive_doubling"))
+def test_pieces_overlap_and_requests_stay_few(name):
+    """The point of it: a round's first piece is sent before its predecessor's last has come, within a window."""
+    algorithm, ahead = algorithms.find("allreduce", name), 4
+    ranks = [Rank(algorithm, rank, 5, 0, None, 1000, 10, ahead, True) for rank in range(5)]
+    overtaken = False
+    for rank in ranks:
+        alive, most, received = set(), 0, set()
+        for action, task in rank.actions():
+            if action == "start":
+                overtaken |= task.kind is Send and any(other.kind is Recv and id(other) not in received
+                                                       for other in alive_tasks(rank, alive))
+                alive.add(id(task))
+            elif action == "wait":
+                alive.discard(id(task))
+                received.add(id(task))
+            most = max(most, len(alive))
+        assert not alive
+        assert most <= 2 * (2 * ahead + 1) + 2
+    assert overtaken
+
+
+def alive_tasks(rank, alive):
+    return [task for task in rank.tasks if id(task) in alive]
+
+
+@pytest.mark.parametrize(
+    "mutation, name",
+    (("receives too early", "ring"), ("sends too early", "ring"), ("sends awaited too late", "recursive_doubling")),
+)
+def test_the_unkind_network_finds_a_broken_order(mutation, name):
+    """What the tests above would miss, they would miss here: the same run with one rule of the order broken."""
+    caught = 0
+    for seed in range(12):
+        ranks = [Rank(algorithms.find("allreduce", name), rank, 4, 0, None, 60, 4, 2, True) for rank in range(4)]
+        spoil(ranks[0], mutation)
+        try:
+            play(ranks, seed)
+            caught += any(not np.array_equal(rank.result, rank.expected) for rank in ranks)
+        except AssertionError:
+            caught += 1
+    assert caught
+
+
+def spoil(rank, mutation):
+    """Move all starts of a kind to the front, or all waits for sends to the end."""
+    actions = list(rank.queue)
+    kind, action = {"receives too early": (Recv, "start"), "sends too early": (Send, "start"),
+                    "sends awaited too late": (Send, "wait")}[mutation]  # fmt: skip
+    moved = [one[0] == action and one[1].kind is kind for one in actions]
+    chosen, others = ([one for one, which in zip(actions, moved) if which is wanted] for wanted in (True, False))
+    rank.queue = deque(others + chosen if action == "wait" else chosen + others)
+
+
+def test_round_by_round_is_one_step_per_round():
+    task = Task(Send, 1, ((0, 8),), (), None)
+    local = Task(None, None, ((8, 16),), ((0, 8),), None)
+    (step,) = by_rounds([[task, local]])
+    assert step == dataflow.Step(0, [task], [task], [local])
+    (piece,) = by_pieces([[task, local]], 4)
+    assert piece == step  # the sum overwrites what is sent: the send is awaited first
+
+
+def test_input_is_never_in_the_way():
+    """A ring's sends of the caller's input start as early as the window allows."""
+    rank = Rank(algorithms.find("reduce_scatter", "ring"), 0, 4, 0, None, 64, 4, 4, False)
+    first = [task.kind for task in rank.steps[0].starts]
+    assert first.count(Send) == 4 and first.count(Recv) >= 4
