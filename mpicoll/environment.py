@@ -11,6 +11,8 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
+from .topology import library
+
 #: how MPICH's MPIX_GPU_query_support numbers CUDA
 _MPICH_CUDA = 0
 
@@ -45,12 +47,6 @@ def nodes(comm):
     finally:
         node.Free()
     return [entry for entry in comm.allgather(mine) if entry]
-
-
-def library():
-    """Name and version of the MPI library, in one line."""
-    words = MPI.Get_library_version().strip("\x00 \n").splitlines()[0].split(",")[0].split()
-    return " ".join(words).replace("Version: ", "").replace("Version:", "")
 
 
 def machine():

@@ -1,23 +1,19 @@
 """What a call would do, for a person: `Communicator.explain`."""
 
+from functools import partial
 from typing import NamedTuple
 
-from . import select
+from . import probe, select
 from .algorithms import NATIVE
+from .costs import lower_bound
 from .schedule import MAX_MESSAGE_BYTES, Recv, Send, pieces
-
-#: the least bytes per vector byte that some rank must send, as a function of the number of ranks
-_LEAST = {
-    "allreduce": lambda p: 2 * (p - 1) / p, "reduce_scatter": lambda p: (p - 1) / p, "allgather": lambda p: (p - 1) / p,
-    "bcast": lambda p: 1 if p > 1 else 0, "reduce": lambda p: 1 if p > 1 else 0,
-    "scatter": lambda p: (p - 1) / p, "gather": lambda p: 1 / p if p > 1 else 0,
-}  # fmt: skip
 
 
 class Explanation(NamedTuple):
     """What one rank does in a call. nbytes, rounds, messages and bytes_sent are None where this rank cannot know them.
 
-    lower_bound: bytes that the busiest sender cannot do without. predicted_seconds: None until the machine was measured.
+    lower_bound: bytes that the busiest sender cannot do without. predicted_seconds: None where nothing was measured.
+    segment_bytes: messages are cut into pieces of at most so many bytes; None: not cut.
     """
 
     collective: str
@@ -29,28 +25,41 @@ class Explanation(NamedTuple):
     bytes_sent: int | None
     lower_bound: float | None
     predicted_seconds: float | None
+    segment_bytes: int | None
     reason: str
 
     def __str__(self):
-        lines = [f"{self.collective} of {self.nbytes} bytes on {self.size} ranks: {self.algorithm} ({self.reason})"]
+        choice = select.Choice(self.algorithm, self.segment_bytes, self.reason)
+        lines = [f"{self.collective} of {self.nbytes} bytes on {self.size} ranks: {choice}"]
         if self.rounds is not None:
             lines.append(f"this rank takes part in {self.rounds} rounds and sends {self.messages} messages, "
                          f"{self.bytes_sent} bytes")  # fmt: skip
         if self.lower_bound is not None:
             lines.append(f"lower bound: {self.lower_bound:.0f} bytes sent by the busiest rank")
+        if self.predicted_seconds is not None:
+            lines.append(f"predicted: {self.predicted_seconds * 1e3:.3f} ms")
         return "\n".join(lines)
 
 
 def explain(call, algorithm, segment_bytes):
     """The `Explanation` of a `Call`; nothing is sent."""
-    name, reason = select.choose(call.request, algorithm)
+    name, segment_bytes, reason = select.choose(call.request, algorithm, segment_bytes, partial(probe.known, call.comm))
     rounds = messages = nbytes = None
     if name != NATIVE and call.counts_known:
         steps, edges = call.steps(name, segment_bytes)
-        limit = MAX_MESSAGE_BYTES // call.dtype.itemsize
+        pieces_of = call.pieces(name, segment_bytes) or MAX_MESSAGE_BYTES
+        limit = max(1, min(pieces_of, MAX_MESSAGE_BYTES) // call.dtype.itemsize)
         sends = [list(pieces(op.part, edges, limit)) for step in steps for op in step if type(op) is Send]
         rounds = sum(any(type(op) in (Send, Recv) for op in step) for step in steps)
         messages = sum(map(len, sends))
         nbytes = call.dtype.itemsize * sum(end - start for cut in sends for start, end in cut)
-    least = None if call.nbytes is None else call.nbytes * _LEAST[call.collective.name](call.size)
-    return Explanation(call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, None, reason)
+    seconds = probe.predicted(call.comm, call.collective.name, name, call.nbytes, segment_bytes)
+    call.release()
+    least = None if call.nbytes is None else call.nbytes * _least(call.collective.name, call.size)
+    return Explanation(call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, seconds,
+                       segment_bytes, reason)  # fmt: skip
+
+
+def _least(collective, size):
+    """The least bytes per byte of the vector that the busiest sender sends; in a gather the root only receives."""
+    return min(1, size - 1) / size if collective == "gather" else lower_bound(collective, size).sent

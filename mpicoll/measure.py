@@ -1,11 +1,13 @@
 """Measuring: candidates alternate in one run, so that whatever disturbs the machine disturbs all of them alike."""
 
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from . import algorithms, select
 from .workload import Workload
 
 
@@ -51,8 +53,12 @@ def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, lea
     Each candidate runs twice: the first time binds plans and touches memory, the second is measured.
     """
     trial = alternate(comm, candidates, 2, before, after, calls)
-    once = sum(times[1] for times in trial.values()) * calls
-    return int(min(max(seconds / max(once, 1e-9), least), most))
+    return how_often({name: times[1] * calls for name, times in trial.items()}, seconds, least, most)
+
+
+def how_often(once, seconds, least=5, most=1000):
+    """How many repetitions of all candidates fill `seconds`. once: what one of each takes."""
+    return int(min(max(seconds / max(sum(once.values()), 1e-9), least), most))
 
 
 def statistics(times):
@@ -62,41 +68,81 @@ def statistics(times):
     return {name: round(float(value), 3) for name, value in figures.items()}
 
 
-def compare(comm, collective, words, nbytes, dtype, segment_bytes=None, seconds=1.0, repeats=None, **options):
-    """One entry of `bench --json` for each algorithm word at one size, all checked. Collective over a `Communicator`.
+#: a repetition makes several calls until it takes so many seconds, but not more than this number
+SHORT, MOST_CALLS = 2e-3, 20
 
-    seconds: for all words together, unless `repeats` is given. options: of `Workload`. In the first and the last
-    repetition of each word every element is checked, on buffers that were wrong before.
+
+class Candidate(NamedTuple):
+    """What is measured: an algorithm's word, the pieces its messages are cut into, or a peer made by a function.
+
+    make(case): for what is no algorithm of ours; returns the function to call on the arguments of a `Workload`, or None
+    where the peer cannot serve it. around: makes a context that each call runs in, which is not measured. always: it is
+    measured as often as the fastest however slow it is.
+    """
+
+    word: str
+    segment_bytes: int | None = None
+    make: Callable | None = None
+    around: Callable = nullcontext
+    always: bool = False
+
+
+def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=None, hopeless=None, least=5, **options):
+    """One entry of `bench --json` for each candidate at one size, all checked. Collective over a `Communicator`.
+
+    seconds: for all candidates together, but `least` repetitions, unless `repeats` is given. hopeless: measure no more
+    than twice what is then so many times slower than the fastest. options: of `Workload`. Before and after the measured
+    calls one of each candidate is checked, every element, on buffers that were wrong before.
     """
     own = comm.Dup()  # freed with the plans and the scratch of this size
     case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
-    candidates = {word: case.call(word, segment_bytes) for word in words}
-    wrong, checked = np.zeros(len(words), np.int64), {0}
+    calls = {one: one.make(case) if one.make else case.call(one.word, one.segment_bytes) for one in candidates}
+    calls = {one: call for one, call in calls.items() if call}
+    wrong, stack = dict.fromkeys(calls, 0), ExitStack()
 
-    def before(name, repetition):
-        case.prepare(poison=repetition in checked)
+    def before(one, repetition):
+        case.prepare(poison=repetition == 0)
+        stack.enter_context(one.around())
 
-    def after(name, repetition):
-        if repetition in checked:
-            wrong[words.index(name)] += case.wrong()
+    def after(one, repetition):
+        stack.close()
 
-    repeats = repeats or repeats_for(own, candidates, seconds, before, after)
-    checked.add(repeats - 1)
-    times = alternate(own, candidates, repeats, before, after)
-    _collect(own, wrong, MPI.SUM)
+    def checking(one, repetition):
+        stack.close()
+        wrong[one] += case.wrong() if repetition == 0 else 0
+
+    times = alternate(own, calls, 3, before, checking)
+    times = {one: trial[1:] for one, trial in times.items()}  # the first call binds plans and touches memory
+    once = {one: trial.min() for one, trial in times.items()}
+    best = min(once.values())
+    rest = {one: call for one, call in calls.items() if not hopeless or one.always or once[one] <= hopeless * best}
+    several = max(1, min(MOST_CALLS, int(SHORT / best)))  # of the same: a lone short call finds the caches cold
+    repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
+    with np.errstate(all="ignore"):  # several calls in place are sums of sums
+        times |= alternate(own, rest, repeats, before, after, several)
+    alternate(own, rest, 1, before, checking)
+    counts = np.array(list(wrong.values()))
+    _collect(own, counts, MPI.SUM)
+    entries = [_entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)]
     own.Free()
-    return [_entry(case, word, segment_bytes, times[word], int(count)) for word, count in zip(words, wrong)]
+    return entries
 
 
-def _entry(case, word, segment_bytes, times, wrong):
-    scheduled = [each for each in algorithms.registered(case.collective.name) if each.name == word]
-    pipelined = bool(scheduled) and scheduled[0].blocks == "segments"
+def _entry(case, candidate, times, wrong, in_race):
     result = statistics(times)
     algbw, busbw = case.rates(result["median_us"] / 1e6)
     return {
-        "collective": case.collective.name, "algorithm": word,
-        "segment_bytes": (segment_bytes or select.SEGMENT_BYTES) if pipelined else None,
+        "collective": case.collective.name, "algorithm": candidate.word, **_served(case, candidate),
         "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
         "op": case.op if case.collective.reduces else None, **result,
         "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
+        **({} if in_race else {"hopeless": True}),
     }  # fmt: skip
+
+
+def _served(case, candidate):
+    """The pieces that messages were cut into, and for `auto` what it chose."""
+    if candidate.make or candidate.word == "native":
+        return {"segment_bytes": None}
+    said = case.explain(candidate.word, candidate.segment_bytes)
+    return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.word == "auto" else {})}

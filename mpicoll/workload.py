@@ -5,14 +5,10 @@ from mpi4py import MPI
 
 from . import collectives
 from .buffers import HALF, PREDEFINED
-from .call import native_method
+from .costs import lower_bound
 from .errors import ArgumentError
+from .work import native_method
 
-#: bytes over the network per byte of the vector, as nccl-tests defines its bus bandwidth
-BUS = {
-    "allreduce": lambda p: 2 * (p - 1) / p, "reduce_scatter": lambda p: (p - 1) / p, "allgather": lambda p: (p - 1) / p,
-    "scatter": lambda p: (p - 1) / p, "gather": lambda p: (p - 1) / p, "bcast": lambda p: 1, "reduce": lambda p: 1,
-}  # fmt: skip
 METHODS = {"reduce_scatter": "Reduce_scatter_block"}
 #: data repeats after this many elements; a prime, so that no block that went astray looks like the right one
 _PERIOD = 1021
@@ -158,10 +154,16 @@ class Workload:
 
         return on_device
 
+    def explain(self, algorithm, segment_bytes=None):
+        """What `Communicator.explain` says of the call."""
+        buffers = self.arguments[: 1 if self.collective is collectives.BCAST else 2]
+        return self.comm.explain(self.collective.name, *buffers, op=operation(self.op)[0], root=self.root,
+                                 algorithm=None if algorithm == "auto" else algorithm, segment_bytes=segment_bytes)  # fmt: skip
+
     def rates(self, seconds):
-        """(algbw, busbw) in GB/s."""
+        """(algbw, busbw) in GB/s, as nccl-tests defines them."""
         algbw = self.nbytes / seconds / 1e9
-        return algbw, algbw * BUS[self.collective.name](self.size)
+        return algbw, algbw * lower_bound(self.collective.name, self.size).sent
 
 
 def _bytes(array):

@@ -6,7 +6,7 @@ from cases import METHODS, PRIME, RANK, SIZE, Case, expected, outside_of_mpi, sa
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers, communicator, select
+from mpicoll import buffers, select
 
 pytestmark = pytest.mark.mpi
 
@@ -17,7 +17,6 @@ def forced(monkeypatch):
 
     def force(text):
         monkeypatch.setenv("MPICOLL_ALGORITHM", text)
-        monkeypatch.setattr(communicator, "_SMALL", 0)
         select.environment.cache_clear()
 
     yield force
@@ -106,10 +105,11 @@ def test_bad_gpu_mode(monkeypatch):
 
 
 def test_default(comm):
-    small, large = comm.explain("allreduce", np.zeros(8)), comm.explain("allreduce", np.zeros(1 << 16))
+    small, large = comm.explain("allreduce", np.zeros(8)), comm.explain("allreduce", np.zeros(1 << 23))
     assert small.algorithm == "native" and small.messages is None
-    assert large.algorithm == ("native" if SIZE == 1 else select.LARGE["allreduce"])
-    assert large.lower_bound == 2 * (SIZE - 1) / SIZE * (8 << 16)
+    assert large.algorithm == ("native" if SIZE == 1 else "circulant")
+    assert "default table" in large.reason or SIZE == 1
+    assert large.lower_bound == 2 * (SIZE - 1) / SIZE * (8 << 23)
     same(Case("Allreduce", 1 << 14).call(comm), expected("Allreduce", 1 << 14))
 
 

@@ -1,0 +1,84 @@
+"""measure the candidates on this machine and write the tuning table that selection reads (run under mpiexec)."""
+
+from pathlib import Path
+
+from ..errors import ArgumentError
+from ..units import format_bytes
+from .bench import parse_sizes
+
+
+def add_arguments(parser):
+    """What is measured, how long, and where it goes."""
+    add = parser.add_argument
+    add("--output", required=True, metavar="FILE", help="the table; what it says of other ranks, nodes and MPIs is kept")
+    add("--collectives", default="allreduce,reduce_scatter,allgather,bcast", metavar="A,B", help="default: %(default)s")
+    add("--sizes", default="1K:16M", metavar="A:B", help="bytes of the vector: 1K:16M (default), 1M, or 4K,1M")
+    add("--factor", type=int, default=4, metavar="N", help="from each size of a range to the next (default 4)")
+    add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="pieces to try (default 16K,60000,256K,1M)")
+    add("--dtype", default="float32", help="element type (default float32)")
+    add("--min-time", type=float, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
+
+
+def run(arguments):
+    """Measure, print what wins, and write."""
+    from mpi4py import MPI
+
+    from ..launch import check_launch, install_abort_hook
+
+    install_abort_hook()
+    check_launch()
+    from .. import collectives, table, tune
+    from ..communicator import Communicator
+    from ..environment import environment
+    from ..workload import element_type
+
+    comm = Communicator(MPI.COMM_WORLD)
+    root, output = comm.Get_rank() == 0, Path(arguments.output)
+    names = [collectives.find(name.strip()).name for name in arguments.collectives.split(",")]
+    sizes, segments = parse_sizes(arguments.sizes, arguments.factor), parse_sizes(arguments.segments, option="--segments")
+    dtype, facts = element_type(arguments.dtype), environment(comm)
+    if arguments.min_time <= 0:
+        raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
+    if root:
+        _check_table(output)
+    tick = _progress(len(names) * len(sizes), root)
+    entries, link = tune.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick)
+    if root:
+        table.write(output, facts, entries, link)
+        print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
+
+
+def _check_table(output):
+    """What cannot be extended or written is an error before the measurement."""
+    from .. import table
+
+    if output.exists() and output.stat().st_size:
+        try:
+            table.parse(output.read_text(encoding="utf-8"), str(output))
+        except (ArgumentError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"--output {output} is there and is no tuning table: {error}; name another file") from None
+    elif not output.parent.is_dir():
+        raise ArgumentError(f"--output: there is no directory {output.parent}")
+
+
+def _progress(total, shown):
+    """A function that says what a measured size has shown, and how many are left."""
+    done = []
+
+    def tick(rows):
+        done.append(rows)
+        best, native = min(rows, key=lambda row: row["median_us"]), rows[0]
+        pieces = f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
+        if shown:
+            print(f"[{len(done)}/{total}] {best['collective']} {format_bytes(best['bytes'])}: {best['algorithm']}{pieces} "
+                  f"{best['median_us']:.0f} us, native {native['median_us']:.0f} us, of {len(rows)} candidates", flush=True)
+
+    return tick
+
+
+def _summary(entries):
+    for entry in entries:
+        yield f"{entry['collective']} on {entry['ranks']} ranks, {entry['nodes']} nodes, {entry['mpi']}, {entry['transport']}:"
+        for rule in entry["rules"]:
+            pieces = f" in pieces of {format_bytes(rule['segment_bytes'])} bytes" if "segment_bytes" in rule else ""
+            yield f"  from {rule['from']:>4}: {rule['algorithm']}{pieces}"

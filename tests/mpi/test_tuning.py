@@ -1,0 +1,269 @@
+"""Tables, the probe, nodes, and ranks that must agree: on any number of ranks."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from cases import RANK, SIZE, WORLD
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import communicator, probe, select, settings, table, topology, tune
+from mpicoll.cli import main as command_line
+from mpicoll.execute import Wire
+from mpicoll.measure import Candidate, compare
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def configured(monkeypatch, tmp_path):
+    """A function that sets a variable for this process as if it had been started so, and gives a fresh communicator."""
+    handles = []
+
+    def forget():
+        for cached in (table.user, table.problem, select.environment, communicator._warn_once):
+            cached.cache_clear()
+
+    def configure(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+        forget()
+        handles.append(MPI.Intracomm(WORLD).Create_group(WORLD.Get_group()))  # has no wire: the ranks look at each other
+        return mpicoll.Communicator(handles[-1])
+
+    yield configure
+    for handle in handles:
+        handle.Free()
+    monkeypatch.undo()
+    forget()
+
+
+def shared(tmp_path, text):
+    """A file with this text that all ranks can read."""
+    path = WORLD.bcast(tmp_path / "table.json")
+    if RANK == 0:
+        path.write_text(text, encoding="utf-8")
+    WORLD.Barrier()
+    return path
+
+
+def written(rules, mpi=None, **more):
+    """The text of a table with one entry for allreduce here."""
+    here = {"mpi": mpi or topology.library(), "transport": "shared memory", "ranks": SIZE, "nodes": 1}
+    return json.dumps({"schema": 1, "entries": [{**here, "collective": "allreduce", "rules": rules, **more}]})
+
+
+def test_a_table_decides(configured, tmp_path):
+    rules = [{"from": "0", "algorithm": "native"}, {"from": "1K", "algorithm": "pairwise"},
+             {"from": "4K", "algorithm": "ring", "segment_bytes": "1K"}]  # fmt: skip
+    comm = configured(MPICOLL_TUNING_FILE=shared(tmp_path, written(rules)))
+    said = [comm.explain("allreduce", np.zeros(nbytes // 8)) for nbytes in (512, 1024, 2048, 1 << 20)]
+    if SIZE > 1:
+        assert [(one.algorithm, one.segment_bytes) for one in said] == [
+            ("native", None), ("pairwise", None), ("pairwise", None), ("ring", 1024)]  # fmt: skip
+        assert "table.json, from 4K bytes" in said[-1].reason
+    data = np.full(1 << 17, RANK + 1.0)
+    comm.Allreduce(MPI.IN_PLACE, data)
+    assert (data == SIZE * (SIZE + 1) / 2).all() and (comm.sent[0] > 0) == (SIZE > 1)
+
+
+def test_the_environment_is_stronger_and_what_cannot_serve_is_passed_over(configured, tmp_path):
+    path = shared(tmp_path, written([{"from": "0", "algorithm": "ring"}]))
+    comm = configured(MPICOLL_TUNING_FILE=path, MPICOLL_ALGORITHM="allreduce:1M-inf:circulant")
+    assert comm.explain("allreduce", np.zeros(1 << 17)).algorithm == "circulant"
+    op = MPI.Op.Create(lambda a, b, _: None, False)
+    said = comm.explain("allreduce", np.zeros(64), op=op)
+    assert said.algorithm == "native" and (SIZE == 1 or "cannot serve it" in said.reason)
+    op.Free()
+
+
+BAD = {
+    "not json": "it is not JSON",
+    '{"schema": 7}': "its schema is 7",
+    "[]": "its schema is None",
+    '{"schema": 1, "entries": [{}]}': "lacks or misuses a field",
+    "other": "it is for Another MPI",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_table_that_cannot_be_used_is_one_warning_on_rank_0(configured, tmp_path, text):
+    content = written([{"from": "0", "algorithm": "ring"}], mpi="Another MPI 1.0") if text == "other" else text
+    path = shared(tmp_path, content)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        comm = configured(MPICOLL_TUNING_FILE=path)
+        mpicoll.Communicator(comm)
+    messages = [str(one.message) for one in caught if "MPICOLL_TUNING_FILE" in str(one.message)]
+    assert len(messages) == (RANK == 0)
+    assert not messages or (BAD[text] in messages[0] and str(path) in messages[0])
+    assert comm.explain("allreduce", np.zeros(8)).algorithm == "native"
+
+
+def test_a_table_that_is_not_there(configured, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        configured(MPICOLL_TUNING_FILE=WORLD.bcast(tmp_path / "missing.json"))
+    assert len([one for one in caught if "No such file" in str(one.message)]) == (RANK == 0)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", [settings.ALGORITHM, settings.TUNING_FILE, settings.PROBE])
+def test_ranks_that_disagree_are_told_so_on_all_ranks(configured, tmp_path, name):
+    path = shared(tmp_path, written([{"from": "0", "algorithm": "ring"}]))
+    values = {settings.ALGORITHM: ("allreduce:ring", "allreduce:circulant"), settings.PROBE: ("0", "1"),
+              settings.TUNING_FILE: (path.with_name("missing"), path)}[name]  # fmt: skip
+    with pytest.raises(mpicoll.ArgumentError, match=f"ranks disagree about {name}: rank.*; rank {SIZE - 1}: "):
+        configured(**{name: values[RANK == SIZE - 1]})
+
+
+def test_bad_switch(configured):
+    with pytest.raises(mpicoll.ArgumentError, match="MPICOLL_VERBOSE=perhaps: expected 0 or 1"):
+        configured(MPICOLL_VERBOSE="perhaps")
+
+
+def test_verbose_says_once_what_ran_and_why(configured, capfd):
+    comm, data = configured(MPICOLL_VERBOSE="1"), np.ones(1 << 17)
+    for _ in range(3):
+        comm.Allreduce(MPI.IN_PLACE, data)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: Allreduce of 1048576 bytes")]
+    assert len(lines) == (RANK == 0)
+
+
+# ---- the probe
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(configured):
+    comm = configured(MPICOLL_PROBE="1")
+    wire = Wire.of(comm)
+    wire.topology = wire.topology._replace(nodes=tuple(range(SIZE)), network="a network nobody knows")
+    assert comm.explain("allreduce", np.zeros(1 << 15)).predicted_seconds is None  # asking measures nothing
+    assert not wire.measured
+    data = np.full(1 << 15, RANK + 1.0)
+    comm.Allreduce(MPI.IN_PLACE, data)
+    assert (data == SIZE * (SIZE + 1) / 2).all()
+    found = wire.measured["allreduce"]
+    assert WORLD.allgather(found) == [found] * SIZE and found.points[0][0] == probe.SIZES[0]
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 16))
+    assert wire.measured["allreduce"] is found and Wire.of(comm.Dup()).measured is wire.measured
+    said = comm.explain("allreduce", np.zeros(1 << 15), algorithm="ring")
+    assert said.predicted_seconds > 0 and "predicted" in str(said)
+    assert "probed at 64K" in comm.explain("allreduce", np.zeros(1 << 15)).reason
+
+
+@pytest.mark.mpi(min_size=2)
+def test_no_probe_where_it_is_off(configured):
+    comm = configured(MPICOLL_PROBE="0")
+    wire = Wire.of(comm)
+    wire.topology = wire.topology._replace(nodes=tuple(range(SIZE)), network="a network nobody knows")
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 15))
+    assert not wire.measured and comm.sent == (0, 0)
+
+
+def test_a_probe_takes_what_is_clearly_faster():
+    found = probe.Probe("ring", 1000, ((1 << 16, 1e-3, 1e-3), (1 << 20, 16e-3, 8e-3)))
+    assert found.gain(1 << 14) == 1 and found.gain(1 << 20) == pytest.approx(2)
+    assert 1 < found.gain(1 << 18) < 2 < found.gain(1 << 26) < 2.3
+
+
+# ---- nodes
+
+
+def test_nodes_are_inherited_by_parts_of_a_communicator(comm):
+    wire = Wire.of(comm)
+    wire.topology = wire.topology._replace(nodes=tuple(rank // 2 for rank in range(SIZE)))
+    reverse = comm.Split(0, -RANK)
+    assert Wire.of(reverse).topology.nodes == topology._numbered([rank // 2 for rank in reversed(range(SIZE))])
+    odd = comm.Split(RANK % 2, RANK)
+    assert Wire.of(odd).topology.count == odd.Get_size()
+    assert Wire.of(comm.Dup()).topology == wire.topology
+    assert Wire.of(comm.Create_group(comm.Get_group())).topology == wire.topology
+
+
+def test_ranks_of_one_machine_are_one_node():
+    found = Wire.of(mpicoll.Communicator(WORLD)).topology
+    assert found.nodes == (0,) * SIZE and found.transport == "shared memory"
+
+
+# ---- tuning
+
+
+def test_hopeless_candidates_are_measured_once(comm):
+    slow = Candidate("slow", make=lambda case: lambda: [case.comm.Barrier() for _ in range(3000)])
+    rows = compare(comm, "allreduce", [Candidate("native"), slow], 64, np.dtype("f4"), repeats=7, hopeless=2)
+    assert rows[0]["repeats"] == 7 and (rows[1]["repeats"] == 2 or SIZE == 1)
+
+
+def test_tune_writes_a_table_that_selection_reads(configured, tmp_path, capsys):
+    path = WORLD.bcast(tmp_path / "tuned.json")
+    with pytest.raises(SystemExit) as ended:
+        command_line(["tune", "--output", str(path), "--sizes", "1K,64K", "--segments", "1K,4K", "--min-time", "0.1",
+                      "--collectives", "allreduce,bcast"])  # fmt: skip
+    assert not ended.value.code
+    WORLD.Barrier()
+    found = table.parse(path.read_text(encoding="utf-8"), "tuned")
+    assert [entry.collective for entry in found.entries] == ["allreduce", "bcast"]
+    here = Wire.of(mpicoll.Communicator(WORLD)).topology
+    assert all(entry.fits(entry.collective, here) for entry in found.entries)
+    link = found.links.get((here.library, here.transport))
+    assert link is None or link[1] > 0  # too short to tell, or a bandwidth
+    assert RANK or "[1/4] allreduce 1K: " in capsys.readouterr().out
+    comm = configured(MPICOLL_TUNING_FILE=path)
+    (rule,) = found.rules("allreduce", here, 1 << 16)
+    said = comm.explain("allreduce", np.zeros(1 << 13))
+    assert SIZE == 1 or (said.algorithm == rule.algorithm and "tuned.json" in said.reason)
+    assert said.predicted_seconds is None or said.predicted_seconds >= 0
+
+
+def test_a_new_entry_comes_before_what_was_there(tmp_path):
+    entry = {"mpi": "An MPI", "transport": "tcp", "ranks": "any", "nodes": "any", "collective": "allreduce",
+             "rules": [{"from": "0", "algorithm": "ring"}]}  # fmt: skip
+    path = tmp_path / "table.json"
+    path.touch()  # as mktemp leaves it
+    table.write(path, {}, [entry], None)
+    link = {"mpi": "An MPI", "transport": "tcp", "alpha": 1, "bandwidth": 1, "gamma": 0}
+    table.write(path, {}, [{**entry, "ranks": 4}], link)
+    found = table.parse(path.read_text(), "it")
+    assert [one.ranks for one in found.entries] == [4, "any"] and found.links
+    place = topology.Topology((0, 1, 2, 3), "tcp", "An MPI 5")
+    assert found.knows(place) and len(found.rules("allreduce", place, 8)) == 2
+
+
+@pytest.mark.parametrize("pieces", [-1, "1M", 1.5])
+def test_bad_pieces(comm, pieces):
+    with pytest.raises(mpicoll.ArgumentError, match="segment_bytes=.*expected a number of bytes, or 0"):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(8), algorithm="ring", segment_bytes=pieces)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_whole_messages_on_request(comm):
+    for collective, word in (("allreduce", "ring"), ("bcast", "pipeline")):
+        whole = comm.explain(collective, np.zeros(1 << 17), algorithm=word, segment_bytes=0)
+        assert whole.segment_bytes is None
+    assert comm.explain("allreduce", np.zeros(SIZE * 1000), algorithm="ring", segment_bytes=0).messages == 2 * (SIZE - 1)
+
+
+def test_winner_prefers_mpi_and_then_what_serves_the_size_before():
+    def row(word, median, segment=None):
+        return {"algorithm": word, "segment_bytes": segment, "median_us": median}
+
+    rows = [row("native", 102), row("ring", 100, 4096), row("circulant", 101)]
+    assert tune.winner(rows, ("circulant", None)) == ("native", None)
+    assert tune.winner(rows[1:], ("circulant", None)) == ("circulant", None)
+    assert tune.winner(rows[1:], ("native", None)) == ("ring", 4096)
+
+
+def test_fit_finds_the_figures_that_made_the_times():
+    alpha, bandwidth, gamma = 2e-5, 1e9, 1e-10
+    rows = []
+    for word in ("ring", "circulant", "recursive_doubling", "parameter_server"):
+        for nbytes in (1 << 10, 1 << 16, 1 << 22):
+            seconds = probe.Link(alpha, bandwidth, gamma).seconds("allreduce", word, 7, nbytes)
+            rows.append({"collective": "allreduce", "algorithm": word, "segment_bytes": None, "bytes": nbytes,
+                         "median_us": seconds * 1e6})  # fmt: skip
+    place = topology.Topology(tuple(range(7)), "tcp", "An MPI 1")
+    found = tune.fit(place, rows)
+    assert [found[name] for name in ("alpha", "bandwidth", "gamma")] == pytest.approx([alpha, bandwidth, gamma], rel=1e-6)
