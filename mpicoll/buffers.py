@@ -363,6 +363,11 @@ def _through_host(array, describe):
     return result
 
 
+def current_device():
+    """A context manager under which another thread uses the GPU that this thread uses: CuPy keeps one per thread."""
+    return _cupy().cuda.Device()
+
+
 def synchronize():
     """Wait for the work in the current stream of the device."""
     _cupy().cuda.get_current_stream().synchronize()

@@ -3,16 +3,19 @@
 Nothing is sent while a call is being understood, so whatever is wrong with it is one error before any traffic.
 """
 
+import sys
+from functools import partial
+
 import numpy as np
 from mpi4py import MPI
 
-from . import algorithms, buffers, collectives, select
+from . import algorithms, buffers, collectives, probe, select, settings
 from .buffers import in_place, operand
 from .errors import ArgumentError, BufferError
-from .execute import LowerCase, Vector, Wire, bind
-from .schedule import INPUT, OUTPUT, bounds, offsets
-
-BYTES = np.dtype(np.uint8)
+from .execute import Wire, bind
+from .progress import PROGRESS, Lane
+from .schedule import bounds, offsets
+from .work import BYTES, NativePlan, NativeWork, Work, native_method
 
 
 class Call:
@@ -32,7 +35,7 @@ class Call:
             raise ArgumentError(f"{method}: root {root} is out of range, this communicator has ranks 0 to {self.size - 1}")
         self.is_root = root is None or root == self.rank
         self.send = self.recv = self.counts = None
-        self.shared = False
+        self.shared = self.nonblocking = False
 
     # understanding
 
@@ -124,13 +127,15 @@ class Call:
             commutative = self.op.Is_commutative()
             if not buffers.reducible(self.op, one):
                 obstacle = f"no schedule reduces {buffers.op_name(self.op)} on {_kind(one)}"
-        return select.Request(self.collective.name, self.size, self.nbytes, commutative, obstacle, native)
+        if self.nonblocking and not PROGRESS.threaded:
+            obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
+        return select.Request(self.collective.name, Wire.of(self.comm).topology, self.nbytes, commutative, obstacle, native)
 
     # serving
 
     def run(self, algorithm=None, segment_bytes=None, key=None):
         """Serve the call, blocking; key: what the next call on the same memory will be recognised by."""
-        name = select.choose(self.request, algorithm).name
+        name, segment_bytes, _ = self.choose(algorithm, segment_bytes)
         wire = Wire.of(self.comm)
         keep = key is not None and self._repeatable()
         if name == algorithms.NATIVE:
@@ -148,15 +153,29 @@ class Call:
 
     def init(self, info, algorithm=None, segment_bytes=None):
         """A persistent plan of the call."""
-        name = select.choose(self.request, algorithm).name
+        name, segment_bytes, _ = self.choose(algorithm, segment_bytes)
         if name == algorithms.NATIVE:
             return NativePlan.of(self, info)
         wire = Wire.of(self.comm)
         wire.connect(self.comm)
         self._share_counts(name)
         plan = self.plan(name, segment_bytes, wire.next_tag())
-        plan.owned = self.operands  # the caller may forget the arrays
+        plan.owned, plan.around = self.operands, self.around()  # the caller may forget the arrays
         return plan
+
+    def around(self):
+        """The context in which any thread may serve the call, or None; what the device still computes for it is waited for."""
+        if all(one.device is None for one in self.operands):
+            return None
+        buffers.synchronize()
+        return buffers.current_device()
+
+    def choose(self, algorithm, segment_bytes, measured=probe.best):
+        """The `Choice` that serves the call; measured: how the probe is asked, which may communicate."""
+        choice = select.choose(self.request, algorithm, segment_bytes, partial(measured, self.comm))
+        if algorithm is None and self.rank == 0 and settings.verbose():
+            print(f"mpicoll: {self.method} of {self.nbytes} bytes on {self.size} ranks: {choice}", file=sys.stderr, flush=True)
+        return choice
 
     def _repeatable(self):
         """Whether a later call on the same memory is the same in all that matters, on this rank and on the others."""
@@ -169,7 +188,12 @@ class Call:
         return self.shared and not any(in_place(argument) for argument in self.arguments[:2])
 
     def _share_counts(self, name):
-        """Trees of Gatherv and Scatterv need the root's counts: they are broadcast first, down the same kind of tree."""
+        """`sharing_counts`, blocking."""
+        if not self._all_know():
+            PROGRESS.wait(PROGRESS.launch(self.sharing_counts(name, Wire.of(self.comm).next_tag()), Lane()))
+
+    def sharing_counts(self, name, tag):
+        """Trees of Gatherv and Scatterv need the root's counts: a flight that broadcasts them first, down such a tree."""
         if self._all_know():
             return
         if self.counts is None:
@@ -178,7 +202,9 @@ class Call:
         if name != "linear":
             sizes = np.array(self.counts, np.int64)
             broadcast = Call(self.comm, "Bcast", collectives.BCAST, (), root=self.root).take(None, operand(sizes))
-            broadcast.run("binomial")
+            plan = broadcast.plan("binomial", tag=tag)
+            yield from plan.run_in_flight()
+            plan.Free()
             own, self.counts = self.counts[self.rank], sizes.tolist()
             if own != self.counts[self.rank]:
                 raise BufferError(f"{self.method}: rank {self.rank} has a block of {own} bytes, the root says "
@@ -190,20 +216,26 @@ class Call:
         itemsize = self.dtype.itemsize
         total = self.nbytes if self.nbytes is not None else sum(self.counts)
         segments = max(1, -(-total // (segment_bytes or select.SEGMENT_BYTES)))
-        blocks = entry.vector_blocks(self.size, segments)
+        nodes = Wire.of(self.comm).topology.nodes
+        blocks = entry.vector_blocks(self.size, segments, nodes)
         if self.collective.blocks_of_ranks:
             edges = offsets([count // itemsize for count in self.counts])
         else:
             edges = bounds(total // itemsize, blocks)
-        return list(self.collective.program(entry.generator, self.rank, self.size, self.root, blocks)), edges
+        return list(self.collective.program(entry.placed(nodes), self.rank, self.size, self.root, blocks)), edges
+
+    def pieces(self, name, segment_bytes):
+        """The bytes that messages are cut into, or None."""
+        return segment_bytes if algorithms.find(self.collective.name, name).cuttable else None
 
     def plan(self, name, segment_bytes=None, tag=0):
         """Bind the call to an algorithm."""
         wire = Wire.of(self.comm)
         steps, edges = self.steps(name, segment_bytes)
-        memory = _Work(self, wire, edges)
+        memory = Work(self, wire, edges)
         reduce = buffers.reducer(self.op, self.operands[0]) if self.op is not None else None
-        plan = bind(wire, f"{self.method} ({name})", steps, edges, memory.vectors, self.dtype, reduce, tag, self.module)
+        plan = bind(wire, f"{self.method} ({name})", steps, edges, memory.vectors, self.dtype, reduce, tag, self.module,
+                    self.pieces(name, segment_bytes))  # fmt: skip
         plan.loads = [*memory.loads, *plan.loads]
         plan.stores = memory.stores
         plan.release += memory.release
@@ -211,19 +243,18 @@ class Call:
 
     def _native(self):
         """MPI's own call, on the caller's buffers where MPI takes them, on packed ones otherwise."""
-        work = _NativeWork(self)
+        work = NativeWork(self)
         for load in work.loads:
             load()
         native_method(self.comm, self.method)(*work.arguments)
         for store in work.stores:
             store()
+        self.release()
+
+    def release(self):
+        """Free what the operands hold of MPI's."""
         for one in self.operands:
             one.release()
-
-
-def native_method(comm, name):
-    """mpi4py's own method, bound to this communicator."""
-    return getattr(MPI.Intracomm, name).__get__(comm)
 
 
 def _overlap(one, other):
@@ -255,133 +286,3 @@ def _same_type(one, other):
 
 def _kind(one):
     return str(one.dtype) if one.dtype is not None else one.datatype.Get_name() or "a derived datatype"
-
-
-class _Work:
-    """The vectors a schedule runs on: the caller's memory, or work arrays from the pool with copies before and after."""
-
-    def __init__(self, call, wire, edges):
-        self.call, self.wire, self.edges = call, wire, edges
-        self.vectors, self.loads, self.stores, self.release = {}, [], [], []
-        before, after = (condition(call.rank, call.size, len(edges) - 1, call.root or 0)
-                         for condition in (call.collective.before, call.collective.after))
-        send, recv = (self._array(one, one is call.recv) for one in (call.send, call.recv))
-        if call.collective is collectives.REDUCE_SCATTER and call.shared:
-            self._result_to_front(recv, after)
-            return
-        if after is not None and recv is not None:
-            self.vectors[OUTPUT] = self._vector(recv, after)
-        if before is not None and before.place == INPUT:
-            source = send if send is not None else recv
-            self.vectors[INPUT] = self._vector(source, before)
-        if after is not None and recv is None:  # Scatter in place at the root: its block stays where it is
-            self.vectors[OUTPUT] = self._vector(send, after)
-
-    def _vector(self, array, part):
-        """The array as the vector's elements from this part on; an in-place block lies inside the whole vector."""
-        low, high = self.edges[part.first], self.edges[part.first + part.count]
-        if array.size == self.edges[-1] != high - low:
-            array = array[low:high]
-        return Vector(array, low)
-
-    def _array(self, one, written):
-        if one is None:
-            return None
-        if not one.staged:
-            vector = one.vector.view(self.call.dtype)
-            # by address: a plan kept for repeated calls must not keep the caller's memory alive
-            return buffers.at(buffers.address(vector), one.nbytes, self.call.dtype) if one.module is np else vector
-        raw = self.wire.take(one.nbytes, np)
-        self.release.append(lambda: self.wire.give(raw, np))
-        self.release.append(one.release)
-        work = raw[: one.nbytes].view(one.dtype or BYTES)
-        # a receive buffer is loaded too: in place it is the input, and what a call leaves alone must come back as it was
-        self.loads.append(lambda: one.load(work))
-        if written:
-            self.stores.append(lambda: one.store(work))
-        return work.view(self.call.dtype)
-
-    def _result_to_front(self, recv, after):
-        """Reduce_scatter in place: the input is the receive buffer, the result goes to its front at the end."""
-        size = self.edges[after.first + 1] - self.edges[after.first]
-        raw = self.wire.take(size * self.call.dtype.itemsize, self.call.module)
-        wire, module = self.wire, self.call.module
-        self.release.append(lambda: wire.give(raw, module))
-        result = raw[: size * self.call.dtype.itemsize].view(self.call.dtype)
-        self.vectors = {INPUT: Vector(recv), OUTPUT: Vector(result, self.edges[after.first])}
-        if module is not np:
-            self.stores.append(buffers.synchronize)
-        self.stores.insert(0, lambda: module.copyto(recv[:size], result))
-
-
-class _NativeWork:
-    """Arguments for MPI's own call: the caller's where MPI takes them, else packed bytes."""
-
-    def __init__(self, call):
-        self.loads, self.stores, self.release = [], [], [one.release for one in call.operands]
-        self.arguments = list(call.arguments)
-        if any(one.module is not np for one in call.operands):
-            self.loads.append(buffers.synchronize)  # MPI reads device memory when it likes
-        if call.op is not None and any(one.dtype is None for one in call.operands):
-            return  # reductions of derived datatypes: MPI knows them, packed bytes would not do
-        names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
-        for position, name in enumerate(names):
-            one = getattr(call, name)
-            if one is None and call.shared and not in_place(self.arguments[position]):
-                self.arguments[position] = MPI.IN_PLACE
-            elif one is not None and not one.foreign and (one.staged or one.datatype is None):
-                self.arguments[position] = self._packed(call, one, name == "recv")
-
-    def _packed(self, call, one, written):
-        if one.staged:
-            work = np.empty(one.nbytes, BYTES).view(one.dtype or BYTES)
-            self.loads.append(lambda: one.load(work))
-            if written:
-                self.stores.append(lambda: one.store(work))
-        else:
-            work = one.vector
-        if call.op is not None:
-            return [work, one.datatype]
-        return [work.view(BYTES), one.counts, MPI.BYTE] if one.counts is not None else [work.view(BYTES), MPI.BYTE]
-
-
-class NativePlan(LowerCase):
-    """MPI's persistent collective on packed buffers: packs at Start, writes back when it is done."""
-
-    def __init__(self, request, work):
-        self.request, self.work, self.started = request, work, False
-
-    @classmethod
-    def of(cls, call, info):
-        """MPI's own persistent request where it takes the caller's buffers, else one with packing around it."""
-        work = _NativeWork(call)
-        request = native_method(call.comm, call.method + "_init")(*work.arguments, info)
-        return cls(request, work) if work.loads else request
-
-    def Start(self):
-        """Pack and start."""
-        for load in self.work.loads:
-            load()
-        self.request.Start()
-        self.started = True
-
-    def Wait(self, status=None):
-        """Wait and write back."""
-        self.request.Wait(status)
-        return self._finish()
-
-    def Test(self, status=None):
-        """True when done and written back."""
-        return bool(self.request.Test(status)) and self._finish()
-
-    def _finish(self):
-        for store in self.work.stores if self.started else ():
-            store()
-        self.started = False
-        return True
-
-    def Free(self):
-        """Free MPI's request."""
-        self.request.Free()
-        for release in self.work.release:
-            release()

@@ -13,39 +13,49 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from . import buffers
+from . import buffers, dataflow
+from .dataflow import Task
+from .progress import PROGRESS, Lane
 from .schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Copy, Recv, Reduce, Send, pieces
+from .topology import discover, inherited
 
-#: calls on the same memory that are recognised, per communicator
-KNOWN_CALLS = 128
+#: calls on the same memory that are recognised, per communicator, and the scratch and requests that their plans may hold
+KNOWN_CALLS, KEPT_BYTES, KEPT_REQUESTS = 128, 512 << 20, 1 << 16
+#: how many pieces run ahead of their turn when messages are cut
+AHEAD = 16
 _ALIGN = 64
 _PAGE = 4096
 _ndarray, _Op, _IN_PLACE, _address = np.ndarray, MPI.Op, MPI.IN_PLACE, MPI.Get_address
 
 
 class Round(NamedTuple):
-    """One round, ready to run: what to start, what to wait for, what to compute, and what it sends."""
+    """A round or a step of one, ready to run: what to start, what to wait for, what to compute, and what it sends."""
 
     starts: tuple  # bound methods, receives first
     waits: tuple
     operations: tuple  # (function, arguments)
     messages: int
     nbytes: int
-    requests: tuple
+    requests: tuple  # those of `waits`; every request is awaited in one step
+    number: int  # of the round
     text: str
 
 
 class Wire:
-    """What schedules need of one communicator: a private duplicate, tags, pooled scratch, cached plans, counters."""
+    """What schedules need of one communicator: nodes, a private duplicate, tags, scratch, cached plans, counters."""
 
     _keyval = None
     _alive = weakref.WeakSet()
 
-    def __init__(self):
+    def __init__(self, topology, measured=None):
         self.comm = None
+        self.topology = topology
+        self.measured = {} if measured is None else measured  # what `probe` found, shared by duplicates
         self.messages = self.nbytes = 0
+        self.flown = [0, 0]  # the same of flights, which another thread counts
         self.known = {}  # key of a repeated call: (its plan or None, MPI's own method or None)
-        self.active = []
+        self.lane, self.unattended = Lane(), []
+        self._connecting = None
         self.pool = defaultdict(list)
         self.plans = weakref.WeakSet()
         self._tag = 0
@@ -53,36 +63,119 @@ class Wire:
 
     def connect(self, comm):
         """Make the private duplicate at the first scheduled collective; that call is collective."""
-        if self.comm is None:
-            self.comm = MPI.Intracomm.Dup(comm)
+        if self._connecting is not None:
+            PROGRESS.wait(PROGRESS.launch(self.connected(), Lane()))
+        elif self.comm is None:
+            self.comm = MPI.Intracomm(MPI.Intracomm.Dup(comm))  # plain: `Dup` gives the class of `comm`
+
+    def begin_connecting(self, comm):
+        """The same without waiting; `connected` then waits."""
+        if self.comm is None and self._connecting is None:
+            self._connecting = MPI.Intracomm.Idup(comm)
+
+    def connected(self):
+        """A generator that ends when there is a private duplicate."""
+        while self._connecting is not None:
+            comm, request = self._connecting
+            if request.Test():
+                self.comm, self._connecting = MPI.Intracomm(comm), None
+            else:
+                yield request
 
     @classmethod
     def of(cls, comm):
-        """The wire of this communicator handle; all wrappers of a handle share it. Local: nothing is sent."""
+        """The wire of this communicator handle; all wrappers of a handle share it. Collective the first time.
+
+        Communicators made from one that has a wire (`derive`, `duplicate`) know their nodes without asking.
+        """
+        return cls._get(comm) or cls._set(comm, discover(comm))
+
+    @classmethod
+    def derive(cls, comm, parent):
+        """Give a communicator of some ranks of `parent` its wire. Local."""
+        if comm != MPI.COMM_NULL and cls._get(comm) is None:
+            cls._set(comm, inherited(comm, parent, cls.of(parent).topology))
+        return comm
+
+    @classmethod
+    def duplicate(cls, comm, parent):
+        """Give a duplicate of `parent` its wire, with all that was measured. Local."""
+        wire = cls.of(parent)
+        cls._set(comm, wire.topology, wire.measured)
+        return comm
+
+    @classmethod
+    def _get(cls, comm):
         if cls._keyval is None:
+            # not copied by MPI: Open MPI 5.0's Comm_create_group copies attributes too, to a group of other ranks
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, wire: wire.close())
-            atexit.register(cls._release_requests)
-        wire = comm.Get_attr(cls._keyval)
-        if wire is None:
-            wire = cls()
-            comm.Set_attr(cls._keyval, wire)
+            cls._release_before_finalize()
+        return comm.Get_attr(cls._keyval)
+
+    @classmethod
+    def _set(cls, comm, topology, measured=None):
+        wire = cls(topology, measured)
+        comm.Set_attr(cls._keyval, wire)
         return wire
 
     @classmethod
-    def _release_requests(cls):
-        """Before MPI_Finalize: MPICH reports each request that was not freed."""
+    def _release_before_finalize(cls):
+        """Have the thread ended and the requests freed in time: MPICH reports each request that was not freed.
+
+        MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python is gone already.
+        """
+
+        def deleted(comm, key, handle):
+            if comm.handle == handle:  # not a group made of it, to which Open MPI copied the attribute
+                cls._release()
+
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=deleted), MPI.COMM_SELF.handle)
+        atexit.register(cls._release)
+
+    @classmethod
+    def _release(cls):
+        PROGRESS.stop()
         for wire in list(cls._alive):
             wire.free_plans()
+
+    def launch(self, steps, landed=None, around=None):
+        """Begin a `Flight` on this communicator; `finish` sees to those that no thread advances."""
+        flight = PROGRESS.launch(steps, self.lane, landed, around)
+        if not PROGRESS.threaded:
+            self.unattended.append(flight)
+        return flight
+
+    def finish(self):
+        """Bring what no thread advances to its end before a call that blocks: other ranks may wait for what it has yet to send.
+
+        It is under way on all ranks then, as collectives begin in the same order everywhere.
+        """
+        while self.unattended:
+            flight = self.unattended.pop()
+            if not flight.ended:
+                PROGRESS.wait(flight)
+
+    @property
+    def sent(self):
+        """(messages, bytes) sent in schedules so far."""
+        return self.messages + self.flown[0], self.nbytes + self.flown[1]
+
+    def settle(self):
+        """Bring what is in flight to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""
+        for flight in self.lane.flights:
+            PROGRESS.wait(flight)
 
     def free_plans(self):
         """Free the requests of all plans, cached or not."""
         for plan in list(self.plans):
-            plan.Free()
+            if not plan.in_flight:
+                plan.Free()
         self.known.clear()
 
     def close(self):
-        """The communicator is being freed."""
+        """The communicator is being freed; `settle` came before."""
         self.free_plans()
+        self.pool.clear()
         self._alive.discard(self)
         if self.comm is not None:
             self.comm.Free()
@@ -107,11 +200,15 @@ class Wire:
     def keep(self, key, plan, native=None):
         """Let later calls with this key be served by a plan or MPI's method; the oldest makes room, its plan is freed."""
         self.known[key] = plan, native
-        if len(self.known) > KNOWN_CALLS:
-            oldest = next(iter(self.known))
-            freed = self.known.pop(oldest)[0]
+        while len(self.known) > 1 and self._too_much():
+            freed = self.known.pop(next(iter(self.known)))[0]
             if freed is not None:
                 freed.Free()
+
+    def _too_much(self):
+        plans = [plan for plan, _ in self.known.values() if plan is not None]
+        return (len(self.known) > KNOWN_CALLS or sum(plan.scratch for plan in plans) > KEPT_BYTES
+                or sum(plan.requests for plan in plans) > KEPT_REQUESTS)  # fmt: skip
 
 
 def repeated(understand, given, algorithm, segment_bytes):
@@ -160,15 +257,16 @@ class Plan(LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
     As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
-    different orders. Progress is made inside Wait and Test of any plan of the communicator.
+    different orders. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in any Wait or Test.
     """
 
-    def __init__(self, wire, name, program, loads=(), stores=(), release=()):
+    def __init__(self, wire, name, program, loads=(), stores=(), release=(), scratch=0):
         self.wire, self.name, self.program = wire, name, program
         self.numbered = list(enumerate(program))
         self.loads, self.stores, self.release = loads, stores, list(release)
-        self.round, self._steps = None, None
-        self.owned = ()  # what must live as long as a persistent plan
+        self.round, self.flight = None, None
+        self.owned, self.around = (), None  # what must live as long as a persistent plan, and where it is advanced
+        self.scratch, self.requests = scratch, sum(len(step.requests) for step in program)
         wire.plans.add(self)
 
     def run(self):
@@ -176,7 +274,7 @@ class Plan(LowerCase):
         for load in self.loads:
             load()
         wire = self.wire
-        for self.round, (starts, waits, operations, messages, nbytes, _, _) in self.numbered:
+        for self.round, (starts, waits, operations, messages, nbytes, *_) in self.numbered:
             for start in starts:
                 start()
             if messages:
@@ -194,24 +292,27 @@ class Plan(LowerCase):
     def Start(self):
         """Take the input and begin."""
         self._require_idle("Start")
-        for load in self.loads:
-            load()
-        self._steps = self._progress()
-        self.wire.active.append(self)
-        self._advance()
+        self.flight = self.wire.launch(self.run_in_flight(), around=self.around)
 
     def Wait(self, status=None):
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
-        while self._steps is not None:
-            for plan in list(self.wire.active):
-                plan._advance()
+        if self.flight is not None:
+            PROGRESS.wait(self.flight)
         return True
 
     def Test(self, status=None):
         """Make progress without blocking; True when done."""
-        for plan in list(self.wire.active):
-            plan._advance()
-        return self._steps is None
+        return self.flight is None or PROGRESS.test(self.flight)
+
+    @property
+    def in_flight(self):
+        """Whether it was started and has not ended."""
+        return self.flight is not None and not self.flight.ended
+
+    @property
+    def nbytes(self):
+        """Bytes that this rank sends each time."""
+        return sum(step.nbytes for step in self.program)
 
     def Free(self):
         """Free the requests and return the scratch; a plan in flight must be waited for first."""
@@ -229,31 +330,35 @@ class Plan(LowerCase):
         """Which call, algorithm, round and peers this plan is at; "idle" between calls."""
         if self.round is None:
             return f"{self.name}: idle"
-        return f"{self.name}: round {self.round + 1} of {len(self.program)}, {self.program[self.round].text}"
+        step = self.program[self.round]
+        pieces = f", step {self.round + 1} of {len(self.program)}" if self.program[-1].number + 1 < len(self.program) else ""
+        return f"{self.name}: round {step.number + 1} of {self.program[-1].number + 1}{pieces}, {step.text}"
 
     def _require_idle(self, action):
         if self.program is None:
             raise RuntimeError(f"{action} on a plan that was freed: {self.name}")
-        if self._steps is not None:
+        if self.in_flight:
             raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
 
-    def _advance(self):
-        if self._steps is not None and next(self._steps, self) is self:
-            self._steps, self.round = None, None
-            self.wire.active.remove(self)
+    def run_in_flight(self):
+        """`run` as a flight: a generator of the requests for which it would wait."""
+        for load in self.loads:
+            load()
+        return self._rounds()
 
-    def _progress(self):
-        """`run`, yielding wherever it would wait."""
+    def _rounds(self):
+        flown = self.wire.flown
         for self.round, step in enumerate(self.program):
             for start in step.starts:
                 start()
-            self.wire.messages += step.messages
-            self.wire.nbytes += step.nbytes
+            flown[0] += step.messages
+            flown[1] += step.nbytes
             for request in step.requests:
                 while not request.Test():
-                    yield
+                    yield request
             for function, arguments in step.operations:
                 function(*arguments)
+        self.round = None
         for store in self.stores:
             store()
 
@@ -261,10 +366,11 @@ class Plan(LowerCase):
 class Memory:
     """Where the parts of a schedule lie: input and output vectors, and scratch laid out by the rounds that need it."""
 
-    def __init__(self, steps, edges, vectors, dtype, allocate):
+    def __init__(self, steps, edges, vectors, dtype, allocate, segment_bytes=None):
         self.edges, self.vectors = edges, vectors
-        self.limit = MAX_MESSAGE_BYTES // dtype.itemsize
-        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize)
+        self.limit = max(1, min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // dtype.itemsize)
+        # where pieces overtake the rounds' ends, arrivals of the next round must not wait for the memory of this one
+        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger=1 if segment_bytes else 0)
         self.arena = allocate(nbytes) if nbytes else None
         self.scratch = self.arena[:nbytes].view(dtype) if nbytes else None
 
@@ -288,11 +394,11 @@ def _same(one, other):
     return one is other or (one.size and one.size == other.size and buffers.address(one) == buffers.address(other))
 
 
-def scratch_layout(steps, edges, itemsize):
+def scratch_layout(steps, edges, itemsize, linger=0):
     """Place scratch blocks in one arena: {(name, block): elements to add to a vector offset}, and the arena's bytes.
 
     Blocks that some operation names as one range lie side by side. Memory is shared by ranges that are never needed in
-    the same round: a ring needs two blocks, not a second vector.
+    the same round: a ring needs two blocks, not a second vector. linger: rounds for which memory is kept after its last.
     """
     shifts, live, top = {}, [], 0
     for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1):
@@ -304,7 +410,7 @@ def scratch_layout(steps, edges, itemsize):
                 break
             start = max(start, high)
         end = start + -(-length * itemsize // _ALIGN) * _ALIGN
-        live.append((start, end, last_round))
+        live.append((start, end, last_round + linger))
         top, offset = max(top, end), start // itemsize
         for block in run:
             shifts[name, block] = offset - edges[block]
@@ -335,48 +441,64 @@ def _scratch_runs(steps, blocks):
     return sorted(runs)
 
 
-def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np):
-    """Bind one rank's rounds to memory as persistent requests; returns a `Plan`.
+def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np, segment_bytes=None):
+    """Bind one rank's rounds to memory as persistent point-to-point requests; returns a `Plan`.
 
     steps: tuples of operations. edges: element offsets of the blocks. vectors: {place: Vector} of `dtype` arrays.
     reduce(lower, higher, out): for Reduce. module: NumPy, or CuPy where MPI gets device pointers.
+    segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds; None: round by round.
     Memory beside the vectors: the scratch of `scratch_layout`, from the pool until the plan is freed.
     """
     steps = [step for step in steps if step]
-    memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module))
+    memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module), segment_bytes)
     fence = () if module is np else ((buffers.synchronize, ()),)
-    program = [_bind_round(wire.comm, step, memory, reduce, tag, module, fence) for step in steps]
+    rounds = [list(tasks_of(step, memory, reduce, module)) for step in steps]
+    ordered = dataflow.by_pieces(rounds, AHEAD) if segment_bytes else dataflow.by_rounds(rounds)
+    requests = {id(task): _request(wire.comm, task, tag) for task in chain.from_iterable(rounds) if task.peer is not None}
+    program = [_bind_step(step, requests, fence, _describe(steps[step.round])) for step in ordered]
     release = [] if memory.arena is None else [lambda: wire.give(memory.arena, module)]
-    return Plan(wire, name, program, loads=[function for function, _ in fence], release=release)
+    scratch = 0 if memory.arena is None else memory.arena.size
+    return Plan(wire, name, program, loads=[function for function, _ in fence], release=release, scratch=scratch)
 
 
-def _bind_round(comm, step, memory, reduce, tag, module, fence):
-    receives, sends, nbytes = [], [], 0
-    for operation in sorted(step, key=lambda operation: type(operation) is not Recv):
-        if type(operation) in (Send, Recv):
-            for view in memory.views(operation.part):
-                raw = [MPI.memory.fromaddress(buffers.address(view), view.nbytes), MPI.BYTE]
-                if type(operation) is Recv:
-                    receives.append(comm.Recv_init(raw, operation.peer, tag))
+def tasks_of(step, memory, reduce, module):
+    """The pieces of one round, receives first, then sends, then what is computed."""
+    for kind in (Recv, Send):
+        for operation in step:
+            if type(operation) is kind:
+                for view in memory.views(operation.part):
+                    spans = (_span(view),)
+                    yield Task(kind, operation.peer, *((), spans) if kind is Recv else (spans, ()), view)
+    for operation in step:
+        if type(operation) in (Reduce, Copy):
+            for *sources, into in zip(*map(memory.views, operation)):
+                if type(operation) is Reduce:
+                    work = reduce, (*sources, into)
+                elif _same(*sources, into):
+                    continue
                 else:
-                    sends.append(comm.Send_init(raw, operation.peer, tag))
-                    nbytes += view.nbytes
-    operations = [call for operation in step if type(operation) in (Reduce, Copy)
-                  for call in _calls(operation, memory, reduce, module)]  # fmt: skip
+                    work = module.copyto, (into, *sources)
+                yield Task(type(operation), None, tuple(map(_span, sources)), (_span(into),), work)
+
+
+def _span(view):
+    start = buffers.address(view)
+    return start, start + view.nbytes
+
+
+def _request(comm, task, tag):
+    raw = [MPI.memory.fromaddress(buffers.address(task.work), task.work.nbytes), MPI.BYTE]
+    return (comm.Recv_init if task.kind is Recv else comm.Send_init)(raw, task.peer, tag)
+
+
+def _bind_step(step, requests, fence, text):
     # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
-    requests = tuple(receives + sends)
-    return Round(tuple(request.Start for request in requests), tuple(request.Wait for request in requests),
-                 tuple(operations) + (fence if operations else ()), len(sends), nbytes, requests, _describe(step))  # fmt: skip
-
-
-def _calls(operation, memory, reduce, module):
-    if type(operation) is Reduce:
-        for lower, higher, into in zip(*map(memory.views, operation)):
-            yield reduce, (lower, higher, into)
-    else:
-        for source, into in zip(*map(memory.views, operation)):
-            if not _same(source, into):
-                yield module.copyto, (into, source)
+    starts = tuple(requests[id(task)].Start for task in step.starts)
+    waited = tuple(requests[id(task)] for task in step.waits)
+    sent = [task.work.nbytes for task in step.starts if task.kind is Send]
+    local = tuple(task.work for task in step.local)
+    return Round(starts, tuple(request.Wait for request in waited), local + (fence if local else ()),
+                 len(sent), sum(sent), waited, step.round, text)  # fmt: skip
 
 
 def _describe(step):

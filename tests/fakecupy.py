@@ -6,6 +6,7 @@ what was done, in order.
 """
 
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -190,6 +191,7 @@ def _attributes(pointer):
 
 
 cuda = SimpleNamespace(
+    Device=nullcontext,
     get_current_stream=lambda: SimpleNamespace(synchronize=_synchronize),
     runtime=SimpleNamespace(pointerGetAttributes=_attributes, getDeviceCount=lambda: 1),
 )

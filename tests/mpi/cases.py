@@ -121,6 +121,10 @@ class Case:
             same(self.sent, self.kept)  # the input is not modified
         return self.result
 
+    def begin(self, comm, **options):
+        """The non-blocking form: its request."""
+        return getattr(comm, "I" + self.method.lower())(*self.arguments, **options)
+
     def init(self, comm, **options):
         """The persistent form."""
         return getattr(comm, self.method + "_init")(*self.arguments, **options)

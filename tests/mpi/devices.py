@@ -55,6 +55,13 @@ class DeviceArrays:
                 self.check(case.result, expected(method, COUNT))
             plan.Free()
 
+    @pytest.mark.parametrize("method", METHODS)
+    def test_non_blocking(self, xp, mode, comm, method):
+        for word in (None, words(method)[0], words(method)[-1]):
+            case = Case(method, COUNT, array=xp.array)
+            MPI.Request.Waitall([case.begin(comm, algorithm=word)])
+            self.check(case.result, expected(method, COUNT))
+
     @pytest.mark.parametrize("word", [None, *words("Allreduce")])
     def test_input_that_is_still_being_computed(self, xp, mode, comm, word):
         """A call is ordered after the work already in the stream, and its result is there when it returns."""

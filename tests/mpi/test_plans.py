@@ -87,6 +87,22 @@ def test_a_blocking_call_between_start_and_wait(comm):
     same(two, np.full(PRIME, 2.0 * SIZE))
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("word", ["circulant", "native", None])
+def test_a_blocking_call_beside_a_plan_in_flight(comm, word):
+    """Started in the same order, waited for in different orders: nobody waits for ever."""
+    planned, called = np.full(PRIME, RANK + 1.0), np.full(PRIME, 1.0)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, planned, algorithm="ring")
+    plan.Start()
+    if RANK % 2:
+        plan.Wait()
+    comm.Allreduce(MPI.IN_PLACE, called, algorithm=word)
+    plan.Wait()
+    plan.Free()
+    same(planned, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    same(called, np.full(PRIME, 1.0 * SIZE))
+
+
 def test_wait_without_start_returns(comm):
     plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
     assert plan.Wait() is True and plan.Test() is True
