@@ -13,11 +13,12 @@ import mpicoll
 PACKAGE = Path(mpicoll.__file__).parent
 #: each layer may import those before it; modules that are not named here may not join them the wrong way round
 LAYERS = [
-    {"errors"}, {"units"}, {"schedule"}, {"collectives"}, {"algorithms"}, {"symbols"}, {"verify", "buffers"},
-    {"execute"}, {"select"}, {"call", "explain"}, {"arguments"}, {"communicator"}, {"train"}, {"cli"},
+    {"errors"}, {"units", "settings"}, {"schedule"}, {"collectives", "dataflow"}, {"algorithms", "network"},
+    {"symbols", "costs"}, {"verify", "simulate", "buffers", "topology"}, {"execute", "table"}, {"select", "work"},
+    {"workload"}, {"measure"}, {"probe"}, {"call", "explain", "tune"}, {"arguments"}, {"communicator"}, {"train"}, {"cli"},
 ]
-WITHOUT_MPI = ("errors", "units", "schedule", "collectives", "algorithms", "symbols", "verify", "cli.list",
-               "cli.show", "cli.verify", "cli.userfile")
+WITHOUT_MPI = ("errors", "units", "settings", "schedule", "collectives", "dataflow", "algorithms", "symbols", "verify", "costs",
+               "network", "simulate", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile")
 
 
 def modules():

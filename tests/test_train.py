@@ -9,8 +9,8 @@ import numpy
 import pytest
 
 from mpicoll.cli import train as command
-from mpicoll.errors import ArgumentError, BufferError, LaunchError
-from mpicoll.train import SGD, Adam, AdamW, Dataset, Sampler, digits, mlp
+from mpicoll.errors import ArgumentError
+from mpicoll.train import SGD, Adam, AdamW, mlp
 from mpicoll.train.data import shares
 from mpicoll.train.optimizers import OPTIMIZERS
 
@@ -66,12 +66,12 @@ def test_losses_and_gradients_of_the_parts_add_up(parts):
 def test_layers_are_views_into_the_flat_arrays():
     model = mlp([5, 7, 4])
     for layer in (model.layers[0], model.layers[2]):
-        assert numpy.shares_memory(layer.weight, model.parameters)
-        assert numpy.shares_memory(layer.bias_gradient, model.gradients)
+        assert numpy.shares_memory(layer.parameters[0], model.parameters)
+        assert numpy.shares_memory(layer.gradients[1], model.gradients)
     assert model.parameters.size == 5 * 7 + 7 + 7 * 4 + 4
     model.to(dtype="float64")
-    assert model.layers[0].weight.dtype == model.gradients.dtype == "float64"
-    assert numpy.shares_memory(model.layers[2].weight, model.parameters)
+    assert model.layers[0].parameters[0].dtype == model.gradients.dtype == "float64"
+    assert numpy.shares_memory(model.layers[2].parameters[0], model.parameters)
 
 
 def test_precision_is_kept_throughout():
@@ -145,7 +145,7 @@ def other_module(monkeypatch):
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
 def test_other_array_modules_give_the_same(other_module, kind):
     (x, y), models = batch(), [mlp([5, 7, 4], dtype="float64"), mlp([5, 7, 4], dtype="float64").to(other_module)]
-    assert type(models[1].layers[0].weight) is OtherArray
+    assert type(models[1].layers[0].parameters[0]) is OtherArray
     losses = []
     for model, convert in zip(models, (numpy.asarray, other_module.asarray)):
         optimizer = kind(weight_decay=0.01)
@@ -239,78 +239,6 @@ def test_slices_can_be_updated_apart(kind, options):
 def test_wrong_hyperparameters(make, name):
     with pytest.raises(ArgumentError, match=f"^{name}: expected"):
         make()
-
-
-# ---- data and sampler
-
-
-@pytest.mark.parametrize("samples, batch_size", [(1, 1), (10, 3), (12, 4), (23, 50), (97, 8)])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 16])
-def test_each_sample_once_per_epoch_for_any_number_of_ranks(samples, batch_size, size):
-    ranks = [Sampler(samples, batch_size, 5, rank, size) for rank in range(size)]
-    alone = Sampler(samples, batch_size, 5)
-    for epoch in range(2):
-        seen = []
-        for batch in alone.batches(epoch):
-            parts = [sampler.share(batch) for sampler in ranks]
-            assert [len(part) for part in parts] == ranks[0].counts(batch)
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
-            assert (numpy.concatenate(parts) == batch).all()
-            seen += batch.tolist()
-        assert sorted(seen) == list(range(samples))
-        assert len(list(ranks[-1].batches(epoch))) == len(alone)
-
-
-def test_order_changes_with_epoch_and_seed_and_nothing_else():
-    def order(seed, epoch):
-        return numpy.concatenate(list(Sampler(50, 7, seed).batches(epoch))).tolist()
-
-    assert order(0, 0) == order(0, 0)
-    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
-
-
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 9])
-def test_steps_run_across_epochs(steps):
-    sampler = Sampler(10, 3)  # four steps per epoch: 3, 3, 3, 1
-    epochs = [[batch.tolist() for batch in batches] for batches in sampler.epochs(steps)]
-    whole = [batch.tolist() for epoch in range(3) for batch in sampler.batches(epoch)]
-    assert sum(epochs, []) == whole[:steps]
-    assert [len(batches) for batches in epochs[:-1]] == [4] * (len(epochs) - 1)
-    assert sampler.total(steps) == sum(map(len, whole[:steps]))
-
-
-@pytest.mark.parametrize("arguments, name", [((0, 1), "samples"), ((5, 0), "batch_size"), ((5, 1, -1), "seed")])
-def test_wrong_sampler(arguments, name):
-    with pytest.raises(ArgumentError, match=f"^{name}: expected an integer"):
-        Sampler(*arguments)
-
-
-def test_digits():
-    pytest.importorskip("sklearn")
-    data, again, another = digits(seed=1), digits(seed=1), digits(seed=2)
-    assert data.facts() == again.facts() != another.facts()
-    assert data.features.min() == 0 and data.features.max() == 1
-    assert (len(data.labels), len(data.test_labels), data.widths) == (1438, 359, (64, 10))
-    everything = numpy.concatenate([data.features, data.test_features])
-    other = numpy.concatenate([another.features, another.test_features])
-    assert sorted(map(bytes, everything)) == sorted(map(bytes, other))
-
-
-def test_wrong_data():
-    x, y = batch()
-    Dataset(x, y, x[:0], y[:0])
-    for arguments in [(x, y[:3], x, y), (x, y, x, y[:3]), (x, y * 1.0, x, y), (x[0], y, x, y), (x, y, x[:, :2], y)]:
-        with pytest.raises(BufferError, match="expected"):
-            Dataset(*arguments)
-    with pytest.raises(ArgumentError, match="test_fraction"):
-        Dataset.split(x, y, test_fraction=1)
-
-
-def test_missing_package_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(LaunchError, match=r'scikit-learn .* pip install "mpicoll\[train\]"'):
-        digits()
 
 
 # ---- command line

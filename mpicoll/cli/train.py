@@ -3,24 +3,40 @@
 import json
 
 from ..errors import ArgumentError
+from ..units import parse_bytes
 
 
 def add_arguments(parser):
     """Options, with defaults that reach a test accuracy of about 0.97 on the digits in seconds."""
     add = parser.add_argument
-    add("--data", default="digits", help="digits: 8 x 8 handwritten digits from scikit-learn (default)")
-    add("--strategy", default="allreduce", help="allreduce (default) or parameter_server")
+    add("--data", default="digits", help="digits: 8 x 8 handwritten digits from scikit-learn (default); "
+        "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`")  # fmt: skip
+    add("--strategy", default="allreduce", help="allreduce (default), parameter_server, zero1 or zero2")
     add("--optimizer", default="adam", help="sgd, adam (default) or adamw")
     add("--lr", type=float, metavar="R", help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)")
+    add("--schedule", default="constant", help="learning rate: constant (default), cosine:STEPS, linear:STEPS, step:EVERY")
+    add("--warmup", type=int, default=0, metavar="STEPS", help="of the learning rate, before the schedule (default 0)")
     add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers (default 512,512)")
     add("--batch-size", type=int, default=64, metavar="N", help="samples per step on all ranks together (default 64)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (default 15)")
     length.add_argument("--steps", type=int, metavar="N", help="updates, across epochs")
-    add("--precision", default="float32", help="float32 (default) or float64")
-    add("--algorithm", default="ring", metavar="WORD", help="of the allreduce (default ring); see `mpicoll list`")
+    add("--overlap", default="all", help="communication with computation: none, gradients, all (default: next forward too)")
+    add("--bucket-bytes", type=parse_bytes, default=4 << 20, metavar="B", help="gradients sent together (default 4M)")
+    add("--parameter-bucket-bytes", type=parse_bytes, metavar="B", help="parameters sent together (default: as the gradients)")
+    add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
+    add("--accumulate", type=int, default=1, metavar="K", help="micro-batches per step (default 1)")
+    add("--clip-norm", type=float, metavar="X", help="largest norm of the gradients (default: no limit)")
+    add("--precision", default="float32", help="float64, float32 (default), float16 or bfloat16: in memory and on the wire")
+    add("--loss-scale", metavar="X", help="dynamic, or a number (default: dynamic with float16, else none)")
+    add("--algorithm", default="ring", metavar="WORD", help="of the bucket collectives (default ring); see `mpicoll list`")
     add("--seed", type=int, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
+    add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
+    add("--checkpoint-every", type=int, metavar="N", help="steps from one to the next (default: each epoch)")
+    add("--keep", type=int, default=3, metavar="N", help="how many checkpoints stay (default 3)")
+    add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
 
 
@@ -35,17 +51,23 @@ def run(arguments):
     from ..communicator import Communicator
     from ..train.node import share_cores
     from ..train.results import document, summary
+    from ..train.trace import write
 
     comm = Communicator(MPI.COMM_WORLD)
     share_cores(comm)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
-    _check_writable(arguments.json, comm)
-    length = {name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}
-    trainer.fit(dataset, progress=True, **length)
+    for option in ("json", "trace"):
+        _check_writable(option, getattr(arguments, option), comm)
+    trainer.strategy.meter.tracing = arguments.trace is not None
+    kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume")}
+    trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
+    if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
+        write(arguments.trace, trainer.strategy.meter, comm)
     result = document(trainer, config) if arguments.json else None
+    text = summary(trainer)
     if comm.Get_rank() == 0:
-        print(summary(trainer), flush=True)
+        print(text, flush=True)
         if result:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)
@@ -53,12 +75,12 @@ def run(arguments):
 
 def _config(arguments):
     """The options as they will be used, for the JSON file too."""
-    names = ("data", "strategy", "optimizer", "lr", "hidden", "batch_size", "epochs", "steps")
-    names += ("precision", "algorithm", "seed", "device")
-    config = {name: getattr(arguments, name) for name in names}
+    config = {name: value for name, value in vars(arguments).items() if name not in ("run", "command", "json", "trace")}
     config["hidden"] = _widths(arguments.hidden)
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15
+    if arguments.loss_scale is None and arguments.precision == "float16":
+        config["loss_scale"] = "dynamic"
     return config
 
 
@@ -72,35 +94,36 @@ def _widths(text):
 
 def _build(config, comm):
     """The trainer, and the data set on the ranks that need it."""
-    from ..train import Trainer, mlp
+    from ..train import Trainer, mlp, schedules
     from ..train.checks import check_integer, check_word
-    from ..train.data import DATASETS
+    from ..train.data import load
     from ..train.node import device_module
     from ..train.optimizers import OPTIMIZERS
+    from ..train.options import Options
 
-    check_word("--data", config["data"], DATASETS)
     check_word("--optimizer", config["optimizer"], OPTIMIZERS)
     check_integer("--batch-size", config["batch_size"], 1)
     check_integer("--seed", config["seed"], 0)
     alone = config["strategy"] == "parameter_server" and comm.Get_rank() > 0
-    dataset = None if alone else DATASETS[config["data"]](config["seed"])
+    dataset = None if alone else load(config["data"], config["seed"])
     inputs, outputs = comm.bcast(dataset and dataset.widths)
     module = device_module(config["device"], comm)
     kind = OPTIMIZERS[config["optimizer"]]
-    optimizer = kind() if config["lr"] is None else kind(lr=config["lr"])
+    schedule = schedules.parse(config["schedule"], config["warmup"])
+    optimizer = kind(schedule=schedule, **({} if config["lr"] is None else {"lr": config["lr"]}))
     config["lr"] = optimizer.lr
     model = mlp([inputs, *config["hidden"], outputs], config["seed"]).to(module)
-    trainer = Trainer(model, optimizer, comm, config["strategy"], config["precision"], config["algorithm"])
+    trainer = Trainer(model, optimizer, comm, **{name: config[name] for name in Options.names()})
     return trainer, dataset
 
 
-def _check_writable(path, comm):
+def _check_writable(option, path, comm):
     """Find out before the training whether rank 0, perhaps the only one to see that disk, can write its result."""
     problem = None
     try:
         if path and comm.Get_rank() == 0:
             open(path, "a", encoding="utf-8").close()
     except OSError as error:
-        problem = f"--json: cannot write {path} ({error.strerror})"
+        problem = f"--{option}: cannot write {path} ({error.strerror})"
     if problem := comm.bcast(problem):
         raise ArgumentError(problem)

@@ -1,61 +1,19 @@
-"""Data sets, their split into training and test samples, and the sampler that deals them out to ranks."""
-
-import zlib
-from dataclasses import dataclass
+"""The data sets that the command line knows: digits, synthetic ones of any size, and files."""
 
 import numpy
 
-from ..errors import BufferError
-from .checks import check, check_integer
+from ..errors import ArgumentError, BufferError
+from .checks import check_integer
+from .dataset import Dataset
 from .extras import require
+from .npz import Archive
+from .sampler import Sampler, shares
 
+__all__ = ["DATASETS", "Dataset", "Sampler", "digits", "load", "shares", "stored", "synthetic"]
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Samples in host memory: features (samples, width) and labels (samples,), integers from 0; the same for testing.
-
-    The test arrays may have no rows; then there is no test accuracy. Raises BufferError where shapes do not fit.
-    """
-
-    features: numpy.ndarray
-    labels: numpy.ndarray
-    test_features: numpy.ndarray
-    test_labels: numpy.ndarray
-
-    def __post_init__(self):
-        for kind, x, y in (("training", self.features, self.labels), ("test", self.test_features, self.test_labels)):
-            if x.ndim != 2 or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-                raise BufferError(
-                    f"{kind} data: expected features of shape (samples, width) and as many integer labels, "
-                    f"got shapes {x.shape} and {y.shape} and labels of {y.dtype}"
-                )
-        if self.features.shape[1] != self.test_features.shape[1]:
-            widths = f"{self.features.shape[1]} and {self.test_features.shape[1]}"
-            raise BufferError(f"expected training and test features of one width, got {widths}")
-
-    @classmethod
-    def split(cls, features, labels, seed=0, test_fraction=0.2):
-        """Shuffle by `seed` and keep `test_fraction` of the samples (rounded down) for testing."""
-        check_integer("seed", seed, 0)
-        check("test_fraction", test_fraction, 0 <= test_fraction < 1, "a number from 0 to below 1")
-        order = numpy.random.default_rng(seed).permutation(len(labels))
-        test, train = numpy.split(order, [int(test_fraction * len(labels))])
-        return cls(features[train], labels[train], features[test], labels[test])
-
-    @property
-    def widths(self):
-        """(number of features, number of classes): what a model for this data takes and gives."""
-        return self.features.shape[1], 1 + max(int(y.max(initial=-1)) for y in (self.labels, self.test_labels))
-
-    def facts(self):
-        """What must be equal wherever the same data is loaded: shapes, classes, and a checksum of the labels."""
-        return {
-            "training samples": len(self.labels),
-            "test samples": len(self.test_labels),
-            "features": self.widths[0],
-            "classes": self.widths[1],
-            "checksum of the labels": zlib.crc32(numpy.concatenate([self.labels, self.test_labels]).astype("<i8")),
-        }
+#: names of features and labels in a file, and of those for testing: the first pair that is there
+TRAINING = (("features", "labels"), ("x", "y"), ("x_train", "y_train"))
+TEST = (("test_features", "test_labels"), ("x_test", "y_test"))
 
 
 def digits(seed=0, test_fraction=0.2):
@@ -67,60 +25,76 @@ def digits(seed=0, test_fraction=0.2):
     return Dataset.split(images.data / 16.0, images.target.astype("int64"), seed, test_fraction)
 
 
+def synthetic(seed=0, samples=65536, features=1024, classes=16):
+    """Normal float32 features whose class is the largest output of a hidden random linear map; a fifth is for testing.
+
+    The same `seed` gives the same data everywhere. 4 * samples * features bytes. Raises ArgumentError.
+    """
+    check_integer("seed", seed, 0)
+    for name, value in (("samples", samples), ("features", features), ("classes", classes)):
+        check_integer(name, value, 1)
+    random = numpy.random.default_rng(seed)
+    x, y = random.standard_normal((samples, features), "float32"), numpy.empty(samples, "int64")
+    teacher = random.standard_normal((features, classes))
+    # in float64, so that a sum in another order (threads, another BLAS) does not turn a close call into another label;
+    # in pieces, because the product converts its operand
+    rows = max(1, 2**22 // (features + classes))
+    for piece in (slice(start, start + rows) for start in range(0, samples, rows)):
+        y[piece] = (x[piece] @ teacher).argmax(axis=1)
+    return Dataset.split(x, y, seed)
+
+
+def stored(path, seed=0):
+    """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,), or `x` and `y`, or as TRAINING.
+
+    With `test_features` and `test_labels` (or `x_test` and `y_test`) those are for testing, else a fifth by `seed`. Arrays
+    written by `numpy.savez` stay in the file and are read as needed. Raises ArgumentError for a file, BufferError for
+    arrays that cannot be used.
+    """
+    archive = Archive(path)
+    train, test = _pair(archive, TRAINING, needed=True), _pair(archive, TEST)
+    try:
+        return Dataset(*train, *test) if test else Dataset.split(*train, seed)
+    except BufferError as error:
+        raise BufferError(f"{path}: {error}") from error
+
+
+def _pair(archive, pairs, needed=False):
+    """The arrays of the first pair that is all there; None where no name of any pair is and none is needed."""
+    for pair in pairs:
+        if set(pair) <= set(archive.names):
+            return archive[pair[0]], archive[pair[1]]
+    if needed or not set(archive.names).isdisjoint(sum(pairs, ())):
+        expected = " or ".join(" and ".join(pair) for pair in pairs)
+        raise ArgumentError(f"{archive.path}: expected arrays named {expected}, got {', '.join(archive.names) or 'none'}")
+    return None
+
+
 #: the command line's words
-DATASETS = {"digits": digits}
+DATASETS = {"digits": digits, "synthetic": synthetic}
 
 
-def shares(count, parts):
-    """`count` things dealt out to `parts` as evenly as possible, the larger shares first.
+def load(text, seed=0):
+    """The data set that `--data` names: digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, or FILE.npz.
 
-    >>> shares(10, 4)
-    [3, 3, 2, 2]
+    seed: of the split and of synthetic data. Raises ArgumentError or BufferError where there is no such data, LaunchError
+    where a package for it is missing.
+
+    >>> load("synthetic:50,8,3").facts()["training samples"]
+    40
     """
-    quotient, remainder = divmod(count, parts)
-    return [quotient + (part < remainder) for part in range(parts)]
+    word, colon, sizes = text.partition(":")
+    if text.endswith(".npz"):
+        return stored(text, seed)
+    if word not in DATASETS or (colon and word != "synthetic"):
+        words = "digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, FILE.npz"
+        raise ArgumentError(f"--data: expected one of {words}, got {text!r}")
+    return DATASETS[word](seed, *(_sizes(text, sizes) if colon else ()))
 
 
-class Sampler:
-    """Which samples each rank takes in each step: every sample once per epoch, for any number of ranks.
-
-    The global batches depend on (samples, batch_size, seed, epoch) alone, so training does not depend on the number
-    of ranks. The last batch of an epoch holds the rest; with fewer samples than ranks some ranks get none.
-    """
-
-    def __init__(self, samples, batch_size, seed=0, rank=0, size=1):
-        check_integer("samples", samples, 1)
-        check_integer("batch_size", batch_size, 1)
-        check_integer("seed", seed, 0)
-        self.samples, self.batch_size, self.seed, self.rank, self.size = samples, batch_size, seed, rank, size
-
-    def __len__(self):
-        """Steps per epoch."""
-        return -(-self.samples // self.batch_size)
-
-    def batches(self, epoch):
-        """The epoch's global batches: arrays of sample numbers, a new order in each epoch (counted from 0)."""
-        order = numpy.random.default_rng([self.seed, epoch]).permutation(self.samples)
-        for start in range(0, self.samples, self.batch_size):
-            yield order[start : start + self.batch_size]
-
-    def epochs(self, steps):
-        """For `steps` steps in all: lists of batches, one list per epoch, the last one possibly cut short."""
-        for epoch in range(-(-steps // len(self))):
-            left = steps - epoch * len(self)
-            yield [batch for batch, _ in zip(self.batches(epoch), range(left))]
-
-    def total(self, steps):
-        """Samples in the first `steps` steps."""
-        whole, rest = divmod(steps, len(self))
-        return whole * self.samples + min(rest * self.batch_size, self.samples)
-
-    def counts(self, batch):
-        """How many samples of the batch each rank takes."""
-        return shares(len(batch), self.size)
-
-    def share(self, batch):
-        """This rank's part of the batch; the parts in rank order are the batch."""
-        counts = self.counts(batch)
-        start = sum(counts[: self.rank])
-        return batch[start : start + counts[self.rank]]
+def _sizes(text, sizes):
+    """The three numbers behind the colon."""
+    numbers = sizes.split(",")
+    if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):
+        raise ArgumentError(f"--data: expected synthetic:SAMPLES,FEATURES,CLASSES, numbers from 1 up, got {text!r}")
+    return [int(number) for number in numbers]

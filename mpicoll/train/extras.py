@@ -11,5 +11,6 @@ def require(name):
         return import_module(name)
     except ImportError as error:
         package = {"sklearn.datasets": "scikit-learn"}.get(name, name)
-        remedy = 'install it with: pip install "mpicoll[train]"'
+        extra = {"torch": "torch", "ml_dtypes": "bf16", "cupy": "cuda13"}.get(name, "train")
+        remedy = f'install it with: pip install "mpicoll[{extra}]"'
         raise LaunchError(f"training needs {package} ({error}); {remedy}") from error

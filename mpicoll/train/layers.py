@@ -5,6 +5,7 @@ import math
 import numpy
 
 from .arrays import module_of
+from .buckets import Tensor
 from .checks import check, check_integer
 
 
@@ -27,28 +28,28 @@ class Linear:
         return random.standard_normal(self.shapes[0]) * math.sqrt(2 / self.inputs), numpy.zeros(self.outputs)
 
     def bind(self, parameters, gradients):
-        """Use these arrays (shaped as `shapes`) from now on."""
-        self.weight, self.bias = parameters
-        self.weight_gradient, self.bias_gradient = gradients
+        """Use these arrays (shaped as `shapes`; weights, biases) from now on."""
+        self.parameters, self.gradients = parameters, gradients
 
     def forward(self, x):
         """Values for x; x is kept for `backward`."""
-        self._x = x
-        y = x @ self.weight
-        y += self.bias
+        self._x, (weight, bias) = x, self.parameters
+        y = x @ weight
+        y += bias
         return y
 
     def backward(self, dy, first=False):
         """Write the parameters' gradients; return the gradient of x, or None where nobody needs it (`first`)."""
-        module_of(dy).matmul(self._x.T, dy, out=self.weight_gradient)
-        dy.sum(axis=0, out=self.bias_gradient)
-        return None if first else dy @ self.weight.T
+        weights, biases = self.gradients
+        module_of(dy).matmul(self._x.T, dy, out=weights)
+        dy.sum(axis=0, out=biases)
+        return None if first else dy @ self.parameters[0].T
 
 
 class ReLU:
     """y = max(x, 0), with derivative 0 at 0; no parameters."""
 
-    shapes = ()
+    shapes = gradients = ()
 
     def __repr__(self):
         return "ReLU()"
@@ -88,11 +89,34 @@ def cross_entropy(logits, labels, samples):
     return float(loss) / samples, gradient
 
 
-class Model:
-    """A chain of layers whose parameters and gradients are views into two flat arrays.
+class Hooks:
+    """What a model calls around the computation of each layer (counted from 0); here nothing happens."""
 
-    `parameters` and `gradients` are one-dimensional and contiguous, of one dtype: what an optimizer updates and a
-    collective carries in one call, without packing.
+    def forward(self, layer):
+        """It is about to compute its values."""
+
+    def backward(self, layer):
+        """It is about to write its gradients."""
+
+    def ready(self, layer):
+        """Its gradients are written."""
+
+
+class _Seen(Hooks):
+    """Notes which layers are ready."""
+
+    def __init__(self):
+        self.layers = []
+
+    def ready(self, layer):
+        self.layers.append(layer)
+
+
+class Model:
+    """A chain of layers whose parameters and gradients are views into flat arrays.
+
+    `parameters` and `gradients` are one-dimensional and contiguous, of one dtype. A trainer gives the layers views into
+    buffers of its own: `parameters` then is a copy, and `gradients` is None.
     """
 
     def __init__(self, layers, seed=0, dtype="float32"):
@@ -105,12 +129,32 @@ class Model:
 
     def _use(self, parameters):
         """Take over a flat array of parameters; make gradients of its kind; give each layer its views."""
-        self.parameters, self.gradients = parameters, module_of(parameters).zeros_like(parameters)
+        self._parameters, self.gradients = parameters, module_of(parameters).zeros_like(parameters)
         start = 0
         for layer in self.layers:
             stop = start + sum(math.prod(shape) for shape in layer.shapes)
-            layer.bind(*(_views(flat[start:stop], layer.shapes) for flat in (self.parameters, self.gradients)))
+            layer.bind(*(_views(flat[start:stop], layer.shapes) for flat in (self._parameters, self.gradients)))
             start = stop
+
+    def lend(self, read):
+        """The layers get other views now (`Layer.bind`); `read()` gives a copy of all parameters in the order of `tensors`."""
+        self._parameters, self.gradients, self._read = None, None, read
+
+    @property
+    def parameters(self):
+        """All parameters in the order of `tensors`."""
+        return self._read() if self._parameters is None else self._parameters
+
+    @parameters.setter
+    def parameters(self, values):
+        """For `model.parameters += …`."""
+        self._parameters[...] = values
+
+    @property
+    def tensors(self):
+        """The parameters in forward order: (name, shape, layer) of each."""
+        return [Tensor(f"{kind} of layer {number}, {layer!r}", shape, number) for number, layer in enumerate(self.layers)
+                for kind, shape in zip(("weights", "biases"), layer.shapes)]  # fmt: skip
 
     def to(self, module=None, dtype=None):
         """Move to another array module (cupy) or dtype, in place; returns the model. Views taken before are stale."""
@@ -132,34 +176,52 @@ class Model:
         """The layers as text, one each: what must be equal on all ranks."""
         return [repr(layer) for layer in self.layers]
 
-    def forward(self, features):
+    def forward(self, features, hooks=Hooks()):
         """Logits (samples, classes) for features (samples, inputs)."""
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
+            hooks.forward(number)
             features = layer.forward(features)
         return features
 
-    def backward(self, gradient):
-        """Write `gradients`, given the gradient of the logits that `forward` returned last."""
-        for layer in reversed(self.layers):
-            gradient = layer.backward(gradient, first=layer is self.layers[0])
+    def backward(self, gradient, hooks=Hooks()):
+        """Write the gradients, given the gradient of the logits that `forward` returned last."""
+        for number, layer in reversed(list(enumerate(self.layers))):
+            hooks.backward(number)
+            gradient = layer.backward(gradient, first=number == 0)
+            hooks.ready(number)
 
-    def learn(self, features, labels, samples):
-        """Loss and, in `gradients`, gradients of these rows as their part of a batch of `samples` rows.
+    def learn(self, features, labels, samples, hooks=Hooks(), scale=1.0):
+        """Loss and, written where the layers' gradients are, gradients of these rows as their part of a batch of `samples`.
 
         The sum of the parts over the ranks is the mean over the batch, whatever the split; a rank without rows
-        contributes zeros. Returns a float.
+        contributes zeros. scale: a factor for the gradients. Returns a float.
         """
         if len(labels) == 0:
-            self.gradients.fill(0)
+            self._contribute_nothing(hooks)
             return 0.0
-        loss, gradient = cross_entropy(self.forward(features), labels, samples)
-        self.backward(gradient)
+        loss, gradient = cross_entropy(self.forward(features, hooks), labels, samples)
+        self.backward(gradient if scale == 1.0 else gradient * gradient.dtype.type(scale), hooks)
         return loss
 
-    def count_correct(self, features, labels, rows=4096):
+    def finished(self):
+        """Layers in the order in which backward finishes them, observed on one sample of zeros."""
+        seen, module = _Seen(), module_of(self.parameters)
+        self.learn(module.zeros((1, self.inputs), self.parameters.dtype), module.zeros(1, "int64"), 1, seen)
+        return seen.layers
+
+    def _contribute_nothing(self, hooks):
+        for number in range(len(self.layers)):
+            hooks.forward(number)
+        for number, layer in reversed(list(enumerate(self.layers))):
+            hooks.backward(number)
+            for gradient in layer.gradients:
+                gradient.fill(0)
+            hooks.ready(number)
+
+    def count_correct(self, features, labels, rows=4096, hooks=Hooks()):
         """How many of these samples get the right label; `rows` at a time, to bound the memory."""
         parts = [slice(start, start + rows) for start in range(0, len(labels), rows)]
-        return sum(int((self.forward(features[part]).argmax(axis=1) == labels[part]).sum()) for part in parts)
+        return sum(int((self.forward(features[part], hooks).argmax(axis=1) == labels[part]).sum()) for part in parts)
 
 
 def _views(flat, shapes):

@@ -6,15 +6,19 @@ from .extras import require
 
 
 @contextmanager
-def progress_bar(samples, shown):
-    """Yield `advance(count, loss)`, which moves a bar over `samples` samples where `shown`, and else does nothing."""
-    if not shown:
-        yield lambda count, loss: None
-        return
-    with require("tqdm").tqdm(total=samples, unit=" samples", unit_scale=True, dynamic_ncols=True) as bar:
+def progress_bar(samples, done, shown):
+    """Yield `advance(count, loss, hidden)`, which moves a bar over `samples` samples, of which `done` are done, where `shown`.
 
-        def advance(count, loss):
-            bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+    hidden: the part of the communication that computation hides, or None.
+    """
+    if not shown:
+        yield lambda count, loss, hidden: None
+        return
+    with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True) as bar:
+
+        def advance(count, loss, hidden):
+            shown = {} if hidden is None else {"hidden": f"{hidden:.0%}"}
+            bar.set_postfix(loss=f"{loss:.4f}", **shown, refresh=False)
             bar.update(count)
 
         yield advance

@@ -1,94 +1,167 @@
 """The trainer: one loop over steps and epochs for every strategy."""
 
-from ..algorithms import list_algorithms
+import sys
+from contextlib import ExitStack
+
+import numpy
+from mpi4py import MPI
+
 from ..communicator import Communicator
 from ..errors import ArgumentError
-from .checks import agree, check, check_integer, check_word
-from .data import Sampler
+from .checkpoint import Checkpoints
+from .checks import agree, check, check_integer
 from .extras import require
+from .function import FunctionModel
+from .options import Options
 from .progress import progress_bar
-from .strategies import STRATEGIES, AllReduce
-
-PRECISIONS = ("float64", "float32")
+from .sampler import Sampler
+from .signals import stop_signals
+from .strategies import Strategy
 
 
 class Trainer:
     """Trains a model on the ranks of a communicator with the losses of a single process, up to rounding.
 
-    model, optimizer: built alike on every rank; the first parameters are those of rank 0. The model is converted to
-    `precision` in place (default: it keeps its own). comm: a Communicator, or an MPI.Intracomm, which is wrapped.
-    strategy: `allreduce` or `parameter_server`. algorithm: of the allreduce of the gradients; `native` is MPI's own.
+    model, optimizer: built alike on every rank; the first parameters are those of rank 0. model: a `Model` (`mlp`), or a
+    function (params, (features, labels)) -> (mean loss, gradients) with its arrays as `params` (a dict or sequence). Its
+    parameters then live in buffers of the trainer. comm: a Communicator, or an MPI.Intracomm, which is wrapped. precision:
+    default that of the model. The other options: see `Options`.
 
-    After `fit`: `losses`, one per step; `epochs`, one dict each; `test_accuracy`; `parameters` are in the model.
+    After `fit`: `losses`, one per step; `epochs`, one dict each; `test_accuracy`; `stopped`, the signal that ended it, or None.
     Collective. Raises ArgumentError on every rank where a value is not usable or the ranks do not have the same ones.
     """
 
-    def __init__(self, model, optimizer, comm, strategy="allreduce", precision=None, algorithm="ring"):
+    def __init__(self, model, optimizer, comm, strategy="allreduce", *, params=None, precision=None, **options):
         self.comm = comm if isinstance(comm, Communicator) else Communicator(comm)
-        self.precision = model.parameters.dtype.name if precision is None else precision
-        options = {"strategy": strategy, "precision": self.precision, "algorithm": algorithm}
+        if callable(model):
+            check("params", params, params is not None, "the arrays that the function trains")
+            model = FunctionModel(model, params)
+        unknown = sorted(set(options) - set(Options.names()))
+        check("options", ", ".join(unknown), not unknown, f"some of {', '.join(Options.names())}")
+        self.options = Options(strategy, precision=precision or model.parameters.dtype.name, **options)
         layers = {f"layer {number} of the model": text for number, text in enumerate(model.describe())}
-        agree(self.comm, {**layers, "the optimizer": repr(optimizer), **options})
-        _check_options(**options)
-        if self.precision != model.parameters.dtype.name:
-            model.to(dtype=self.precision)
+        agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})
+        self.options.check()
+        wide = self.options.precision if self.options.precision in ("float64", "float32") else "float32"
+        if model.parameters.dtype != wide:
+            model.to(dtype=wide)
         self.model, self.optimizer = model, optimizer
-        kind = STRATEGIES[strategy]
-        self.strategy = kind(model, optimizer, self.comm, *([algorithm] if kind is AllReduce else []))
-        self.losses, self.epochs, self.test_accuracy = [], [], None
+        self.strategy = Strategy(model, optimizer, self.comm, self.options)
+        self.losses, self.epochs, self.test_accuracy, self.stopped = [], [], None, None
+        self._checkpoints = None
 
-    def fit(self, dataset=None, epochs=None, batch_size=64, seed=0, steps=None, progress=False):
+    @property
+    def params(self):
+        """{name: array}: the parameters after the last update; waits for what is under way. Local."""
+        exchange = self.strategy.exchange
+        exchange.settle()
+        layout = exchange.layout
+        return {tensor.name: layout.view(exchange.parameters, number) for number, tensor in enumerate(layout.tensors)}
+
+    def state_dict(self):
+        """Copies of the parameters by name, and the number of steps; every rank has all of them."""
+        return {"parameters": {name: array.copy() for name, array in self.params.items()}, "steps": len(self.losses)}
+
+    def fit(self, dataset=None, epochs=None, batch_size=64, seed=0, steps=None, progress=False, checkpoint=None,
+            checkpoint_every=None, keep=3, resume=False):  # fmt: skip
         """Train for `epochs` passes over the data, or for `steps` updates, across epochs; give one of the two.
 
         dataset: a Dataset on every rank, with `parameter_server` on rank 0 (others may pass None). batch_size: samples
         of one step on all ranks together. seed: of the order of the samples. progress: rank 0 draws a bar (tqdm).
-        A second call goes on with parameters and optimizer as they are. Collective; raises ArgumentError on all ranks.
+        checkpoint: a directory that all ranks share: a checkpoint is written there after each `checkpoint_every` steps
+        (default: each epoch), at the end, and where SIGUSR1 or SIGTERM ask for it, which then end the training (`stopped`);
+        the newest `keep` stay. resume: go on from the newest whole one, if there is any; epochs and steps count from the first
+        start. A second call goes on with parameters and optimizer as they are. Collective; raises ArgumentError on all ranks.
         """
-        agree(self.comm, {"epochs": epochs, "steps": steps, "batch_size": batch_size, "seed": seed})
+        agree(self.comm, {"epochs": epochs, "steps": steps, "batch_size": batch_size, "seed": seed, "checkpoint": checkpoint,
+                          "checkpoint_every": checkpoint_every, "keep": keep, "resume": resume})  # fmt: skip
         check("epochs, steps", (epochs, steps), (epochs is None) != (steps is None), "one of them, the other None")
         check_integer("steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1)
         check_integer("batch_size", batch_size, 1)
+        if checkpoint_every is not None:
+            check_integer("checkpoint_every", checkpoint_every, 1)
+            check("checkpoint", checkpoint, checkpoint is not None, "a directory, since checkpoint_every is given")
+        check("resume", resume, checkpoint is not None or not resume, "False, or a checkpoint directory to resume from")
         if progress:
             require("tqdm")
-        facts = self.strategy.load(dataset)
+        facts = self.strategy.feed.load(dataset)
         self._check_facts(facts)
         sampler = Sampler(facts["training samples"], batch_size, seed, self.comm.Get_rank(), self.comm.Get_size())
-        self.strategy.start()
-        steps = epochs * len(sampler) if steps is None else steps
-        with progress_bar(sampler.total(steps), progress and self.comm.Get_rank() == 0) as advance:
-            for batches in sampler.epochs(steps):
-                self._run_epoch(sampler, batches, facts["test samples"], advance)
+        self._checkpoints = self._open(checkpoint, keep, resume) if checkpoint is not None else None
+        self._facts = {**facts, "batch_size": batch_size, "seed": seed}
+        done = self._resume() if resume else 0
+        self._every = checkpoint_every or len(sampler)
+        steps, self.stopped = epochs * len(sampler) if steps is None else steps, None
+        with ExitStack() as stack:
+            stop = stack.enter_context(stop_signals()) if self._checkpoints else None
+            advance = stack.enter_context(progress_bar(sampler.total(steps), sampler.total(done), progress and self._root))
+            self._done = done
+            for batches in sampler.epochs(steps, done):
+                self._run_epoch(sampler, batches, facts["test samples"], advance, stop)
+                if self.stopped:
+                    break
+            self._save()
+        self.strategy.binding.rest()
+        if self.strategy.meter.steps:
+            self.strategy.meter.summary_of_ranks()
+
+    @property
+    def _root(self):
+        return self.comm.Get_rank() == 0
 
     def report(self):
         """Costs on this rank: medians over the steps so far, and the memory that stays.
 
-        Seconds `step_s`, `compute_s`, `communication_s` (samples included; waiting for slower ranks too) and
-        `exposed_s` (communication during which nothing is computed); bytes `bytes_sent_per_step` (gradients and
-        parameters), `data_bytes_sent_per_step` (samples), `parameter_bytes`, `gradient_bytes`, `optimizer_bytes`.
-        `bytes_estimated` is true where MPI's own call moved the gradients: the lower bound of any allreduce then.
+        Seconds `step_s`, `compute_s`, `communication_s` (during which anything was being sent, samples included; waiting for
+        slower ranks too), `exposed_s` (of it that during which nothing was computed); `hidden`, the part of the communication
+        that computation could hide and did, 0 to 1, or None; over all ranks `compute_min_s`, `compute_median_s`,
+        `compute_max_s`, `slowest_rank`, and `waiting_s`, how much longer the slowest computed than this rank. Bytes
+        `bytes_sent_per_step` (gradients and parameters), `bytes_predicted` by theory (None: parameter server),
+        `data_bytes_sent_per_step` (samples), `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters
+        included). `bytes_estimated` is true where MPI's own call moved the buckets: the lower bound of any algorithm then.
         """
-        meter = self.strategy.meter
+        strategy, meter = self.strategy, self.strategy.meter
         if not meter.steps:
             raise ArgumentError("report() needs at least one step; call fit() first")
         seconds = {name: meter.typical(name) for name in ("step_s", "compute_s", "communication_s", "exposed_s")}
-        return seconds | {
+        return seconds | (meter.ranks or {}) | {
+            "hidden": meter.hidden(),
             "bytes_sent_per_step": meter.typical("bytes"),
+            "bytes_predicted": strategy.predicted_bytes(),
             "data_bytes_sent_per_step": meter.typical("data_bytes"),
-            "bytes_estimated": self.strategy.estimate is not None,
-            "parameter_bytes": self.model.parameters.nbytes,
-            "gradient_bytes": self.strategy.gradient_bytes(),
-            "optimizer_bytes": self.optimizer.nbytes,
-        }
+            "bytes_estimated": self.options.algorithm == "native",
+            "parameter_bytes": strategy.exchange.parameters.nbytes,
+            "gradient_bytes": strategy.exchange.gradient_bytes,
+            "optimizer_bytes": strategy.update.nbytes,
+        }  # fmt: skip
 
-    def _run_epoch(self, sampler, batches, tests, advance):
-        """Make the steps of one epoch and write them down."""
-        meter = self.strategy.meter
+    def _run_epoch(self, sampler, batches, tests, advance, stop):
+        """Make the steps of one epoch, or what is left of it, and write them down."""
+        meter, feed = self.strategy.meter, self.strategy.feed.batches(sampler, batches, self.options.accumulate)
         first = len(meter.steps)
         for batch in batches:
-            advance(len(batch), self.strategy.step(sampler, batch))
-        losses, sizes = self.strategy.settle(), [len(batch) for batch in batches]
-        self.losses += losses
-        self.test_accuracy = self.strategy.count_correct() / tests if tests else None
+            asked = self._ask(stop)
+            with meter.step():
+                loss = self.strategy.step(next(feed), len(batch))
+            advance(len(batch), loss, meter.hidden(-20))
+            self._done += 1
+            if self._stop_now(asked, stop):
+                break
+            if self._done % self._every == 0 and self._done % len(sampler):
+                self._save()
+        feed.close()
+        if not self.stopped or self._done % len(sampler) == 0:
+            self._write_down(sampler, first, tests)
+        if self._done % self._every == 0:
+            self._save()
+
+    def _write_down(self, sampler, first, tests):
+        """Loss and accuracy of an epoch; seconds of the part of it that this run made."""
+        self.losses += self.strategy.settle()
+        count = (self._done - 1) % len(sampler) + 1
+        losses, sizes = self.losses[-count:], sampler.sizes[:count]
+        correct, meter = self.strategy.count_correct() if tests else None, self.strategy.meter
+        self.test_accuracy = None if correct is None else correct / tests
         self.epochs.append({
             "epoch": len(self.epochs) + 1,
             "loss": sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes),
@@ -97,16 +170,70 @@ class Trainer:
             **{name: meter.total(name, first) for name in ("compute_s", "communication_s", "exposed_s")},
         })
 
+    # Stopping and checkpoints.
+
+    def _ask(self, stop):
+        """Begin to find out, during the step, whether any rank got a signal."""
+        if stop is None:
+            return None
+        self._flag = numpy.array([stop.received is not None], "i4")
+        return self.comm.Iallreduce(MPI.IN_PLACE, self._flag, op=MPI.MAX, algorithm="native")
+
+    def _stop_now(self, asked, stop):
+        if asked is not None:
+            asked.Wait()
+            if self._flag[0]:
+                self.stopped = next(filter(None, self.comm.allgather(stop.received)))
+        return self.stopped
+
+    def _open(self, directory, keep, resume):
+        """The checkpoints in a directory; those of another run would be mixed with this one's, so there may be none."""
+        checkpoints, self._saved = Checkpoints(directory, self.comm, keep), None
+        steps = [] if resume else checkpoints.steps()
+        good, expected = not steps, "an empty directory, or resume=True (--resume) to go on from what is there"
+        check("checkpoint", directory, good, expected)
+        return checkpoints
+
+    def _save(self):
+        """A checkpoint of all steps so far, unless there is one."""
+        if self._checkpoints is None or self._saved == self._done:
+            return
+        self.losses += self.strategy.settle()
+        update, exchange = self.strategy.update, self.strategy.exchange
+        vectors, elements = update.vectors(), exchange.layout.plain[-1]
+        meta = {"layers": self.model.describe(), "optimizer": type(self.optimizer).__name__, "updates": self.optimizer.steps,
+                "data": self._facts, "losses": self.losses, "epochs": self.epochs, "precision": self.options.precision,
+                "scale": None if self.strategy.scale is None else self.strategy.scale.state()}  # fmt: skip
+        self._checkpoints.save(self._done, vectors, dict.fromkeys(vectors, elements), meta)
+        self._saved = self._done
+
+    _saved, _done = None, 0
+
+    def _resume(self):
+        """Take over the newest whole checkpoint; returns the steps done."""
+        found = self._checkpoints.load(self._accept)
+        if found is None:
+            return 0
+        self.strategy.update.restore(found, found.meta["updates"])
+        self.strategy.exchange.settle()
+        if self.strategy.scale is not None and found.meta["scale"] is not None:
+            self.strategy.scale.restore(found.meta["scale"])
+        self.losses, self.epochs = list(found.meta["losses"]), list(found.meta["epochs"])
+        self.test_accuracy = self.epochs[-1]["test_accuracy"] if self.epochs else None
+        self._done = self._saved = found.step
+        if self._root:
+            print(f"mpicoll: resumed from {found.path}, step {found.step}", file=sys.stderr, flush=True)
+        return found.step
+
+    def _accept(self, meta):
+        """Raise ArgumentError for a checkpoint of another model, data set or optimizer."""
+        mine = {"layers": self.model.describe(), "optimizer": type(self.optimizer).__name__, "data": self._facts}
+        for name, value in mine.items():
+            check(f"checkpoint: {name}", meta.get(name), meta.get(name) == value, f"this run's {value}; use another directory")
+
     def _check_facts(self, facts):
         """The data must fit the model."""
         inputs, outputs = self.model.inputs, self.model.outputs
-        check("features of the data", facts["features"], facts["features"] == inputs, f"the model's {inputs} inputs")
-        check("classes of the data", facts["classes"], facts["classes"] <= outputs, f"at most the model's {outputs}")
-
-
-def _check_options(strategy, precision, algorithm):
-    check_word("strategy", strategy, STRATEGIES)
-    check_word("precision", precision, PRECISIONS)
-    check_word("algorithm", algorithm, list_algorithms("allreduce"))
-    if strategy != "allreduce" and algorithm != "ring":
-        raise ArgumentError(f"algorithm: {strategy} makes no allreduce that {algorithm!r} could do; leave it out")
+        if inputs is not None:
+            check("features of the data", facts["features"], facts["features"] == inputs, f"the model's {inputs} inputs")
+            check("classes of the data", facts["classes"], facts["classes"] <= outputs, f"at most the model's {outputs}")

@@ -1,0 +1,411 @@
+"""All strategies on any number of ranks: the losses of one process, the bytes of theory, and one error where ranks differ."""
+
+import itertools
+import random
+import zlib
+
+import numpy
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.errors import ArgumentError
+from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, mlp
+from mpicoll.train.exchange import StaleParameters
+from mpicoll.train.schedules import parse
+from mpicoll.train.update import BadGradient
+
+pytestmark = pytest.mark.mpi
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
+STRATEGIES = ("parameter_server", "allreduce", "zero1", "zero2")
+SHARDED = ("zero1", "zero2")
+WIDTHS = [7, 12, 9, 4]
+
+
+@pytest.fixture(scope="module")
+def data():
+    source = numpy.random.default_rng(1)
+    labels = source.integers(0, 4, 76)
+    return Dataset.split(2 * source.standard_normal((4, 7))[labels] + source.standard_normal((76, 7)), labels)
+
+
+def fitted(comm, data, strategy="allreduce", optimizer=Adam, length={}, **options):
+    """61 training samples in batches of 13: the last one holds 9. Seeds differ: rank 0's parameters must win."""
+    model = mlp(WIDTHS, seed=comm.Get_rank(), dtype="float64")
+    trainer = Trainer(model, optimizer(), comm, strategy, **{"precision": "float64", **options})
+    trainer.fit(data, **{"epochs": 2, "batch_size": 13, "seed": 3, **length})
+    return trainer
+
+
+def alone(data, **options):
+    """Losses and parameters of one process, on all ranks."""
+    trainer = fitted(MPI.COMM_SELF, data, **options)
+    return WORLD.bcast((trainer.losses, trainer.state_dict()["parameters"]))
+
+
+def same_bits(trainer):
+    """The parameters, as one checksum, which must be that of all ranks."""
+    sums = WORLD.allgather(zlib.crc32(b"".join(array.tobytes() for array in trainer.params.values())))
+    assert len(set(sums)) == 1
+    return sums[0]
+
+
+# ---- the result of one process
+
+#: bytes: every tensor in a bucket of its own, a few tensors together, everything together
+BUCKETS = (1, 900, 1 << 20)
+
+
+def grid():
+    """Each strategy with each overlap, and the other options drawn, so that every pair of values meets somewhere."""
+    draw = random.Random(5)
+    for strategy, overlap, accumulate, bucket in itertools.product(STRATEGIES[1:], ("none", "all"), (1, 3), BUCKETS):
+        reductions = (None, "allreduce") if strategy in SHARDED else (None,)
+        yield {"strategy": strategy, "overlap": overlap, "accumulate": accumulate, "bucket_bytes": bucket,
+               "parameter_bucket_bytes": draw.choice((None, 300)), "reduction": draw.choice(reductions)}  # fmt: skip
+    yield from ({"strategy": strategy, "overlap": "gradients", "bucket_bytes": 900} for strategy in STRATEGIES[1:])
+    yield from ({"strategy": "parameter_server", "accumulate": accumulate} for accumulate in (1, 3))
+
+
+def test_losses_bytes_and_bits_of_every_combination(data):
+    losses, parameters = alone(data)
+    for options in grid():
+        trainer = fitted(WORLD, data, **options)
+        numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10, err_msg=str(options))
+        for name, array in trainer.params.items():
+            numpy.testing.assert_allclose(array, parameters[name], rtol=1e-8, atol=1e-12, err_msg=str(options))
+        same_bits(trainer)
+        report = trainer.report()
+        assert report["bytes_predicted"] in (None, report["bytes_sent_per_step"]), options
+
+
+SETTINGS = {
+    "momentum": {"optimizer": lambda: SGD(0.05, 0.9, nesterov=True)},
+    "decay": {"optimizer": lambda: AdamW(0.01, weight_decay=0.1)},
+    "cosine": {"optimizer": lambda: Adam(0.01, schedule=parse("cosine:8", warmup=2))},
+    "clipped": {"optimizer": lambda: SGD(0.3), "clip_norm": 0.2},
+    "scaled": {"optimizer": Adam, "loss_scale": 1024.0},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_losses_with_other_optimizers_schedules_and_norms(data, setting):
+    losses, _ = alone(data, **setting)
+    for strategy in STRATEGIES:
+        trainer = fitted(WORLD, data, strategy, bucket_bytes=500, **setting)
+        numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10, err_msg=strategy)
+
+
+def test_clipping_changes_the_losses(data):
+    """Or the test above would hold for a norm that is never reached."""
+    assert alone(data, **SETTINGS["clipped"])[0] != alone(data, optimizer=lambda: SGD(0.3))[0]
+
+
+def test_losses_in_float32(data):
+    losses, _ = alone(data, precision="float32")
+    for strategy in STRATEGIES:
+        trainer = fitted(WORLD, data, strategy, precision="float32", bucket_bytes=500)
+        numpy.testing.assert_allclose(trainer.losses[:10], losses[:10], rtol=1e-5, err_msg=strategy)
+        same_bits(trainer)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_overlap_changes_no_bit(data, strategy, accumulate):
+    options = {"bucket_bytes": 500, "parameter_bucket_bytes": 900, "accumulate": accumulate}
+    trainers = [fitted(WORLD, data, strategy, overlap=overlap, **options) for overlap in ("none", "gradients", "all")]
+    assert trainers[0].losses == trainers[1].losses == trainers[2].losses
+    assert len({same_bits(trainer) for trainer in trainers}) == 1
+
+
+@pytest.mark.parametrize("algorithm", ["circulant", "halving_doubling", "pairwise", "native"])
+def test_other_algorithms_of_zero(data, algorithm):
+    losses, _ = alone(data)
+    trainer = fitted(WORLD, data, "zero2", algorithm=algorithm, bucket_bytes=500)
+    numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10)
+    assert trainer.report()["bytes_estimated"] == (algorithm == "native")
+
+
+# ---- costs
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_bytes_are_those_of_theory(data, strategy, accumulate):
+    report = fitted(WORLD, data, strategy, accumulate=accumulate, bucket_bytes=600).report()
+    halves = accumulate + 1 if strategy == "zero2" else 2
+    assert report["bytes_sent_per_step"] == halves * (SIZE - 1) * report["parameter_bytes"] // SIZE
+    plain = 8 * sum(rows * columns + columns for rows, columns in zip(WIDTHS, WIDTHS[1:]))
+    assert plain <= report["parameter_bytes"] < plain + 8 * SIZE * 6  # padding: less than a share in each of 6 buckets
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("strategy", SHARDED)
+def test_memory_is_divided_by_the_ranks(data, strategy, precision, accumulate):
+    model, bucket = mlp([7, 60, 60, 60, 60, 4]), 4000
+    trainer = Trainer(model, Adam(), WORLD, strategy, precision=precision, bucket_bytes=bucket, accumulate=accumulate)
+    trainer.fit(data, steps=2, batch_size=13)
+    report, elements = trainer.report(), sum(array.size for array in trainer.params.values())
+    itemsize, arrays = (2, 3) if precision == "float16" else (4, 2)  # float32 masters besides Adam's two
+    assert report["optimizer_bytes"] == pytest.approx(arrays * 4 * elements / SIZE, rel=0.05)
+    largest = itemsize * max(one.size for one in trainer.strategy.exchange.layout.buckets)
+    kept = report["parameter_bytes"] // (SIZE if strategy == "zero2" else 1)  # a few elements of padding included
+    assert kept <= report["gradient_bytes"] <= kept + (3 + (SIZE == 1)) * largest
+    if strategy == "zero1":
+        assert report["gradient_bytes"] == report["parameter_bytes"]
+
+
+# ---- 16 bits, overflow, nan
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the dynamic scale begins too high
+def test_sixteen_bits_train_alike_on_all_ranks(data, strategy, precision):
+    if precision == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    options = {"precision": precision, "loss_scale": "dynamic", "bucket_bytes": 300}
+    trainer = fitted(WORLD, data, strategy, lambda: Adam(0.01), {"epochs": 6}, **options)
+    same_bits(trainer)
+    assert trainer.losses[-1] < trainer.losses[0] / 2
+    assert {array.dtype.name for array in trainer.params.values()} == {precision}
+    features, labels = data.take(slice(0, 20))
+    logits = trainer.model.forward(features.astype("float32"))  # the model can be used, in float32
+    assert logits.dtype == "float32" and (logits.argmax(axis=1) == labels).mean() > 0.5
+
+
+def spoiled(data, value):
+    """One sample of one value that is so large, or nan; the rank that gets it alone sees it before the reduction."""
+    features = data.features.copy()
+    features[17, 2] = value
+    return Dataset(features, data.labels, data.test_features, data.test_labels)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_overflow_on_one_rank_is_skipped_by_all(data, strategy):
+    scaled = {"precision": "float16", "loss_scale": "dynamic", "bucket_bytes": 300}
+    trainer = fitted(WORLD, spoiled(data, 1e7), strategy, lambda: Adam(0.01), {"epochs": 4}, **scaled)
+    scale = trainer.strategy.scale
+    assert 4 <= scale.skipped < len(trainer.losses) == 20  # once per epoch, with that sample
+    assert trainer.optimizer.steps == 20 - scale.skipped and scale.value == 65536 / 2**scale.skipped
+    assert len(set(WORLD.allgather((scale.skipped, scale.value)))) == 1
+    assert all(numpy.isfinite(array.astype("float32")).all() for array in trainer.params.values())
+    same_bits(trainer)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_bad_gradient_is_named(data, strategy):
+    message = r"update \d: expected finite gradients, got infinity or nan in .*weights of layer 0, Linear\(7, 12\)"
+    with pytest.raises(BadGradient, match=message):
+        fitted(MPI.COMM_SELF, spoiled(data, numpy.nan), strategy, bucket_bytes=1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_with_a_norm_all_ranks_find_a_bad_gradient(data, strategy):
+    with pytest.raises(BadGradient, match="got infinity or nan in (weights|biases|a part that another rank holds)"):
+        fitted(WORLD, spoiled(data, numpy.nan), strategy, clip_norm=1.0)
+    WORLD.Barrier()
+
+
+class Peeking(SGD):
+    """Reads parameters in the middle of an update."""
+
+    def apply(self, *arguments):
+        super().apply(*arguments)
+        self.look()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_parameters_cannot_be_read_while_they_are_updated(data, strategy):
+    optimizer = Peeking()
+    trainer = Trainer(mlp(WIDTHS), optimizer, WORLD, strategy)
+    evaluate = lambda: trainer.model.forward(numpy.zeros((2, 7)), trainer.strategy.binding)
+    for look in (lambda: trainer.params, trainer.state_dict, lambda: trainer.model.parameters, evaluate):
+        optimizer.look = lambda look=look: _stale(look)
+        trainer.fit(data, steps=2, batch_size=13)
+        optimizer.look = lambda: None
+    assert trainer.params
+
+
+def _stale(look):
+    with pytest.raises(StaleParameters, match="are those of update .*, expected update .*: they were read between"):
+        look()
+
+
+# ---- functions as models
+
+
+def squares(params, batch):
+    """Linear regression: half the mean squared error, and its gradient in closed form."""
+    features, targets = batch
+    error = features @ params["w"] + params["b"] - targets
+    return (error @ error) / (2 * len(targets)), {"w": features.T @ error / len(targets), "b": error.mean()}
+
+
+def descend(data, lr, steps, batch_size):
+    """The same by hand, on the whole batch in one process."""
+    from mpicoll.train.sampler import Sampler
+
+    params, losses = {"w": numpy.zeros(7), "b": numpy.zeros(())}, []
+    sampler = Sampler(len(data), batch_size, 3)
+    for batches in sampler.epochs(steps):
+        for batch in batches:
+            loss, gradients = squares(params, data.take(batch))
+            losses.append(loss)
+            params = {name: value - lr * gradients[name] for name, value in params.items()}
+    return losses, params
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_function_is_trained(data, strategy, accumulate):
+    losses, params = descend(data, 0.02, 9, 13)
+    first = {"w": numpy.zeros(7), "b": numpy.zeros(())}
+    trainer = Trainer(squares, SGD(0.02), WORLD, strategy, params=first, accumulate=accumulate)
+    trainer.fit(data, steps=9, batch_size=13, seed=3)
+    numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10)
+    for name, value in params.items():
+        numpy.testing.assert_allclose(trainer.params[name], value, rtol=1e-10)
+    assert trainer.test_accuracy is None and not first["w"].any()
+
+
+def test_a_function_of_a_sequence(data):
+    def listed(params, batch):
+        loss, gradients = squares(dict(zip("wb", params)), batch)
+        return loss, tuple(gradients.values())
+
+    trainer = Trainer(listed, SGD(0.02), WORLD, params=[numpy.zeros(7), numpy.zeros(())])
+    trainer.fit(data, steps=9, batch_size=13, seed=3)
+    numpy.testing.assert_allclose(trainer.losses, descend(data, 0.02, 9, 13)[0], rtol=1e-10)
+    assert list(trainer.params) == ["array 0", "array 1"]
+
+
+def raises(text, call, *arguments, **options):
+    with pytest.raises(ArgumentError, match=text):
+        call(*arguments, **options)
+    WORLD.Barrier()  # all ranks got here: nobody waits inside
+
+
+@pytest.mark.parametrize("function, text", [
+    (lambda p, b: (0.0, [numpy.zeros(3), numpy.zeros(())]), r"gradient of array 0: expected the shape \(7,\), got \(3,\)"),
+    (lambda p, b: (numpy.zeros(2), p), "loss: expected one number, got"),
+    (lambda p, b: (0.0, p[:1]), "gradients: expected one for each of array 0, array 1, got 1"),
+])
+def test_functions_that_give_something_else(data, function, text):
+    raises(text, Trainer(function, SGD(), WORLD, params=[numpy.zeros(7), numpy.zeros(())]).fit, data, steps=1)
+
+
+def test_params_that_cannot_be_trained(data):
+    raises("params: expected the arrays that the function trains, got None", Trainer, squares, SGD(), WORLD)
+    raises("params: expected at least one array", Trainer, squares, SGD(), WORLD, params={})
+    mixed = {"w": numpy.zeros(7), "b": numpy.zeros((), "float32")}
+    raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=mixed)
+    raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=[numpy.arange(3)])
+
+
+# ---- ranks that differ
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name, values", [
+    ("strategy", ("zero1", "zero2")), ("bucket_bytes", (1000, 2000)), ("overlap", ("all", "none")), ("accumulate", (1, 2)),
+    ("parameter_bucket_bytes", (None, 2000)), ("precision", ("float32", "float16")), ("clip_norm", (None, 1.0)),
+    ("algorithm", ("ring", "circulant")), ("loss_scale", ("dynamic", None)),
+])
+def test_different_options_are_found_at_construction(name, values):
+    mine = {name: values[RANK == SIZE - 1]}
+    raises(f"ranks differ: {name} is {values[0]} on rank 0 but {values[1]} on rank {SIZE - 1}",
+           Trainer, mlp(WIDTHS), SGD(), WORLD, **{"strategy": "zero1", **mine})  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=2)
+def test_different_functions_are_found_at_construction():
+    shape = 8 if RANK == SIZE - 1 else 7
+    raises(r"layer 0 of the model is w \(7,\) on rank 0 but w \(8,\)", Trainer, squares, SGD(), WORLD,
+           params={"w": numpy.zeros(shape), "b": numpy.zeros(())})  # fmt: skip
+
+
+# ---- checkpoints
+
+
+@pytest.fixture
+def shared(mpi_tmp_path):
+    return str(mpi_tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("precision", ["float64", "float16"])
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_a_resumed_run_has_the_same_losses(data, shared, strategy, precision):
+    options = {"precision": precision, "loss_scale": "dynamic" if precision == "float16" else None, "bucket_bytes": 500}
+    whole = fitted(WORLD, data, strategy, length={"epochs": 3}, **options)
+    first = fitted(WORLD, data, strategy, length={"epochs": None, "steps": 7, "checkpoint": shared}, **options)
+    assert first.losses == whole.losses[:7]  # within the second epoch, of 5 steps each
+    rest = fitted(WORLD, data, strategy, length={"epochs": 3, "checkpoint": shared, "resume": True}, **options)
+    assert rest.losses == whole.losses and same_bits(rest) == same_bits(whole)
+    assert [epoch["loss"] for epoch in rest.epochs][-2:] == [epoch["loss"] for epoch in whole.epochs][-2:]
+    assert rest.test_accuracy == whole.test_accuracy and len(rest.strategy.meter.steps) == 8
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("before, after", [("zero2", "zero2"), ("zero1", "allreduce"), ("parameter_server", "zero2")])
+def test_resume_on_another_number_of_ranks_and_with_another_strategy(data, shared, before, after):
+    losses, _ = alone(data, length={"epochs": 3})
+    fewer = mpicoll.Communicator(WORLD).Split(RANK < SIZE - 1)
+    options = {"bucket_bytes": 500}
+    if RANK < SIZE - 1:
+        fitted(fewer, data, before, length={"epochs": None, "steps": 7, "checkpoint": shared}, **options)
+    fewer.Free()
+    WORLD.Barrier()
+    more = fitted(WORLD, data, after, length={"epochs": None, "steps": 11, "checkpoint": shared, "resume": True}, **options)
+    numpy.testing.assert_allclose(more.losses, losses[:11], rtol=1e-10)
+    last = WORLD.bcast(shared)
+    if RANK == 0:  # and from all ranks to one
+        one = fitted(MPI.COMM_SELF, data, after, length={"epochs": 3, "checkpoint": last, "resume": True}, **options)
+        numpy.testing.assert_allclose(one.losses, losses, rtol=1e-10)
+
+
+def test_checkpoints_of_something_else(data, shared):
+    fitted(WORLD, data, length={"epochs": None, "steps": 2, "checkpoint": shared})
+    length = {"steps": 4, "batch_size": 13, "seed": 3, "checkpoint": shared}
+    raises("checkpoint: expected an empty directory, or resume=True", Trainer(mlp(WIDTHS), Adam(), WORLD).fit, data, **length)
+    length["resume"] = True
+    raises("checkpoint: layers: expected .*this run's .*Linear.7, 5.* use another directory, got .*Linear.7, 12",
+           Trainer(mlp([7, 5, 4]), Adam(), WORLD).fit, data, **length)  # fmt: skip
+    raises("checkpoint: optimizer: expected this run's SGD", Trainer(mlp(WIDTHS), SGD(), WORLD).fit, data, **length)
+    raises("checkpoint: data: expected this run's", Trainer(mlp(WIDTHS), Adam(), WORLD).fit, data, **{**length, "seed": 4})
+
+
+def test_resume_where_nothing_is_left_to_do(data, shared):
+    done = fitted(WORLD, data, "zero2", length={"checkpoint": shared})
+    again = fitted(WORLD, data, "zero2", length={"checkpoint": shared, "resume": True})
+    assert again.losses == done.losses and same_bits(again) == same_bits(done)
+    assert [epoch["loss"] for epoch in again.epochs] == [epoch["loss"] for epoch in done.epochs]  # the seconds are rank 0's
+    raises("at least one step", again.report)
+
+
+def test_a_second_fit_writes_its_own_checkpoints(data, mpi_tmp_path):
+    trainer = fitted(WORLD, data, "zero1", length={"epochs": 1, "checkpoint": str(mpi_tmp_path / "one")})
+    trainer.fit(data, epochs=1, batch_size=13, checkpoint=str(mpi_tmp_path / "two"))
+    WORLD.Barrier()
+    assert [path.name for path in (mpi_tmp_path / "two").glob("step-*")] == ["step-0000000005"]
+
+
+def test_padding_is_no_gradient():
+    """Under zero2 a bucket's padding lies where a longer bucket's gradients were; a norm must not see them."""
+    draw = numpy.random.default_rng(0)
+    features, labels = draw.standard_normal((60, 7)), draw.integers(0, 5, 60)
+    data = Dataset(features, labels, features[:0], labels[:0])
+    losses = []
+    for strategy in ("allreduce", "zero2"):
+        model = mlp([7, 9, 11, 5], seed=1, dtype="float64")
+        trainer = Trainer(model, SGD(0.5), WORLD, strategy, bucket_bytes=1, clip_norm=0.05)
+        trainer.fit(data, steps=20, batch_size=30)
+        losses.append(trainer.losses)
+    numpy.testing.assert_allclose(*losses, rtol=1e-12)
