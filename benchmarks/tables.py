@@ -13,7 +13,13 @@ from pathlib import Path
 
 from mpicoll.units import format_bytes
 
+from . import compared, trained
+
 ROOT = Path(__file__).resolve().parents[1]
+#: markers of the network measurements
+NETWORK = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
+           "placed": lambda: compared.table("placed-*"), "law": compared.law_table,
+           "training": trained.table, "torch": trained.torch_table}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -29,8 +35,11 @@ def main(arguments=None):
     if options.check:
         if new != old:
             sys.exit(f"{options.readme.name} differs from {options.results.name}/: run python -m benchmarks.tables")
-    elif new != old:
+        return
+    if new != old:
         options.readme.write_text(new, encoding="utf-8")
+    compared.pictures()
+    trained.draw()
 
 
 def _output(command):
@@ -46,6 +55,8 @@ def _file(path):
 
 def tables(folder, name):
     """The Markdown for one marker."""
+    if name in NETWORK:
+        return NETWORK[name]()
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{name}-*.json"))]
     if not documents:
         sys.exit(f"there is no {folder.name}/{name}-*.json for the marker results:{name}")

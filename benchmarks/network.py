@@ -1,0 +1,135 @@
+"""One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo, and all of ours.
+
+    python -m benchmarks.cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.network --link 500mbit …
+
+Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under two names: how far
+the two are apart is the noise of the run. `auto` is a call without options. A candidate that takes more than
+twice as long as the fastest in two trial calls is left at that, and at a megabyte and above not tried at larger sizes.
+"""
+
+import argparse
+import json
+from contextlib import ExitStack
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll import Communicator, algorithms, install_abort_hook
+from mpicoll.cli.bench import parse_sizes
+from mpicoll.environment import environment
+from mpicoll.errors import ArgumentError
+from mpicoll.measure import Candidate, compare
+from mpicoll.units import format_bytes, parse_rate
+from mpicoll.work import native_method
+from mpicoll.workload import METHODS
+
+from .cluster.network import FRAME, PACKET, PAYLOAD, burst
+from .forced import forced
+from .gloo import Gloo
+
+LARGE = 1 << 20
+HOPELESS = 2.0
+
+
+def main():
+    """Measure, print, write."""
+    install_abort_hook()
+    options = _options()
+    comm, rows, hopeless = Communicator(MPI.COMM_WORLD), [], set()
+    facts = environment(comm)
+    if options.link != "none":
+        rate = parse_rate(options.link)
+        facts |= {"link": options.link, "goodput": rate / 8 * PAYLOAD / FRAME, "burst": burst(rate) + PACKET}
+    facts["placement"] = options.placement
+    with ExitStack() as stack:
+        candidates = _candidates(comm, options, stack)
+        for nbytes in parse_sizes(options.sizes, options.factor):
+            tried = [one for one in candidates if (one.word, one.segment_bytes) not in hopeless]
+            found = compare(comm, options.collective, tried, nbytes, np.dtype(np.float32), seconds=options.min_time,
+                            hopeless=None if options.keep else HOPELESS, least=options.least,
+                            in_place=options.collective == "allreduce")  # fmt: skip
+            if nbytes >= LARGE:
+                hopeless |= {(one.word, one.segment_bytes) for one in tried if _hopeless(one, found)}
+            rows += found
+            _print(comm, found)
+    if comm.Get_rank() == 0 and options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "environment": facts, "results": rows}, file, indent=1)
+
+
+def _hopeless(candidate, rows):
+    cut = candidate.segment_bytes
+    return any(row.get("hopeless") for row in rows
+               if row["algorithm"] == candidate.word and (cut is None or row["segment_bytes"] == cut))  # fmt: skip
+
+
+def _options():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--collective", default="allreduce")
+    add("--algorithms", help="words of ours (default: all)")
+    add("--sizes", default="1K:16M")
+    add("--factor", type=int, default=4)
+    add("--min-time", type=float, default=3.0, help="seconds per size (default 3)")
+    add("--least", type=int, default=5, help="repetitions (default 5)")
+    add("--peers", default="forced,gloo", help="forced,gloo (default), or none")
+    add("--link", default="none", help="the cluster's --rate, for the record")
+    add("--placement", default="node", help="the cluster's --placement, for the record")
+    add("--segments", help="try these pieces for each of --algorithms, instead of those selected")
+    add("--keep", action="store_true", help="measure hopeless candidates as often as the others")
+    add("--json")
+    return parser.parse_args()
+
+
+def _candidates(comm, options, stack):
+    """Everything that could serve the collective."""
+    name = options.collective
+    method = METHODS.get(name, name.capitalize())
+    plain = Candidate("native again", make=lambda case: _on(case, native_method(comm, method)), always=True)
+    words = options.algorithms.split(",") if options.algorithms else algorithms.list_algorithms(name)[:-1]
+    segments = parse_sizes(options.segments) if options.segments else [None]
+    found = [Candidate("native", always=True), plain, Candidate("auto", always=True)]
+    found += [Candidate(word, segment) for word in words for segment in segments]
+    if "forced" in options.peers and name != "reduce":
+        library = stack.enter_context(forced(comm, "reduce_scatter_block" if name == "reduce_scatter" else name))
+        found += [Candidate(f"native {label}", make=_forced(one), around=one.selected) for label, one in library.items()]
+    if "gloo" in options.peers and name in ("allreduce", "bcast"):
+        gloo = stack.enter_context(Gloo(comm))
+        found.append(Candidate("gloo", make=lambda case: _gloo(gloo, name, case), always=True))
+    return found
+
+
+def _on(case, method):
+    return lambda: method(*case.arguments)
+
+
+def _forced(one):
+    """A function of the case that makes the call, or None where the library refuses it."""
+    def make(case):
+        case.prepare(poison=False)
+        try:
+            one(*case.arguments)
+        except ArgumentError:
+            return None
+        return _on(case, one.function)
+
+    return make
+
+
+def _gloo(gloo, name, case):
+    array = case.memory
+    return (lambda: gloo.allreduce(array)) if name == "allreduce" else (lambda: gloo.bcast(array, case.root))
+
+
+def _print(comm, rows):
+    if comm.Get_rank():
+        return
+    native = rows[0]["median_us"]
+    for row in sorted(rows, key=lambda row: row["median_us"]):
+        what = f"{format_bytes(row['bytes']):>5} {row['algorithm']:>34} {row['segment_bytes'] or '-':>8}"
+        times = f"{row['median_us']:11.1f} us (least {row['min_us']:.1f}) x{native / row['median_us']:.2f}"
+        print(what, times, f"wrong {row['wrong']} n {row['repeats']} {row.get('chose', '')}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

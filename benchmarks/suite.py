@@ -1,0 +1,77 @@
+"""All network measurements behind the README, on the virtual cluster: `python -m benchmarks.suite [PART …]` (root, an hour).
+
+Parts: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it), others (reduce_scatter,
+allgather, bcast), placed (4 hosts x 2 ranks, two placements), law (parameter server against ring, 2 to 8 hosts), training and
+torch (2, 4 and 7 hosts). Each job leaves one file in benchmarks/results/; `python -m benchmarks.tables` then makes the tables.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from .cluster import Cluster, launch
+
+RESULTS = Path(__file__).with_name("results")
+#: hosts and the rate of their links: what two cores can move between so many hosts
+RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
+LIBRARIES = ("openmpi", "mpich")
+#: for training, where the two cores must compute as well
+SLOW = {2: "400mbit", 4: "200mbit", 7: "200mbit"}
+
+
+def jobs():
+    """(part, name of the result, MPI library, hosts, rate, ranks per host, placement, options of benchmarks.network)."""
+    for mpi in LIBRARIES:
+        for hosts, rate in RATES.items():
+            yield "hosts", f"hosts-{mpi}-{hosts:02}", mpi, hosts, rate, 1, "node", ["--sizes", "64K:16M", "--min-time", "4"]
+            yield "small", f"small-{mpi}-{hosts:02}", mpi, hosts, rate, 1, "node", ["--sizes", "1K:16K", "--min-time", "3"]
+        for hosts in RATES:
+            for collective in ("reduce_scatter", "allgather", "bcast"):
+                options = ["--collective", collective, "--sizes", "4K:4M", "--min-time", "2", "--peers", "forced"]
+                yield "others", f"others-{mpi}-{collective}-{hosts:02}", mpi, hosts, RATES[hosts], 1, "node", options
+        for placement in launch.PLACEMENTS:
+            options = ["--sizes", "1M:16M", "--algorithms", "hierarchical,ring,circulant,halving_doubling", "--least", "9"]
+            yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
+    for hosts in range(2, 9):
+        options = ["--sizes", "4M", "--algorithms", "parameter_server,ring", "--peers", "none", "--least", "9", "--keep"]
+        yield "law", f"law-mpich-{hosts}", "mpich", hosts, "500mbit", 1, "node", options
+
+
+def training():
+    """(part, module, name of the result, MPI library, hosts, rate, options) of the jobs that train."""
+    for mpi in LIBRARIES:
+        for hosts, rate in SLOW.items():
+            trace = ["--trace", os.path.relpath(RESULTS / "timeline")] if (mpi, hosts) == ("mpich", 4) else []
+            short = ["--rounds", "1"] if hosts > 4 else []  # minutes: two cores compute for all of them
+            yield "training", "benchmarks.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short]
+            yield "torch", "benchmarks.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help="default: all; also names of single results")
+    parser.add_argument("--python", metavar="PATTERN", help="the interpreters, with {} for openmpi and mpich")
+    options = parser.parse_args()
+    asked = lambda part, name: not options.parts or part in options.parts or name in options.parts
+    for part, name, mpi, hosts, rate, ranks, placement, more in jobs():
+        if asked(part, name):
+            more = ["--placement", placement, *more]
+            _run("benchmarks.network", name, mpi, hosts, rate, more, options, ranks_per_host=ranks, placement=placement)
+    for part, module, name, mpi, hosts, rate, more in training():
+        if asked(part, name):
+            _run(module, name, mpi, hosts, rate, more, options)
+
+
+def _run(module, name, mpi, hosts, rate, more, options, **where):
+    print(f"--- {name}", flush=True)
+    command = ["python", "-m", module, "--link", rate, "--json", os.path.relpath(RESULTS / f"{name}.json"), *more]
+    python = options.python.format(mpi) if options.python else None
+    with Cluster(hosts, rate) as cluster:
+        status = cluster.run(command, mpi, python=python, **where).returncode
+    if status:
+        sys.exit(f"{name}: exit status {status}")
+
+
+if __name__ == "__main__":
+    main()
