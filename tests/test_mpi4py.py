@@ -14,10 +14,11 @@ from mpicoll.collectives import COLLECTIVES
 #: every collective on a schedule, so that mpi4py's tests run over them all
 WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
-#: (rules, ranks): what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks
-CASES = [("default", 2), ("forced", 3)]
+#: what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks
+CASES = [(found, "default", 2) for found in installations()]
+CASES += [(found, "forced", 2) for found in installations()[-1:]]
 if os.environ.get("MPICOLL_TEST_ALL"):
-    CASES = [(rules, size) for rules in ("default", "forced") for size in range(1, 6)]
+    CASES = [(found, rules, size) for found in installations() for rules in ("default", "forced") for size in range(1, 6)]
 
 
 @pytest.fixture(scope="session")
@@ -39,8 +40,7 @@ def suite(sources):
     return sources / name / "test"
 
 
-@pytest.mark.parametrize(("rules", "size"), CASES)
-@pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
+@pytest.mark.parametrize(("installation", "rules", "size"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_own_tests_of_mpi4py(suite, installation, size, rules):
     modules = sorted(path.stem for path in suite.glob("test_cco_*.py"))
     modules += ["test_comm", "test_subclass", "test_msgspec"]

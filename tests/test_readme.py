@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from launching import ROOT, environment, installations
 
+from benchmarks.cluster.namespaces import unavailable
+
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
 SETUP = [line for line in COMMANDS if "venv" in line]
@@ -39,8 +41,14 @@ def test_command(command, tmp_path):
     words = shlex.split(command)
     if words[0] == "mpiexec":
         words[0] = installation.mpiexec
-    at = words.index("mpicoll")
-    words[at : at + 1] = [installation.python, "-m", "mpicoll"]
+    if words[0] == "python":
+        words[0] = installation.python
+        words[words.index("--mpi") + 1] = installation.name
+    else:
+        at = words.index("mpicoll")
+        words[at : at + 1] = [installation.python, "-m", "mpicoll"]
+    if "benchmarks.cluster" in words and unavailable():
+        pytest.skip(unavailable())
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 

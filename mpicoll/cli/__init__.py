@@ -12,7 +12,7 @@ from importlib import import_module
 from .. import __version__
 from ..errors import MpicollError
 
-COMMANDS = ("list", "show", "verify", "info", "bench", "train")
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train")
 
 
 def main(arguments=None):
@@ -41,10 +41,11 @@ def main(arguments=None):
 def _stop(message):
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
     mpi = sys.modules.get("mpi4py.MPI")
-    many = mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1
-    if many and mpi.COMM_WORLD.Get_rank():
-        time.sleep(1)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
+    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
+        from ..launch import abort
+
+        if mpi.COMM_WORLD.Get_rank():
+            time.sleep(1.5)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
+        abort(message, status=2)
     print(message, file=sys.stderr, flush=True)
-    if many:
-        mpi.COMM_WORLD.Abort(2)
     sys.exit(2)

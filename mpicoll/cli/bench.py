@@ -17,12 +17,12 @@ def add_arguments(parser):
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`, or auto")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto")
     add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
     add("--factor", type=int, default=2, metavar="N", help="from each size of a range to the next (default 2)")
     add("--dtype", default="float32", help="element type (default float32)")
     add("--op", default="sum", help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor")
-    add("--segment-bytes", type=parse_bytes, metavar="B", help="segments of pipelined algorithms (default 256K)")
+    add("--segment-bytes", type=parse_bytes, metavar="B", help="cut messages into pieces of this size (default: as selected)")
     add("--root", type=int, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
     add("--min-time", type=float, default=1.0, metavar="S", help="seconds per size for all together (default 1)")
@@ -43,17 +43,18 @@ def run(arguments):
     check_launch()
     from ..communicator import Communicator
     from ..environment import environment
-    from ..measure import compare
+    from ..measure import Candidate, compare
 
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
-    _check_outputs(arguments, root)
-    words, settings = _words(arguments), _settings(arguments, comm)
+    check_outputs(arguments, root)
+    settings = _settings(arguments, comm)
+    candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
     facts, results = environment(comm), []
     if root:
         print(_headline(facts), NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
     for nbytes in parse_sizes(arguments.sizes, arguments.factor):
-        rows = compare(comm, arguments.collective, words, nbytes, **settings)
+        rows = compare(comm, arguments.collective, candidates, nbytes, **settings)
         results += rows
         if root:
             print(*(_line(row, rows[0]) for row in rows), sep="\n", flush=True)
@@ -62,7 +63,7 @@ def run(arguments):
     return 1 if any(row["wrong"] for row in results) else 0
 
 
-def parse_sizes(text, factor=2):
+def parse_sizes(text, factor=2, option="--sizes"):
     """Numbers of bytes, ascending.
 
     >>> parse_sizes("1K:4K"), parse_sizes("64,1K")
@@ -75,7 +76,7 @@ def parse_sizes(text, factor=2):
         low, _, high = entry.partition(":")
         size, last = parse_bytes(low), parse_bytes(high or low)
         if not 0 < size <= last < float("inf"):
-            raise ArgumentError(f"--sizes: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}")
+            raise ArgumentError(f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}")
         while size <= last:
             sizes.add(size)
             size *= factor
@@ -88,7 +89,8 @@ def _words(arguments):
 
     own = userfile.load(arguments.file) if arguments.file else []
     known = algorithms.list_algorithms(arguments.collective)
-    chosen = known if arguments.algorithms == "all" else [word.strip() for word in arguments.algorithms.split(",")]
+    asked = [word.strip() for word in arguments.algorithms.split(",")]
+    chosen = [word for one in asked for word in (known if one == "all" else [one])]
     for word in chosen:
         if word not in (*known, "auto"):
             algorithms.find(arguments.collective, word)  # raises, and lists those there are
@@ -112,8 +114,8 @@ def _settings(arguments, comm):
         module = device_module(arguments.device, comm)
     workload.operation(arguments.op)
     options = {"op": arguments.op, "root": arguments.root, "in_place": arguments.in_place, "module": module}
-    return {"dtype": workload.element_type(arguments.dtype), "segment_bytes": arguments.segment_bytes,
-            "seconds": arguments.min_time, "repeats": arguments.repeats, **options}  # fmt: skip
+    timing = {"seconds": arguments.min_time, "repeats": arguments.repeats}
+    return {"dtype": workload.element_type(arguments.dtype), **timing, **options}
 
 
 def _headline(facts):
@@ -127,7 +129,7 @@ def _line(row, native):
     return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
 
 
-def _check_outputs(arguments, root):
+def check_outputs(arguments, root):
     """What cannot be written is an error before the measurement, not after it."""
     if arguments.plot and find_spec("matplotlib") is None:
         raise ArgumentError('--plot needs matplotlib; install it with: pip install "mpicoll[plot]"')
@@ -144,11 +146,11 @@ def _write(arguments, facts, results):
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
     if arguments.plot:
-        _plot(arguments.plot, facts, results)
+        plot(arguments.plot, results, f"{facts['size']} ranks, {facts['mpi']}")
 
 
-def _plot(path, facts, results):
-    """Bus bandwidth over size, a line per algorithm."""
+def plot(path, results, where):
+    """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -162,7 +164,7 @@ def _plot(path, facts, results):
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set(xlabel="bytes of the vector", ylabel="bus bandwidth, GB/s",
-             title=f"{results[0]['collective']}, {facts['size']} ranks, {facts['mpi']}")  # fmt: skip
+             title=f"{results[0]['collective']}, {where}")  # fmt: skip
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small", ncols=2)
     figure.savefig(path)

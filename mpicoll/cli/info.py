@@ -32,21 +32,23 @@ def gather(comm):
     from mpi4py import MPI
 
     from ..buffers import gpu_mode
+    from ..communicator import Communicator
     from ..environment import cuda_awareness, environment
-    from ..select import environment as check_settings
+    from ..execute import Wire
 
-    check_settings()  # a bad MPICOLL_ALGORITHM is an error here already
+    transport = Wire.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
     aware, how = cuda_awareness()
     facts = {
         "environment": environment(comm),
         "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
                                   MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
+        "transport": transport,
         "cuda_aware": aware,
         "cuda_aware_by": how,
         "gpu_mode": gpu_mode(),
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
     }  # fmt: skip
-    facts["warnings"] = [*_crowded(comm), *_pointers(facts), *_differing(comm, facts["settings"])]
+    facts["warnings"] = [*_crowded(comm), *_pointers(facts)]
     return comm.bcast(facts)
 
 
@@ -70,14 +72,6 @@ def _pointers(facts):
         yield "MPICOLL_GPU=direct gives device pointers to MPI, but this MPI library does not say that it takes them"
 
 
-def _differing(comm, settings):
-    """Settings must be equal on all ranks, or they choose different algorithms."""
-    everyone = comm.allgather(settings)
-    ranks = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
-    if ranks:
-        yield f"MPICOLL_* settings of ranks {', '.join(map(str, ranks))} differ from those of rank 0"
-
-
 def describe(facts):
     """The facts in lines for a person."""
     where = facts["environment"]
@@ -88,6 +82,7 @@ def describe(facts):
         f"thread level    {facts['thread_level']}",
         f"ranks           {where['size']} on {where['nodes']} {'node' if where['nodes'] == 1 else 'nodes'}",
         *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
+        f"transport       {facts['transport']}",
         f"machine         {where['machine']}",
         f"CUDA-aware      {aware} ({facts['cuda_aware_by']})",
         f"device memory   {facts['gpu_mode']} (MPICOLL_GPU)",
