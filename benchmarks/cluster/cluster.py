@@ -6,7 +6,7 @@ import subprocess
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.units import parse_rate
 
-from . import launch, network
+from . import launch, network, slurm
 from .namespaces import PATH, Namespaces, entrance, unavailable
 
 AGENT = "/dev/shm/agent"
@@ -15,17 +15,18 @@ AGENT = "/dev/shm/agent"
 class Cluster:
     """`hosts` hosts on one machine, each with a link of `rate`: a text such as "500mbit" or "1Gb/s", or None for no limit.
 
-    A context manager: everything is made on entry and gone on exit. ArgumentError where a value cannot be used,
-    LaunchError where this machine cannot make a cluster.
+    slurm: a `Slurm`, and the hosts are its nodes. A context manager: everything is made on entry and gone on exit.
+    ArgumentError where a value cannot be used, LaunchError where this machine cannot make a cluster.
     """
 
-    def __init__(self, hosts, rate=None):
+    def __init__(self, hosts, rate=None, slurm=None):
         if not 1 <= hosts <= network.MOST_HOSTS:
             raise ArgumentError(f"hosts: expected 1 to {network.MOST_HOSTS}, got {hosts}")
         self.rate = None if rate is None else parse_rate(rate)
         if self.rate and not network.LEAST_RATE <= self.rate <= network.MOST_RATE:
             raise ArgumentError(f"rate: expected 100kbit to 1tbit, got {rate}")
         self.hosts = tuple(f"host{number}" for number in range(hosts))
+        self.slurm = slurm
         self._computers = {}
 
     @property
@@ -39,7 +40,7 @@ class Cluster:
         return 0 if self.rate is None else network.burst(self.rate) + network.PACKET
 
     def __enter__(self):
-        reason = unavailable()
+        reason = unavailable() or (self.slurm and slurm.unavailable())
         if reason:
             raise LaunchError(reason)
         try:
@@ -61,27 +62,54 @@ class Cluster:
     def _make(self):
         login = self._computers["login"] = Namespaces("login", hosts=network.names(len(self.hosts)))
         login.wait()
-        for name in self.hosts:
-            self._computers[name] = Namespaces(name, inside=login)
-        for name in self.hosts:
-            self._computers[name].wait()
-        self._connect(login, [self._computers[name] for name in self.hosts])
-        login.write(AGENT, self._agent())
+        login.feed("ip", network.switch())
+        if self.slurm:
+            self.slurm.prepare(login, self.hosts)
+        self._start(self.hosts)
 
-    def _connect(self, login, hosts):
-        """Lay the links, shaped at both ends."""
-        lines = [line for host in hosts for line in network.link(host.name, host.pid, self.rate)]
-        login.feed("ip", network.switch() + lines)
-        for number, host in enumerate(hosts):
-            host.feed("ip", network.interface(number))
+    def _start(self, names):
+        """Make hosts, lay their links, shaped at both ends, and tell launchers of them."""
+        login = self._computers["login"]
+        for name in names:
+            self._computers[name] = Namespaces(name, inside=login)
+        hosts = [self._computers[name] for name in names]
+        for host in hosts:
+            host.wait()
+        login.feed("ip", [line for host in hosts for line in network.link(host.name, host.pid, self.rate)])
+        for host in hosts:
+            host.feed("ip", network.interface(self.hosts.index(host.name)))
         if self.rate:
             login.feed("tc", [line for host in hosts for line in network.shape(host.name, self.rate)])
             for host in hosts:
                 host.feed("tc", network.shape("eth0", self.rate))
+        login.write(AGENT, self._agent())
+        if self.slurm:
+            for host in hosts:
+                self.slurm.start(host)
+            self.slurm.wait(login, names)
+
+    def crash(self, host):
+        """A host loses power: its processes, memory and link are gone. `boot` starts it again."""
+        self._computers[host].kill()
+
+    def boot(self, host):
+        """Start a host that crashed; it comes back empty, under its old name and address."""
+        # its end of the link dies with its namespaces, but the kernel may take its time
+        self._computers["login"].run(["sh", "-c", 'while ip link delete "$0" 2> /dev/null; do :; done', host])
+        self._start([host])
+
+    def cut(self, host):
+        """Unplug a host from the network; nobody is told. `mend` plugs it in again."""
+        self._computers["login"].feed("ip", [f"link set {host} down"])
+
+    def mend(self, host):
+        """Plug in a host that was cut off."""
+        self._computers["login"].feed("ip", [f"link set {host} up"])
 
     def _agent(self):
         """A script that launchers take for ssh: `agent [options] HOST COMMAND…`."""
-        choices = "".join(f"  {name}) pid={self._computers[name].pid} ;;\n" for name in self.hosts)
+        computers = [self._computers[name] for name in self.hosts]
+        choices = "".join(f"  {computer.name}) pid={computer.pid} ;;\n" for computer in computers)
         return (
             "#!/bin/sh\n"
             'while case $1 in -*) shift ;; *) false ;; esac; do :; done\n'
@@ -97,6 +125,15 @@ class Cluster:
         """
         there = ["sh", "-c", 'cd "$0" && exec "$@"', os.path.abspath(cwd or os.curdir)]
         return [*self._computers[host].entrance(), *there, *map(str, command)]
+
+    def call(self, command, host="login", *, cwd=None, env=None, **options):
+        """Run a command once, on `login` or a host, with what SLURM's commands need; returns a subprocess.CompletedProcess.
+
+        Other options go to `subprocess.run`. env: os.environ by default.
+        """
+        more = {"SLURM_CONF": slurm.CONF} if self.slurm else {}
+        settings = {**(os.environ if env is None else env), "PATH": PATH, **more}
+        return subprocess.run(self.enter(host, command, cwd), env=settings, **options)
 
     def run(self, command, mpi="openmpi", *, cwd=None, env=None, **options):
         """Run a command on all ranks; returns a subprocess.CompletedProcess.

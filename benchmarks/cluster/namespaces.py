@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tempfile
 
 from mpicoll.errors import LaunchError
 
@@ -52,18 +53,24 @@ class Namespaces:
         """The words before a command that is to run here. It starts in /, with the caller's environment."""
         return [*(self._inside.entrance() if self._inside else ()), *entrance(self.pid)]
 
+    def run(self, command, text="", advice=""):
+        """Run a command here, on this input; LaunchError, with this advice, where it fails."""
+        # its output is a file: a daemon that it leaves behind would keep a pipe open
+        with tempfile.TemporaryFile("w+") as said:
+            done = subprocess.run([*self.entrance(), *command], input=text, text=True, env={**os.environ, "PATH": PATH},
+                                  stdout=said, stderr=subprocess.STDOUT)  # fmt: skip
+            said.seek(0)
+            if done.returncode:
+                raise LaunchError(f"{self.name}: {command[0]} refused: {said.read().strip()}. {advice}")
+
     def feed(self, program, lines):
         """Run `ip` or `tc` here on a batch of lines."""
-        done = subprocess.run([*self.entrance(), program, "-batch", "-"], input="\n".join(lines), text=True,
-                              env={**os.environ, "PATH": PATH}, capture_output=True)  # fmt: skip
-        if done.returncode:
-            raise LaunchError(f"{self.name}: {program} refused: {done.stderr.strip()}. "
-                              "The kernel needs veth, bridge and sch_htb, as any distribution's has.")  # fmt: skip
+        advice = "The kernel needs veth, bridge and sch_htb, as any distribution's has."
+        self.run([program, "-batch", "-"], "\n".join(lines), advice)
 
     def write(self, path, text):
         """Make an executable file, in a file system that only this computer sees."""
-        command = ["sh", "-c", 'cat > "$0" && chmod +x "$0"', path]
-        subprocess.run([*self.entrance(), *command], input=text, text=True, check=True)
+        self.run(["sh", "-c", 'cat > "$0" && chmod +x "$0"', path], text)
 
     def close(self):
         """End it; returns when all its processes are gone."""
@@ -74,6 +81,11 @@ class Namespaces:
             self._first.kill()
             self._first.wait()
         self._first.stdout.close()
+
+    def kill(self):
+        """End it as a loss of power does: all its processes at once, without a word."""
+        self._first.kill()
+        self.close()
 
 
 def entrance(pid):
