@@ -11,8 +11,9 @@ from importlib import import_module
 
 from .. import __version__
 from ..errors import MpicollError
+from . import done
 
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train")
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "slurm")
 
 
 def main(arguments=None):
@@ -30,6 +31,8 @@ def main(arguments=None):
     try:
         status = parsed.run(parsed)
         sys.stdout.flush()
+        if not status:
+            done.write(parsed)
         sys.exit(status)
     except BrokenPipeError:  # `mpicoll list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -45,7 +48,7 @@ def _stop(message):
         from ..launch import abort
 
         if mpi.COMM_WORLD.Get_rank():
-            time.sleep(1.5)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
+            time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
         abort(message, status=2)
     print(message, file=sys.stderr, flush=True)
     sys.exit(2)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from ..errors import ArgumentError
 from ..units import parse_bytes
-from . import userfile
+from . import done, userfile
 
 COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
            ("algbw GB/s", 11), ("busbw GB/s", 11), ("x native", 9), ("wrong", 6))  # fmt: skip
@@ -31,6 +31,7 @@ def add_arguments(parser):
     userfile.add_argument(parser)
     add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
     add("--json", metavar="FILE", help="write the results here")
+    done.add_argument(parser)
 
 
 def run(arguments):
@@ -133,7 +134,7 @@ def check_outputs(arguments, root):
     """What cannot be written is an error before the measurement, not after it."""
     if arguments.plot and find_spec("matplotlib") is None:
         raise ArgumentError('--plot needs matplotlib; install it with: pip install "mpicoll[plot]"')
-    for path in filter(None, (arguments.json, arguments.plot)) if root else ():
+    for path in filter(None, (arguments.json, arguments.plot, arguments.done)) if root else ():
         try:
             with open(path, "a", encoding="utf-8"):
                 pass

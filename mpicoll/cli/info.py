@@ -3,12 +3,16 @@
 import json
 import os
 
+from ..errors import LaunchError
+
 _THREADS = ("single", "funneled", "serialized", "multiple")
 
 
 def add_arguments(parser):
-    """Where to write it."""
+    """Where to write it, and what a job script expects."""
     parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
+    parser.add_argument("--ranks", type=int, metavar="N", help="end with an error unless there are so many")
+    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="end with an error unless each node has so many")
 
 
 def run(arguments):
@@ -25,6 +29,18 @@ def run(arguments):
         if arguments.json:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump({"schema": 1, **facts}, file, indent=1)
+    _check(facts["environment"], arguments.ranks, arguments.ranks_per_node)
+
+
+def _check(where, ranks, each):
+    """Raise LaunchError, on all ranks, where they are not as many, or not where, they should be."""
+    found = ", ".join(f"{host}: {count}" for host, count in zip(where["hosts"], where["ranks_per_node"]))
+    if ranks not in (None, where["size"]):
+        raise LaunchError(f"expected {ranks} ranks, got {where['size']} ({found}): launcher and allocation disagree; "
+                          "compare the launcher's -n with --nodes and --ntasks-per-node of the job")  # fmt: skip
+    if each is not None and set(where["ranks_per_node"]) != {each}:
+        raise LaunchError(f"expected {each} ranks on each node, got {found}: give the job --ntasks-per-node={each} (with "
+                          "--ntasks alone SLURM fills nodes as they come), and mpirun neither hosts nor a mapping")  # fmt: skip
 
 
 def gather(comm):

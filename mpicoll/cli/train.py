@@ -4,6 +4,7 @@ import json
 
 from ..errors import ArgumentError
 from ..units import parse_bytes
+from . import done
 
 
 def add_arguments(parser):
@@ -38,6 +39,7 @@ def add_arguments(parser):
     add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
+    done.add_argument(parser)
 
 
 def run(arguments):
@@ -57,7 +59,7 @@ def run(arguments):
     share_cores(comm)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
-    for option in ("json", "trace"):
+    for option in ("json", "trace", "done"):
         _check_writable(option, getattr(arguments, option), comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
     kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume")}
@@ -71,11 +73,13 @@ def run(arguments):
         if result:
             with open(arguments.json, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)
+    if trainer.stopped:
+        arguments.done = None
 
 
 def _config(arguments):
     """The options as they will be used, for the JSON file too."""
-    config = {name: value for name, value in vars(arguments).items() if name not in ("run", "command", "json", "trace")}
+    config = {name: value for name, value in vars(arguments).items() if name not in ("run", "command", "json", "trace", "done")}
     config["hidden"] = _widths(arguments.hidden)
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..units import format_bytes
+from . import done
 from .bench import parse_sizes
 
 
@@ -17,6 +18,7 @@ def add_arguments(parser):
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="pieces to try (default 16K,60000,256K,1M)")
     add("--dtype", default="float32", help="element type (default float32)")
     add("--min-time", type=float, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
+    done.add_argument(parser)
 
 
 def run(arguments):

@@ -1,5 +1,6 @@
 """The progress bar of rank 0."""
 
+import sys
 from contextlib import contextmanager
 
 from .extras import require
@@ -14,7 +15,9 @@ def progress_bar(samples, done, shown):
     if not shown:
         yield lambda count, loss, hidden: None
         return
-    with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True) as bar:
+    seconds = 0.1 if sys.stderr.isatty() else 30  # in the log of a batch job each state is a line
+    with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True,
+                              mininterval=seconds) as bar:  # fmt: skip
 
         def advance(count, loss, hidden):
             shown = {} if hidden is None else {"hidden": f"{hidden:.0%}"}

@@ -1,0 +1,80 @@
+# What all templates share; a template sets its variables, then reads this file. It finds the launcher, looks whether the
+# ranks meet before work begins, and tells truly how the work ended.
+#   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (--done "$DONE"),
+#                   and otherwise ends the job: requeued where it can go on (at most MAX_RESTARTS times), else FAILED
+
+stop() { # stop STATUS WHAT REMEDY
+    printf 'mpicoll: job %s: error: %s. %s\n' "$SLURM_JOB_ID" "$2" "$3" >&2
+    exit "$1"
+}
+
+library() { # which MPI this Python's mpi4py uses
+    python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.topology import library; print(library())'
+}
+
+srun_works() { # a real step: `srun --mpi=list` names types that cannot start
+    timeout 60 srun --nodes=1 --ntasks=1 --mpi="$PMI" true
+}
+
+choose() { # LAUNCHER, as asked for or as found, and PMI, the protocol of this MPI library under srun
+    local found
+    found=$(library 2>&1) || stop 1 "VENV=$VENV: no MPI for Python (${found##*$'\n'})" \
+        "Load the module of the MPI that mpi4py was built with in $JOBS/env.sh, or: $VENV/bin/pip install '.[mpich,train]'"
+    case $found in *"Open MPI"*) : "${PMI:=pmix}" ;; *) : "${PMI:=pmi2}" ;; esac
+    case $LAUNCHER in
+        auto) if found=$(srun_works 2>&1); then LAUNCHER=srun; else LAUNCHER=mpirun; fi ;;
+        srun) found=$(srun_works 2>&1) || stop 1 "srun --mpi=$PMI does not work here (${found%%$'\n'*})" \
+            "Take LAUNCHER=mpirun, or another PMI of: $(srun --mpi=list 2>&1 | tr -s '\n\t ' ' ')" ;;
+        mpirun | mpiexec) ;;
+        *) stop 1 "LAUNCHER=$LAUNCHER: no such launcher" "Expected auto, srun, mpirun or mpiexec" ;;
+    esac
+    [ "$LAUNCHER" = srun ] || command -v "$LAUNCHER" > /dev/null || stop 1 "LAUNCHER=$LAUNCHER: not found" \
+        "srun --mpi=$PMI says: ${found%%$'\n'*}. Load the module of the cluster's MPI in $JOBS/env.sh"
+}
+
+compose() { # launch=(…): the words before a command that start it on $NODES nodes
+    local ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
+    case $LAUNCHER in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
+        srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
+        *) launch=(env -u SLURM_NTASKS_PER_NODE "$LAUNCHER" -n "$ranks") ;;
+    esac
+    timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$ranks" \
+        ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null ||
+        stop 1 "the ranks did not meet under $LAUNCHER" "See above; LAUNCHER, VENV and $JOBS/env.sh say how they start"
+}
+
+requeue() { # requeue WHY: from the start of this script, with what is in $OUT
+    local state
+    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) # a job that was cancelled must stay so
+    [ "$state" = RUNNING ] || stop 1 "it was ended from outside (${state:-no such job})" "Submit it again to go on"
+    [ "${SLURM_RESTART_COUNT:-0}" -lt "$MAX_RESTARTS" ] || stop 1 "$1, after $MAX_RESTARTS restarts" "Raise MAX_RESTARTS"
+    echo "mpicoll: job $SLURM_JOB_ID: $1: requeued" >&2
+    trap - TERM
+    scontrol requeue "$SLURM_JOB_ID" && sleep 300 # until SLURM ends this script
+    stop 1 "$1, and it cannot be requeued" "Submit it again: it goes on from its checkpoint"
+}
+
+run() {
+    local status asked=
+    compose
+    rm -f "$DONE"
+    trap 'asked=USR1; kill -USR1 "$child"' USR1 # all launchers hand it on to the ranks, which write a checkpoint and end
+    trap 'asked=TERM; kill -USR1 "$child"' TERM
+    "${launch[@]}" "$@" < /dev/null &
+    local child=$!
+    until wait "$child"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$child" 2> /dev/null; do :; done
+    trap - USR1 TERM
+    [ ! -s "$DONE" ] || return 0 # exit statuses do not tell: mpirun's is 0 when it has lost a node
+    [ "$asked" != USR1 ] || [ "$status" != 0 ] || requeue "time is nearly up, a checkpoint is written"
+    timeout 60 srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none true || requeue "a node was lost"
+    [ "$status" != 0 ] || status=1
+    stop "$status" "$* ended without its result $DONE" "All nodes answer, so it is not started again; see above"
+}
+
+: "${NODES:=$SLURM_NNODES}" "${SLURM_NTASKS:=$SLURM_NNODES}" "${MAX_RESTARTS:=20}" "${DONE:=$OUT/done}"
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from sbatch
+. "$JOBS/env.sh" || stop 1 "$JOBS/env.sh failed" "See above"
+mkdir -p "$OUT" || stop 1 "OUT=$OUT: cannot be made" "Name a directory that all nodes share"
+echo "mpicoll: job $SLURM_JOB_ID: restart ${SLURM_RESTART_COUNT:-0} of at most $MAX_RESTARTS, on $SLURM_JOB_NODELIST"
+[ "${SLURM_RESTART_COUNT:-0}" -le "$MAX_RESTARTS" ] || stop 1 "more than $MAX_RESTARTS restarts" "Raise MAX_RESTARTS"
+choose

@@ -1,0 +1,26 @@
+#!/bin/bash
+# Strong and weak scaling of the training over node counts: jobs/scaling.sh [options of sbatch], on the login node.
+# Submits a job for each, and one that writes table and plot into $OUT when they have ended.
+: "${COUNTS:=1 2 3 4}"                 # numbers of nodes; odd ones show what an algorithm is worth
+: "${BATCH_SIZE:=4096}"                # strong: of all nodes together; weak: of each node
+: "${DATA:=synthetic}"
+: "${LENGTH:=--steps 100}"
+: "${VENV:=$PWD/.venv}"
+: "${OUT:=$PWD/scaling}"
+: "${JOBS:=$(cd "$(dirname "$0")" && pwd)}"
+export DATA LENGTH VENV JOBS
+
+[ -x "$VENV/bin/python" ] || { echo "mpicoll: VENV=$VENV: there is no bin/python" >&2; exit 1; }
+mkdir -p "$OUT" || exit
+ids=
+for nodes in $COUNTS; do
+    for kind in strong weak; do
+        [ $kind = weak ] && batch=$((BATCH_SIZE * nodes)) || batch=$BATCH_SIZE
+        id=$(OUT="$OUT/$kind-$nodes" BATCH_SIZE=$batch CHECKPOINT="$OUT/$kind-$nodes/checkpoint" sbatch --parsable \
+            --job-name="$kind-$nodes" --nodes="$nodes" --output="$OUT/%x-%j.out" "$@" "$JOBS/train_cpu.sbatch") || exit
+        ids=$ids:${id%%;*}
+    done
+done
+sbatch --job-name=scaling --nodes=1 --ntasks=1 --time=10 --dependency="afterany$ids" --output="$OUT/table.txt" \
+    --wrap "exec '$VENV/bin/python' -m mpicoll slurm scaling '$OUT' --plot '$OUT/scaling.svg'" || exit
+echo "table and plot will be in $OUT: table.txt, scaling.svg"

@@ -1,0 +1,71 @@
+"""write SLURM job scripts (new), find what is wrong with one (check), gather a scaling sweep (scaling)."""
+
+import sys
+
+from ..errors import ArgumentError
+
+#: options of sbatch that `new` puts in; others are added to the script by hand, or given to sbatch
+OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "time", "partition", "account", "qos",
+           "constraint", "job-name")  # fmt: skip
+
+
+def add_arguments(parser):
+    """The three actions."""
+    from ..slurm.new import KINDS
+
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="write a job script, ready for sbatch, from a template")
+    new.add_argument("kind", choices=KINDS, help="train, bench (against MPI), tune (a table), scaling (a sweep)")
+    new.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting at the top: STRATEGY=zero1")
+    for name in OPTIONS:
+        new.add_argument(f"--{name}", metavar="X", help=f"sbatch's --{name}")
+    new.add_argument("--directory", default=".", metavar="DIR", help="where to write (default: here)")
+    new.add_argument("--force", action="store_true", help="replace a script that is there")
+    check = actions.add_parser("check", help="find known mistakes in a job script before SLURM does")
+    check.add_argument("script", nargs="+", metavar="SCRIPT")
+    gather = actions.add_parser("scaling", help="table and plot of what scaling.sh measured")
+    gather.add_argument("directory", metavar="DIR")
+    gather.add_argument("--plot", metavar="FILE.svg", help="draw it, too")
+
+
+def run(arguments):
+    """Do it; exit status 1 where mistakes were found or results are missing."""
+    return {"new": _new, "check": _check, "scaling": _scaling}[arguments.action](arguments)
+
+
+def _new(arguments):
+    from ..slurm.new import write
+
+    options = {name: vars(arguments)[name.replace("-", "_")] for name in OPTIONS}
+    settings = dict(_pair(text) for text in arguments.set)
+    given = {name: value for name, value in options.items() if value is not None}
+    written = write(arguments.kind, arguments.directory, given, settings, arguments.force)
+    print(*(f"wrote {path}" for path in written), sep="\n")
+    command = written[0] if written[0].suffix == ".sh" else f"sbatch {written[0]}"
+    print(f"next: look at {written[0].with_name('env.sh')} (modules, MPI), then: {command}")
+
+
+def _pair(text):
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ArgumentError(f"--set: expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _check(arguments):
+    from ..slurm.check import mistakes
+
+    found = [(script, *mistake) for script in arguments.script for mistake in mistakes(script)]
+    print(*(f"{script}:{line}: {message}" for script, line, message in found), sep="\n", end="\n" if found else "")
+    print(f"{len(found)} {'mistake' if len(found) == 1 else 'mistakes'} found", file=sys.stderr)
+    return 1 if found else 0
+
+
+def _scaling(arguments):
+    from ..slurm.scaling import gather, plot, table
+
+    rows, missing = gather(arguments.directory)
+    print(table(rows, missing), flush=True)
+    if arguments.plot and rows:
+        plot(arguments.plot, rows)
+    return 1 if missing else 0

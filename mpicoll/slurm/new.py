@@ -1,0 +1,79 @@
+"""Job scripts from the templates, with a user's options and settings in their places."""
+
+import re
+from pathlib import Path
+
+from ..errors import ArgumentError
+
+TEMPLATES = Path(__file__).parent / "templates"
+KINDS = ("train", "bench", "tune", "scaling")
+#: what every script reads; env.sh belongs to the user as soon as it is there
+SHARED = ("launch.sh", "env.sh")
+
+_OPTION = re.compile(r"^#+SBATCH --([a-z-]+)=(\S+)(.*)$")
+_SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
+
+
+def write(kind, directory, options, settings, force=False):
+    """Write a script of this kind, and what it reads, into a directory; returns the paths written.
+
+    options: {name of an sbatch option: value}, settings: {name of a variable at the top: value}. Raises ArgumentError for
+    values that cannot be used, and before anything is written for files that are there, unless `force`.
+    """
+    directory = Path(directory)
+    names = scripts(kind, options)
+    texts = {names[0]: fill((TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0])}
+    texts |= {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)}
+    there = [name for name in names if (directory / name).exists()]
+    if there and not force:
+        raise ArgumentError(f"{directory / there[0]} is there already; remove it, or replace it with --force")
+    texts = {name: text for name, text in texts.items() if name not in SHARED or not (directory / name).exists()}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (directory / name).write_text(text, encoding="utf-8")
+            (directory / name).chmod(0o755)
+    except OSError as error:
+        raise ArgumentError(f"cannot write {error.filename}: {error.strerror}") from None
+    return [directory / name for name in texts]
+
+
+def scripts(kind, options):
+    """The names of the templates: that which takes the options, then those it submits.
+
+    >>> scripts("train", {"gpus-per-node": 8}), scripts("scaling", {})
+    (['train_gpu.sbatch'], ['scaling.sh', 'train_cpu.sbatch'])
+    """
+    train = "train_gpu.sbatch" if options.get("gpus-per-node") else "train_cpu.sbatch"
+    found = {"train": [train], "bench": ["bench.sbatch"], "tune": ["tune.sbatch"], "scaling": ["scaling.sh", "train_cpu.sbatch"]}
+    return found[kind]
+
+
+def fill(text, options, settings, name="template"):
+    """The text of a template with other values; options that it does not mention come after those it does."""
+    lines, options, settings = text.splitlines(), dict(options), dict(settings)
+    if options.get("gpus-per-node"):
+        options.setdefault("ntasks-per-node", options["gpus-per-node"])
+    last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=None)
+    if options and last is None:
+        raise ArgumentError(f"{name} is no batch script: it hands sbatch's options on, so give them when you run it")
+    for number, line in enumerate(lines):
+        lines[number] = _filled(line, options, settings)
+    if settings:
+        known = ", ".join(match[1] for match in map(_SETTING.match, text.splitlines()) if match and match[1] != "JOBS")
+        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}")
+    if options:
+        lines[last] += "".join(f"\n#SBATCH --{key}={value}" for key, value in options.items())
+    return "\n".join([*lines, ""])
+
+
+def _filled(line, options, settings):
+    """The line with the value that it is for, which is then used up."""
+    if (match := _OPTION.match(line)) and match[1] in options:
+        return f"#SBATCH --{match[1]}={options.pop(match[1])}{match[3]}"
+    if (match := _SETTING.match(line)) and match[1] in settings:
+        value = settings.pop(match[1])
+        if re.search(r'["}\\\n]', value):
+            raise ArgumentError(f'{match[1]}: expected a value without quotes, braces, backslashes and line ends, got {value!r}')
+        return f': "${{{match[1]}:={value}}}"{match[3]}'
+    return line

@@ -1,0 +1,77 @@
+"""Strong and weak scaling, gathered from the results that `jobs/scaling.sh` leaves: DIR/strong-N/result.json, DIR/weak-N/…."""
+
+import json
+import re
+from pathlib import Path
+
+from ..errors import ArgumentError
+
+_NAME = re.compile(r"(strong|weak)-(\d+)")
+HEADER = f"{'scaling':<8}{'nodes':>6}{'ranks':>6}{'batch':>8}{'step ms':>9}{'samples/s':>11}{'speed-up':>10}{'efficiency':>12}"
+
+
+def gather(directory):
+    """(rows, missing): a dict for each job that ended well, and the names of those that did not, by kind and nodes.
+
+    A row has kind, nodes, ranks, batch (samples of a step), step_s, rate (samples per second), and, against the row of its
+    kind with the fewest nodes, speedup (of the rate) and efficiency (speed-up per node). Raises ArgumentError where there
+    is nothing to gather.
+    """
+    found = {match[0]: match for match in map(_NAME.fullmatch, _names(directory)) if match}
+    order = sorted(found, key=lambda name: (found[name][1], int(found[name][2])))
+    rows, missing = [], []
+    for name in order:
+        try:
+            rows.append(_row(found[name], json.loads((Path(directory) / name / "result.json").read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError, KeyError):
+            missing.append(name)
+    if not found:
+        raise ArgumentError(f"{directory}: expected directories strong-N and weak-N, as scaling.sh makes them")
+    for row in rows:
+        first = next(other for other in rows if other["kind"] == row["kind"])
+        row["speedup"] = row["rate"] / first["rate"]
+        row["efficiency"] = row["speedup"] * first["nodes"] / row["nodes"]
+    return rows, missing
+
+
+def _names(directory):
+    try:
+        return [path.name for path in Path(directory).iterdir()]
+    except OSError as error:
+        raise ArgumentError(f"cannot read {directory}: {error.strerror}") from None
+
+
+def _row(match, result):
+    batch, seconds = result["config"]["batch_size"], result["report"]["step_s"]
+    where = result["environment"]
+    return {"kind": match[1], "nodes": where["nodes"], "ranks": where["size"], "batch": batch, "step_s": seconds,
+            "rate": batch / seconds}  # fmt: skip
+
+
+def table(rows, missing):
+    """The rows as lines of text."""
+    lines = [HEADER]
+    for row in rows:
+        lines.append(f"{row['kind']:<8}{row['nodes']:>6}{row['ranks']:>6}{row['batch']:>8}{row['step_s'] * 1e3:>9.1f}"
+                     f"{row['rate']:>11,.0f}{row['speedup']:>10.2f}{row['efficiency']:>12.2f}")  # fmt: skip
+    lines += [f"{name} has no result: see {name}-JOB.out" for name in missing]
+    return "\n".join(lines)
+
+
+def plot(path, rows):
+    """Draw speed-up over nodes, of both kinds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        mine = [row for row in rows if row["kind"] == kind]
+        axes.plot([row["nodes"] for row in mine], [row["speedup"] for row in mine], marker="o", label=kind)
+    nodes = sorted({row["nodes"] for row in rows})
+    axes.plot(nodes, [count / nodes[0] for count in nodes], color="black", linestyle=":", label="ideal")
+    axes.set(xlabel="nodes", ylabel=f"samples per second, over those of {nodes[0]} nodes", xticks=nodes)
+    axes.grid(True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path)
