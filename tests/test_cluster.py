@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from launching import ROOT, environment, installations
 
-from benchmarks.cluster import Cluster
+from benchmarks.cluster import Cluster, slurm
 from benchmarks.cluster.installation import find
 from benchmarks.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError, LaunchError
@@ -140,6 +140,47 @@ def namespaces():
 
 
 @NEEDED
+def test_hosts_crash_boot_and_are_cut_off():
+    def reaches(host):
+        """Whether login's packets come back, before the kernel's patience ends."""
+        subprocess.run(cluster.enter("login", ["ip", "neigh", "flush", "dev", "eth0"]), check=True)
+        code = "import socket, sys; socket.create_connection((sys.argv[1], 1), 3)"
+        said = subprocess.run(cluster.enter("login", [sys.executable, "-c", code, host]), capture_output=True, text=True)
+        return "refused" in said.stderr  # by the host itself: nobody listens there
+
+    with Cluster(hosts=2, rate="1gbit") as cluster:
+        assert reaches("host0") and reaches("host1")
+        sleeper = subprocess.Popen(cluster.enter("host1", ["sleep", "1000"]))
+        cluster.crash("host1")
+        assert sleeper.wait(60) and reaches("host0") and not reaches("host1")
+        cluster.boot("host1")
+        assert reaches("host1")
+        cluster.cut("host0")
+        assert not reaches("host0") and reaches("host1")
+        cluster.mend("host0")
+        assert reaches("host0")
+
+
+SWITCHES = """
+sinfo --noheader --Node --format=%N:%t
+srun -N2 sh -c 'hostname; ls -d /tmp/*'
+cluster crash host1 && cluster boot host1 && cluster cut host0 && cluster mend host0 && srun -N2 true || exit
+cluster melt host0 || exit 3
+"""
+
+
+@NEEDED
+@pytest.mark.skipif(bool(slurm.unavailable()), reason=str(slurm.unavailable()))
+def test_slurm_from_the_command_line(tmp_path):
+    job = tool("--hosts", 2, "--slurm", "--shared", tmp_path, command=["sh", "-c", SWITCHES], **{MARK: tmp_path})
+    output, errors = job.communicate(timeout=120)
+    assert job.returncode == 3 and "expected cluster crash|boot|cut|mend host0|host1, got: melt host0" in errors, output + errors
+    assert {"host0:idle", "host1:idle", "host0", "host1"} <= set(output.split())
+    assert f"/tmp/{tmp_path.parts[2]}" in output.split()  # what is shared, in a /tmp of the host's own
+    assert not marked(tmp_path)
+
+
+@NEEDED
 @EACH
 def test_a_command_that_fails(installation, tmp_path):
     options = ["--hosts", 2, "--rate", "none", "--mpi", installation.name, "--python", installation.python]
@@ -206,6 +247,7 @@ def test_a_job_over_its_time_ends_and_the_cluster_goes_on(installation, tmp_path
     (["--rate", "8bit"], "100kbit to 1tbit"),
     (["--hosts", "0"], "got 0"), (["--hosts", "1000"], "1 to 250"), (["--ranks-per-host", "0"], "got 0"),
     (["--python", "missing/python"], "missing/python has no mpi4py"),
+    (["--slurm", "--cpus", "0"], "cpus: expected 1 or more, got 0"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):
     job = tool("--hosts", 2, "--rate", "1gbit", "--mpi", "mpich", *options, command=["true"])

@@ -1,7 +1,7 @@
 """The job templates on a real SLURM: every launcher, every way to fail, on four hosts of the virtual cluster."""
 
+import functools
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -29,12 +29,12 @@ CROWDED = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1
 #: settings under which a template is done in seconds
 SHORT = {
     TRAIN: {"LENGTH": "--epochs 4", "STRATEGY": "zero1"},
-    GPU: {"LENGTH": "--epochs 4", "DEVICE": "cpu"},
+    GPU: {"LENGTH": "--epochs 4", "STRATEGY": "parameter_server", "DEVICE": "cpu"},
     BENCH: {"ALGORITHMS": "ring,circulant", "SIZES": "4K:16K", "OPTIONS": "--repeats 2"},
     TUNE: {"COUNTS": "2 3", "OPTIONS": "--collectives allreduce --sizes 4K --segments 4K --min-time 0.05"},
 }
 #: a training that lasts until something happens to it, and has by then written checkpoints
-LONG = {"LENGTH": "--steps 2000", "OPTIONS": "--checkpoint-every 50 --hidden 32", "STRATEGY": "zero2",
+LONG = {"LENGTH": "--steps 1200", "OPTIONS": "--checkpoint-every 30 --hidden 32", "STRATEGY": "zero2",
         "DATA": "synthetic:500,64,10"}  # fmt: skip
 ENDLESS = {**LONG, "LENGTH": "--steps 100000000"}
 
@@ -100,9 +100,36 @@ class Lab:
         assert (state["JobState"], state["Restarts"]) == ("FAILED", "0"), f"{state}\n{self.output(job)}"
         return self.output(job)
 
+    def clear(self):
+        """End all jobs, and keep nothing of them."""
+        self.call("scancel", "--user=root")
+        self.until(lambda: not self.call("squeue", "--noheader"))
+        shutil.rmtree(self.directory)
+        self.directory.mkdir()
+
     def trains(self, job):
         """Whether it is in the midst of its steps: two checkpoints are there."""
         return len(list(self.directory.glob(f"*-{job}/checkpoint/step-*"))) > 1
+
+
+def once_more(test):
+    """Repeat a test in which a rank did not start because of a known fault, rare and not ours; both were seen here.
+
+    SLURM 22.05's pmi2 may read half a request of MPICH's; Open MPI 5.0 may crash in MPI_Init (open-mpi/ompi#12495).
+    """
+    faults = re.compile("value not properly terminated in client request|mca_pml_ob1_recv_frag_callback_match")
+
+    @functools.wraps(test)
+    def repeated(lab, **arguments):
+        try:
+            test(lab, **arguments)
+        except AssertionError as error:
+            if not faults.search(str(error)):
+                raise
+            lab.clear()
+            test(lab, **arguments)
+
+    return repeated
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +155,7 @@ def cluster(tmp_path_factory, one_scheduling_group):
 def lab(cluster, tmp_path):
     lab = Lab(cluster, tmp_path)
     yield lab
-    lab.call("scancel", "--user=root")
-    lab.until(lambda: not lab.call("squeue", "--noheader"))
+    lab.clear()
 
 
 def instead(directory, template, program, setup=""):
@@ -147,6 +173,7 @@ def instead(directory, template, program, setup=""):
 
 
 @EACH
+@once_more
 def test_train(lab, name, launcher):
     jobs = [lab.submit(template, name, launcher, **SHORT[template]) for template in (TRAIN, GPU)]
     for job in jobs:
@@ -158,6 +185,7 @@ def test_train(lab, name, launcher):
 
 
 @EACH
+@once_more
 def test_bench(lab, name, launcher):
     results = lab.completed(lab.submit(BENCH, name, launcher, **SHORT[BENCH]))
     rows = json.loads((results / "bench.json").read_text())["results"]
@@ -166,20 +194,22 @@ def test_bench(lab, name, launcher):
 
 
 @EACH
+@once_more
 def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))
     entries = json.loads((results / "tuned.json").read_text())["entries"]
     assert sorted((entry["ranks"], entry["nodes"]) for entry in entries) == [(4, 2), (6, 3)]
 
 
+@once_more
 def test_the_launcher_is_found_out(lab):
     script = instead(lab.directory, TRAIN, SHOW, setup="export DONE LAUNCHER")
-    found = {lab.submit(script, name, "auto"): "srun" for name in FOUND}
-    found |= {lab.submit(script, name, "auto", PMI="nothing"): "mpirun" for name in FOUND}
+    found = {lab.submit(script, min(FOUND), "auto"): "srun", lab.submit(script, max(FOUND), "auto", PMI="nothing"): "mpirun"}
     for job, launcher in found.items():
         assert f"launcher:{launcher}" in (lab.completed(job) / "done").read_text()
 
 
+@once_more
 def test_scaling(lab):
     name = next(reversed(FOUND))
     lab.call(JOBS / "scaling.sh", "--ntasks-per-node=1", VENV=Path(FOUND[name].python).parents[1],
@@ -187,9 +217,9 @@ def test_scaling(lab):
     table = lab.directory / "scaling" / "table.txt"
     lab.until(lambda: table.exists() and not lab.call("squeue", "--noheader"))
     rows = [line.split() for line in table.read_text().splitlines()]
-    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
-        *(("strong", str(nodes), "64") for nodes in (1, 2, 3, 4)), *(("weak", str(nodes), str(64 * nodes)) for nodes in (1, 2, 3, 4))
-    ], table.read_text()  # fmt: skip
+    strong, weak = ([(kind, str(nodes), str(64 * nodes if kind == "weak" else 64)) for nodes in (1, 2, 3, 4)]
+                    for kind in ("strong", "weak"))  # fmt: skip
+    assert [(row[0], row[1], row[3]) for row in rows[1:]] == strong + weak, table.read_text()
     assert (lab.directory / "scaling" / "scaling.svg").stat().st_size
 
 
@@ -203,6 +233,7 @@ if seen:
 """
 
 
+@once_more
 def test_gpus_reach_the_ranks(lab):
     """Under srun each rank sees one of its own; else those of the node, of which it takes that with its local number."""
     script = instead(lab.directory, GPU, SHOW, setup="export DONE LAUNCHER")
@@ -212,6 +243,7 @@ def test_gpus_reach_the_ranks(lab):
         assert seen == [*(f"host{host}:{devices}" for host in range(4) for devices in each), f"launcher:{launcher}"]
 
 
+@once_more
 def test_sbatch_accepts_and_check_finds_nothing(lab):
     for script in sorted(JOBS.glob("*.sbatch")):
         lab.call("sbatch", "--test-only", script)
@@ -246,12 +278,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "launcher", "settings", "message"), [case for case in WRONG if case[0] in FOUND])
+@once_more
 def test_a_wrong_setting_ends_the_job_before_training(lab, name, launcher, settings, message):
-    said = lab.failed(lab.submit(TRAIN, name, launcher, **{**SHORT[TRAIN], **settings}))
+    said = lab.failed(lab.submit(TRAIN, name, launcher, **{**LONG, **settings}))
     assert message in said and said.count("mpicoll: job") <= 2, said  # the greeting, and one error
     assert "test accuracy" not in said
 
 
+@once_more
 def test_a_shape_that_no_node_has_is_refused(lab):
     for options, message in (["--partition=none"], "invalid partition"), (["--ntasks-per-node=9"], "More processors requested"):
         said = lab.call("sbatch", *options, TRAIN, check=False)
@@ -265,13 +299,14 @@ check_launch()
 
 
 @EACH
+@once_more
 def test_one_rank_in_an_allocation_of_several_is_fine(lab, name, launcher):
     (lab.directory / "alone.py").write_text(ALONE)
     start = {"srun": "", "mpirun": "mpirun -n 1", "mpiexec": "mpiexec -n 1"}[launcher]
     python = FOUND[name].python
     script = lab.directory / "alone.sbatch"
-    script.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2 --output=alone-%j.out\nPATH={Path(python).parent}:$PATH\n"
-                      f"{start} python alone.py\n")  # fmt: skip
+    script.write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2 --output=alone-%j.out\n"
+                      f"PATH={Path(python).parent}:$PATH\n{start} python alone.py\n")  # fmt: skip
     job = lab.submit(script)
     (state,) = lab.ended(job)
     assert state["JobState"] == "COMPLETED", lab.output(job)
@@ -285,14 +320,16 @@ MPI.COMM_WORLD.Barrier()
 """
 
 
+@once_more
 def test_an_exception_on_one_rank_ends_the_job(lab):
     for job in lab.everywhere(instead(lab.directory, TRAIN, RAISES)):
         said = lab.failed(job)
         assert "rank 3 had enough" in said and "All nodes answer, so it is not started again" in said, said
 
 
+@once_more
 def test_a_killed_rank_ends_the_job(lab):
-    jobs = lab.everywhere(TRAIN, **ENDLESS)
+    jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **ENDLESS)
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     for job in jobs:
         lab.call("pkill", "-KILL", "--oldest", "--full", f"python -m mpicoll train .*-{job}/", host="host2")
@@ -300,8 +337,9 @@ def test_a_killed_rank_ends_the_job(lab):
         assert "All nodes answer, so it is not started again" in lab.failed(job)
 
 
+@once_more
 def test_a_cancelled_job_stays_cancelled(lab):
-    jobs = lab.everywhere(TRAIN, **ENDLESS)
+    jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **ENDLESS)
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     lab.call("scancel", *jobs)
     lab.until(lambda: not lab.call("squeue", "--noheader"), *jobs)
@@ -313,6 +351,7 @@ def test_a_cancelled_job_stays_cancelled(lab):
 # ---- what it goes on after
 
 
+@once_more
 def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     """The same losses, to the bit, as without a break, under each launcher; and a job that was warned loses no step."""
     jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **LONG)
@@ -336,13 +375,14 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     cluster.cut("host2")
     lab.until(lambda: all(lab.state(job)["JobState"] != "RUNNING" for job in jobs), *jobs)
     cluster.mend("host2")
-    whole = {name: lab.submit(TRAIN, name, "srun", ["--ntasks-per-node=1"], **LONG) for name in FOUND}
-    for job, (name, _) in jobs.items():
-        losses = [json.loads((lab.completed(one) / "result.json").read_text())["losses"] for one in (job, whole[name])]
+    whole = lab.submit(TRAIN, *CASES[0], ["--ntasks-per-node=1"], **LONG)
+    for job in jobs:
+        losses = [json.loads((lab.completed(one) / "result.json").read_text())["losses"] for one in (job, whole)]
         assert losses[0] == losses[1] and lab.state(job)["Restarts"] == "3"
         assert "restart 3 of at most 20" in lab.output(job)
 
 
+@once_more
 def test_restarts_have_a_limit(lab):
     job = lab.submit(TRAIN, "mpich", "srun", MAX_RESTARTS=0, **ENDLESS)
     lab.until(lambda: lab.trains(job), job)

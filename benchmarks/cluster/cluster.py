@@ -39,6 +39,11 @@ class Cluster:
         """Bytes by which a link that was idle may be ahead of its rate: what short runs owe to the shaper."""
         return 0 if self.rate is None else network.burst(self.rate) + network.PACKET
 
+    @property
+    def login(self):
+        """The `Namespaces` of the host that launches."""
+        return self._computers["login"]
+
     def __enter__(self):
         reason = unavailable() or (self.slurm and slurm.unavailable())
         if reason:
@@ -69,7 +74,7 @@ class Cluster:
 
     def _start(self, names):
         """Make hosts, lay their links, shaped at both ends, and tell launchers of them."""
-        login = self._computers["login"]
+        login = self.login
         for name in names:
             self._computers[name] = Namespaces(name, inside=login)
         hosts = [self._computers[name] for name in names]
@@ -95,16 +100,16 @@ class Cluster:
     def boot(self, host):
         """Start a host that crashed; it comes back empty, under its old name and address."""
         # its end of the link dies with its namespaces, but the kernel may take its time
-        self._computers["login"].run(["sh", "-c", 'while ip link delete "$0" 2> /dev/null; do :; done', host])
+        self.login.run(["sh", "-c", 'while ip link delete "$0" 2> /dev/null; do :; done', host])
         self._start([host])
 
     def cut(self, host):
         """Unplug a host from the network; nobody is told. `mend` plugs it in again."""
-        self._computers["login"].feed("ip", [f"link set {host} down"])
+        self.login.feed("ip", [f"link set {host} down"])
 
     def mend(self, host):
         """Plug in a host that was cut off."""
-        self._computers["login"].feed("ip", [f"link set {host} up"])
+        self.login.feed("ip", [f"link set {host} up"])
 
     def _agent(self):
         """A script that launchers take for ssh: `agent [options] HOST COMMAND…`."""
@@ -131,8 +136,8 @@ class Cluster:
 
         Other options go to `subprocess.run`. env: os.environ by default.
         """
-        more = {"SLURM_CONF": slurm.CONF} if self.slurm else {}
-        settings = {**(os.environ if env is None else env), "PATH": PATH, **more}
+        more = {"SLURM_CONF": slurm.CONF, "PATH": f"{PATH}:{slurm.COMMANDS}"} if self.slurm else {"PATH": PATH}
+        settings = {**(os.environ if env is None else env), **more}
         return subprocess.run(self.enter(host, command, cwd), env=settings, **options)
 
     def run(self, command, mpi="openmpi", *, cwd=None, env=None, **options):
@@ -152,5 +157,5 @@ class Cluster:
 
         What the launcher and its daemons tell `login` counts too, so measure many calls, and as a difference.
         """
-        counted = network.payload(self._computers["login"].entrance())
+        counted = network.payload(self.login.entrance())
         return {name: counted[name] for name in self.hosts}

@@ -16,6 +16,8 @@ from .namespaces import PATH
 from .network import LOGIN, SUBNET, address
 
 CONF = "/run/slurm/slurm.conf"
+#: a directory on the PATH of commands on the cluster
+COMMANDS = "/run/bin"
 #: programs, and the Debian package that has them
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 #: seconds after which slurmctld gives up a silent slurmd; and that a requeued job waits, as long as its old credentials live
@@ -27,7 +29,7 @@ LIMIT = 30
 # added here, since a cluster where Open MPI starts under srun has it.
 _LOGIN = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/slurm/state /run/munge /run/tmp
+mkdir -p /run/slurm/state /run/munge /run/tmp /run/bin
 mount --bind /tmp /run/tmp
 library=/usr/lib/$(uname -m)-linux-gnu/pmix2/lib
 if [ -e $library/libpmix.so.2 ] && [ ! -e $library/libpmix.so ]; then

@@ -153,7 +153,8 @@ def _status(script):
     if not script.launches or "set -e" in script.text or re.search(r"\bexit\b", script.text):
         return
     number, launcher, rest = script.launches[-1]
-    if number != script.commands[-1][0] and "||" not in rest and "&&" not in rest:
+    last, text = script.commands[-1]
+    if number != last and not text.startswith("wait ") and "||" not in rest and "&&" not in rest:
         yield number, f"commands follow, so the job is COMPLETED even if {launcher} fails: begin the script with `set -e`"
 
 

@@ -45,8 +45,8 @@ def scripts(kind, options):
     (['train_gpu.sbatch'], ['scaling.sh', 'train_cpu.sbatch'])
     """
     train = "train_gpu.sbatch" if options.get("gpus-per-node") else "train_cpu.sbatch"
-    found = {"train": [train], "bench": ["bench.sbatch"], "tune": ["tune.sbatch"], "scaling": ["scaling.sh", "train_cpu.sbatch"]}
-    return found[kind]
+    scaling = ["scaling.sh", "train_cpu.sbatch"]
+    return {"train": [train], "bench": ["bench.sbatch"], "tune": ["tune.sbatch"], "scaling": scaling}[kind]
 
 
 def fill(text, options, settings, name="template"):
@@ -74,6 +74,6 @@ def _filled(line, options, settings):
     if (match := _SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
         if re.search(r'["}\\\n]', value):
-            raise ArgumentError(f'{match[1]}: expected a value without quotes, braces, backslashes and line ends, got {value!r}')
+            raise ArgumentError(f"{match[1]}: expected no quotes, braces, backslashes or line ends, got {value!r}")
         return f': "${{{match[1]}:={value}}}"{match[3]}'
     return line
