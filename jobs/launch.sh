@@ -38,9 +38,11 @@ compose() { # launch=(…): the words before a command that start it on $NODES n
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
         *) launch=(env -u SLURM_NTASKS_PER_NODE "$LAUNCHER" -n "$ranks") ;;
     esac
-    timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$ranks" \
-        ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null ||
-        stop 1 "the ranks did not meet under $LAUNCHER" "See above; LAUNCHER, VENV and $JOBS/env.sh say how they start"
+}
+
+meet() { # whether all ranks find each other, where they should be
+    timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$((SLURM_NTASKS * NODES / SLURM_NNODES))" \
+        ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null 2>&1
 }
 
 requeue() { # requeue WHY: from the start of this script, with what is in $OUT
@@ -54,21 +56,29 @@ requeue() { # requeue WHY: from the start of this script, with what is in $OUT
     stop 1 "$1, and it cannot be requeued" "Submit it again: it goes on from its checkpoint"
 }
 
+give_up() { # give_up STATUS WHAT REMEDY: stop, unless a node is to blame
+    timeout 60 srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none true || requeue "a node was lost"
+    stop "$@"
+}
+
 run() {
-    local status asked=
+    local status asked= interrupted said
     compose
+    said=$(meet) || said=$(meet) || give_up 1 "the ranks did not meet under $LAUNCHER"$'\n'"$said"$'\n' \
+        "LAUNCHER, VENV and $JOBS/env.sh say how they start" # twice: on a crowded node a start may fail by chance
+    echo "$said"
     rm -f "$DONE"
-    trap 'asked=USR1; kill -USR1 "$child"' USR1 # all launchers hand it on to the ranks, which write a checkpoint and end
-    trap 'asked=TERM; kill -USR1 "$child"' TERM
+    # all launchers hand USR1 on to the ranks, which write a checkpoint and end
+    trap 'asked=USR1 interrupted=yes; kill -USR1 "$child"' USR1
+    trap 'asked=TERM interrupted=yes; kill -USR1 "$child"' TERM
     "${launch[@]}" "$@" < /dev/null &
     local child=$!
-    until wait "$child"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$child" 2> /dev/null; do :; done
+    while interrupted=; wait "$child"; status=$?; [ -n "$interrupted" ]; do :; done # a trap ends wait, not the child
     trap - USR1 TERM
     [ ! -s "$DONE" ] || return 0 # exit statuses do not tell: mpirun's is 0 when it has lost a node
     [ "$asked" != USR1 ] || [ "$status" != 0 ] || requeue "time is nearly up, a checkpoint is written"
-    timeout 60 srun --overlap --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none true || requeue "a node was lost"
     [ "$status" != 0 ] || status=1
-    stop "$status" "$* ended without its result $DONE" "All nodes answer, so it is not started again; see above"
+    give_up "$status" "$* ended without its result $DONE" "All nodes answer, so it is not started again; see above"
 }
 
 : "${NODES:=$SLURM_NNODES}" "${SLURM_NTASKS:=$SLURM_NNODES}" "${MAX_RESTARTS:=20}" "${DONE:=$OUT/done}"

@@ -34,7 +34,7 @@ SHORT = {
     TUNE: {"COUNTS": "2 3", "OPTIONS": "--collectives allreduce --sizes 4K --segments 4K --min-time 0.05"},
 }
 #: a training that lasts until something happens to it, and has by then written checkpoints
-LONG = {"LENGTH": "--steps 1200", "OPTIONS": "--checkpoint-every 30 --hidden 32", "STRATEGY": "zero2",
+LONG = {"LENGTH": "--steps 4000", "OPTIONS": "--checkpoint-every 50 --hidden 32", "STRATEGY": "zero2",
         "DATA": "synthetic:500,64,10"}  # fmt: skip
 ENDLESS = {**LONG, "LENGTH": "--steps 100000000"}
 
@@ -63,23 +63,24 @@ class Lab:
         venv = {"VENV": Path(FOUND[name].python).parents[1]} if name else {}
         return self.call("sbatch", "--parsable", *options, script, LAUNCHER=launcher, **{**venv, **settings}).strip()
 
-    def state(self, job):
-        """{field: value} of what SLURM knows."""
-        said = self.call("scontrol", "--oneliner", "show", "job", job)
-        return dict(re.findall(r"(JobState|ExitCode|Restarts|Reason)=(\S+)", said))
+    def states(self):
+        """{job: {field: value}} of what SLURM knows."""
+        said = self.call("scontrol", "--oneliner", "show", "job")
+        fields = (dict(re.findall(r"(JobId|JobState|ExitCode|Restarts)=(\S+)", line)) for line in said.splitlines())
+        return {found.pop("JobId"): found for found in fields if found}
 
     def until(self, condition, *jobs, limit=180):
         """Wait for what must come."""
         end = time.monotonic() + limit
         while not condition():
-            assert time.monotonic() < end, "\n".join(f"{job}: {self.state(job)}\n{self.output(job)}" for job in jobs)
-            time.sleep(0.1)
+            assert time.monotonic() < end, "\n".join(f"{job}: {self.states().get(job)}\n{self.output(job)}" for job in jobs)
+            time.sleep(0.3)
 
     def ended(self, *jobs):
         """The states of jobs, when they are over."""
-        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-        self.until(lambda: all(self.state(job)["JobState"] in over for job in jobs), *jobs)
-        return [self.state(job) for job in jobs]
+        over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+        self.until(lambda: {self.states()[job]["JobState"] for job in jobs} <= over, *jobs)
+        return [self.states()[job] for job in jobs]
 
     def output(self, job):
         return "".join(path.read_text() for path in self.directory.glob(f"*-{job}.out"))
@@ -244,17 +245,25 @@ def test_gpus_reach_the_ranks(lab):
 
 
 @once_more
+def test_the_commands_of_the_readme(lab):
+    """All but the first, which needs a network, and the last, which never ends."""
+    block = re.search(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    commands = block[1].splitlines()
+    assert len(commands) == 5 and "pip install" in commands[0]
+    (lab.directory / ".venv").symlink_to(Path(FOUND["mpich"].python).parents[1])
+    said = [lab.call("bash", "-c", command, DATA=LONG["DATA"]) for command in commands[1:4]]
+    results = lab.completed(re.search(r"Submitted batch job (\d+)", said[2])[1])
+    result = json.loads((results / "result.json").read_text())
+    assert result["environment"]["ranks_per_node"] == [2, 2, 2, 2] and len(result["epochs"]) == 15
+
+
+@once_more
 def test_sbatch_accepts_and_check_finds_nothing(lab):
     for script in sorted(JOBS.glob("*.sbatch")):
         lab.call("sbatch", "--test-only", script)
         lab.call(FOUND["mpich"].python, "-m", "mpicoll", "slurm", "check", script)
-    lab.call(FOUND["mpich"].python, "-m", "mpicoll", "slurm", "new", "train", "--nodes", 3, "--time", "00:10:00", "--set",
-             "STRATEGY=zero2")  # fmt: skip
-    results = lab.completed(lab.submit("train_cpu.sbatch", "mpich", LENGTH="--epochs 1"))
-    result = json.loads((results / "result.json").read_text())
-    assert result["environment"]["nodes"] == 3 and result["config"]["strategy"] == "zero2"
-    script = lab.directory / "train_cpu.sbatch"
-    script.write_text(script.read_text().replace("--nodes=3", "--nodes=300"))
+    lab.call(FOUND["mpich"].python, "-m", "mpicoll", "slurm", "new", "bench", "--nodes", 300)
+    script = lab.directory / "bench.sbatch"
     said = lab.call(FOUND["mpich"].python, "-m", "mpicoll", "slurm", "check", script, check=False)
     assert "sbatch refuses it" in said and "1 mistake found" in said
 
@@ -280,7 +289,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "launcher", "settings", "message"), [case for case in WRONG if case[0] in FOUND])
 @once_more
 def test_a_wrong_setting_ends_the_job_before_training(lab, name, launcher, settings, message):
-    said = lab.failed(lab.submit(TRAIN, name, launcher, **{**LONG, **settings}))
+    said = lab.failed(lab.submit(TRAIN, name, launcher, ["--ntasks-per-node=1"], **{**LONG, **settings}))
     assert message in said and said.count("mpicoll: job") <= 2, said  # the greeting, and one error
     assert "test accuracy" not in said
 
@@ -322,7 +331,7 @@ MPI.COMM_WORLD.Barrier()
 
 @once_more
 def test_an_exception_on_one_rank_ends_the_job(lab):
-    for job in lab.everywhere(instead(lab.directory, TRAIN, RAISES)):
+    for job in lab.everywhere(instead(lab.directory, TRAIN, RAISES), "--ntasks-per-node=1"):
         said = lab.failed(job)
         assert "rank 3 had enough" in said and "All nodes answer, so it is not started again" in said, said
 
@@ -339,12 +348,12 @@ def test_a_killed_rank_ends_the_job(lab):
 
 @once_more
 def test_a_cancelled_job_stays_cancelled(lab):
-    jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **ENDLESS)
+    jobs = [lab.submit(TRAIN, *case, ["--ntasks-per-node=1"], **ENDLESS) for case in (CASES[0], CASES[-1])]
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     lab.call("scancel", *jobs)
     lab.until(lambda: not lab.call("squeue", "--noheader"), *jobs)
     for job in jobs:
-        state = lab.state(job)
+        state = lab.states()[job]
         assert (state["JobState"], state["Restarts"]) == ("CANCELLED", "0"), lab.output(job)
 
 
@@ -358,7 +367,7 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
 
     def again(restarts):
         """Wait until all have been started so often, and are in the midst of new steps."""
-        lab.until(lambda: all(lab.state(job)["Restarts"] == str(restarts) for job in jobs), *jobs)
+        lab.until(lambda: all(lab.states()[job]["Restarts"] == str(restarts) for job in jobs), *jobs)
         lab.until(lambda: all(lab.output(job).count("resumed from") == restarts for job in jobs), *jobs)
 
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
@@ -369,16 +378,16 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
         (step,) = re.findall(r"stopped by SIGUSR1 after step (\d+)", lab.output(job))
         assert f"step-{int(step):010d}, step {step}\n" in lab.output(job)
     cluster.crash("host1")
-    lab.until(lambda: all(lab.state(job)["JobState"] != "RUNNING" for job in jobs), *jobs)
+    lab.until(lambda: all(lab.states()[job]["JobState"] != "RUNNING" for job in jobs), *jobs)
     cluster.boot("host1")
     again(2)
     cluster.cut("host2")
-    lab.until(lambda: all(lab.state(job)["JobState"] != "RUNNING" for job in jobs), *jobs)
+    lab.until(lambda: all(lab.states()[job]["JobState"] != "RUNNING" for job in jobs), *jobs)
     cluster.mend("host2")
     whole = lab.submit(TRAIN, *CASES[0], ["--ntasks-per-node=1"], **LONG)
     for job in jobs:
         losses = [json.loads((lab.completed(one) / "result.json").read_text())["losses"] for one in (job, whole)]
-        assert losses[0] == losses[1] and lab.state(job)["Restarts"] == "3"
+        assert losses[0] == losses[1] and lab.states()[job]["Restarts"] == "3"
         assert "restart 3 of at most 20" in lab.output(job)
 
 

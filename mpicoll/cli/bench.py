@@ -134,7 +134,7 @@ def check_outputs(arguments, root):
     """What cannot be written is an error before the measurement, not after it."""
     if arguments.plot and find_spec("matplotlib") is None:
         raise ArgumentError('--plot needs matplotlib; install it with: pip install "mpicoll[plot]"')
-    for path in filter(None, (arguments.json, arguments.plot, arguments.done)) if root else ():
+    for path in filter(None, map(vars(arguments).get, ("json", "plot", "done"))) if root else ():
         try:
             with open(path, "a", encoding="utf-8"):
                 pass
