@@ -29,6 +29,16 @@ def test_info(installation, tmp_path):
     assert str(ROOT) not in written.read_text().replace(str(tmp_path), "")
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    (["--ranks", 2, "--ranks-per-node", 2], None),
+    (["--ranks", 3], r"expected 3 ranks, got 2 \(\S+: 2\): launcher and allocation disagree"),
+    (["--ranks-per-node", 1], r"expected 1 ranks on each node, got \S+: 2: give the job --ntasks-per-node=1"),
+])  # fmt: skip
+def test_info_finds_what_was_expected_or_ends_the_job(options, message):
+    output = mpiexec(installations()[0], 2, "info", *options, module="mpicoll", check=message is None)
+    assert message is None or re.search(message, output), output
+
+
 @EACH
 def test_info_stops_where_ranks_do_not_know_of_each_other(installation):
     alone = {"SLURM_STEP_NUM_TASKS": "2"}
@@ -41,7 +51,7 @@ def test_info_stops_where_ranks_do_not_know_of_each_other(installation):
 def test_bench(installation, tmp_path):
     written, drawn = tmp_path / "bench.json", tmp_path / "bench.svg"
     options = ["--file", DATA / "mine.py", "--algorithms", "ring", "--sizes", "4K:16K", "--repeats", 3]
-    options += ["--json", written]
+    options += ["--json", written, "--done", tmp_path / "done"]
     if _has(installation, "matplotlib"):
         options += ["--plot", drawn]
     output = mpiexec(installation, 3, "bench", *options, module="mpicoll")
@@ -50,6 +60,7 @@ def test_bench(installation, tmp_path):
     assert not any(row["wrong"] for row in rows)
     assert len(re.findall(r"^ +4096 .* 0$", output, re.MULTILINE)) == 3, output
     assert "--plot" not in options or "<svg" in drawn.read_text()
+    assert "python -m mpicoll bench" in (tmp_path / "done").read_text()
 
 
 def _has(installation, module):

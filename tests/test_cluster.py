@@ -174,7 +174,8 @@ cluster melt host0 || exit 3
 def test_slurm_from_the_command_line(tmp_path):
     job = tool("--hosts", 2, "--slurm", "--shared", tmp_path, command=["sh", "-c", SWITCHES], **{MARK: tmp_path})
     output, errors = job.communicate(timeout=120)
-    assert job.returncode == 3 and "expected cluster crash|boot|cut|mend host0|host1, got: melt host0" in errors, output + errors
+    assert job.returncode == 3, output + errors
+    assert "expected cluster crash|boot|cut|mend host0|host1, got: melt host0" in errors
     assert {"host0:idle", "host1:idle", "host0", "host1"} <= set(output.split())
     assert f"/tmp/{tmp_path.parts[2]}" in output.split()  # what is shared, in a /tmp of the host's own
     assert not marked(tmp_path)

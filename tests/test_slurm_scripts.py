@@ -45,8 +45,8 @@ def test_new_writes_what_a_job_needs(kind, tmp_path):
 
 def test_new_fills_in(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["slurm", "new", "train", "--directory", str(tmp_path), "--nodes", "6", "--gpus-per-node", "8", "--partition", "gpu",
-              "--mem", "64G", "--set", "STRATEGY=zero1", "--set", "DATA=$HOME/data.npz"])  # fmt: skip
+        main(["slurm", "new", "train", "--directory", str(tmp_path), "--nodes", "6", "--gpus-per-node", "8", "--mem", "64G",
+              "--partition", "gpu", "--set", "STRATEGY=zero1", "--set", "DATA=$HOME/data.npz"])  # fmt: skip
     assert not ended.value.code and f"sbatch {tmp_path}/train_gpu.sbatch" in capsys.readouterr().out
     lines = (tmp_path / "train_gpu.sbatch").read_text().splitlines()
     for line in ("#SBATCH --nodes=6", "#SBATCH --gpus-per-node=8", "#SBATCH --ntasks-per-node=8", "#SBATCH --partition=gpu",
@@ -160,7 +160,8 @@ def test_check_says_where(tmp_path, capsys):
 
 def results(directory, name, nodes, batch, step_s):
     (directory / name).mkdir()
-    content = {"config": {"batch_size": batch}, "report": {"step_s": step_s}, "environment": {"nodes": nodes, "size": 2 * nodes}}
+    where = {"nodes": nodes, "size": 2 * nodes}
+    content = {"config": {"batch_size": batch}, "report": {"step_s": step_s}, "environment": where}
     (directory / name / "result.json").write_text(json.dumps(content))
 
 
@@ -171,7 +172,8 @@ def test_scaling(tmp_path):
     (tmp_path / "weak-3").mkdir()  # its job failed
     rows, missing = gather(tmp_path)
     assert missing == ["weak-3"]
-    assert [(row["kind"], row["nodes"]) for row in rows] == [(kind, nodes) for kind in ("strong", "weak") for nodes in (1, 2, 10)]
+    assert [row["kind"] for row in rows] == ["strong"] * 3 + ["weak"] * 3
+    assert [row["nodes"] for row in rows] == [1, 2, 10] * 2
     assert [round(row["efficiency"], 6) for row in rows] == [1, 0.8, 0.8, 1, 0.8, 0.8]
     assert [round(row["speedup"], 6) for row in rows] == [1, 1.6, 8, 1, 1.6, 8]
     assert "weak-3 has no result: see weak-3-JOB.out" in table(rows, missing)

@@ -87,14 +87,15 @@ def _ranks_of(directory):
 @EACH
 def test_sigusr1_ends_a_job_with_a_checkpoint(installation, tmp_path):
     directory = tmp_path / "checkpoints"
-    job = started(installation, 2, *ENDLESS, "--checkpoint", directory, "--json", tmp_path / "stopped.json")
+    done = tmp_path / "done"
+    job = started(installation, 2, *ENDLESS, "--checkpoint", directory, "--json", tmp_path / "stopped.json", "--done", done)
     wait_for_a_checkpoint(job, directory)
     os.kill(job.pid, signal.SIGUSR1)
     output, _ = job.communicate(timeout=60)
     assert job.returncode == 0, output
     stopped = results(tmp_path / "stopped.json")
     assert f"stopped by SIGUSR1 after step {len(stopped['losses'])}; go on with --resume" in output
-    assert stopped["report"]["stopped"] == "SIGUSR1"
+    assert stopped["report"]["stopped"] == "SIGUSR1" and not done.read_text()
     assert checkpoints(directory)[-1].name == f"step-{len(stopped['losses']):010d}"
     finish(installation, tmp_path, directory)
     assert results(tmp_path / "resumed.json")["losses"][: len(stopped["losses"])] == stopped["losses"]

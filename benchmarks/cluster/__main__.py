@@ -58,7 +58,8 @@ def _run(options, command):
     """The command's exit status, as a shell gives it."""
     rate = None if options.rate == "none" else options.rate
     if options.slurm:
-        with Cluster(options.hosts, rate, Slurm(options.cpus, options.gpus, shared=options.shared)) as cluster, Console(cluster):
+        slurm = Slurm(options.cpus, options.gpus, shared=options.shared)
+        with Cluster(options.hosts, rate, slurm) as cluster, Console(cluster):
             status = cluster.call(command).returncode
     else:
         named = {name: getattr(options, name) for name in launch.OPTIONS}
