@@ -8,4 +8,5 @@ export PATH="$VENV/bin:$PATH"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}" # threads of a rank's arithmetic
 
 # export UCX_NET_DEVICES=mlx5_0:1                 # the network card MPI should use
+# export MPIR_CVAR_CH4_NETMOD=ofi                 # MPICH over UCX has addresses too long for some srun --mpi=pmi2
 # export MPICOLL_TUNING_FILE=$HOME/tuned.json     # what tune.sbatch wrote

@@ -1,5 +1,5 @@
-# What all templates share; a template sets its variables, then reads this file. It finds the launcher, looks whether the
-# ranks meet before work begins, and tells truly how the work ended.
+# What all templates share; a template sets its variables, then reads this file. It finds a launcher under which all ranks
+# meet before work begins, and tells truly how the work ended.
 #   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (--done "$DONE"),
 #                   and otherwise ends the job: requeued where it can go on (at most MAX_RESTARTS times), else FAILED
 
@@ -12,37 +12,28 @@ library() { # which MPI this Python's mpi4py uses
     python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.topology import library; print(library())'
 }
 
-srun_works() { # a real step: `srun --mpi=list` names types that cannot start
-    timeout 60 srun --nodes=1 --ntasks=1 --mpi="$PMI" true
-}
-
-choose() { # LAUNCHER, as asked for or as found, and PMI, the protocol of this MPI library under srun
+choose() { # PMI, the protocol of this MPI library under srun
     local found
     found=$(library 2>&1) || stop 1 "VENV=$VENV: no MPI for Python (${found##*$'\n'})" \
         "Load the module of the MPI that mpi4py was built with in $JOBS/env.sh, or: $VENV/bin/pip install '.[mpich,train]'"
     case $found in *"Open MPI"*) : "${PMI:=pmix}" ;; *) : "${PMI:=pmi2}" ;; esac
     case $LAUNCHER in
-        auto) if found=$(srun_works 2>&1); then LAUNCHER=srun; else LAUNCHER=mpirun; fi ;;
-        srun) found=$(srun_works 2>&1) || stop 1 "srun --mpi=$PMI does not work here (${found%%$'\n'*})" \
-            "Take LAUNCHER=mpirun, or another PMI of: $(srun --mpi=list 2>&1 | tr -s '\n\t ' ' ')" ;;
-        mpirun | mpiexec) ;;
+        auto | srun | mpirun | mpiexec) ;;
         *) stop 1 "LAUNCHER=$LAUNCHER: no such launcher" "Expected auto, srun, mpirun or mpiexec" ;;
     esac
-    [ "$LAUNCHER" = srun ] || command -v "$LAUNCHER" > /dev/null || stop 1 "LAUNCHER=$LAUNCHER: not found" \
-        "srun --mpi=$PMI says: ${found%%$'\n'*}. Load the module of the cluster's MPI in $JOBS/env.sh"
 }
 
-compose() { # launch=(…): the words before a command that start it on $NODES nodes
+compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on $NODES nodes
     local ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
-    case $LAUNCHER in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
+    case $1 in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
-        *) launch=(env -u SLURM_NTASKS_PER_NODE "$LAUNCHER" -n "$ranks") ;;
+        *) launch=(env -u SLURM_NTASKS_PER_NODE "$1" -n "$ranks") ;;
     esac
 }
 
 meet() { # whether all ranks find each other, where they should be
     timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$((SLURM_NTASKS * NODES / SLURM_NNODES))" \
-        ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null 2>&1
+        ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null
 }
 
 requeue() { # requeue WHY: from the start of this script, with what is in $OUT
@@ -62,11 +53,15 @@ give_up() { # give_up STATUS WHAT REMEDY: stop, unless a node is to blame
 }
 
 run() {
-    local status asked= interrupted said
-    compose
-    said=$(meet) || said=$(meet) || give_up 1 "the ranks did not meet under $LAUNCHER"$'\n'"$said"$'\n' \
-        "LAUNCHER, VENV and $JOBS/env.sh say how they start" # twice: on a crowded node a start may fail by chance
-    echo "$said"
+    local status asked= interrupted launcher met=
+    for launcher in ${LAUNCHER/auto/srun mpirun}; do
+        compose "$launcher"
+        meet && met=$launcher && break
+        echo "mpicoll: the ranks did not meet under: ${launch[*]}"
+    done
+    [ -n "$met" ] || give_up 1 "the ranks did not meet under LAUNCHER=$LAUNCHER" "See above; PMI=$PMI, VENV=$VENV and \
+$JOBS/env.sh say how they start, and \`srun --mpi=list\` what there is"
+    LAUNCHER=$met
     rm -f "$DONE"
     # all launchers hand USR1 on to the ranks, which write a checkpoint and end
     trap 'asked=USR1 interrupted=yes; kill -USR1 "$child"' USR1

@@ -24,8 +24,10 @@ MODES = {"openmpi": ("srun", "mpirun"), "mpich": ("srun", "mpiexec")}
 FOUND = {installation.name: installation for installation in installations()}
 CASES = [(name, launcher) for name in FOUND for launcher in MODES[name]]
 EACH = pytest.mark.parametrize(("name", "launcher"), CASES)
-#: ranks of all hosts share this machine's few cores, so none may keep one for itself
-CROWDED = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
+#: what env.sh says on this cluster: ranks of all hosts share a few cores, so none may keep one for itself; and the
+#: addresses of MPICH's other netmod, UCX, are too long for SLURM's pmi2
+SITE = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self",
+        "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}  # fmt: skip
 #: settings under which a template is done in seconds
 SHORT = {
     TRAIN: {"LENGTH": "--epochs 4", "STRATEGY": "zero1"},
@@ -47,7 +49,7 @@ class Lab:
 
     def call(self, *command, host="login", check=True, **settings):
         """What a command prints."""
-        env = environment(**CROWDED, **{name: str(value) for name, value in settings.items()})
+        env = environment(**SITE, **{name: str(value) for name, value in settings.items()})
         del env["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on the first host
         done = self.cluster.call(command, host, cwd=self.directory, env=env, text=True, timeout=120,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
@@ -69,7 +71,7 @@ class Lab:
         fields = (dict(re.findall(r"(JobId|JobState|ExitCode|Restarts)=(\S+)", line)) for line in said.splitlines())
         return {found.pop("JobId"): found for found in fields if found}
 
-    def until(self, condition, *jobs, limit=180):
+    def until(self, condition, *jobs, limit=100):
         """Wait for what must come."""
         end = time.monotonic() + limit
         while not condition():
@@ -114,11 +116,11 @@ class Lab:
 
 
 def once_more(test):
-    """Repeat a test in which a rank did not start because of a known fault, rare and not ours; both were seen here.
+    """Repeat a test that met a fault of Open MPI 5.0.11, rare and not ours.
 
-    SLURM 22.05's pmi2 may read half a request of MPICH's; Open MPI 5.0 may crash in MPI_Init (open-mpi/ompi#12495).
+    It may crash in MPI_Init (open-mpi/ompi#12495), and prterun may hang after it has said that it ended an aborted job.
     """
-    faults = re.compile("value not properly terminated in client request|mca_pml_ob1_recv_frag_callback_match")
+    faults = re.compile("mca_pml_ob1_recv_frag_callback_match|RUNNING.*prterun has exited due to process", re.DOTALL)
 
     @functools.wraps(test)
     def repeated(lab, **arguments):
@@ -275,8 +277,8 @@ WRONG = [
     ("openmpi", "srun", {"PMI": "none"}, "each is alone in a world of one rank"),
     ("openmpi", "srun", {"PMI": "pmi2"}, "each is alone in a world of one rank"),
     ("mpich", "srun", {"PMI": "none"}, "srun --mpi=pmi2` for MPICH"),
-    ("mpich", "srun", {"PMI": "pmix"}, "the ranks did not meet under srun"),
-    ("mpich", "srun", {"PMI": "nothing"}, "srun --mpi=nothing does not work here"),
+    ("mpich", "srun", {"PMI": "pmix"}, "the ranks did not meet under LAUNCHER=srun. See above"),
+    ("mpich", "srun", {"PMI": "nothing"}, "Invalid MPI type 'nothing'"),
     ("mpich", "jsrun", {}, "LAUNCHER=jsrun: no such launcher. Expected auto, srun, mpirun or mpiexec"),
     ("mpich", "srun", {"VENV": "/nowhere"}, "VENV=/nowhere: there is no bin/python, on host0. Make one"),
     ("mpich", "srun", {"DATA": "/tmp/own.npz"}, "/tmp/own.npz"),
@@ -341,7 +343,8 @@ def test_a_killed_rank_ends_the_job(lab):
     jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **ENDLESS)
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     for job in jobs:
-        lab.call("pkill", "-KILL", "--oldest", "--full", f"python -m mpicoll train .*-{job}/", host="host2")
+        kill = f"pkill -KILL --oldest --full 'python -m mpicoll train .*-{job}/' || {{ ps ax; exit 1; }}"
+        lab.call("sh", "-c", kill, host="host2")
     for job in jobs:
         assert "All nodes answer, so it is not started again" in lab.failed(job)
 
@@ -362,13 +365,20 @@ def test_a_cancelled_job_stays_cancelled(lab):
 
 @once_more
 def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
-    """The same losses, to the bit, as without a break, under each launcher; and a job that was warned loses no step."""
-    jobs = lab.everywhere(TRAIN, "--ntasks-per-node=1", **LONG)
+    """With the same losses, to the bit, as without a break; and a job that was warned loses no step."""
+    options = [["--nodes=2", f"--nodelist=host[{hosts}]"] for hosts in ("0-1", "2-3", "2-3", "0-1")]
+    jobs = {lab.submit(TRAIN, *case, own, **LONG): own[1] for case, own in zip(CASES, options)}
 
     def again(restarts):
         """Wait until all have been started so often, and are in the midst of new steps."""
-        lab.until(lambda: all(lab.states()[job]["Restarts"] == str(restarts) for job in jobs), *jobs)
         lab.until(lambda: all(lab.output(job).count("resumed from") == restarts for job in jobs), *jobs)
+
+    def gone(host, pair):
+        """Wait until the jobs there have ended, and start the host anew: an operator would, before he gives it work."""
+        ended = [job for job, own in jobs.items() if own.endswith(pair)]
+        lab.until(lambda: all(lab.states()[job]["JobState"] != "RUNNING" for job in ended), *jobs)
+        cluster.crash(host)
+        cluster.boot(host)
 
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     for job in jobs:  # as SLURM does when the time limit is near (--signal=B:USR1)
@@ -378,18 +388,15 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
         (step,) = re.findall(r"stopped by SIGUSR1 after step (\d+)", lab.output(job))
         assert f"step-{int(step):010d}, step {step}\n" in lab.output(job)
     cluster.crash("host1")
-    lab.until(lambda: all(lab.states()[job]["JobState"] != "RUNNING" for job in jobs), *jobs)
-    cluster.boot("host1")
+    cluster.cut("host3")
+    gone("host1", "[0-1]")
+    gone("host3", "[2-3]")
     again(2)
-    cluster.cut("host2")
-    lab.until(lambda: all(lab.states()[job]["JobState"] != "RUNNING" for job in jobs), *jobs)
-    cluster.crash("host2")  # as an operator would: ranks of before that still run there have the new ones' job number
-    cluster.boot("host2")
-    whole = lab.submit(TRAIN, *CASES[0], ["--ntasks-per-node=1"], **LONG)
+    whole = lab.submit(TRAIN, *CASES[0], options[0], **LONG)
     for job in jobs:
         losses = [json.loads((lab.completed(one) / "result.json").read_text())["losses"] for one in (job, whole)]
-        assert losses[0] == losses[1] and lab.states()[job]["Restarts"] == "3"
-        assert "restart 3 of at most 20" in lab.output(job)
+        assert losses[0] == losses[1] and lab.states()[job]["Restarts"] == "2"
+        assert "restart 2 of at most 20" in lab.output(job)
 
 
 @once_more

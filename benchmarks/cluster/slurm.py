@@ -21,7 +21,8 @@ COMMANDS = "/run/bin"
 #: programs, and the Debian package that has them
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 #: seconds after which slurmctld gives up a silent slurmd; and that a requeued job waits, as long as its old credentials live
-PATIENCE, CREDENTIALS = 5, 10
+#: (with less than 20 what is left of its old steps, on a host that was cut off, ended the new ones)
+PATIENCE, CREDENTIALS = 5, 20
 #: seconds within which all of it must be up
 LIMIT = 30
 
