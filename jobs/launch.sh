@@ -1,7 +1,8 @@
 # What all templates share; a template sets its variables, then reads this file. It finds a launcher under which all ranks
 # meet before work begins, and tells truly how the work ended.
-#   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (--done "$DONE"),
-#                   and otherwise ends the job: requeued where it can go on (at most MAX_RESTARTS times), else FAILED
+#   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (mpicoll's --done; a
+#                   program of yours finds the name in its environment), and otherwise ends the job: requeued where it can
+#                   go on (at most MAX_RESTARTS times), else FAILED
 
 stop() { # stop STATUS WHAT REMEDY
     printf 'mpicoll: job %s: error: %s. %s\n' "$SLURM_JOB_ID" "$2" "$3" >&2
@@ -23,8 +24,7 @@ choose() { # PMI, the protocol of this MPI library under srun
     esac
 }
 
-compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on $NODES nodes
-    local ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
+compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on so many $ranks of $NODES nodes
     case $1 in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
         *) launch=(env -u SLURM_NTASKS_PER_NODE "$1" -n "$ranks") ;;
@@ -32,7 +32,7 @@ compose() { # compose LAUNCHER: launch=(…), the words before a command that st
 }
 
 meet() { # whether all ranks find each other, where they should be
-    timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$((SLURM_NTASKS * NODES / SLURM_NNODES))" \
+    timeout 120 "${launch[@]}" python -m mpicoll info --ranks "$ranks" \
         ${SLURM_NTASKS_PER_NODE:+--ranks-per-node "$SLURM_NTASKS_PER_NODE"} < /dev/null
 }
 
@@ -53,7 +53,7 @@ give_up() { # give_up STATUS WHAT REMEDY: stop, unless a node is to blame
 }
 
 run() {
-    local status asked= interrupted launcher met=
+    local status asked= interrupted launcher met= ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
     for launcher in ${LAUNCHER/auto/srun mpirun}; do
         compose "$launcher"
         meet && met=$launcher && break
@@ -77,7 +77,7 @@ $JOBS/env.sh say how they start, and \`srun --mpi=list\` what there is"
 }
 
 : "${NODES:=$SLURM_NNODES}" "${SLURM_NTASKS:=$SLURM_NNODES}" "${MAX_RESTARTS:=20}" "${DONE:=$OUT/done}"
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from sbatch
+export DONE SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from sbatch
 . "$JOBS/env.sh" || stop 1 "$JOBS/env.sh failed" "See above"
 mkdir -p "$OUT" || stop 1 "OUT=$OUT: cannot be made" "Name a directory that all nodes share"
 echo "mpicoll: job $SLURM_JOB_ID: restart ${SLURM_RESTART_COUNT:-0} of at most $MAX_RESTARTS, on $SLURM_JOB_NODELIST"

@@ -21,6 +21,6 @@ for nodes in $COUNTS; do
         ids=$ids:${id%%;*}
     done
 done
-sbatch --job-name=scaling --nodes=1 --ntasks=1 --time=10 --dependency="afterany$ids" --output="$OUT/table.txt" \
-    --wrap "exec '$VENV/bin/python' -m mpicoll slurm scaling '$OUT' --plot '$OUT/scaling.svg'" || exit
+sbatch "$@" --job-name=scaling --nodes=1 --ntasks=1 --ntasks-per-node=1 --time=10 --dependency="afterany$ids" \
+    --output="$OUT/table.txt" --wrap "exec '$VENV/bin/python' -m mpicoll slurm scaling '$OUT' --plot '$OUT/scaling.svg'" || exit
 echo "table and plot will be in $OUT: table.txt, scaling.svg"

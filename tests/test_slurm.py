@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy
 import pytest
 from launching import ROOT, environment, installations
 
@@ -206,7 +207,7 @@ def test_tune(lab, name, launcher):
 
 @once_more
 def test_the_launcher_is_found_out(lab):
-    script = instead(lab.directory, TRAIN, SHOW, setup="export DONE LAUNCHER")
+    script = instead(lab.directory, TRAIN, SHOW, setup="export LAUNCHER")
     found = {lab.submit(script, min(FOUND), "auto"): "srun", lab.submit(script, max(FOUND), "auto", PMI="nothing"): "mpirun"}
     for job, launcher in found.items():
         assert f"launcher:{launcher}" in (lab.completed(job) / "done").read_text()
@@ -239,7 +240,7 @@ if seen:
 @once_more
 def test_gpus_reach_the_ranks(lab):
     """Under srun each rank sees one of its own; else those of the node, of which it takes that with its local number."""
-    script = instead(lab.directory, GPU, SHOW, setup="export DONE LAUNCHER")
+    script = instead(lab.directory, GPU, SHOW, setup="export LAUNCHER")
     for job, (_, launcher) in lab.everywhere(script).items():
         seen = (lab.completed(job) / "done").read_text().split()
         each = ("0", "1") if launcher == "srun" else ("0,1", "0,1")
@@ -281,7 +282,7 @@ WRONG = [
     ("mpich", "srun", {"PMI": "nothing"}, "Invalid MPI type 'nothing'"),
     ("mpich", "jsrun", {}, "LAUNCHER=jsrun: no such launcher. Expected auto, srun, mpirun or mpiexec"),
     ("mpich", "srun", {"VENV": "/nowhere"}, "VENV=/nowhere: there is no bin/python, on host0. Make one"),
-    ("mpich", "srun", {"DATA": "/tmp/own.npz"}, "/tmp/own.npz"),
+    ("mpich", "srun", {"DATA": "/nowhere.npz"}, "/nowhere.npz"),
     ("mpich", "srun", {"CHECKPOINT": "/proc/checkpoint"}, "cannot make /proc/checkpoint"),
     ("mpich", "srun", {"OUT": "/proc/results"}, "OUT=/proc/results: cannot be made"),
     ("mpich", "srun", {"STRATEGY": "zero3"}, "expected one of parameter_server, allreduce, zero1, zero2, got 'zero3'"),
@@ -294,6 +295,14 @@ def test_a_wrong_setting_ends_the_job_before_training(lab, name, launcher, setti
     said = lab.failed(lab.submit(TRAIN, name, launcher, ["--ntasks-per-node=1"], **{**LONG, **settings}))
     assert message in said and said.count("mpicoll: job") <= 2, said  # the greeting, and one error
     assert "test accuracy" not in said
+
+
+@once_more
+def test_data_that_only_one_host_has(lab):
+    numpy.savez(lab.directory / "own.npz", features=numpy.ones((40, 3), "f4"), labels=numpy.arange(40) % 2)
+    lab.call("cp", "own.npz", "/tmp", host="host0")
+    said = lab.failed(lab.submit(TRAIN, next(iter(FOUND)), "srun", ["--ntasks-per-node=1"], DATA="/tmp/own.npz"))
+    assert re.search(r"mpicoll train: error: rank (\d) on host\1: /tmp/own.npz: ", said), said
 
 
 @once_more

@@ -158,6 +158,7 @@ ALL = """--data synthetic:200,6,3 --strategy zero2 --optimizer adamw --lr 0.01 -
 @EACH
 def test_all_options_together(installation, tmp_path):
     files = ["--checkpoint", tmp_path / "checkpoints", "--trace", tmp_path / "trace.json", "--json", tmp_path / "result.json"]
+    files += ["--metrics", tmp_path / "metrics.jsonl"]
     output = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll", timeout=60)
     result, report = results(tmp_path / "result.json"), results(tmp_path / "result.json")["report"]
     assert len(result["losses"]) == 20 and result["config"]["strategy"] == "zero2"
@@ -166,11 +167,17 @@ def test_all_options_together(installation, tmp_path):
     assert report["bytes_sent_per_step"] == report["bytes_predicted"]
     for text in ("2 ranks, zero2 (reduce_scatter ring, allgather ring;", "hidden", "waiting for the slowest rank", "(theory "):
         assert text in output, output
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == list(range(1, 21))
+    assert [line for line in lines if "step" not in line] == result["epochs"]
+    steps = {"step", "epoch", "samples", "loss", "hidden", "step_s", "compute_s", "communication_s", "exposed_s", "bytes"}
+    assert steps <= set(lines[0]) and lines[0]["bytes"] == report["bytes_sent_per_step"]
     again = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll", timeout=60)
     assert "nothing was left to do: the checkpoint has all steps already" in again, again
 
 
 @pytest.mark.parametrize(("options", "message"), [
+    ("--metrics /nowhere/metrics", "metrics: cannot write /nowhere/metrics (No such file or directory)"),
     ("--overlap half", "overlap: expected one of none, gradients, all, got 'half'"),
     ("--reduction sum --strategy zero1", "reduction: expected for zero1 one of allreduce, reduce_scatter, got 'sum'"),
     ("--accumulate 0", "accumulate: expected an integer of at least 1, got 0"),

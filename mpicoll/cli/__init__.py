@@ -38,10 +38,10 @@ def main(arguments=None):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except MpicollError as error:
-        _stop(f"mpicoll {parsed.command}: error: {error}")
+        _stop(f"mpicoll {parsed.command}: error: ", str(error))
 
 
-def _stop(message):
+def _stop(program, message):
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
@@ -49,6 +49,7 @@ def _stop(message):
 
         if mpi.COMM_WORLD.Get_rank():
             time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
-        abort(message, status=2)
-    print(message, file=sys.stderr, flush=True)
+            message = f"rank {mpi.COMM_WORLD.Get_rank()} on {mpi.Get_processor_name()}: {message}"
+        abort(program + message, status=2)
+    print(program + message, file=sys.stderr, flush=True)
     sys.exit(2)

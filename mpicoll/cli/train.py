@@ -38,6 +38,7 @@ def add_arguments(parser):
     add("--keep", type=int, default=3, metavar="N", help="how many checkpoints stay (default 3)")
     add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
+    add("--metrics", metavar="FILE", help="add a JSON line to this file for each step and each epoch, as they end")
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
     done.add_argument(parser)
 
@@ -62,7 +63,7 @@ def run(arguments):
     for option in ("json", "trace", "done"):
         _check_writable(option, getattr(arguments, option), comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
-    kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume")}
+    kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}
     trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
     if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
         write(arguments.trace, trainer.strategy.meter, comm)
@@ -79,7 +80,8 @@ def run(arguments):
 
 def _config(arguments):
     """The options as they will be used, for the JSON file too."""
-    config = {name: value for name, value in vars(arguments).items() if name not in ("run", "command", "json", "trace", "done")}
+    apart = {"run", "command", "json", "trace", "metrics", "done"}
+    config = {name: value for name, value in vars(arguments).items() if name not in apart}
     config["hidden"] = _widths(arguments.hidden)
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15

@@ -27,14 +27,15 @@ def document(trainer, config):
         "schema": 1,
         "environment": environment(trainer.comm),
         "config": config,
-        "epochs": [epoch | {"loss": _finite(epoch["loss"])} for epoch in trainer.epochs],
-        "losses": [_finite(loss) for loss in trainer.losses],
+        "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
+        "losses": [finite(loss) for loss in trainer.losses],
         "test_accuracy": trainer.test_accuracy,
         "report": _costs(trainer) if trainer.strategy.meter.steps else None,
     }
 
 
-def _finite(number):
+def finite(number):
+    """The number, or None where JSON has none for it."""
     return number if math.isfinite(number) else None
 
 

@@ -12,8 +12,10 @@ from .checkpoint import Checkpoints
 from .checks import agree, check, check_integer
 from .extras import require
 from .function import FunctionModel
+from .metrics import metrics_file
 from .options import Options
 from .progress import progress_bar
+from .results import finite
 from .sampler import Sampler
 from .signals import stop_signals
 from .strategies import Strategy
@@ -63,7 +65,7 @@ class Trainer:
         return {"parameters": {name: array.copy() for name, array in self.params.items()}, "steps": len(self.losses)}
 
     def fit(self, dataset=None, epochs=None, batch_size=64, seed=0, steps=None, progress=False, checkpoint=None,
-            checkpoint_every=None, keep=3, resume=False):  # fmt: skip
+            checkpoint_every=None, keep=3, resume=False, metrics=None):  # fmt: skip
         """Train for `epochs` passes over the data, or for `steps` updates, across epochs; give one of the two.
 
         dataset: a Dataset on every rank, with `parameter_server` on rank 0 (others may pass None). batch_size: samples
@@ -71,7 +73,9 @@ class Trainer:
         checkpoint: a directory that all ranks share: a checkpoint is written there after each `checkpoint_every` steps
         (default: each epoch), at the end, and where SIGUSR1 or SIGTERM ask for it, which then end the training (`stopped`);
         the newest `keep` stay. resume: go on from the newest whole one, if there is any; epochs and steps count from the first
-        start. A second call goes on with parameters and optimizer as they are. Collective; raises ArgumentError on all ranks.
+        start. metrics: a file to which rank 0 adds a JSON line per step (step, epoch, samples; loss, of rank 0's samples;
+        its seconds and bytes; `hidden` over the last 20 steps) and per epoch (as in `epochs`). A second call goes on with
+        parameters and optimizer as they are. Collective; raises ArgumentError on all ranks.
         """
         agree(self.comm, {"epochs": epochs, "steps": steps, "batch_size": batch_size, "seed": seed, "checkpoint": checkpoint,
                           "checkpoint_every": checkpoint_every, "keep": keep, "resume": resume})  # fmt: skip
@@ -95,6 +99,7 @@ class Trainer:
         with ExitStack() as stack:
             stop = stack.enter_context(stop_signals()) if self._checkpoints else None
             advance = stack.enter_context(progress_bar(sampler.total(steps), sampler.total(done), progress and self._root))
+            self._log = stack.enter_context(metrics_file(metrics, self.comm))
             self._done = done
             for batches in sampler.epochs(steps, done):
                 self._run_epoch(sampler, batches, facts["test samples"], advance, stop)
@@ -143,8 +148,11 @@ class Trainer:
             asked = self._ask(stop)
             with meter.step():
                 loss = self.strategy.step(next(feed), len(batch))
-            advance(len(batch), loss, meter.hidden(-20))
+            hidden = meter.hidden(-20)
+            advance(len(batch), loss, hidden)
             self._done += 1
+            self._log(step=self._done, epoch=len(self.epochs) + 1, samples=len(batch), loss=finite(float(loss)), hidden=hidden,
+                      **meter.steps[-1])  # fmt: skip
             if self._stop_now(asked, stop):
                 break
             if self._done % self._every == 0 and self._done % len(sampler):
@@ -169,6 +177,7 @@ class Trainer:
             "seconds": meter.total("step_s", first),
             **{name: meter.total(name, first) for name in ("compute_s", "communication_s", "exposed_s")},
         })
+        self._log(**self.epochs[-1] | {"loss": finite(self.epochs[-1]["loss"])})
 
     # Stopping and checkpoints.
 
