@@ -6,6 +6,7 @@ Everything SLURM writes is below /run, which is memory that login and hosts shar
 import os
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -87,7 +88,7 @@ class Slurm:
 
     def start(self, host):
         """Start a host's slurmd."""
-        places = {os.path.realpath(place) for place in (os.curdir, ROOT, os.sys.prefix, *self.shared)}
+        places = {os.path.realpath(place) for place in (os.curdir, ROOT, sys.prefix, *self.shared)}
         host.run(["sh", "-c", _HOST, host.name, *sorted(place for place in places if place.startswith("/tmp/"))])
 
     def wait(self, login, hosts):
