@@ -392,6 +392,8 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     lab.until(lambda: all(lab.trains(job) for job in jobs), *jobs)
     for job in jobs:  # as SLURM does when the time limit is near (--signal=B:USR1)
         lab.call("scancel", "--batch", "--signal=USR1", job)
+    # while they wait for their old credentials to expire, and on hosts to which nothing will happen
+    whole = lab.submit(TRAIN, *CASES[0], ["--nodes=2", "--nodelist=host[0,2]"], **LONG)
     again(1)
     for job in jobs:
         (step,) = re.findall(r"stopped by SIGUSR1 after step (\d+)", lab.output(job))
@@ -401,7 +403,6 @@ def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     gone("host1", "[0-1]")
     gone("host3", "[2-3]")
     again(2)
-    whole = lab.submit(TRAIN, *CASES[0], options[0], **LONG)
     for job in jobs:
         losses = [json.loads((lab.completed(one) / "result.json").read_text())["losses"] for one in (job, whole)]
         assert losses[0] == losses[1] and lab.states()[job]["Restarts"] == "2"
