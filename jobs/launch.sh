@@ -42,8 +42,7 @@ requeue() { # requeue WHY: from the start of this script, with what is in $OUT
     [ "$state" = RUNNING ] || stop 1 "it was ended from outside (${state:-no such job})" "Submit it again to go on"
     [ "${SLURM_RESTART_COUNT:-0}" -lt "$MAX_RESTARTS" ] || stop 1 "$1, after $MAX_RESTARTS restarts" "Raise MAX_RESTARTS"
     echo "mpicoll: job $SLURM_JOB_ID: $1: requeued" >&2
-    trap - TERM
-    scontrol requeue "$SLURM_JOB_ID" && sleep 300 # until SLURM ends this script
+    scontrol requeue "$SLURM_JOB_ID" && exec sleep 300 # until SLURM ends this job
     stop 1 "$1, and it cannot be requeued" "Submit it again: it goes on from its checkpoint"
 }
 

@@ -80,9 +80,10 @@ class Cluster:
         hosts = [self._computers[name] for name in names]
         for host in hosts:
             host.wait()
-        login.feed("ip", [line for host in hosts for line in network.link(host.name, host.pid, self.rate)])
+        number = self.hosts.index
+        login.feed("ip", [line for host in hosts for line in network.link(host.name, number(host.name), host.pid, self.rate)])
         for host in hosts:
-            host.feed("ip", network.interface(self.hosts.index(host.name)))
+            host.feed("ip", network.interface(number(host.name)))
         if self.rate:
             login.feed("tc", [line for host in hosts for line in network.shape(host.name, self.rate)])
             for host in hosts:

@@ -50,10 +50,13 @@ def switch():
     return ["link set lo up", "link add eth0 type bridge", f"addr add {SUBNET}.{LOGIN}/24 dev eth0", "link set eth0 up"]
 
 
-def link(name, pid, rate):
-    """For the login host: the pair of links to the host whose namespaces process `pid` keeps, and no IPv6 chatter on it."""
+def link(name, number, pid, rate):
+    """For the login host: the pair of links to the host whose namespaces process `pid` keeps, and no IPv6 chatter on it.
+
+    A host that is started again has the network card it had, or others would send to the old one for a while.
+    """
     cut = f" gso_max_size {PACKET}" if rate else ""
-    return [f"link add {name}{cut} type veth peer name eth0{cut} netns {pid}",
+    return [f"link add {name}{cut} type veth peer name eth0{cut} address 02:00:00:00:00:{number:02x} netns {pid}",
             f"link set {name} master eth0 addrgenmode none up"]  # fmt: skip
 
 
