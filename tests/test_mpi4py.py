@@ -15,7 +15,7 @@ from mpicoll.collectives import COLLECTIVES
 WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
 #: what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks
-CASES = [(found, "default", 2) for found in installations()]
+CASES = [(found, "default", 2) for found in installations()[-1:]]
 CASES += [(found, "forced", 2) for found in installations()[:1]]
 if os.environ.get("MPICOLL_TEST_ALL"):
     CASES = [(found, rules, size) for found in installations() for rules in ("default", "forced") for size in range(1, 6)]
