@@ -104,9 +104,14 @@ def unavailable():
     """Why there can be no cluster here, in a sentence that says what to do; None where there can be one."""
     if os.geteuid():
         return "the virtual cluster makes network namespaces and mounts: run it as root"
-    missing = [name for name in PACKAGES if not shutil.which(name, path=PATH)]
-    if missing:
-        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
-        return f"{', '.join(missing)} not found: install {packages} (Debian: apt-get install {packages})"
+    if absent := missing(PACKAGES):
+        return absent
     tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)
     return f"no namespaces of its own: {tried.stderr.strip()}. {ADVICE}" if tried.returncode else None
+
+
+def missing(programs, *more):
+    """Which of {program: its package} are not here, in a sentence with what to install, `more` packages too; or None."""
+    absent = [name for name in programs if not shutil.which(name, path=PATH)]
+    packages = " ".join(sorted({*(programs[name] for name in absent), *more}))
+    return f"{', '.join(absent)} not found: install {packages} (Debian: apt-get install {packages})" if absent else None

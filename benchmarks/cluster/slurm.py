@@ -4,7 +4,6 @@ Everything SLURM writes is below /run, which is memory that login and hosts shar
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from mpicoll.errors import ArgumentError, LaunchError
 
 from .installation import ROOT
-from .namespaces import PATH
+from .namespaces import missing
 from .network import LOGIN, SUBNET, address
 
 CONF = "/run/slurm/slurm.conf"
@@ -145,8 +144,4 @@ class Slurm:
 
 def unavailable():
     """Why there can be no SLURM here, in a sentence that says what to do; None where there can be."""
-    missing = [name for name in PACKAGES if not shutil.which(name, path=PATH)]
-    if missing:
-        packages = " ".join(sorted({PACKAGES[name] for name in missing} | {"libpmix2"}))
-        return f"{', '.join(missing)} not found: install {packages} (Debian: apt-get install {packages})"
-    return None
+    return missing(PACKAGES, "libpmix2")
