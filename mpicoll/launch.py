@@ -19,7 +19,8 @@ def install_abort_hook():
     """Let an uncaught exception on one rank end the whole job, with its traceback.
 
     Without it the rank that failed waits in MPI_Finalize for the others, and they wait for its messages: a hang.
-    ``python -m mpi4py script.py`` does the same from outside. The exit status of the job is not zero.
+    ``python -m mpi4py script.py`` does the same from outside, without the half second in which launchers read the traceback.
+    The exit status of the job is not zero.
     """
 
     def hook(kind, value, trace):
@@ -34,7 +35,7 @@ def abort(message, status=1):
     """Print the message on standard error, and end the job on all ranks with this exit status."""
     print(message, file=sys.stderr, flush=True)
     if not MPI.Is_finalized():
-        time.sleep(0.5)  # MPICH's mpiexec ends a job without reading what is still in its pipes
+        time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
         MPI.COMM_WORLD.Abort(status)
 
 

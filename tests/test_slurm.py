@@ -174,7 +174,7 @@ def instead(directory, template, program, setup=""):
     for name in ("launch.sh", "env.sh"):
         shutil.copy(JOBS / name, directory)
     script = directory / template.name
-    script.write_text(f"{text}\n{setup}\nrun python -m mpi4py program.py\n")
+    script.write_text(f"{text}\n{setup}\nrun python program.py\n")
     return script
 
 
@@ -338,7 +338,9 @@ def test_one_rank_in_an_allocation_of_several_is_fine(lab, name, launcher):
 
 
 RAISES = """
+import mpicoll
 from mpi4py import MPI
+mpicoll.install_abort_hook()
 if MPI.COMM_WORLD.rank == 3:
     raise RuntimeError("rank 3 had enough")
 MPI.COMM_WORLD.Barrier()

@@ -113,8 +113,8 @@ def _starts(script):
     for number, launcher, rest in script.launches:
         python = _PYTHON.search(rest)
         if python and not _ends_on_errors(script, python[1]):
-            yield number, (f"an exception on one rank leaves the others waiting until the time limit: python -m mpi4py "
-                           f"{python[1]} ends them all (or mpicoll.install_abort_hook() in the program)")  # fmt: skip
+            yield number, (f"an exception on one rank leaves the others waiting until the time limit: mpicoll."
+                           f"install_abort_hook() in {python[1]} ends them all (or python -m mpi4py {python[1]})")  # fmt: skip
         if launcher != "srun" or not re.search(r"\bpython|\bmpicoll\b", rest):
             continue
         if "--mpi" not in rest and "SLURM_MPI_TYPE" not in script.text:
