@@ -11,7 +11,7 @@ from importlib import import_module
 
 from .. import __version__
 from ..errors import MpicollError
-from . import done
+from . import outfiles
 
 COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "slurm")
 
@@ -32,7 +32,7 @@ def main(arguments=None):
         status = parsed.run(parsed)
         sys.stdout.flush()
         if not status:
-            done.write(parsed)
+            outfiles.write_done(parsed)
         sys.exit(status)
     except BrokenPipeError:  # `mpicoll list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

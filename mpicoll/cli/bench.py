@@ -1,11 +1,10 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
 import json
-from importlib.util import find_spec
 
 from ..errors import ArgumentError
 from ..units import parse_bytes
-from . import done, userfile
+from . import outfiles, userfile
 
 COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
            ("algbw GB/s", 11), ("busbw GB/s", 11), ("x native", 9), ("wrong", 6))  # fmt: skip
@@ -31,7 +30,7 @@ def add_arguments(parser):
     userfile.add_argument(parser)
     add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
     add("--json", metavar="FILE", help="write the results here")
-    done.add_argument(parser)
+    outfiles.add_done(parser)
 
 
 def run(arguments):
@@ -48,7 +47,7 @@ def run(arguments):
 
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
-    check_outputs(arguments, root)
+    outfiles.check(arguments, comm)
     settings = _settings(arguments, comm)
     candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
     facts, results = environment(comm), []
@@ -130,18 +129,6 @@ def _line(row, native):
     return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
 
 
-def check_outputs(arguments, root):
-    """What cannot be written is an error before the measurement, not after it."""
-    if arguments.plot and find_spec("matplotlib") is None:
-        raise ArgumentError('--plot needs matplotlib; install it with: pip install "mpicoll[plot]"')
-    for path in filter(None, map(vars(arguments).get, ("json", "plot", "done"))) if root else ():
-        try:
-            with open(path, "a", encoding="utf-8"):
-                pass
-        except OSError as error:
-            raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
-
-
 def _write(arguments, facts, results):
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
@@ -152,12 +139,10 @@ def _write(arguments, facts, results):
 
 def plot(path, results, where):
     """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
     for word in dict.fromkeys(row["algorithm"] for row in results):
         rows = [row for row in results if row["algorithm"] == word]
         style = {"color": "black", "linewidth": 2.5} if word == "native" else {}

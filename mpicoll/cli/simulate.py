@@ -10,8 +10,8 @@ from ..errors import ArgumentError
 from ..network import Level, Network
 from ..simulate import estimate_work, predict
 from ..units import parse_bytes, parse_rate, parse_seconds
-from . import userfile
-from .bench import check_outputs, parse_sizes, plot
+from . import outfiles, userfile
+from .bench import parse_sizes, plot
 
 #: Above so many rounds and transfers, which take about half a minute, a run is replaced by the formula, or refused.
 MOST_WORK = 2_000_000
@@ -43,7 +43,7 @@ def add_arguments(parser):
 
 def run(arguments):
     """Predict, print and write."""
-    check_outputs(arguments, True)
+    outfiles.check(arguments)
     network = _network(arguments, arguments.size)
     chosen = _algorithms(arguments, bool(network.levels))
     sizes = parse_sizes(arguments.bytes, option="--bytes")

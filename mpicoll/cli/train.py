@@ -4,7 +4,7 @@ import json
 
 from ..errors import ArgumentError
 from ..units import parse_bytes
-from . import done
+from . import outfiles
 
 
 def add_arguments(parser):
@@ -40,7 +40,7 @@ def add_arguments(parser):
     add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
     add("--metrics", metavar="FILE", help="add a JSON line to this file for each step and each epoch, as they end")
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
-    done.add_argument(parser)
+    outfiles.add_done(parser)
 
 
 def run(arguments):
@@ -60,8 +60,7 @@ def run(arguments):
     share_cores(comm)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
-    for option in ("json", "trace", "done"):
-        _check_writable(option, getattr(arguments, option), comm)
+    outfiles.check(arguments, comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
     kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}
     trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
@@ -121,15 +120,3 @@ def _build(config, comm):
     model = mlp([inputs, *config["hidden"], outputs], config["seed"]).to(module)
     trainer = Trainer(model, optimizer, comm, **{name: config[name] for name in Options.names()})
     return trainer, dataset
-
-
-def _check_writable(option, path, comm):
-    """Find out before the training whether rank 0, perhaps the only one to see that disk, can write its result."""
-    problem = None
-    try:
-        if path and comm.Get_rank() == 0:
-            open(path, "a", encoding="utf-8").close()
-    except OSError as error:
-        problem = f"--{option}: cannot write {path} ({error.strerror})"
-    if problem := comm.bcast(problem):
-        raise ArgumentError(problem)

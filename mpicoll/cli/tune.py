@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError
 from ..units import format_bytes
-from . import done
+from . import outfiles
 from .bench import parse_sizes
 
 
@@ -18,7 +18,7 @@ def add_arguments(parser):
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="pieces to try (default 16K,60000,256K,1M)")
     add("--dtype", default="float32", help="element type (default float32)")
     add("--min-time", type=float, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
-    done.add_argument(parser)
+    outfiles.add_done(parser)
 
 
 def run(arguments):
@@ -41,6 +41,7 @@ def run(arguments):
     dtype, facts = element_type(arguments.dtype), environment(comm)
     if arguments.min_time <= 0:
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
+    outfiles.check(arguments, comm)
     if root:
         _check_table(output)
     tick = _progress(len(names) * len(sizes), root)

@@ -10,7 +10,7 @@ from time import perf_counter
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..verify import check_cases
-from . import userfile
+from . import outfiles, userfile
 
 
 def add_arguments(parser):
@@ -24,8 +24,7 @@ def run(arguments):
     """Print one line per algorithm, and what is wrong with the first that is."""
     if arguments.max_size < 1:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
-    if arguments.json:
-        _must_be_writable(arguments.json)
+    outfiles.check(arguments)
     every = [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]
     chosen = userfile.load(arguments.file) if arguments.file else every
     start, proved, wrong = perf_counter(), [], None
@@ -43,14 +42,6 @@ def run(arguments):
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
     return 1 if wrong else 0
-
-
-def _must_be_writable(path):
-    """Find out before the proof whether its result can be written."""
-    try:
-        open(path, "a", encoding="utf-8").close()
-    except OSError as error:
-        raise ArgumentError(f"--json: cannot write {path} ({error.strerror})") from None
 
 
 def _prove(chosen, max_size):

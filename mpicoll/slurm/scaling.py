@@ -60,12 +60,10 @@ def table(rows, missing):
 
 def plot(path, rows):
     """Draw speed-up over nodes, of both kinds."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind]
         axes.plot([row["nodes"] for row in mine], [row["speedup"] for row in mine], marker="o", label=kind)

@@ -1,0 +1,49 @@
+"""The files that commands write at their end; and `--done FILE`, by which a job script learns that the work is complete."""
+
+from datetime import datetime
+from importlib.util import find_spec
+
+from ..errors import ArgumentError
+
+#: options that name a file which rank 0 writes after the work
+OPTIONS = ("json", "plot", "trace", "done")
+
+
+def add_done(parser):
+    """The option, the same for all commands that work on the ranks."""
+    parser.add_argument("--done", metavar="FILE", help="rank 0 writes this when all is done, and only then: what a job "
+                        "script should go by, since a launcher's exit status may be 0 after the loss of a node")  # fmt: skip
+
+
+def check(arguments, comm=None):
+    """Find out before the work whether its results can be written. Raises ArgumentError, on all ranks of comm.
+
+    Rank 0 alone looks: it writes, and the others may not see that disk.
+    """
+    problem = _problem(arguments) if comm is None or comm.Get_rank() == 0 else None
+    if problem := comm.bcast(problem) if comm else problem:
+        raise ArgumentError(problem)
+
+
+def _problem(arguments):
+    given = {option: path for option in OPTIONS if (path := getattr(arguments, option, None))}
+    if "plot" in given and find_spec("matplotlib") is None:
+        return '--plot needs matplotlib; install it with: pip install "mpicoll[plot]"'
+    for option, path in given.items():
+        try:
+            open(path, "a", encoding="utf-8").close()
+        except OSError as error:
+            return f"--{option}: cannot write {path} ({error.strerror})"
+    return None
+
+
+def write_done(arguments):
+    """Write the file, on rank 0, where the command has the option and it was given."""
+    if getattr(arguments, "done", None):
+        from mpi4py import MPI
+
+        from ..environment import command
+
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            with open(arguments.done, "w", encoding="utf-8") as file:
+                print(datetime.now().astimezone().isoformat(timespec="seconds"), command(), file=file)
