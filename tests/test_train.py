@@ -1,4 +1,4 @@
-"""The parts of the trainer that need no MPI: layers, optimizers, data, sampler, command-line options."""
+"""The parts of the trainer that need no MPI: layers, data, sampler, command-line options."""
 
 import argparse
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.cli import train as command
 from mpicoll.errors import ArgumentError
-from mpicoll.train import SGD, Adam, AdamW, mlp
+from mpicoll.train import mlp
 from mpicoll.train.data import shares
 from mpicoll.train.optimizers import OPTIMIZERS
 
@@ -155,90 +155,6 @@ def test_other_array_modules_give_the_same(other_module, kind):
             optimizer.update(model.parameters, model.gradients)
         losses[-1].append(model.count_correct(convert(x), convert(y)))
     assert losses[0] == losses[1]
-
-
-# ---- optimizers
-
-
-def reference(kind, options, parameter, gradients):
-    """The published formulas for one parameter, in plain Python."""
-    lr, decay = options["lr"], options.get("weight_decay", 0.0)
-    first, second = options.get("betas", (0.9, 0.999))
-    momentum = velocity = mean = square = 0.0
-    momentum = options.get("momentum", 0.0)
-    for step, gradient in enumerate(gradients, 1):
-        if kind is AdamW:
-            parameter -= lr * decay * parameter
-        else:
-            gradient += decay * parameter
-        if kind is SGD:
-            velocity = momentum * velocity + gradient
-            parameter -= lr * (gradient + momentum * velocity if options.get("nesterov") else velocity)
-        else:
-            mean = first * mean + (1 - first) * gradient
-            square = second * square + (1 - second) * gradient**2
-            parameter -= lr * (mean / (1 - first**step)) / ((square / (1 - second**step)) ** 0.5 + 1e-8)
-    return parameter
-
-
-CASES = [
-    (SGD, {"lr": 0.1}),
-    (SGD, {"lr": 0.1, "weight_decay": 0.02}),
-    (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.02}),
-    (SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.02}),
-    (Adam, {"lr": 0.01}),
-    (Adam, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1}),
-    (AdamW, {"lr": 0.01, "weight_decay": 0.1}),
-]
-
-
-@pytest.mark.parametrize("kind, options", CASES)
-@pytest.mark.parametrize("length", [1, 40_000])  # the second is updated in two pieces
-def test_optimizers_against_their_formulas(kind, options, length):
-    random = numpy.random.default_rng(0)
-    parameters, gradients = random.standard_normal(length), random.standard_normal((5, length))
-    picked = [0, length // 2, length - 1]
-    expected = [reference(kind, options, parameters[i], gradients[:, i].copy()) for i in picked]
-    optimizer, kept = kind(**options), gradients.copy()
-    for gradient in gradients:
-        optimizer.update(parameters, gradient)
-    numpy.testing.assert_allclose(parameters[picked], expected, rtol=1e-12)
-    assert (gradients == kept).all()
-    assert optimizer.nbytes == len(optimizer.slots) * parameters.nbytes
-
-
-def test_closed_forms():
-    x = numpy.array([2.0])
-    optimizer = SGD(lr=0.1)
-    for _ in range(10):
-        optimizer.update(x, x.copy())  # gradient of x**2 / 2
-    assert x[0] == pytest.approx(2 * 0.9**10, rel=1e-14)
-    x, g = numpy.zeros(3), numpy.array([1e-3, -5.0, 40.0])
-    Adam(lr=0.01).update(x, g)
-    numpy.testing.assert_allclose(x, -0.01 * numpy.sign(g), rtol=1e-4)  # a first step is lr long, whatever the gradient
-
-
-@pytest.mark.parametrize("kind, options", CASES)
-def test_slices_can_be_updated_apart(kind, options):
-    random = numpy.random.default_rng(0)
-    whole, gradient = random.standard_normal(10), random.standard_normal(10)
-    parts, slices = whole.copy(), (slice(0, 3), slice(3, 10))
-    optimizer, shards = kind(**options), [kind(**options), kind(**options)]
-    for _ in range(3):
-        optimizer.update(whole, gradient)
-        for shard, part in zip(shards, slices):
-            shard.update(parts[part], gradient[part])
-    assert (parts == whole).all()
-
-
-@pytest.mark.parametrize("make, name", [
-    (lambda: SGD(lr=0), "lr"), (lambda: SGD(lr=float("nan")), "lr"), (lambda: SGD(momentum=1), "momentum"),
-    (lambda: SGD(nesterov=True), "nesterov"), (lambda: Adam(betas=(0.9,)), "betas"), (lambda: Adam(eps=0), "eps"),
-    (lambda: AdamW(weight_decay=-1), "weight_decay"),
-])
-def test_wrong_hyperparameters(make, name):
-    with pytest.raises(ArgumentError, match=f"^{name}: expected"):
-        make()
 
 
 # ---- command line
