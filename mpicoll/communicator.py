@@ -11,6 +11,7 @@ from . import arguments, collectives, select, settings, table
 from .errors import ArgumentError
 from .execute import Wire, repeated
 from .explain import explain
+from .launch import check_launch
 from .request import begin
 
 _IN_PLACE, _ndarray = MPI.IN_PLACE, np.ndarray
@@ -28,12 +29,15 @@ class Communicator(MPI.Intracomm):
     Results are the same bits on all ranks.
 
     Raises ArgumentError (unknown algorithm, one that cannot serve, root out of range, freed communicator) and
-    BufferError (types, sizes, access, overlap of buffers), both before anything is sent.
+    BufferError (types, sizes, access, overlap of buffers), both before anything is sent; LaunchError where several
+    processes were started and each is alone in its COMM_WORLD.
     """
 
     def __new__(cls, comm=None):
         if isinstance(comm, MPI.Intercomm) and comm != MPI.COMM_NULL:
             raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
+        if comm == MPI.COMM_WORLD:
+            check_launch()
         new = super().__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
             topology = Wire.of(new).topology  # the first wrapper of a handle finds the nodes, and ranks that disagree

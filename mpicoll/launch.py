@@ -39,21 +39,21 @@ def abort(message, status=1):
         MPI.COMM_WORLD.Abort(status)
 
 
-def check_launch(environ=os.environ, size=None):
+def check_launch():
     """Raise LaunchError where a launcher started several processes and MPI connected none of them.
 
     It happens when launcher and MPI library do not speak the same protocol (``srun`` without ``--mpi``, an mpiexec of
     the other MPI): each process then believes that it is alone, all write the same files, and the job "succeeds".
     """
-    size = MPI.COMM_WORLD.Get_size() if size is None else size
-    if size > 1 or any(environ.get(name) == "1" for name in _TRUSTED):
+    if MPI.COMM_WORLD.Get_size() > 1 or any(os.environ.get(name) == "1" for name in _TRUSTED):
         return
     for name in _COUNTS:
-        if environ.get(name, "").isdigit() and int(environ[name]) > 1:
+        count = os.environ.get(name, "")
+        if count.isdigit() and int(count) > 1:
             library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
             raise LaunchError(
-                f"{name}={environ[name]}: the launcher started {environ[name]} processes, but each is alone in a world "
+                f"{name}={count}: the launcher started {count} processes, but each is alone in a world "
                 f"of one rank, because the launcher and the MPI library ({library}) do not understand each other. "
                 "Use the mpiexec of this MPI library, or `srun --mpi=pmix` for Open MPI and `srun --mpi=pmi2` for "
-                "MPICH; `srun --mpi=list` shows what this cluster offers."
+                "MPICH; `srun --mpi=list` shows what this cluster offers. Where one rank is meant: mpiexec -n 1."
             )

@@ -39,12 +39,21 @@ def test_info_finds_what_was_expected_or_ends_the_job(options, message):
     assert message is None or re.search(message, output), output
 
 
+ALONE = """
+from mpi4py import MPI
+from mpicoll import Communicator
+Communicator(MPI.COMM_SELF)
+Communicator(MPI.COMM_WORLD)
+"""
+
+
 @EACH
-def test_info_stops_where_ranks_do_not_know_of_each_other(installation):
+@pytest.mark.parametrize(("options", "status"), [(["-m", "mpicoll", "info"], 2), (["-c", ALONE], 1)])
+def test_ranks_that_do_not_know_of_each_other(installation, options, status):
     alone = {"SLURM_STEP_NUM_TASKS": "2"}
-    done = subprocess.run([installation.python, "-m", "mpicoll", "info"], env=environment(**alone), cwd=ROOT,
+    done = subprocess.run([installation.python, *options], env=environment(**alone), cwd=ROOT,
                           capture_output=True, text=True, timeout=60)  # fmt: skip
-    assert done.returncode == 2 and "SLURM_STEP_NUM_TASKS=2" in done.stderr, done.stderr
+    assert done.returncode == status and "SLURM_STEP_NUM_TASKS=2" in done.stderr, done.stderr
 
 
 @EACH

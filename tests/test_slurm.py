@@ -318,8 +318,9 @@ def test_a_shape_that_no_node_has_is_refused(lab):
 
 
 ALONE = """
-from mpicoll.launch import check_launch
-check_launch()
+import mpicoll
+from mpi4py import MPI
+mpicoll.Communicator(MPI.COMM_WORLD)
 """
 
 

@@ -37,10 +37,9 @@ def run(arguments):
     """Measure, print and write; exit status 1 where a result was wrong."""
     from mpi4py import MPI
 
-    from ..launch import check_launch, install_abort_hook
+    from ..launch import install_abort_hook
 
     install_abort_hook()
-    check_launch()
     from ..communicator import Communicator
     from ..environment import environment
     from ..measure import Candidate, compare

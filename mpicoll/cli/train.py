@@ -47,9 +47,8 @@ def run(arguments):
     """Train, and print and write the result on rank 0."""
     from mpi4py import MPI
 
-    from ..launch import check_launch, install_abort_hook
+    from ..launch import install_abort_hook
 
-    check_launch()
     install_abort_hook()
     from ..communicator import Communicator
     from ..train.node import share_cores

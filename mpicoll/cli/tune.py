@@ -25,10 +25,9 @@ def run(arguments):
     """Measure, print what wins, and write."""
     from mpi4py import MPI
 
-    from ..launch import check_launch, install_abort_hook
+    from ..launch import install_abort_hook
 
     install_abort_hook()
-    check_launch()
     from .. import collectives, table, tune
     from ..communicator import Communicator
     from ..environment import environment
