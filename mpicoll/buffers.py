@@ -1,6 +1,6 @@
-"""Buffers: what a buffer argument means, how it becomes contiguous memory and back, and MPI op -> ufunc.
+"""Buffers: what a buffer argument means, and how it becomes contiguous memory and back.
 
-Everything that depends on the kind of memory is here: host or device, contiguous or strided, plain or derived datatype.
+Everything that depends on the kind of memory is here: host or device, contiguous, strided or described by a datatype.
 CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
 """
 
@@ -13,106 +13,15 @@ from functools import lru_cache
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util import dtlib
 
 from .errors import ArgumentError, BufferError
-
-PREDEFINED = {
-    "sum": (MPI.SUM, "add"), "prod": (MPI.PROD, "multiply"), "max": (MPI.MAX, "maximum"), "min": (MPI.MIN, "minimum"),
-    "land": (MPI.LAND, "logical_and"), "lor": (MPI.LOR, "logical_or"), "lxor": (MPI.LXOR, "logical_xor"),
-    "band": (MPI.BAND, "bitwise_and"), "bor": (MPI.BOR, "bitwise_or"), "bxor": (MPI.BXOR, "bitwise_xor"),
-}  # fmt: skip
-_UFUNCS = {op.handle: ufunc for op, ufunc in PREDEFINED.values()}
-_NAMES = {op.handle: name.upper() for name, (op, _) in PREDEFINED.items()}
-_NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
-#: dtypes MPI has no type for; the library reduces them itself, in float32, rounding once per addition
-HALF = ("float16", "bfloat16")
+from .layout import Layout, block_bytes, equal_blocks
+from .ops import mpi_type, numpy_type
 
 
 def in_place(buffer):
     """Whether this argument means MPI.IN_PLACE; mpi4py takes None for it too."""
     return buffer is None or buffer is MPI.IN_PLACE
-
-
-# Datatypes and operations.
-
-
-@lru_cache(maxsize=None)
-def _mpi_type(dtype):
-    """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
-    if not dtype.isnative or dtype.kind not in "biufc" or dtype.name in HALF:  # dates, strings, records move as bytes
-        return None
-    try:
-        return MPI.Datatype.fromcode(dtype.char)
-    except (ValueError, KeyError):
-        return None
-
-
-@lru_cache(maxsize=None)
-def _numpy_type(handle):
-    """The NumPy dtype of a predefined MPI datatype (by handle), or None: pairs, packed bytes, types unknown to NumPy."""
-    datatype = MPI.Datatype.fromhandle(handle)
-    if datatype.Get_size() != datatype.Get_extent()[1]:
-        return None
-    try:
-        dtype = np.dtype(dtlib.to_numpy_dtype(datatype))
-    except (ValueError, TypeError):
-        return None
-    return None if dtype.names or dtype.itemsize != datatype.Get_size() else dtype
-
-
-def op_name(op):
-    """How people write this operation."""
-    return _NAMES.get(op.handle, "a user-defined op")
-
-
-@lru_cache(maxsize=None)
-def _defined(op_handle, type_handle):
-    """Whether MPI itself defines this predefined op on this datatype; asked of the library, once."""
-    op, datatype = MPI.Op.fromhandle(op_handle), MPI.Datatype.fromhandle(type_handle)
-    left, right = (np.zeros(datatype.Get_extent()[1], np.uint8) for _ in range(2))
-    try:
-        op.Reduce_local([left, 1, datatype], [right, 1, datatype])
-    except MPI.Exception:
-        return False
-    return True
-
-
-def check_op(op, operand):
-    """Raise BufferError where MPI does not define `op` on the operand's type, whatever the size or the algorithm."""
-    if operand.datatype is None:
-        known = op.handle in _UFUNCS and operand.dtype.name in HALF and _NAMES[op.handle] in ("SUM", "PROD", "MAX", "MIN")
-    else:
-        known = not op.is_predefined or _defined(op.handle, operand.datatype.handle)
-    if not known:
-        kind = operand.dtype if operand.dtype is not None else operand.datatype.Get_name()
-        raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
-
-
-def reducible(op, operand):
-    """Whether schedules can reduce this: a ufunc or a user's function on elements that NumPy can hold."""
-    if operand.dtype is None:
-        return False
-    return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
-
-
-def reducer(op, operand):
-    """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
-    if op.handle in _UFUNCS:
-        ufunc = getattr(operand.module, _UFUNCS[op.handle])
-        return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
-    datatype = operand.datatype
-
-    def reduce(lower, higher, out):
-        # Reduce_local(a, b) leaves a∘b in b, so the higher operand's place must be the result's
-        result = out if out is higher or not np.shares_memory(out, lower) else np.empty_like(out)
-        if result is not higher:
-            np.copyto(result, higher)
-        op.Reduce_local([lower, datatype], [result, datatype])
-        if result is not out:
-            np.copyto(out, result)
-
-    return reduce
 
 
 # Device memory.
@@ -277,7 +186,7 @@ def _dlpack_array(buffer):
 
 def _covers(array, counts, datatype, blocks, vector):
     """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
-    if datatype is not None and datatype != _mpi_type(array.dtype):
+    if datatype is not None and datatype != mpi_type(array.dtype):
         return False
     if counts is None:
         return True
@@ -309,8 +218,8 @@ def _whole_array(array, counts, blocks, vector):
     """An operand that is a whole array, host or device, with any strides."""
     dtype = array.dtype
     if not vector:
-        _equal_blocks(array.size, blocks)
-    result = Operand(array, _mpi_type(dtype), dtype, array.nbytes)
+        equal_blocks(array.size, blocks)
+    result = Operand(array, mpi_type(dtype), dtype, array.nbytes)
     host = isinstance(array, np.ndarray)
     if not host:
         result.module, result.device = _cupy(), array
@@ -322,7 +231,7 @@ def _whole_array(array, counts, blocks, vector):
     else:
         _stage_device(result, array)
     if vector:
-        result.counts = _block_counts(counts, array.size, blocks, dtype.itemsize)
+        result.counts = block_bytes(counts, array.size, blocks, dtype.itemsize)
     return result
 
 
@@ -373,54 +282,32 @@ def synchronize():
     _cupy().cuda.get_current_stream().synchronize()
 
 
-def _equal_blocks(entries, blocks):
-    if blocks > 1 and entries % blocks:
-        raise BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
-
-
 def _foreign(buffer, datatype):
     result = Operand(buffer, datatype, None, None)
     result.foreign = True
     return result
 
 
-def _block_counts(counts, entries, blocks, itemsize):
-    """Bytes per block: as given, one number for all, or the whole buffer divided as evenly as mpi4py does."""
-    if counts is None:
-        share, extra = divmod(entries, blocks)
-        counts = [share + (block < extra) for block in range(blocks)]
-    elif not hasattr(counts, "__len__"):
-        counts = [counts] * blocks
-    if len(counts) != blocks:
-        raise BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
-    counts = [int(count) * itemsize for count in counts]
-    if min(counts, default=0) < 0:
-        raise BufferError("counts must not be negative")
-    return counts
-
-
 def _described(array, counts, displs, datatype, blocks, vector, writable):
     """An operand over memory described by counts, displacements and a datatype."""
     memory = _memory(array)
     if datatype is None:
-        datatype = MPI.BYTE if array is None else _mpi_type(array.dtype)
+        datatype = MPI.BYTE if array is None else mpi_type(array.dtype)
         if datatype is None:
             raise BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
-    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
     length = memory.nbytes if memory is not None else 0
-    start = 0
-    if not vector:
-        start = int(displs or 0) * extent
-        counts = _infer(length - start, extent, blocks) if counts is None else int(counts) * max(1, blocks)
-        per_block, places = [counts], [start]
-        if start < 0 or counts < 0:
-            raise BufferError(f"count and displacement must not be negative, got {counts // max(1, blocks)} and {displs}")
+    layout = (Layout.blockwise if vector else Layout.whole)(length, counts, displs, datatype, blocks)
+    layout.check_reach(memory, writable and vector)
+    dtype = numpy_type(datatype.handle) if datatype.is_predefined else None
+    result = Operand(array, datatype, dtype, sum(layout.nbytes))
+    if vector:
+        result.counts = layout.nbytes
+    if layout.is_contiguous:
+        start = memory.address + layout.places[0] if result.nbytes else 0
+        result.vector = at(start, result.nbytes, dtype or np.uint8)
     else:
-        entries = length // extent if extent > 0 else 0
-        per_block = [n // max(size, 1) for n in _block_counts(counts, entries, blocks, max(size, 1))]
-        places = _places(displs, per_block, extent)
-    _check_reach(memory, per_block, places, extent, datatype, writable and vector)
-    return _memory_operand(memory, array, datatype, per_block, places, vector)
+        result.load, result.store, result.release = layout.packing(memory)
+    return result
 
 
 def _memory(array):
@@ -434,97 +321,3 @@ def _memory(array):
 def _check_contiguous(array):
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")
-
-
-def _infer(length, extent, blocks):
-    if extent <= 0:
-        if not length:
-            return 0
-        raise BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
-    if length % extent:
-        raise BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
-    _equal_blocks(length // extent, blocks)
-    return length // extent
-
-
-def _places(displs, counts, extent):
-    """Byte offset of each block."""
-    if displs is None:
-        return [extent * sum(counts[:block]) for block in range(len(counts))]
-    if not hasattr(displs, "__len__"):
-        return [int(displs) * block * extent for block in range(len(counts))]
-    if len(displs) != len(counts):
-        raise BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
-    return [int(displacement) * extent for displacement in displs]
-
-
-def _check_reach(memory, counts, places, extent, datatype, exclusive):
-    """Blocks must lie in the buffer; those of a receive side must not overlap."""
-    if memory is None or extent < 0 or not datatype.is_predefined:
-        if memory is None and any(counts) and datatype.is_predefined:
-            raise BufferError("the buffer is None or BOTTOM, but the count is not 0")
-        return
-    used = sorted((place, place + count * extent) for place, count in zip(places, counts) if count)
-    if used and (used[0][0] < 0 or max(end for _, end in used) > memory.nbytes):
-        raise BufferError(
-            f"counts and displacements reach bytes {used[0][0]} to {max(end for _, end in used)} "
-            f"of a buffer of {memory.nbytes} bytes"
-        )
-    if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
-        raise BufferError("counts and displacements of the receive buffer overlap")
-
-
-def _memory_operand(memory, array, datatype, counts, places, vector):
-    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
-    dtype = _numpy_type(datatype.handle) if datatype.is_predefined else None
-    nbytes = size * sum(counts)
-    result = Operand(array, datatype, dtype, nbytes)
-    if vector:
-        result.counts = [size * count for count in counts]
-    compact = all(place + count * extent == following for place, count, following in zip(places, counts, places[1:]))
-    if datatype.is_predefined and size == extent and compact:
-        start = places[0] if places else 0
-        result.vector = at(memory.address + start, nbytes, dtype or np.uint8) if nbytes else np.empty(0, dtype or np.uint8)
-    else:
-        _pack_blocks(result, memory, datatype, counts, places)
-    return result
-
-
-def _pack_blocks(result, memory, datatype, counts, places):
-    """Load and store block by block, through MPI's own knowledge of the datatype."""
-    size, extent = datatype.Get_size(), datatype.Get_extent()[1]
-    base = memory.address if memory is not None else 0
-    datatype = datatype if datatype.is_predefined else datatype.Dup()  # the caller may free theirs before a plan is done
-    if not datatype.is_predefined:
-        result.release = datatype.Free
-
-    def blocks(work):
-        raw, offset = work.view(np.uint8), 0
-        for count, place in zip(counts, places):
-            if count and size:
-                yield [_Raw(base + place, count * extent), count, datatype], [raw[offset : offset + count * size], MPI.PACKED]
-            offset += count * size
-
-    def load(work):
-        for mine, packed in blocks(work):
-            _exchange(mine, packed)
-
-    def store(work):
-        for mine, packed in blocks(work):
-            _exchange(packed, mine)
-
-    result.load, result.store = load, store
-
-
-def _Raw(location, nbytes):
-    return MPI.memory.fromaddress(location, max(1, nbytes)) if location else MPI.BOTTOM
-
-
-def _exchange(source, target):
-    """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
-    _self().Sendrecv(source, 0, 0, target, 0, 0)
-
-
-@lru_cache(maxsize=None)
-def _self():
-    return MPI.COMM_SELF.Dup()

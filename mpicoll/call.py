@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from . import algorithms, buffers, collectives, probe, select, settings
+from . import algorithms, buffers, collectives, ops, probe, select, settings
 from .buffers import in_place, operand
 from .errors import ArgumentError, BufferError
-from .execute import Wire, bind
+from .execute import bind
 from .progress import PROGRESS, Lane
 from .schedule import bounds, offsets
+from .wire import Wire
 from .work import BYTES, NativePlan, NativeWork, Work, native_method
 
 
@@ -63,7 +64,7 @@ class Call:
         send, recv = self.send, self.recv
         one = send or recv
         if not one.foreign:
-            buffers.check_op(self.op, one)
+            ops.check_op(self.op, one)
         if send and recv and not (send.foreign or recv.foreign):
             if not _same_type(send, recv):
                 raise BufferError(f"{self.method}: types differ: send buffer {_kind(send)}, receive buffer {_kind(recv)}")
@@ -125,8 +126,8 @@ class Call:
             one = self.operands[0]
             native = one.datatype is not None
             commutative = self.op.Is_commutative()
-            if not buffers.reducible(self.op, one):
-                obstacle = f"no schedule reduces {buffers.op_name(self.op)} on {_kind(one)}"
+            if not ops.reducible(self.op, one):
+                obstacle = f"no schedule reduces {ops.op_name(self.op)} on {_kind(one)}"
         if self.nonblocking and not PROGRESS.threaded:
             obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
         return select.Request(self.collective.name, Wire.of(self.comm).topology, self.nbytes, commutative, obstacle, native)
@@ -233,7 +234,7 @@ class Call:
         wire = Wire.of(self.comm)
         steps, edges = self.steps(name, segment_bytes)
         memory = Work(self, wire, edges)
-        reduce = buffers.reducer(self.op, self.operands[0]) if self.op is not None else None
+        reduce = ops.reducer(self.op, self.operands[0]) if self.op is not None else None
         plan = bind(wire, f"{self.method} ({name})", steps, edges, memory.vectors, self.dtype, reduce, tag, self.module,
                     self.pieces(name, segment_bytes))  # fmt: skip
         plan.loads = [*memory.loads, *plan.loads]

@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 from . import arguments, collectives, select, settings, table
 from .errors import ArgumentError
-from .execute import Wire, repeated
 from .explain import explain
 from .launch import check_launch
 from .request import begin
+from .wire import Wire, repeated
 
 _IN_PLACE, _ndarray = MPI.IN_PLACE, np.ndarray
 _ALLREDUCE, _BCAST, _ALLGATHER = MPI.Intracomm.Allreduce, MPI.Intracomm.Bcast, MPI.Intracomm.Allgather

@@ -14,9 +14,9 @@ from mpi4py import MPI
 
 from . import algorithms, select, settings, table
 from .costs import closed_form
-from .execute import Wire
 from .measure import Candidate, compare
 from .units import format_bytes
+from .wire import Wire
 
 #: collectives that are probed; the rooted ones stay with MPI
 PROBED = ("allreduce", "reduce_scatter", "allgather")

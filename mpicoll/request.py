@@ -4,8 +4,9 @@ from mpi4py import MPI
 
 from . import probe
 from .algorithms import NATIVE
-from .execute import LowerCase, Wire
+from .execute import LowerCase
 from .progress import PROGRESS
+from .wire import Wire
 from .work import NativeWork, native_method
 
 

@@ -5,9 +5,9 @@ import numpy as np
 from . import algorithms, collectives
 from .algorithms import NATIVE
 from .costs import closed_form
-from .execute import Wire
 from .measure import Candidate, compare
 from .table import rules_of
+from .wire import Wire
 
 #: a candidate that takes so many times as long as the fastest in two trial calls is not measured any more
 HOPELESS = 2.0

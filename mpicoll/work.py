@@ -5,7 +5,8 @@ from mpi4py import MPI
 
 from . import buffers, collectives
 from .buffers import in_place
-from .execute import LowerCase, Vector
+from .execute import LowerCase
+from .memory import Vector
 from .schedule import INPUT, OUTPUT
 
 BYTES = np.dtype(np.uint8)

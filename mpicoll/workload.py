@@ -4,9 +4,9 @@ import numpy as np
 from mpi4py import MPI
 
 from . import collectives
-from .buffers import HALF, PREDEFINED
 from .costs import lower_bound
 from .errors import ArgumentError
+from .ops import HALF, PREDEFINED
 from .work import native_method
 
 METHODS = {"reduce_scatter": "Reduce_scatter_block"}

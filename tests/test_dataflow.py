@@ -15,7 +15,8 @@ import pytest
 from mpicoll import algorithms, dataflow
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.dataflow import Task, by_pieces, by_rounds
-from mpicoll.execute import Memory, Vector, tasks_of
+from mpicoll.execute import tasks_of
+from mpicoll.memory import Memory, Vector
 from mpicoll.schedule import OUTPUT, Recv, Send, bounds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]

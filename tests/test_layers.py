@@ -14,7 +14,8 @@ PACKAGE = Path(mpicoll.__file__).parent
 #: each layer may import those before it; modules that are not named here may not join them the wrong way round
 LAYERS = [
     {"errors"}, {"units", "settings"}, {"schedule"}, {"collectives", "dataflow"}, {"algorithms", "network"},
-    {"symbols", "costs"}, {"verify", "simulate", "buffers", "topology"}, {"execute", "table"}, {"select", "work"},
+    {"symbols", "costs", "ops", "layout", "memory"}, {"verify", "simulate", "buffers", "topology"},
+    {"execute", "wire", "table"}, {"select", "work"},
     {"workload"}, {"measure"}, {"probe"}, {"call", "explain", "tune"}, {"arguments"}, {"communicator"}, {"train"}, {"cli"},
 ]
 WITHOUT_MPI = ("errors", "units", "settings", "schedule", "collectives", "dataflow", "algorithms", "symbols", "verify", "costs",

@@ -49,7 +49,7 @@ def gather(comm):
     from ..buffers import gpu_mode
     from ..communicator import Communicator
     from ..environment import cuda_awareness, environment
-    from ..execute import Wire
+    from ..wire import Wire
 
     transport = Wire.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
     aware, how = cuda_awareness()

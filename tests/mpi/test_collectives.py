@@ -24,7 +24,7 @@ from cases import (
 
 import mpicoll
 from mpicoll import algorithms, select, verify
-from mpicoll.execute import Wire
+from mpicoll.wire import Wire
 
 pytestmark = pytest.mark.mpi
 

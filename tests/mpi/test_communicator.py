@@ -6,7 +6,7 @@ from cases import RANK, SIZE, WORLD, same
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import Wire
+from mpicoll.wire import Wire
 
 pytestmark = pytest.mark.mpi
 

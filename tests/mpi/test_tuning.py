@@ -11,8 +11,8 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import communicator, probe, select, settings, table, topology, tune
 from mpicoll.cli import main as command_line
-from mpicoll.execute import Wire
 from mpicoll.measure import Candidate, compare
+from mpicoll.wire import Wire
 
 pytestmark = pytest.mark.mpi
 
