@@ -13,10 +13,10 @@ from pathlib import Path
 from .cluster import Cluster, launch
 
 RESULTS = Path(__file__).with_name("results")
-#: hosts and the rate of their links: what two cores can move between so many hosts
+#: hosts and the rate of their links: what two to four cores can move between so many hosts
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
-#: for training, where the two cores must compute as well
+#: for training, where the cores must compute as well
 SLOW = {2: "400mbit", 4: "200mbit", 7: "200mbit"}
 
 
@@ -43,7 +43,7 @@ def training():
     for mpi in LIBRARIES:
         for hosts, rate in SLOW.items():
             trace = ["--trace", os.path.relpath(RESULTS / "timeline")] if (mpi, hosts) == ("mpich", 4) else []
-            short = ["--rounds", "1"] if hosts > 4 else []  # minutes: two cores compute for all of them
+            short = ["--rounds", "1"] if hosts > 4 else []  # minutes: a few cores compute for all of them
             yield "training", "benchmarks.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short]
             yield "torch", "benchmarks.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, []
 
