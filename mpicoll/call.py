@@ -130,7 +130,8 @@ class Call:
                 obstacle = f"no schedule reduces {ops.op_name(self.op)} on {_kind(one)}"
         if self.nonblocking and not PROGRESS.threaded:
             obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
-        return select.Request(self.collective.name, Wire.of(self.comm).topology, self.nbytes, commutative, obstacle, native)
+        topology = Wire.of(self.comm).topology
+        return select.Request(self.collective.name, topology, self.nbytes, commutative, obstacle, native, self.nonblocking)
 
     # serving
 

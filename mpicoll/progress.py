@@ -13,6 +13,8 @@ from mpi4py import MPI
 
 #: seconds: look without pause while something moved in the last SPIN; otherwise after each PAUSE, or NAP where a call waits
 SPIN, PAUSE, NAP = 50e-6, 200e-6, 50e-6
+#: seconds for which the thread keeps looking after the last flight: to wake it takes longer than a small collective
+LINGER = 0.1
 #: flights of one lane under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
 
@@ -151,7 +153,8 @@ class Progress:
         if self._thread is None and self.threaded:
             self._thread = threading.Thread(target=self._run, name="mpicoll progress", daemon=True)
             self._thread.start()
-        self._awake.set()
+        if not self._awake.is_set():
+            self._awake.set()
 
     def stop(self):
         """End the thread, before MPI is finalized; what is in flight stays there."""
@@ -161,9 +164,11 @@ class Progress:
             self._thread.join()
 
     def _run(self):
-        moved = 0.0
+        moved = busy = 0.0
         while not self._stopping:
-            if not self._flights:
+            if self._flights:
+                busy = perf_counter()
+            elif perf_counter() - busy > LINGER:
                 self._awake.clear()
                 if not self._flights and not self._stopping:  # one launched since is seen, or has set it again
                     self._awake.wait()

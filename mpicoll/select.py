@@ -13,7 +13,8 @@ from .errors import ArgumentError
 from .topology import Topology
 from .units import format_bytes, parse_bytes
 
-#: Below this many bytes no probe is made: a schedule costs microseconds of Python per round, and MPI's own call wins.
+#: Below this many bytes no probe is made, as a schedule costs microseconds of Python per round, and tables do not speak of
+#: calls that are bound each time, as that takes 0.1 ms: MPI's own call wins.
 SMALL = 16 << 10
 #: Segments of pipelined algorithms, where nothing says better.
 SEGMENT_BYTES = 256 << 10
@@ -22,7 +23,8 @@ SEGMENT_BYTES = 256 << 10
 class Request(NamedTuple):
     """What is known of a call when its algorithm is chosen. nbytes: None where only the root knows.
 
-    obstacle: why schedules cannot serve it; empty where they can. native: whether MPI's own call can.
+    obstacle: why schedules cannot serve it; empty where they can. native: whether MPI's own call can. once: it is bound
+    for this one time, as non-blocking calls are.
     """
 
     collective: str
@@ -31,6 +33,7 @@ class Request(NamedTuple):
     commutative: bool = True
     obstacle: str = ""
     native: bool = True
+    once: bool = False
 
     @property
     def size(self):
@@ -101,7 +104,7 @@ def _wishes(request):
     """(word, segment_bytes, reason) of the environment's entries and the tables' rules, in the order they count."""
     for word, text in _environment(request):
         yield word, default_segment(request, word), f"{settings.ALGORITHM}={text}"
-    if request.obstacle or request.size == 1 or request.nbytes is None:
+    if request.obstacle or request.size == 1 or request.nbytes is None or (request.once and request.nbytes < SMALL):
         return
     for one in _tables():
         for rule in one.rules(request.collective, request.topology, request.nbytes):

@@ -232,6 +232,17 @@ def test_a_new_entry_comes_before_what_was_there(tmp_path):
     assert found.knows(place) and len(found.rules("allreduce", place, 8)) == 2
 
 
+@pytest.mark.parametrize(("size", "word"), [(8, "recursive_doubling"), (7, "tree")])
+def test_small_calls_that_are_bound_each_time_are_left_to_mpi(monkeypatch, size, word):
+    monkeypatch.setattr(table, "user", lambda: (None, ""))
+    place = topology.Topology(tuple(range(size)), "tcp", "MPICH 5.0.2")
+    for nbytes, repeated, once in ((8, "native", "native"), (4096, word, "native"), (16 << 10, "native", "native")):
+        request = select.Request("allreduce", place, nbytes)
+        assert (select.choose(request).name, select.choose(request._replace(once=True)).name) == (repeated, once)
+    large = select.Request("allreduce", place, 1 << 24, once=True)
+    assert select.choose(large).name == "ring"
+
+
 @pytest.mark.parametrize("pieces", [-1, "1M", 1.5])
 def test_bad_pieces(comm, pieces):
     with pytest.raises(mpicoll.ArgumentError, match="segment_bytes=.*expected a number of bytes, or 0"):
