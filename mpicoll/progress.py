@@ -5,14 +5,16 @@ the turn without using a core. The thread gives way to those who wait, and pause
 takes the core from the computation behind which it is to hide the communication.
 """
 
+import os
 import threading
 from contextlib import contextmanager, nullcontext
 from time import perf_counter, sleep
 
 from mpi4py import MPI
 
-#: seconds: look without pause while something moved in the last SPIN; otherwise after each PAUSE, or NAP where a call waits
-SPIN, PAUSE, NAP = 50e-6, 200e-6, 50e-6
+#: seconds: look without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
+#: others have its core after SPIN, and looks after each NAP only when nothing moved for PATIENCE
+SPIN, PAUSE, NAP, PATIENCE = 50e-6, 200e-6, 50e-6, 250e-6
 #: seconds for which the thread keeps looking after the last flight: to wake it takes longer than a small collective
 LINGER = 0.1
 #: flights of one lane under way at a time: the next ones would take their share of the link from those needed first
@@ -83,8 +85,10 @@ class Progress:
                 while not flight.ended:
                     if self._advance_all():
                         moved = perf_counter()
-                    elif perf_counter() - moved > SPIN:  # ranks that wait must not keep those that compute from a core
+                    elif (still := perf_counter() - moved) > PATIENCE:
                         sleep(NAP)
+                    elif still > SPIN:  # ranks that wait must not keep those that compute from a core
+                        os.sched_yield()
         flight.settle()
 
     def test(self, flight):
