@@ -1,7 +1,5 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
-import json
-
 from ..errors import ArgumentError
 from ..units import parse_bytes
 from . import outfiles, userfile
@@ -130,8 +128,7 @@ def _line(row, native):
 
 def _write(arguments, facts, results):
     if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
+        outfiles.write_json(arguments.json, {"schema": 1, "environment": facts, "results": results})
     if arguments.plot:
         plot(arguments.plot, results, f"{facts['size']} ranks, {facts['mpi']}")
 

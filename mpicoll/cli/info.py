@@ -1,9 +1,9 @@
 """print what MPI, the nodes, the GPUs and the settings of this job are (run under mpiexec)."""
 
-import json
 import os
 
 from ..errors import LaunchError
+from . import outfiles
 
 _THREADS = ("single", "funneled", "serialized", "multiple")
 
@@ -22,12 +22,12 @@ def run(arguments):
     from ..launch import install_abort_hook
 
     install_abort_hook()
+    outfiles.check(arguments, MPI.COMM_WORLD)
     facts = gather(MPI.COMM_WORLD)
     if MPI.COMM_WORLD.Get_rank() == 0:
         print(describe(facts), flush=True)
         if arguments.json:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump({"schema": 1, **facts}, file, indent=1)
+            outfiles.write_json(arguments.json, {"schema": 1, **facts})
     _check(facts["environment"], arguments.ranks, arguments.ranks_per_node)
 
 

@@ -1,5 +1,6 @@
 """The files that commands write at their end; and `--done FILE`, by which a job script learns that the work is complete."""
 
+import json
 from datetime import datetime
 from importlib.util import find_spec
 
@@ -35,6 +36,12 @@ def _problem(arguments):
         except OSError as error:
             return f"--{option}: cannot write {path} ({error.strerror})"
     return None
+
+
+def write_json(path, document):
+    """Write what `--json` asks for."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
 
 
 def write_done(arguments):

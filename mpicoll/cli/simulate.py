@@ -1,6 +1,5 @@
 """predict how long algorithms take on a network that need not exist, at any number of ranks."""
 
-import json
 import sys
 from functools import cache
 
@@ -164,8 +163,7 @@ def _write(arguments, network, results):
     if arguments.json:
         facts = {"size": arguments.size, **network._asdict(), "levels": [level._asdict() for level in network.levels],
                  "command": " ".join(["mpicoll", *sys.argv[1:]])}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, "network": facts, "results": results}, file, indent=1)
+        outfiles.write_json(arguments.json, {"schema": 1, "network": facts, "results": results})
     if arguments.plot and results:
         where = f" in nodes of {arguments.ranks_per_node}" if network.levels else ""
         plot(arguments.plot, results, f"{arguments.size} ranks{where}, {arguments.alpha}, {arguments.bandwidth} (simulated)")

@@ -1,7 +1,5 @@
 """train a small network on real data, data-parallel over the ranks (run under mpiexec)."""
 
-import json
-
 from ..errors import ArgumentError
 from ..units import parse_bytes
 from . import outfiles
@@ -70,8 +68,7 @@ def run(arguments):
     if comm.Get_rank() == 0:
         print(text, flush=True)
         if result:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                json.dump(result, file, indent=1)
+            outfiles.write_json(arguments.json, result)
     if trainer.stopped:
         arguments.done = None
 

@@ -1,6 +1,5 @@
 """prove every algorithm at every size up to --max-size; exit status 1 at the first that is wrong."""
 
-import json
 import os
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
@@ -39,8 +38,7 @@ def run(arguments):
     if arguments.json:
         document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
                     "seconds": round(seconds, 3), "wrong": wrong}
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
+        outfiles.write_json(arguments.json, document)
     return 1 if wrong else 0
 
 
