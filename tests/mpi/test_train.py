@@ -72,8 +72,6 @@ def test_every_optimizer(strategy, optimizer):
 
 @pytest.mark.parametrize("algorithm", ["recursive_doubling", "circulant", "native"])
 def test_other_algorithms(algorithm):
-    if algorithm not in mpicoll.list_algorithms("allreduce"):
-        pytest.skip(f"no algorithm {algorithm}")
     reference = WORLD.bcast(train(MPI.COMM_SELF).losses)
     numpy.testing.assert_allclose(train(WORLD, options={"algorithm": algorithm}).losses, reference, rtol=1e-10)
 
