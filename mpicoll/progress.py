@@ -176,6 +176,7 @@ class Progress:
                 self._awake.clear()
                 if not self._flights and not self._stopping:  # one launched since is seen, or has set it again
                     self._awake.wait()
+                busy = perf_counter()  # also where what woke it has ended by now
             if not self._waiting and self._turn.acquire(blocking=False):
                 try:
                     if self._advance_all():
