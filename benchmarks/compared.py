@@ -4,8 +4,8 @@ import json
 from math import isnan, nan
 from pathlib import Path
 
-from mpicoll.costs import closed_form, lower_bound
-from mpicoll.units import format_bytes
+from mpicoll.simulate.costs import closed_form, lower_bound
+from mpicoll.support.units import format_bytes
 
 RESULTS = Path(__file__).with_name("results")
 #: a call whose bytes over a link are less than this many times what an idle link may be ahead is marked

@@ -25,8 +25,8 @@ from contextlib import ExitStack, contextmanager
 
 from mpi4py import MPI
 
-from mpicoll.environment import library
 from mpicoll.errors import ArgumentError
+from mpicoll.support.node import library
 
 #: MPI's words; mpicoll's reduce_scatter, as a Workload calls it, is reduce_scatter_block
 COLLECTIVES = ("allreduce", "reduce_scatter", "reduce_scatter_block", "allgather", "bcast")

@@ -1,6 +1,6 @@
 """One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo, and all of ours.
 
-    python -m benchmarks.cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.network --link 500mbit …
+    python -m mpicoll.cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.network --link 500mbit …
 
 Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under two names: how far
 the two are apart is the noise of the run. `auto` is a call without options. A candidate that takes more than
@@ -15,15 +15,15 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll import Communicator, algorithms, install_abort_hook
+from mpicoll.bench.compare import Candidate, compare
+from mpicoll.bench.workload import METHODS
 from mpicoll.cli.bench import parse_sizes
-from mpicoll.environment import environment
+from mpicoll.cluster.network import FRAME, PACKET, PAYLOAD, burst
 from mpicoll.errors import ArgumentError
-from mpicoll.measure import Candidate, compare
-from mpicoll.units import format_bytes, parse_rate
-from mpicoll.work import native_method
-from mpicoll.workload import METHODS
+from mpicoll.execute.native import native_method
+from mpicoll.measure.provenance import environment
+from mpicoll.support.units import format_bytes, parse_rate
 
-from .cluster.network import FRAME, PACKET, PAYLOAD, burst
 from .forced import forced
 from .gloo import Gloo
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms import allreduce
-from mpicoll.environment import environment
-from mpicoll.measure import alternate, repeats_for, statistics
+from mpicoll.measure.provenance import environment
+from mpicoll.measure.timing import alternate, repeats_for, statistics
 from mpicoll.schedule import rounds
-from mpicoll.units import format_bytes, parse_bytes
+from mpicoll.support.units import format_bytes, parse_bytes
 
 SIZES = [1 << power for power in range(10, 27, 2)]  # 1 KiB to 64 MiB
 BUILD_SIZE = 1024

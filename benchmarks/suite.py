@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from .cluster import Cluster, launch
+from mpicoll.cluster import Cluster, launch
 
 RESULTS = Path(__file__).with_name("results")
 #: hosts and the rate of their links: what two to four cores can move between so many hosts

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mpicoll.units import format_bytes
+from mpicoll.support.units import format_bytes
 
 from . import compared, trained
 

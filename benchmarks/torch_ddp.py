@@ -1,6 +1,6 @@
 """Step time of PyTorch's own data parallelism (gloo) and of ours, over a network: one model, one batch, one run.
 
-    python -m benchmarks.cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.torch_ddp --link 200mbit --json F
+    python -m mpicoll.cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.torch_ddp --link 200mbit --json F
 
 Candidates: DistributedDataParallel with its default buckets and with buckets as small as ours; the faster of the two with
 ZeroRedundancyOptimizer would be its ZeRO-1, so both are there as well; and mpicoll's strategies. The batch is chosen so that
@@ -20,13 +20,13 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import Communicator, install_abort_hook
-from mpicoll.environment import environment
+from mpicoll.cluster.network import FRAME, PAYLOAD
 from mpicoll.errors import MpicollError
-from mpicoll.train.node import share_cores
+from mpicoll.measure.provenance import environment
+from mpicoll.support.node import share_cores
+from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train.torch import wrap
-from mpicoll.units import parse_bytes, parse_rate
 
-from .cluster.network import FRAME, PAYLOAD
 from .gloo import Gloo
 from .transformer import Text, Transformer, help_pages, loss_of
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from mpicoll.train.trace import picture
+from mpicoll.train.monitor.trace import picture
 
 RESULTS = Path(__file__).with_name("results")
 COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "optimizer, MB", "gradients, MB")

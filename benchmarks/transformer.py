@@ -12,9 +12,9 @@ import torch
 from mpi4py import MPI
 
 from mpicoll import Communicator, install_abort_hook
-from mpicoll.train.node import share_cores
+from mpicoll.support.node import share_cores
+from mpicoll.support.units import parse_bytes
 from mpicoll.train.torch import wrap
-from mpicoll.units import parse_bytes
 
 
 class Text:

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.environment import environment
+from mpicoll.measure.provenance import environment
 
 CASES = {
     "reduce_scatter": ("ring", "halving", "circulant", "pairwise"),

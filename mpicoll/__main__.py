@@ -1,3 +1,5 @@
-from mpicoll.cli import main
+""""""
+
+from .cli import main
 
 main()

@@ -1,4 +1,7 @@
-"""`Communicator`: an MPI.Intracomm whose collectives are served by schedules or by MPI, whichever is chosen."""
+"""`Communicator`: an MPI.Intracomm whose collectives are served by schedules or by MPI, whichever is chosen.
+
+May import: errors, support, collectives, execute, select, calls, launch.
+"""
 
 import sys
 import warnings
@@ -7,12 +10,13 @@ from functools import cache, cached_property
 import numpy as np
 from mpi4py import MPI
 
-from . import arguments, collectives, select, settings, table
+from . import collectives, select
+from .calls import arguments, begin, explain, repeated
 from .errors import ArgumentError
-from .explain import explain
+from .execute import Wire
 from .launch import check_launch
-from .request import begin
-from .wire import Wire, repeated
+from .select import table
+from .support import settings
 
 _IN_PLACE, _ndarray = MPI.IN_PLACE, np.ndarray
 _ALLREDUCE, _BCAST, _ALLGATHER = MPI.Intracomm.Allreduce, MPI.Intracomm.Bcast, MPI.Intracomm.Allgather

@@ -1,4 +1,7 @@
-"""The errors mpicoll raises: each says what was expected, what came, and what to do."""
+"""The errors mpicoll raises: each says what was expected, what came, and what to do.
+
+May import: nothing.
+"""
 
 import builtins
 

@@ -1,4 +1,7 @@
-"""How the program was launched: the abort hook, and the check for N separate worlds of one rank."""
+"""How the program was launched: the abort hook, and the check for N separate worlds of one rank.
+
+May import: errors.
+"""
 
 import os
 import sys

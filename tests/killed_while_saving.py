@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll.launch import install_abort_hook
-from mpicoll.train.checkpoint import Checkpoints
-from mpicoll.train.manifest import check_file, read_manifest
+from mpicoll.train.checkpoint.directory import Checkpoints
+from mpicoll.train.checkpoint.format import check_file, read_manifest
 
 SIZE = 200_003
 #: what Python reports to audit hooks whenever a save touches the disk

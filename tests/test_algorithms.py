@@ -6,7 +6,8 @@ from math import ceil, log2
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.algorithms.order import circulant_steps, fold_tree
+from mpicoll.algorithms.patterns.canonical import fold_tree
+from mpicoll.algorithms.patterns.circulant import circulant_steps
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Output, Scratch, power_of_two
 from mpicoll.verify import check, check_cases

@@ -5,7 +5,8 @@ import random
 import numpy
 import pytest
 
-from mpicoll.train.buckets import Bucket, Layout, Tensor, groups
+from mpicoll.train.model.tensor import Tensor
+from mpicoll.train.parallel.buckets import Bucket, Layout, groups
 
 
 def drawn(seed):

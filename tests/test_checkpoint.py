@@ -8,7 +8,7 @@ import threading
 import pytest
 from launching import installations, mpiexec
 
-from mpicoll.train.signals import stop_signals
+from mpicoll.train.checkpoint.signals import stop_signals
 
 JOB = "tests.killed_while_saving"
 

@@ -30,7 +30,8 @@ MINE = """
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A registry whose changes are forgotten."""
-    monkeypatch.setattr(algorithms, "_REGISTRY", {name: dict(words) for name, words in algorithms._REGISTRY.items()})
+    copied = {name: dict(words) for name, words in algorithms.registry._REGISTRY.items()}
+    monkeypatch.setattr(algorithms.registry, "_REGISTRY", copied)
 
 
 @pytest.fixture

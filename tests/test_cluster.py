@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from launching import ROOT, environment, installations
 
-from benchmarks.cluster import Cluster, slurm
-from benchmarks.cluster.installation import find
-from benchmarks.cluster.namespaces import unavailable
+from mpicoll.cluster import Cluster, slurm
+from mpicoll.cluster.installation import find
+from mpicoll.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.units import parse_rate
+from mpicoll.support.units import parse_rate
 
 REASON = unavailable()
 NEEDED = pytest.mark.skipif(bool(REASON), reason=str(REASON))
@@ -44,7 +44,7 @@ MPI.COMM_WORLD.Barrier()
 
 def tool(*options, command=(), **more):
     """The command line of the cluster, started; `MARK` marks its processes."""
-    words = [sys.executable, "-m", "benchmarks.cluster", *map(str, options), "--", *map(str, command)]
+    words = [sys.executable, "-m", "mpicoll.cluster", *map(str, options), "--", *map(str, command)]
     return subprocess.Popen(words, cwd=ROOT, env=environment(**more), text=True, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)  # fmt: skip
 
@@ -285,7 +285,7 @@ def test_not_root(monkeypatch):
 
 def test_missing_programs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("benchmarks.cluster.namespaces.PATH", "/nowhere")
+    monkeypatch.setattr("mpicoll.cluster.namespaces.PATH", "/nowhere")
     assert "apt-get install iproute2 util-linux" in unavailable()
 
 

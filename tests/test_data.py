@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.errors import ArgumentError, BufferError, LaunchError
 from mpicoll.train import Dataset, digits
-from mpicoll.train.data import load, synthetic
+from mpicoll.train.data.sources import load, synthetic
 
 
 def samples(count=13, width=5, classes=4, seed=0):
@@ -287,7 +287,7 @@ def test_any_wrong_byte_is_found_or_does_no_harm(path, save, flip):
     assert found > len(whole) / 4  # the rest are dates, attributes, and numbers that look as good as others
 
 
-@pytest.mark.parametrize("name", ["data", "prefetch", "sampler"])
+@pytest.mark.parametrize("name", ["data.sources", "data.prefetch", "data.sampler"])
 def test_examples_in_docstrings(name):
     failed, attempted = doctest.testmod(import_module(f"mpicoll.train.{name}"))
     assert attempted and not failed

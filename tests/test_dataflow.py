@@ -12,11 +12,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mpicoll import algorithms, dataflow
+from mpicoll import algorithms
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.dataflow import Task, by_pieces, by_rounds
-from mpicoll.execute import tasks_of
-from mpicoll.memory import Memory, Vector
+from mpicoll.execute import ordering as dataflow
+from mpicoll.execute.ordering import Task, by_pieces, by_rounds
+from mpicoll.execute.plan import tasks_of
+from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Recv, Send, bounds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]

@@ -1,9 +1,13 @@
-"""What may import what: dependencies point one way, and what needs no MPI runs without it."""
+"""What may import what: the rooms of the package, dependencies one way, and what needs no MPI runs without it.
+
+A room is a folder of the package or a file beside its folders. What it may import stands in its docstring.
+"""
 
 import ast
+import re
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,27 +15,34 @@ import pytest
 import mpicoll
 
 PACKAGE = Path(mpicoll.__file__).parent
-#: each layer may import those before it; modules that are not named here may not join them the wrong way round
-LAYERS = [
-    {"errors"}, {"units", "settings"}, {"schedule"}, {"collectives", "dataflow"}, {"algorithms", "network"},
-    {"symbols", "costs", "ops", "layout", "memory"}, {"verify", "simulate", "buffers", "topology"},
-    {"execute", "wire", "table"}, {"select", "work"},
-    {"workload"}, {"measure"}, {"probe"}, {"call", "explain", "tune"}, {"arguments"}, {"communicator"}, {"train"}, {"cli"},
-]
-WITHOUT_MPI = ("errors", "units", "settings", "schedule", "collectives", "dataflow", "algorithms", "symbols", "verify", "costs",
-               "network", "simulate", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile")
+#: the command line starts everything, and nothing imports it
+ABOVE_ALL = {"cli", "__main__"}
+WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "support.units", "support.settings",
+               "support.checks", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile")
 
 
 def modules():
-    """Path of every module of the package, by its name below `mpicoll`."""
+    """Path of every module of the package, by its dotted name below `mpicoll`."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def imported(name, path):
+MODULES = dict(modules())
+ROOMS = {name for name, path in MODULES.items() if path.name == "__init__.py" or "." not in name} - {""}
+
+
+def room_of(name):
+    """The room that a dotted name below `mpicoll` lies in; '' for the package itself."""
+    while name and name not in ROOMS:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def imported(name):
     """The absolute names that a module imports anywhere in it, also inside functions."""
-    package = ["mpicoll", *name.split(".")] if name else ["mpicoll"]
+    path = MODULES[name]
+    package = ["mpicoll", *filter(None, name.split("."))]
     package = package if path.name == "__init__.py" else package[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -42,29 +53,51 @@ def imported(name, path):
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
-def units_used(unit):
-    """The files or folders directly in mpicoll that `unit` imports, itself left out."""
-    names = [used for name, path in modules() if name.split(".")[0] == unit for used in imported(name, path)]
-    direct = {used.split(".")[1] for used in names if used.startswith("mpicoll.")}
-    return {used for used in direct if find_spec(f"mpicoll.{used}")} - {unit}
+def of_the_package(name):
+    """The names below `mpicoll` that a module imports."""
+    return [used.removeprefix("mpicoll.") for used in imported(name) if used.startswith("mpicoll.")]
 
 
-def reached(unit):
-    """All that `unit` imports, directly or through others."""
-    found, todo = set(), [unit]
+def rooms_used(room):
+    """The other rooms that a room imports."""
+    names = [used for name in MODULES if room_of(name) == room for used in of_the_package(name)]
+    return {room_of(used) for used in names} - {room, ""}
+
+
+def allowed(room):
+    """The rooms that a room's docstring lets it import."""
+    said = re.search(r"May import: ([^.]+(?:\.\w+[^.]*)*)\.\s*$", ast.get_docstring(ast.parse(MODULES[room].read_text())))
+    assert said, f"{room} does not say what it may import"
+    names = set(re.split(r",\s+", said[1])) - {"nothing"}
+    return ROOMS - ABOVE_ALL if names == {"everything"} else names
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS - {"__main__"}))
+def test_a_room_imports_what_it_says_and_says_no_more_than_it_imports(room):
+    used = rooms_used(room)
+    assert used <= allowed(room)
+    if room not in ABOVE_ALL:
+        assert used == allowed(room)
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_dependencies_point_one_way(room):
+    reached, todo = set(), [room]
     while todo:
-        new = units_used(todo.pop()) - found
-        found |= new
+        new = rooms_used(todo.pop()) - reached
+        reached |= new
         todo += new
-    return found
+    assert room not in reached, "imports itself through others"
 
 
-@pytest.mark.parametrize("unit", sorted({name.split(".")[0] for name, _ in modules() if name}))
-def test_dependencies_point_one_way(unit):
-    assert unit not in reached(unit), "imports itself through others"
-    level = next((number for number, layer in enumerate(LAYERS) if unit in layer), None)
-    if level is not None:
-        assert reached(unit).isdisjoint(set().union(*LAYERS[level:]) - {unit})
+def test_other_rooms_are_entered_by_their_faces():
+    """`from ..execute import bind`, not `from ..execute.plan import bind`; the modules of support stand for themselves."""
+    for name in MODULES:
+        for used in of_the_package(name):
+            room = room_of(used)
+            if room and room != room_of(name) and room not in ("support", "cli") and not room_of(name).startswith(room):
+                face = import_module(f"mpicoll.{room}")
+                assert used == room or hasattr(face, used.removeprefix(f"{room}.")), f"{name} imports {used}"
 
 
 @pytest.mark.parametrize("module", ["mpicoll", *(f"mpicoll.{name}" for name in WITHOUT_MPI)])
@@ -74,14 +107,19 @@ def test_schedules_and_proofs_need_neither_mpi_nor_numpy(module):
     assert result.stdout.strip() == "set()"
 
 
+@pytest.mark.parametrize("module", ["execute.ordering", "execute.scratch"])
+def test_the_order_of_pieces_and_the_layout_of_scratch_know_neither_mpi_nor_numpy(module):
+    assert not {"mpi4py", "numpy"} & {used.split(".")[0] for used in imported(module)}
+
+
 def test_only_buffers_and_the_choice_of_a_device_import_cupy():
-    using = {name for name, path in modules() if any(used.split(".")[0] == "cupy" for used in imported(name, path))}
-    assert using <= {"buffers", "train.node"}
+    using = {name for name in MODULES if any(used.split(".")[0] == "cupy" for used in imported(name))}
+    assert using <= {"buffers.device", "support.node"}
 
 
 def test_no_submodule_shares_a_public_name():
     public = set(mpicoll.__all__) - set(mpicoll._SUBMODULES)
-    assert public.isdisjoint(name.split(".")[0] for name, _ in modules())
+    assert public.isdisjoint(name.split(".")[0] for name in MODULES)
 
 
 def test_public_names_are_there():

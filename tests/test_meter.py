@@ -8,9 +8,9 @@ import numpy
 import pytest
 
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.train import meter as module
-from mpicoll.train.meter import Meter
-from mpicoll.train.trace import document, lanes, picture
+from mpicoll.train.monitor import meter as module
+from mpicoll.train.monitor.meter import Meter
+from mpicoll.train.monitor.trace import document, lanes, picture
 
 
 class Clock:

@@ -8,8 +8,8 @@ import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Adam, AdamW
-from mpicoll.train.scaling import LossScale, clip_factor, first_bad, squared_norm
-from mpicoll.train.schedules import Cosine, Linear, StepDecay, Warmup, parse
+from mpicoll.train.optim.loss_scale import LossScale, clip_factor, first_bad, squared_norm
+from mpicoll.train.optim.lr_schedules import Cosine, Linear, StepDecay, Warmup, parse
 
 CASES = [
     (SGD, {"lr": 0.1}),

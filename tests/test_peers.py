@@ -95,7 +95,7 @@ def check_candidates(comm, collective, count, candidates):
 
 def workload(comm, collective, count):
     """A `Workload` for one of MPI's words, and the arguments of mpi4py's method."""
-    from mpicoll.workload import Workload
+    from mpicoll.bench.workload import Workload
 
     case = Workload(comm, collective.removesuffix("_block"), count, np.dtype(np.float32))
     arguments = list(case.arguments)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launching import ROOT, environment, installations
 
-from benchmarks.cluster.namespaces import unavailable
+from mpicoll.cluster.namespaces import unavailable
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
@@ -47,7 +47,7 @@ def test_command(command, tmp_path):
     else:
         at = words.index("mpicoll")
         words[at : at + 1] = [installation.python, "-m", "mpicoll"]
-    if "benchmarks.cluster" in words and unavailable():
+    if "mpicoll.cluster" in words and unavailable():
         pytest.skip(unavailable())
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr

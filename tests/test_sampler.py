@@ -8,7 +8,7 @@ import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.train import Sampler
-from mpicoll.train.prefetch import prefetched
+from mpicoll.train.data.prefetch import prefetched
 
 # ---- sampler
 

@@ -31,8 +31,8 @@ from mpicoll.schedule import (
 COUNTS = (0, 1, 2, 6, 7, 8, 101, 2**31 + 1)
 
 
-@pytest.mark.parametrize("name", ["mpicoll", "mpicoll.schedule", "mpicoll.units", "mpicoll.algorithms.order",
-                                  "mpicoll.algorithms.binomial", "mpicoll.cli.list"])
+@pytest.mark.parametrize("name", ["mpicoll", "mpicoll.schedule.blocks", "mpicoll.support.units", "mpicoll.cli.list",
+                                  "mpicoll.algorithms.patterns.circulant", "mpicoll.algorithms.patterns.binomial"])
 def test_examples_in_docstrings(name):
     failed, attempted = doctest.testmod(import_module(name))
     assert attempted and not failed

@@ -9,11 +9,11 @@ from launching import ROOT, environment
 
 from mpicoll import ArgumentError, ScheduleError, algorithms, cli
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.costs import PathCost, closed_form, least_seconds, lower_bound
-from mpicoll.network import Level, Network
 from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
-from mpicoll.simulate import TICK, Clocks, Step, Transfer, estimate_work, predict
-from mpicoll.units import parse_seconds
+from mpicoll.simulate.clocks import TICK, Clocks, Step, Transfer, estimate_work, predict
+from mpicoll.simulate.costs import PathCost, closed_form, least_seconds, lower_bound
+from mpicoll.simulate.network import Level, Network
+from mpicoll.support.units import parse_seconds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 #: what has no formula: the critical path of the tree changes with the figures, the lanes' with the nodes
@@ -295,7 +295,8 @@ def simulate(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(cli, "COMMANDS", ("simulate",))
-        monkeypatch.setattr(algorithms, "_REGISTRY", {n: dict(words) for n, words in algorithms._REGISTRY.items()})
+        copied = {name: dict(words) for name, words in algorithms.registry._REGISTRY.items()}
+        monkeypatch.setattr(algorithms.registry, "_REGISTRY", copied)
         with pytest.raises(SystemExit) as end:
             cli.main(["simulate", *map(str, arguments)])
         output = capsys.readouterr()

@@ -13,8 +13,8 @@ import numpy
 import pytest
 from launching import ROOT, environment, installations
 
-from benchmarks.cluster import Cluster, slurm
-from benchmarks.cluster.namespaces import unavailable
+from mpicoll.cluster import Cluster, slurm
+from mpicoll.cluster.namespaces import unavailable
 
 JOBS = ROOT / "jobs"
 TRAIN, GPU, BENCH, TUNE = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune"))

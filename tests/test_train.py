@@ -11,8 +11,8 @@ import pytest
 from mpicoll.cli import train as command
 from mpicoll.errors import ArgumentError
 from mpicoll.train import mlp
-from mpicoll.train.data import shares
-from mpicoll.train.optimizers import OPTIMIZERS
+from mpicoll.train.data.sampler import shares
+from mpicoll.train.optim.optimizers import OPTIMIZERS
 
 
 def batch(samples=13, width=5, classes=4, seed=0):

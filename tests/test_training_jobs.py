@@ -106,7 +106,7 @@ import numpy
 from mpi4py import MPI
 from mpicoll.launch import install_abort_hook
 from mpicoll.train import SGD, Trainer
-from mpicoll.train.data import synthetic
+from mpicoll.train.data.sources import synthetic
 
 install_abort_hook()
 calls = []

@@ -6,24 +6,15 @@ import pytest
 
 import mpicoll
 from mpicoll import ArgumentError, ScheduleError, algorithms
-from mpicoll.schedule import (
-    MAX_MESSAGE_BYTES,
-    Copy,
-    Input,
-    Output,
-    Recv,
-    Reduce,
-    Scratch,
-    Send,
-    bounds,
-)
+from mpicoll.schedule import MAX_MESSAGE_BYTES, Copy, Input, Output, Recv, Reduce, Scratch, Send, bounds
 from mpicoll.verify import cases, check
 
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A registry whose changes are forgotten."""
-    monkeypatch.setattr(algorithms, "_REGISTRY", {name: dict(words) for name, words in algorithms._REGISTRY.items()})
+    copied = {name: dict(words) for name, words in algorithms.registry._REGISTRY.items()}
+    monkeypatch.setattr(algorithms.registry, "_REGISTRY", copied)
 
 
 def exchange(rank, size):

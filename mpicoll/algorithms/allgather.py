@@ -6,8 +6,7 @@ the rank's block: the input, or the output where another algorithm has put it th
 
 from ..collectives import ALLGATHER
 from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Send, folded
-from .lanes import LanesOfRanks
-from .order import circulant_steps
+from .patterns import LanesOfRanks, circulant_steps
 
 WORDS = {"ring": {"neighbours": True}, "doubling": {}, "circulant": {}, "bruck": {}, "hierarchical": {}}
 

@@ -4,11 +4,22 @@ m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less t
 """
 
 from ..collectives import ALLREDUCE
-from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, folded, power_of_two, renamed, segmented
+from ..schedule import (
+    INPUT,
+    OUTPUT,
+    Input,
+    Output,
+    Recv,
+    Reduce,
+    Scratch,
+    Send,
+    folded,
+    power_of_two,
+    renamed,
+    segmented,
+)
 from . import allgather, bcast, reduce, reduce_scatter
-from .lanes import Lanes, lane_blocks
-from .order import fold_tree, in_rank_order, one_block
-
+from .patterns import Lanes, fold_tree, in_rank_order, lane_blocks, one_block
 
 WORDS = {
     "parameter_server": {"ordered": True, "blocks": one_block},

@@ -5,11 +5,7 @@ The buffer of a broadcast is the output on every rank; the root's is filled at t
 
 from ..schedule import INPUT, OUTPUT, Output, Recv, Send, renamed, segmented
 from . import allgather, scatter
-from .binomial import children, parent
-from .circulant import broadcast_blocks
-from .lanes import Lanes, lane_blocks
-from .order import one_block
-
+from .patterns import Lanes, broadcast_blocks, children, lane_blocks, one_block, parent
 
 WORDS = {
     "linear": {"blocks": one_block},

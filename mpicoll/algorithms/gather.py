@@ -1,7 +1,7 @@
 """Gather: rank r has block r, the root gets all blocks. m: bytes of the whole vector, p: ranks."""
 
 from ..schedule import Copy, Input, Output, Recv, Scratch, Send
-from .binomial import children, parent
+from .patterns import children, parent
 
 WORDS = {"linear": {}, "binomial": {}}
 

@@ -3,11 +3,21 @@
 A rank that is not the root has no output; its partial sums live in scratch "sum".
 """
 
-from ..schedule import INPUT, OUTPUT, Input, Output, Recv, Reduce, Scratch, Send, power_of_two, renamed, segmented
+from ..schedule import (
+    INPUT,
+    OUTPUT,
+    Input,
+    Output,
+    Recv,
+    Reduce,
+    Scratch,
+    Send,
+    power_of_two,
+    renamed,
+    segmented,
+)
 from . import gather, reduce_scatter
-from .lanes import Lanes, lane_blocks
-from .order import in_rank_order, one_block
-
+from .patterns import Lanes, in_rank_order, lane_blocks, one_block
 
 WORDS = {
     "linear": {"ordered": True, "blocks": one_block},

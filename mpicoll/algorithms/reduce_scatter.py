@@ -6,8 +6,7 @@ its output instead.
 
 from ..collectives import REDUCE_SCATTER
 from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Recv, Reduce, Scratch, Send, folded
-from .lanes import LanesOfRanks
-from .order import circulant_steps, fold_tree, in_rank_order
+from .patterns import LanesOfRanks, circulant_steps, fold_tree, in_rank_order
 
 WORDS = {
     "ring": {"neighbours": True},

@@ -1,7 +1,7 @@
 """Scatter: the root has all blocks, rank r gets block r. m: bytes of the whole vector, p: ranks."""
 
 from ..schedule import Copy, Input, Output, Recv, Scratch, Send
-from .binomial import children, parent
+from .patterns import children, parent
 
 WORDS = {"linear": {}, "binomial": {}}
 

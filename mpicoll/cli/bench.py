@@ -1,7 +1,7 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
 from ..errors import ArgumentError
-from ..units import parse_bytes
+from ..support.units import parse_bytes
 from . import outfiles, userfile
 
 COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
@@ -38,9 +38,9 @@ def run(arguments):
     from ..launch import install_abort_hook
 
     install_abort_hook()
+    from ..bench import Candidate, compare
     from ..communicator import Communicator
-    from ..environment import environment
-    from ..measure import Candidate, compare
+    from ..measure import environment
 
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
@@ -96,8 +96,9 @@ def _words(arguments):
 
 
 def _settings(arguments, comm):
-    """Options of `measure.compare`, checked."""
-    from .. import workload
+    """Options of `bench.compare`, checked."""
+    from ..bench import operation
+    from ..support.arrays import element_type
 
     if arguments.segment_bytes is not None and not 0 < arguments.segment_bytes < float("inf"):
         raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}")
@@ -106,13 +107,13 @@ def _settings(arguments, comm):
     if arguments.device == "cpu":
         import numpy as module
     else:
-        from ..train.node import device_module
+        from ..support.node import device_module
 
         module = device_module(arguments.device, comm)
-    workload.operation(arguments.op)
+    operation(arguments.op)
     options = {"op": arguments.op, "root": arguments.root, "in_place": arguments.in_place, "module": module}
     timing = {"seconds": arguments.min_time, "repeats": arguments.repeats}
-    return {"dtype": workload.element_type(arguments.dtype), **timing, **options}
+    return {"dtype": element_type(arguments.dtype), **timing, **options}
 
 
 def _headline(facts):

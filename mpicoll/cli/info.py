@@ -46,10 +46,10 @@ def gather(comm):
     """Everything there is to say, the same on all ranks. Collective."""
     from mpi4py import MPI
 
-    from ..buffers import gpu_mode
+    from ..buffers import cuda_awareness, gpu_mode
     from ..communicator import Communicator
-    from ..environment import cuda_awareness, environment
-    from ..wire import Wire
+    from ..execute import Wire
+    from ..measure import environment
 
     transport = Wire.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
     aware, how = cuda_awareness()

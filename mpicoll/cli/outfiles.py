@@ -49,7 +49,7 @@ def write_done(arguments):
     if getattr(arguments, "done", None):
         from mpi4py import MPI
 
-        from ..environment import command
+        from ..measure import command
 
         if MPI.COMM_WORLD.Get_rank() == 0:
             with open(arguments.done, "w", encoding="utf-8") as file:

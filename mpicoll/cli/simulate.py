@@ -4,11 +4,17 @@ import sys
 from functools import cache
 
 from .. import algorithms, collectives
-from ..costs import closed_form, least_seconds, lower_bound
 from ..errors import ArgumentError
-from ..network import Level, Network
-from ..simulate import estimate_work, predict
-from ..units import parse_bytes, parse_rate, parse_seconds
+from ..simulate import (
+    Level,
+    Network,
+    closed_form,
+    estimate_work,
+    least_seconds,
+    lower_bound,
+    predict,
+)
+from ..support.units import parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
 from .bench import parse_sizes, plot
 

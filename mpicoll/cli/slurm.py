@@ -11,7 +11,7 @@ OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", 
 
 def add_arguments(parser):
     """The three actions."""
-    from ..slurm.new import KINDS
+    from ..slurm import KINDS
 
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     new = actions.add_parser("new", help="write a job script, ready for sbatch, from a template")
@@ -34,7 +34,7 @@ def run(arguments):
 
 
 def _new(arguments):
-    from ..slurm.new import write
+    from ..slurm import write
 
     options = {name: vars(arguments)[name.replace("-", "_")] for name in OPTIONS}
     settings = dict(_pair(text) for text in arguments.set)
@@ -53,7 +53,7 @@ def _pair(text):
 
 
 def _check(arguments):
-    from ..slurm.check import mistakes
+    from ..slurm import mistakes
 
     found = [(script, *mistake) for script in arguments.script for mistake in mistakes(script)]
     print(*(f"{script}:{line}: {message}" for script, line, message in found), sep="\n", end="\n" if found else "")
@@ -62,7 +62,7 @@ def _check(arguments):
 
 
 def _scaling(arguments):
-    from ..slurm.scaling import gather, plot, table
+    from ..slurm import gather, plot, table
 
     rows, missing = gather(arguments.directory)
     print(table(rows, missing), flush=True)

@@ -1,7 +1,7 @@
 """train a small network on real data, data-parallel over the ranks (run under mpiexec)."""
 
 from ..errors import ArgumentError
-from ..units import parse_bytes
+from ..support.units import parse_bytes
 from . import outfiles
 
 
@@ -49,9 +49,8 @@ def run(arguments):
 
     install_abort_hook()
     from ..communicator import Communicator
-    from ..train.node import share_cores
-    from ..train.results import document, summary
-    from ..train.trace import write
+    from ..support.node import share_cores
+    from ..train.monitor import document, summary, write
 
     comm = Communicator(MPI.COMM_WORLD)
     share_cores(comm)
@@ -95,12 +94,13 @@ def _widths(text):
 
 def _build(config, comm):
     """The trainer, and the data set on the ranks that need it."""
-    from ..train import Trainer, mlp, schedules
-    from ..train.checks import check_integer, check_word
+    from ..support.checks import check_integer, check_word
+    from ..support.node import device_module
+    from ..train import Trainer
     from ..train.data import load
-    from ..train.node import device_module
-    from ..train.optimizers import OPTIMIZERS
-    from ..train.options import Options
+    from ..train.model import mlp
+    from ..train.optim import OPTIMIZERS, lr_schedules
+    from ..train.parallel import Options
 
     check_word("--optimizer", config["optimizer"], OPTIMIZERS)
     check_integer("--batch-size", config["batch_size"], 1)
@@ -110,7 +110,7 @@ def _build(config, comm):
     inputs, outputs = comm.bcast(dataset and dataset.widths)
     module = device_module(config["device"], comm)
     kind = OPTIMIZERS[config["optimizer"]]
-    schedule = schedules.parse(config["schedule"], config["warmup"])
+    schedule = lr_schedules.parse(config["schedule"], config["warmup"])
     optimizer = kind(schedule=schedule, **({} if config["lr"] is None else {"lr": config["lr"]}))
     config["lr"] = optimizer.lr
     model = mlp([inputs, *config["hidden"], outputs], config["seed"]).to(module)

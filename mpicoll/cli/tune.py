@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..errors import ArgumentError
-from ..units import format_bytes
+from ..support.units import format_bytes
 from . import outfiles
 from .bench import parse_sizes
 
@@ -28,10 +28,12 @@ def run(arguments):
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from .. import collectives, table, tune
+    from .. import collectives
+    from ..bench import tuning
     from ..communicator import Communicator
-    from ..environment import environment
-    from ..workload import element_type
+    from ..measure import environment
+    from ..select import table
+    from ..support.arrays import element_type
 
     comm = Communicator(MPI.COMM_WORLD)
     root, output = comm.Get_rank() == 0, Path(arguments.output)
@@ -44,7 +46,7 @@ def run(arguments):
     if root:
         _check_table(output)
     tick = _progress(len(names) * len(sizes), root)
-    entries, link = tune.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick)
+    entries, link = tuning.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick)
     if root:
         table.write(output, facts, entries, link)
         print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
@@ -52,7 +54,7 @@ def run(arguments):
 
 def _check_table(output):
     """What cannot be extended or written is an error before the measurement."""
-    from .. import table
+    from ..select import table
 
     if output.exists() and output.stat().st_size:
         try:

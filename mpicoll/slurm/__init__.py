@@ -1,4 +1,12 @@
 """SLURM job scripts: `new` fills templates in, `mistakes` finds what is wrong with a script, `scaling` gathers a sweep.
 
 Scheduling is SLURM's: sbatch, srun and scontrol do the work. The templates are the files of `jobs/` in the project.
+
+May import: errors.
 """
+
+from .check import mistakes
+from .new import KINDS, write
+from .scaling import gather, plot, table
+
+__all__ = ["KINDS", "gather", "mistakes", "plot", "table", "write"]

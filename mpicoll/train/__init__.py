@@ -6,15 +6,20 @@
 (2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
 
 Only `Trainer` needs an MPI library; it is imported when it is first used (PEP 562).
+
+May import: errors, support, communicator, train.data, train.model, train.optim, train.parallel,
+train.monitor, train.checkpoint.
 """
 
 from importlib import import_module
 
 from .data import Dataset, Sampler, digits
-from .layers import Linear, Model, ReLU, mlp
-from .optimizers import SGD, Adam, AdamW
+from .model import Linear, Model, ReLU, mlp
+from .optim import SGD, Adam, AdamW
 
-__all__ = ["SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "mlp"]
+__all__ = [
+    "SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "mlp",
+]
 
 
 def __getattr__(name):

@@ -8,17 +8,13 @@ from mpi4py import MPI
 
 from ..communicator import Communicator
 from ..errors import ArgumentError
-from .checkpoint import Checkpoints
-from .checks import agree, check, check_integer
-from .extras import require
-from .function import FunctionModel
-from .metrics import metrics_file
-from .options import Options
-from .progress import progress_bar
-from .results import finite
-from .sampler import Sampler
-from .signals import stop_signals
-from .strategies import Strategy
+from ..support.checks import agree, check, check_integer
+from ..support.optional import require
+from .checkpoint import Checkpoints, stop_signals
+from .data import Sampler
+from .model import FunctionModel
+from .monitor import finite, metrics_file, progress_bar
+from .parallel import Options, Strategy
 
 
 class Trainer:

@@ -10,12 +10,15 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import algorithms, collectives
+from mpicoll.bench.compare import Candidate, compare
+from mpicoll.bench.workload import Workload
+from mpicoll.buffers.device import cuda_awareness
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
-from mpicoll.environment import cuda_awareness, environment
 from mpicoll.errors import ArgumentError
-from mpicoll.measure import Candidate, alternate, compare, repeats_for
-from mpicoll.workload import Workload, element_type
+from mpicoll.measure.provenance import environment
+from mpicoll.measure.timing import alternate, repeats_for
+from mpicoll.support.arrays import element_type
 
 pytestmark = pytest.mark.mpi
 

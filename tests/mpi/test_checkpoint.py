@@ -12,8 +12,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.train.checkpoint import Checkpoints
-from mpicoll.workload import element_type
+from mpicoll.support.arrays import element_type
+from mpicoll.train.checkpoint.directory import Checkpoints
 
 pytestmark = pytest.mark.mpi
 

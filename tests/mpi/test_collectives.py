@@ -24,7 +24,7 @@ from cases import (
 
 import mpicoll
 from mpicoll import algorithms, select, verify
-from mpicoll.wire import Wire
+from mpicoll.execute.context import Wire
 
 pytestmark = pytest.mark.mpi
 

@@ -6,7 +6,7 @@ from cases import RANK, SIZE, WORLD, same
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.wire import Wire
+from mpicoll.execute.context import Wire
 
 pytestmark = pytest.mark.mpi
 

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.mpi
 @pytest.fixture
 def xp(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", fakecupy)
-    buffers._cupy.cache_clear()
+    buffers.device.optional_cupy.cache_clear()
     fakecupy.log.clear()
     yield fakecupy
-    buffers._cupy.cache_clear()
+    buffers.device.optional_cupy.cache_clear()
 
 
 @pytest.fixture(params=["auto", "direct"])
@@ -90,7 +90,7 @@ def test_host_memory_behind_the_interface_is_for_mpi(comm, xp):
 
 
 def test_without_cupy_the_interface_is_for_mpi(comm, monkeypatch):
-    monkeypatch.setattr(buffers, "_cupy", lambda: None)
+    monkeypatch.setattr(buffers.device, "optional_cupy", lambda: None)
     data = np.arange(4.0)
     holder = type("Array", (), {"__cuda_array_interface__": {**data.__array_interface__, "version": 3}})()
     comm.Allreduce(MPI.IN_PLACE, holder)

@@ -6,12 +6,25 @@ import time
 import numpy as np
 import pytest
 from cases import (
-    EVERY, METHODS, PRIME, RANK, SEGMENT, SIZE, WORLD, Case, everywhere, expected, forms_of, outside_of_mpi, roots_of, same,
+    EVERY,
+    METHODS,
+    PRIME,
+    RANK,
+    SEGMENT,
+    SIZE,
+    WORLD,
+    Case,
+    everywhere,
+    expected,
+    forms_of,
+    outside_of_mpi,
+    roots_of,
+    same,
 )  # fmt: skip
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.request import Request
+from mpicoll.calls.request import Request
 
 pytestmark = pytest.mark.mpi
 

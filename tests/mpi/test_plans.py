@@ -9,7 +9,7 @@ from cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, wor
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.wire import KNOWN_CALLS
+from mpicoll.execute.context import KNOWN_CALLS
 
 pytestmark = pytest.mark.mpi
 

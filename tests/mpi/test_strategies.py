@@ -11,9 +11,9 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, mlp
-from mpicoll.train.exchange import StaleParameters
-from mpicoll.train.schedules import parse
-from mpicoll.train.update import BadGradient
+from mpicoll.train.optim.lr_schedules import parse
+from mpicoll.train.parallel.optimizer_step import BadGradient
+from mpicoll.train.parallel.reducer import StaleParameters
 
 pytestmark = pytest.mark.mpi
 
@@ -250,7 +250,7 @@ def squares(params, batch):
 
 def descend(data, lr, steps, batch_size):
     """The same by hand, on the whole batch in one process."""
-    from mpicoll.train.sampler import Sampler
+    from mpicoll.train.data.sampler import Sampler
 
     params, losses = {"w": numpy.zeros(7), "b": numpy.zeros(())}, []
     sampler = Sampler(len(data), batch_size, 3)

@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.train.exchange import StaleParameters
-from mpicoll.train.extras import require
+from mpicoll.support.optional import require
+from mpicoll.train.parallel.reducer import StaleParameters
 
 torch = pytest.importorskip("torch", reason="trains PyTorch modules where PyTorch is installed")
 

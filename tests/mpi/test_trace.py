@@ -10,9 +10,9 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Dataset, Trainer, mlp
-from mpicoll.train import meter as clocked
-from mpicoll.train.meter import FIELDS, Meter
-from mpicoll.train.trace import clock_shift, write
+from mpicoll.train.monitor import meter as clocked
+from mpicoll.train.monitor.meter import FIELDS, Meter
+from mpicoll.train.monitor.trace import clock_shift, write
 
 pytestmark = pytest.mark.mpi
 
@@ -93,7 +93,7 @@ def test_steps_of_the_ranks_are_in_order_on_one_clock(path, comm, monkeypatch):
     """With the clocks an hour apart: no rank ends a step before another has begun it, for the allreduce needs both."""
     here = clocked.perf_counter
     for module in ("meter", "trace"):
-        monkeypatch.setattr(f"mpicoll.train.{module}.perf_counter", lambda: here() + 3600 * RANK)
+        monkeypatch.setattr(f"mpicoll.train.monitor.{module}.perf_counter", lambda: here() + 3600 * RANK)
     rows = by_thread(traced(path, comm, 4)[0])
     error = 1_000_000_000  # of the alignment: far less than an hour, far more than the slowest round trip
     for number in range(4):

@@ -13,9 +13,9 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.cli import train as command
 from mpicoll.errors import ArgumentError
+from mpicoll.support.node import device_module, share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
-from mpicoll.train.node import device_module, share_cores
-from mpicoll.train.results import document, likely_cause, memory_in_theory, summary
+from mpicoll.train.monitor.summary import document, likely_cause, memory_in_theory, summary
 
 pytestmark = pytest.mark.mpi
 

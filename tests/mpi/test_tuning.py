@@ -9,10 +9,14 @@ from cases import RANK, SIZE, WORLD
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import communicator, probe, select, settings, table, topology, tune
+from mpicoll import communicator, select
+from mpicoll.bench import tuning as tune
+from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
-from mpicoll.measure import Candidate, compare
-from mpicoll.wire import Wire
+from mpicoll.execute import topology
+from mpicoll.execute.context import Wire
+from mpicoll.select import probe, table
+from mpicoll.support import settings
 
 pytestmark = pytest.mark.mpi
 

@@ -1,0 +1,14 @@
+"""What several algorithms share: the binomial tree, the circulant graph, lanes over nodes, the canonical order of operands.
+
+May import: schedule.
+"""
+
+from .binomial import children, parent
+from .canonical import fold_tree, in_rank_order, one_block
+from .circulant import broadcast_blocks, circulant_steps
+from .lanes import Lanes, LanesOfRanks, lane_blocks
+
+__all__ = [
+    "Lanes", "LanesOfRanks", "broadcast_blocks", "children", "circulant_steps", "fold_tree",
+    "in_rank_order", "lane_blocks", "one_block", "parent",
+]

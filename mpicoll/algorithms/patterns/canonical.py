@@ -1,0 +1,32 @@
+"""What several algorithms share: the order of operands, the canonical tree, and the skips of the circulant graph."""
+
+from ...schedule import INPUT, Reduce, power_of_two
+
+
+def one_block(size):
+    """How many blocks a vector has that is never cut."""
+    return 1
+
+
+def in_rank_order(rank, peer, mine, theirs):
+    """The two operands of a reduction, the lower rank's first."""
+    return (mine, theirs) if rank < peer else (theirs, mine)
+
+
+def fold_tree(parts, into):
+    """Reductions that combine `parts`, given in rank order, as recursive doubling with a fold combines ranks.
+
+    First the leading pairs, until a power of two is left, then a perfect binary tree: the canonical order, whose
+    floating-point bits do not depend on the algorithm. Scratch operands are overwritten, the input is not.
+    """
+    steps, parts = [], list(parts)
+    pairs = len(parts) - power_of_two(len(parts)) or len(parts) // 2
+    while len(parts) > 1:
+        merged = []
+        for lower, higher in zip(parts[: 2 * pairs : 2], parts[1 : 2 * pairs : 2]):
+            target = into if len(parts) == 2 else higher if lower.place == INPUT else lower
+            steps.append(Reduce(lower, higher, target))
+            merged.append(target)
+        parts = merged + parts[2 * pairs :]
+        pairs = len(parts) // 2
+    return tuple(steps)

@@ -1,0 +1,77 @@
+"""Which block the circulant broadcast moves in each round (Traeff, arXiv 2407.18004)."""
+
+from functools import lru_cache
+
+
+def broadcast_blocks(rank, size, blocks):
+    """Yield (skip, block to send to rank + skip, block to receive from rank - skip) for each round.
+
+    `rank` is relative to the root. A negative block means nothing; numbers are capped at the last block, which may
+    therefore arrive more than once.
+    """
+    skips = [near for near, _ in circulant_steps(size)]
+    phase = len(skips)
+    idle = -(blocks - 1) % phase  # rounds left out at the start, so that the last phase is full
+    receives, last = receive_schedule(rank, size), blocks - 1
+    for i in range(idle, blocks - 1 + phase + idle):
+        k, shift = i % phase, phase * (i // phase) - idle
+        sends = receive_schedule((rank + skips[k]) % size, size)
+        yield skips[k], min(sends[k] + shift, last), min(receives[k] + shift, last)
+
+
+@lru_cache(maxsize=4096)
+def receive_schedule(rank, size):
+    """For each of the ceil(log2 size) rounds of a phase: the block to receive, relative to the phase's first.
+
+    A depth-first search over the skips, linked in a list from the largest down; each skip found leaves the list.
+    """
+    skips = [near for near, _ in circulant_steps(size)] + [size]
+    top = len(skips) - 1
+    below = {top + 1: top, **{k: k - 1 for k in range(top + 1)}}  # the list, entered at top + 1, ended by -1
+    above = {k: k + 1 for k in range(-1, top + 1)}
+    reach, found = [*skips, float("inf")], []
+    target = size + rank
+
+    def unlink(k):
+        below[above[k]], above[below[k]] = below[k], above[k]
+
+    def search(total, bound, k):
+        while k >= 0:
+            i = len(found)
+            if total + skips[k] <= target - reach[i] and total + skips[k] < bound:
+                if total + skips[k] <= target - reach[i + 1]:
+                    search(total + skips[k], bound, k)
+                    i = len(found)
+                if total > target - reach[i + 1]:
+                    return
+                bound = total + skips[k]
+                found.append(k)
+                unlink(k)
+            k = below[k]
+
+    base = _base_block(rank, skips)
+    unlink(base)
+    search(0, 2 * size, top if base != top else top - 1)
+    return tuple(base if k == top else k - top for k in found)
+
+
+def _base_block(rank, skips):
+    """The smallest skip index in the greedy decomposition of `rank` into skips; the root has the last."""
+    index, rest = len(skips) - 1, rank
+    for k in reversed(range(len(skips) - 1)):
+        if rest >= skips[k]:
+            index, rest = k, rest - skips[k]
+    return index
+
+
+def circulant_steps(size):
+    """The ranges (s[k], s[k+1]) of the circulant graph's rounds, near to far: s[q] = p, s[k] = ceil(s[k+1] / 2).
+
+    >>> circulant_steps(7)
+    [(1, 2), (2, 4), (4, 7)]
+    """
+    steps = []
+    while size > 1:
+        steps.append(((size + 1) // 2, size))
+        size = (size + 1) // 2
+    return steps[::-1]

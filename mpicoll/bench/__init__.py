@@ -1,0 +1,10 @@
+"""The benchmark harness: collectives with known results, candidates compared in one run, tuning tables made from it.
+
+May import: errors, collectives, algorithms, simulate, buffers, execute, measure, select.
+"""
+
+from . import tuning
+from .compare import Candidate, compare
+from .workload import METHODS, Workload, operation
+
+__all__ = ["Candidate", "METHODS", "Workload", "compare", "operation", "tuning"]

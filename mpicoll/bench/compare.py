@@ -1,0 +1,87 @@
+"""Candidates compared at one size, every result checked."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..measure import alternate, calls_per_time, collect, how_often, statistics
+from .workload import Workload
+
+
+class Candidate(NamedTuple):
+    """What is measured: an algorithm's word, the pieces its messages are cut into, or a peer made by a function.
+
+    make(case): for what is no algorithm of ours; returns the function to call on the arguments of a `Workload`, or None
+    where the peer cannot serve it. around: makes a context that each call runs in, which is not measured. always: it is
+    measured as often as the fastest however slow it is.
+    """
+
+    word: str
+    segment_bytes: int | None = None
+    make: Callable | None = None
+    around: Callable = nullcontext
+    always: bool = False
+
+
+def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=None, hopeless=None, least=5, **options):
+    """One entry of `bench --json` for each candidate at one size, all checked. Collective over a `Communicator`.
+
+    seconds: for all candidates together, but `least` repetitions, unless `repeats` is given. hopeless: measure no more
+    than twice what is then so many times slower than the fastest. options: of `Workload`. Before and after the measured
+    calls one of each candidate is checked, every element, on buffers that were wrong before.
+    """
+    own = comm.Dup()  # freed with the plans and the scratch of this size
+    case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
+    calls = {one: one.make(case) if one.make else case.call(one.word, one.segment_bytes) for one in candidates}
+    calls = {one: call for one, call in calls.items() if call}
+    wrong, stack = dict.fromkeys(calls, 0), ExitStack()
+
+    def before(one, repetition):
+        case.prepare(poison=repetition == 0)
+        stack.enter_context(one.around())
+
+    def after(one, repetition):
+        stack.close()
+
+    def checking(one, repetition):
+        stack.close()
+        wrong[one] += case.wrong() if repetition == 0 else 0
+
+    times = alternate(own, calls, 3, before, checking)
+    times = {one: trial[1:] for one, trial in times.items()}  # the first call binds plans and touches memory
+    once = {one: trial.min() for one, trial in times.items()}
+    best = min(once.values())
+    rest = {one: call for one, call in calls.items() if not hopeless or one.always or once[one] <= hopeless * best}
+    several = calls_per_time(once)  # of the same: a lone short call finds the caches cold
+    repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
+    with np.errstate(all="ignore"):  # several calls in place are sums of sums
+        times |= alternate(own, rest, repeats, before, after, several)
+    alternate(own, rest, 1, before, checking)
+    counts = np.array(list(wrong.values()))
+    collect(own, counts, MPI.SUM)
+    entries = [_entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)]
+    own.Free()
+    return entries
+
+
+def _entry(case, candidate, times, wrong, in_race):
+    result = statistics(times)
+    algbw, busbw = case.rates(result["median_us"] / 1e6)
+    return {
+        "collective": case.collective.name, "algorithm": candidate.word, **_served(case, candidate),
+        "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
+        "op": case.op if case.collective.reduces else None, **result,
+        "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
+        **({} if in_race else {"hopeless": True}),
+    }  # fmt: skip
+
+
+def _served(case, candidate):
+    """The pieces that messages were cut into, and for `auto` what it chose."""
+    if candidate.make or candidate.word == "native":
+        return {"segment_bytes": None}
+    said = case.explain(candidate.word, candidate.segment_bytes)
+    return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.word == "auto" else {})}

@@ -1,0 +1,103 @@
+"""Tuning: measure the candidates on the machine at hand and find the fastest of each size, and the cost model's figures."""
+
+import numpy as np
+
+from .. import algorithms, collectives
+from ..algorithms import NATIVE
+from ..execute import Wire
+from ..select import rules_of
+from ..simulate import closed_form
+from .compare import Candidate, compare
+
+#: a candidate that takes so many times as long as the fastest in two trial calls is not measured any more
+HOPELESS = 2.0
+#: what is this close to the fastest counts as equal; then MPI's own call is taken, or what serves the size before
+EQUAL = 1.03
+
+
+def candidates(collective, size, nbytes, segments):
+    """MPI's own call, and every algorithm whole and in each of the pieces that cut a rank's share of the vector."""
+    cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
+    found = [Candidate(NATIVE)]
+    for algorithm in algorithms.registered(collective):
+        pipelined = algorithm.blocks == "segments"  # always in segments
+        found += [Candidate(algorithm.name, cut) for cut in (segments if pipelined else cuts) if cut < nbytes]
+    return found
+
+
+def measure(comm, collective, sizes, segments, dtype, seconds, tick=lambda rows: None):
+    """Entries of `bench --json` for all candidates at all sizes. Collective over a `Communicator`.
+
+    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each size.
+    """
+    rows = []
+    for nbytes in sizes:
+        tried = candidates(collective, comm.Get_size(), nbytes, segments)
+        found = compare(comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS)
+        tick(found)
+        rows += found
+    return rows
+
+
+def entry(topology, collective, rows):
+    """The table's entry for this place, from measured rows in ascending size."""
+    winners, before = [], (NATIVE, None)
+    for nbytes in dict.fromkeys(row["bytes"] for row in rows):
+        here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
+        before = winner(here, before)
+        winners.append((nbytes, *before))
+    return {"mpi": topology.library, "transport": topology.transport, "ranks": len(topology.nodes), "nodes": topology.count,
+            "collective": collective, "rules": rules_of(winners)}  # fmt: skip
+
+
+def winner(rows, before):
+    """(algorithm, segment_bytes) of the fastest; of equals MPI's own call, else what serves the size before."""
+    best = min(row["median_us"] for row in rows)
+    equals = [(row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= EQUAL * best]
+    for favourite in ((NATIVE, None), before):
+        if favourite in equals:
+            return favourite
+    fastest = min(rows, key=lambda row: row["median_us"])
+    return fastest["algorithm"], fastest["segment_bytes"]
+
+
+def fit(topology, rows):
+    """The cost model's (alpha, bandwidth, gamma) that come nearest to the measured times, as an entry of `links`, or None.
+
+    Least squares of relative errors over the algorithms that have a formula and were not cut into pieces; figures are not
+    negative.
+    """
+    size, equations = len(topology.nodes), []
+    for row in rows:
+        cost = closed_form(row["collective"], row["algorithm"], size)
+        if cost and row["segment_bytes"] is None:
+            seconds = row["median_us"] * 1e-6
+            amounts = cost.rounds, cost.sent * row["bytes"], cost.reduced * row["bytes"]
+            equations.append([amount / seconds for amount in amounts])
+    alpha, beta, gamma = _not_negative(np.array(equations)) if equations else (0.0, 0.0, 0.0)
+    if not beta:
+        return None  # nothing was long enough to tell
+    return {"mpi": topology.library, "transport": topology.transport, "alpha": alpha, "bandwidth": 1 / beta, "gamma": gamma}
+
+
+def _not_negative(equations):
+    """Least-squares x >= 0 of equations · x = 1: an unknown that would be negative is left out, and the rest solved again."""
+    wanted, solution = list(range(equations.shape[1])), np.zeros(equations.shape[1])
+    scale = np.abs(equations).max(axis=0) + 1e-300
+    while wanted:
+        found = np.linalg.lstsq(equations[:, wanted] / scale[wanted], np.ones(len(equations)), rcond=None)[0]
+        if (found >= 0).all():
+            solution[wanted] = found / scale[wanted]
+            break
+        wanted.pop(int(found.argmin()))
+    return [float(value) for value in solution]
+
+
+def tune(comm, names, sizes, segments, dtype, seconds, tick=lambda rows: None):
+    """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`."""
+    topology, entries, everything = Wire.of(comm).topology, [], []
+    for name in names:
+        rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick)
+        entries.append(entry(topology, name, rows))
+        everything += rows
+    return entries, fit(topology, everything)

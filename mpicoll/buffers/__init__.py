@@ -1,0 +1,17 @@
+"""Buffers: what a buffer argument means, in host or device memory, and how it becomes a contiguous vector and back.
+
+Only this room touches CuPy, and only when a CuPy array arrives.
+
+May import: errors.
+"""
+
+from . import ops
+from .device import cuda_awareness, current_device, gpu_mode, synchronize
+from .memory import address, at
+from .operand import Operand, in_place, operand
+from .ops import HALF, PREDEFINED
+
+__all__ = [
+    "HALF", "PREDEFINED", "Operand", "address", "at", "cuda_awareness", "current_device", "gpu_mode",
+    "in_place", "operand", "ops", "synchronize",
+]

@@ -1,0 +1,147 @@
+"""Where the blocks of a buffer lie that counts, displacements and an MPI datatype describe."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import BufferError
+
+
+class Layout(NamedTuple):
+    """Blocks in memory. datatype: of their elements. counts: elements of each. places: byte offset of each."""
+
+    datatype: MPI.Datatype
+    counts: list
+    places: list
+
+    @classmethod
+    def blockwise(cls, length, counts, displs, datatype, blocks):
+        """A count and a displacement per block, as given, or as mpi4py finds them in a buffer of `length` bytes."""
+        size, extent = max(datatype.Get_size(), 1), datatype.Get_extent()[1]
+        entries = length // extent if extent > 0 else 0
+        counts = [nbytes // size for nbytes in block_bytes(counts, entries, blocks, size)]
+        return cls(datatype, counts, _places(displs, counts, extent))
+
+    @classmethod
+    def whole(cls, length, count, displacement, datatype, blocks):
+        """All blocks in a row: `count` elements each, or what a buffer of `length` bytes holds after the displacement."""
+        extent = datatype.Get_extent()[1]
+        start = int(displacement or 0) * extent
+        entries = _infer(length - start, extent, blocks) if count is None else int(count) * max(1, blocks)
+        if start < 0 or entries < 0:
+            each = entries // max(1, blocks)
+            raise BufferError(f"count and displacement must not be negative, got {each} and {displacement}")
+        return cls(datatype, [entries], [start])
+
+    @property
+    def nbytes(self):
+        """Bytes of each block's type signature."""
+        size = self.datatype.Get_size()
+        return [size * count for count in self.counts]
+
+    @property
+    def is_contiguous(self):
+        """Whether the blocks are plain elements, one after the other."""
+        size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
+        ends = (place + count * extent for place, count in zip(self.places, self.counts))
+        return self.datatype.is_predefined and size == extent and all(map(int.__eq__, ends, self.places[1:]))
+
+    def check_reach(self, memory, exclusive):
+        """Blocks must lie in the buffer; those of a receive side must not overlap."""
+        extent = self.datatype.Get_extent()[1]
+        if memory is None or extent < 0 or not self.datatype.is_predefined:
+            if memory is None and any(self.counts) and self.datatype.is_predefined:
+                raise BufferError("the buffer is None or BOTTOM, but the count is not 0")
+            return
+        used = sorted((place, place + count * extent) for place, count in zip(self.places, self.counts) if count)
+        if used and (used[0][0] < 0 or max(end for _, end in used) > memory.nbytes):
+            raise BufferError(
+                f"counts and displacements reach bytes {used[0][0]} to {max(end for _, end in used)} "
+                f"of a buffer of {memory.nbytes} bytes"
+            )
+        if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
+            raise BufferError("counts and displacements of the receive buffer overlap")
+
+    def packing(self, memory):
+        """(load, store, release) between the blocks and a work array, through MPI's own knowledge of the datatype."""
+        size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
+        base = memory.address if memory is not None else 0
+        # the caller may free theirs before a plan is done
+        datatype = self.datatype if self.datatype.is_predefined else self.datatype.Dup()
+
+        def blocks(work):
+            raw, offset = work.view(np.uint8), 0
+            for count, place in zip(self.counts, self.places):
+                if count and size:
+                    mine = [_raw(base + place, count * extent), count, datatype]
+                    yield mine, [raw[offset : offset + count * size], MPI.PACKED]
+                offset += count * size
+
+        def load(work):
+            for mine, packed in blocks(work):
+                _exchange(mine, packed)
+
+        def store(work):
+            for mine, packed in blocks(work):
+                _exchange(packed, mine)
+
+        return load, store, (lambda: None) if self.datatype.is_predefined else datatype.Free
+
+
+def equal_blocks(entries, blocks):
+    """Raise BufferError where so many elements are not so many equal blocks."""
+    if blocks > 1 and entries % blocks:
+        raise BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
+
+
+def block_bytes(counts, entries, blocks, itemsize):
+    """Bytes per block: as given, one number for all, or the whole buffer divided as evenly as mpi4py does."""
+    if counts is None:
+        share, extra = divmod(entries, blocks)
+        counts = [share + (block < extra) for block in range(blocks)]
+    elif not hasattr(counts, "__len__"):
+        counts = [counts] * blocks
+    if len(counts) != blocks:
+        raise BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
+    counts = [int(count) * itemsize for count in counts]
+    if min(counts, default=0) < 0:
+        raise BufferError("counts must not be negative")
+    return counts
+
+
+def _infer(length, extent, blocks):
+    if extent <= 0:
+        if not length:
+            return 0
+        raise BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
+    if length % extent:
+        raise BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
+    equal_blocks(length // extent, blocks)
+    return length // extent
+
+
+def _places(displs, counts, extent):
+    """Byte offset of each block."""
+    if displs is None:
+        return [extent * sum(counts[:block]) for block in range(len(counts))]
+    if not hasattr(displs, "__len__"):
+        return [int(displs) * block * extent for block in range(len(counts))]
+    if len(displs) != len(counts):
+        raise BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
+    return [int(displacement) * extent for displacement in displs]
+
+
+def _raw(location, nbytes):
+    return MPI.memory.fromaddress(location, max(1, nbytes)) if location else MPI.BOTTOM
+
+
+def _exchange(source, target):
+    """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
+    _self().Sendrecv(source, 0, 0, target, 0, 0)
+
+
+@lru_cache(maxsize=None)
+def _self():
+    return MPI.COMM_SELF.Dup()

@@ -1,0 +1,98 @@
+"""MPI's datatypes and operations in NumPy's terms, and what reduces what."""
+
+from functools import lru_cache
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util import dtlib
+
+from ..errors import BufferError
+
+PREDEFINED = {
+    "sum": (MPI.SUM, "add"), "prod": (MPI.PROD, "multiply"), "max": (MPI.MAX, "maximum"), "min": (MPI.MIN, "minimum"),
+    "land": (MPI.LAND, "logical_and"), "lor": (MPI.LOR, "logical_or"), "lxor": (MPI.LXOR, "logical_xor"),
+    "band": (MPI.BAND, "bitwise_and"), "bor": (MPI.BOR, "bitwise_or"), "bxor": (MPI.BXOR, "bitwise_xor"),
+}  # fmt: skip
+_UFUNCS = {op.handle: ufunc for op, ufunc in PREDEFINED.values()}
+_NAMES = {op.handle: name.upper() for name, (op, _) in PREDEFINED.items()}
+_NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
+#: dtypes MPI has no type for; the library reduces them itself, in float32, rounding once per addition
+HALF = ("float16", "bfloat16")
+
+
+@lru_cache(maxsize=None)
+def mpi_type(dtype):
+    """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
+    if not dtype.isnative or dtype.kind not in "biufc" or dtype.name in HALF:  # dates, strings, records move as bytes
+        return None
+    try:
+        return MPI.Datatype.fromcode(dtype.char)
+    except (ValueError, KeyError):
+        return None
+
+
+@lru_cache(maxsize=None)
+def numpy_type(handle):
+    """The NumPy dtype of a predefined MPI datatype (by handle), or None: pairs, packed bytes, types unknown to NumPy."""
+    datatype = MPI.Datatype.fromhandle(handle)
+    if datatype.Get_size() != datatype.Get_extent()[1]:
+        return None
+    try:
+        dtype = np.dtype(dtlib.to_numpy_dtype(datatype))
+    except (ValueError, TypeError):
+        return None
+    return None if dtype.names or dtype.itemsize != datatype.Get_size() else dtype
+
+
+def op_name(op):
+    """How people write this operation."""
+    return _NAMES.get(op.handle, "a user-defined op")
+
+
+@lru_cache(maxsize=None)
+def _defined(op_handle, type_handle):
+    """Whether MPI itself defines this predefined op on this datatype; asked of the library, once."""
+    op, datatype = MPI.Op.fromhandle(op_handle), MPI.Datatype.fromhandle(type_handle)
+    left, right = (np.zeros(datatype.Get_extent()[1], np.uint8) for _ in range(2))
+    try:
+        op.Reduce_local([left, 1, datatype], [right, 1, datatype])
+    except MPI.Exception:
+        return False
+    return True
+
+
+def check_op(op, operand):
+    """Raise BufferError where MPI does not define `op` on the operand's type, whatever the size or the algorithm."""
+    if operand.datatype is None:
+        known = op.handle in _UFUNCS and operand.dtype.name in HALF and _NAMES[op.handle] in ("SUM", "PROD", "MAX", "MIN")
+    else:
+        known = not op.is_predefined or _defined(op.handle, operand.datatype.handle)
+    if not known:
+        kind = operand.dtype if operand.dtype is not None else operand.datatype.Get_name()
+        raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
+
+
+def reducible(op, operand):
+    """Whether schedules can reduce this: a ufunc or a user's function on elements that NumPy can hold."""
+    if operand.dtype is None:
+        return False
+    return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
+
+
+def reducer(op, operand):
+    """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
+    if op.handle in _UFUNCS:
+        ufunc = getattr(operand.module, _UFUNCS[op.handle])
+        return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
+    datatype = operand.datatype
+
+    def reduce(lower, higher, out):
+        # Reduce_local(a, b) leaves a∘b in b, so the higher operand's place must be the result's
+        result = out if out is higher or not np.shares_memory(out, lower) else np.empty_like(out)
+        if result is not higher:
+            np.copyto(result, higher)
+        op.Reduce_local([lower, datatype], [result, datatype])
+        if result is not out:
+            np.copyto(out, result)
+
+    return reduce

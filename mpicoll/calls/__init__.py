@@ -1,0 +1,10 @@
+"""One collective call: its arguments understood and checked, then served by a schedule or by MPI.
+
+May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute, select.
+"""
+
+from .explanation import explain
+from .repeated import repeated
+from .request import begin
+
+__all__ = ["begin", "explain", "repeated"]

@@ -1,0 +1,38 @@
+"""Calls made only to be timed: what the probe races against each other."""
+
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from ..algorithms import NATIVE
+from ..execute import native_method
+from . import arguments
+
+
+@contextmanager
+def trial(comm, collective, nbytes, candidates):
+    """{candidate: a function that makes one such call} on zeros of their own. Collective.
+
+    candidates: (algorithm, segment_bytes) of each.
+    """
+    call = _sample(comm, collective, nbytes)
+    plans = {one: call.plan(*one) for one in candidates if one[0] != NATIVE}
+    native = partial(native_method(comm, call.method), *call.arguments)
+    try:
+        yield {one: plans[one].run if one in plans else native for one in candidates}
+    finally:
+        for plan in plans.values():
+            plan.Free()
+
+
+def _sample(comm, collective, nbytes):
+    """A `Call` on a float32 vector of about so many bytes."""
+    share = np.zeros(max(1, nbytes // 4 // comm.Get_size()), np.float32)
+    whole = np.zeros(share.size * comm.Get_size(), np.float32)
+    if collective == "allgather":
+        return arguments.allgather(comm, share, whole)
+    if collective == "reduce_scatter":
+        return arguments.reduce_scatter_block(comm, whole, share, MPI.SUM)
+    return arguments.allreduce(comm, whole, np.zeros_like(whole), MPI.SUM)

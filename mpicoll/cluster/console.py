@@ -1,0 +1,47 @@
+"""The cluster's switches as a command on its login host: `cluster crash HOST`, and `boot`, `cut`, `mend`."""
+
+import threading
+
+from ..errors import MpicollError
+from . import slurm
+
+SWITCHES = ("crash", "boot", "cut", "mend")
+_ORDERS, _ANSWERS = "/run/orders", "/run/answers"
+#: hands its words to the owner of the cluster, and says what that answers
+_COMMAND = f"""#!/bin/sh
+echo "$*" > {_ORDERS}
+read -r answer < {_ANSWERS}
+[ -z "$answer" ] || {{ echo "$answer" >&2; exit 1; }}
+"""
+
+
+class Console:
+    """Within this context the command is there, on a cluster with SLURM. It ends with the process."""
+
+    def __init__(self, cluster):
+        self._cluster, self._root = cluster, f"/proc/{cluster.login.pid}/root"
+
+    def __enter__(self):
+        self._cluster.login.write(f"{slurm.COMMANDS}/cluster", _COMMAND)
+        self._cluster.login.run(["mkfifo", _ORDERS, _ANSWERS])
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception):
+        """The thread goes on waiting for orders, and nobody is left to give one."""
+
+    def _serve(self):
+        while True:
+            with open(self._root + _ORDERS) as orders:
+                words = orders.read().split()
+            with open(self._root + _ANSWERS, "w") as answers:
+                print(self._obey(*words), file=answers)
+
+    def _obey(self, switch="", host="", *_):
+        if switch not in SWITCHES or host not in self._cluster.hosts:
+            return f"expected cluster {'|'.join(SWITCHES)} {'|'.join(self._cluster.hosts)}, got: {switch} {host}"
+        try:
+            getattr(self._cluster, switch)(host)
+        except MpicollError as error:
+            return f"{switch} {host}: {error}"
+        return ""

@@ -1,0 +1,83 @@
+"""How Open MPI and MPICH start ranks on the cluster's hosts, remotely, as on a real one."""
+
+import os
+from dataclasses import dataclass, fields
+
+from ..errors import ArgumentError
+from .installation import NAMES, ROOT, find
+
+PLACEMENTS = ("node", "round-robin")
+#: how MPICH is told to use TCP and nothing else between hosts
+NETMODS = {
+    "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"},
+    "ucx": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
+}
+
+
+#: hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is killed;
+#: where it believes that the user has such a file already it does not, and each rank looks for itself
+TOPOLOGY = "HWLOC_XMLFILE"
+
+
+@dataclass
+class Job:
+    """One way to launch: which MPI and interpreter, how many ranks a host has, and which.
+
+    placement: "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number. netmod: of MPICH.
+    python: see `installation.find`.
+    """
+
+    mpi: str
+    python: str | None = None
+    ranks_per_host: int = 1
+    placement: str = "node"
+    netmod: str = "ofi"
+
+    def __post_init__(self):
+        for name, allowed in (("mpi", NAMES), ("placement", PLACEMENTS), ("netmod", NETMODS)):
+            if getattr(self, name) not in allowed:
+                raise ArgumentError(f"{name}: expected {' or '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.ranks_per_host < 1:
+            raise ArgumentError(f"ranks_per_host: expected 1 or more, got {self.ranks_per_host}")
+        self.python, self.mpiexec = find(self.mpi, self.python)
+
+    def environment(self, environ):
+        """The environment of the launcher, and so of the ranks: one BLAS thread each, the project importable."""
+        path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+        more = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]} if self.mpi == "mpich" else {}
+        return {"OMP_NUM_THREADS": "1", **environ, "PYTHONPATH": path, **more}
+
+    def command(self, command, hosts, agent):
+        """The words of the launcher that runs `command`, reaching `hosts` by the script `agent`."""
+        program = [self.python, *command[1:]] if command[0] == "python" else list(command)
+        ranks = ["-n", str(len(hosts) * self.ranks_per_host)]
+        if self.mpi == "openmpi":
+            return [self.mpiexec, *self._openmpi(hosts, agent), *ranks, *program]
+        return [self.mpiexec, *self._mpich(hosts, agent), *ranks, "env", "-u", TOPOLOGY, *program]
+
+    def _openmpi(self, hosts, agent):
+        # Unbound, or each host binds its first rank to the same core; yielding, or ranks that believe the machine theirs
+        # spin away whole ticks of the scheduler. `sm` only where ranks share a host: no other two see the same memory.
+        settings = {
+            "pml": "ob1",
+            "btl": "tcp,self,sm" if self.ranks_per_host > 1 else "tcp,self",
+            "btl_tcp_if_include": "eth0",
+            "mpi_yield_when_idle": "1",
+        }
+        slots = ",".join(f"{host}:{self.ranks_per_host}" for host in hosts)
+        order = "slot" if self.placement == "node" else "node"
+        # the login host starts all daemons: hosts have no way into each other, and no agent
+        daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
+        words = ["--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
+        for kind, values in (("--prtemca", daemons), ("--mca", settings)):
+            words += [word for name, value in values.items() for word in (kind, name, value)]
+        return words
+
+    def _mpich(self, hosts, agent):
+        # with one rank a host and turn, hydra goes round the hosts until all ranks have a place
+        each = self.ranks_per_host if self.placement == "node" else 1
+        place = ["-hosts", ",".join(hosts), "-ppn", str(each)]
+        return ["-launcher", "ssh", "-launcher-exec", agent, "-iface", "eth0", *place]
+
+
+OPTIONS = tuple(field.name for field in fields(Job) if field.name != "mpi")

@@ -1,0 +1,117 @@
+"""A computer of one's own inside this one: namespaces, the process that keeps them alive, and how to enter them."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+
+from ..errors import LaunchError
+
+#: programs, and the Debian package that has them
+PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
+#: ip and tc are where a user's PATH often does not look
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+#: every kind but users and control groups
+UNSHARE = ("unshare", "--mount-proc", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
+
+# Says its process id, which `nsenter` inside the same process namespace needs, before it becomes `unshare`.
+_OUTSIDE = 'echo $$; exec "$@"'
+# The first process: names the computer, then waits for the end of its input, with which all inside it ends. It ignores
+# CHLD, so that the kernel itself buries the orphans it inherits.
+_INSIDE = """set -e
+echo "$0" > /proc/sys/kernel/hostname
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+if [ -n "$1" ]; then printf %s "$1" > /dev/shm/hosts; mount --bind /dev/shm/hosts /etc/hosts; fi
+echo ready
+exec env --ignore-signal=CHLD cat
+"""
+
+
+class Namespaces:
+    """A computer called `name`: own network, processes, mounts, shared memory. It is there once `wait` has returned.
+
+    inside: the Namespaces it is made in, and ends with. hosts: text that /etc/hosts has here and in all made inside.
+    """
+
+    def __init__(self, name, inside=None, hosts=""):
+        self.name, self._inside = name, inside
+        command = ["sh", "-c", _OUTSIDE, "sh", *UNSHARE, "sh", "-c", _INSIDE, name, hosts]
+        # a session of its own: Ctrl-C is for the owner, which then takes leave in order
+        self._first = subprocess.Popen(
+            [*(inside.entrance() if inside else ()), *command], env={**os.environ, "PATH": PATH}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+        self.pid = None
+
+    def wait(self):
+        """Return when everything is in place; LaunchError where the kernel or a program refuses."""
+        self.pid, said = self._first.stdout.readline().strip(), self._first.stdout.readline()
+        if said != "ready\n":
+            said += self._first.stdout.read()
+            raise LaunchError(f"{self.name}: no namespaces of its own: {said.strip()}. {ADVICE}")
+
+    def entrance(self):
+        """The words before a command that is to run here. It starts in /, with the caller's environment."""
+        return [*(self._inside.entrance() if self._inside else ()), *entrance(self.pid)]
+
+    def run(self, command, text="", advice=""):
+        """Run a command here, on this input; LaunchError, with this advice, where it fails."""
+        # its output is a file: a daemon that it leaves behind would keep a pipe open
+        with tempfile.TemporaryFile("w+") as said:
+            done = subprocess.run([*self.entrance(), *command], input=text, text=True, env={**os.environ, "PATH": PATH},
+                                  stdout=said, stderr=subprocess.STDOUT)  # fmt: skip
+            said.seek(0)
+            if done.returncode:
+                raise LaunchError(f"{self.name}: {command[0]} refused: {said.read().strip()}. {advice}")
+
+    def feed(self, program, lines):
+        """Run `ip` or `tc` here on a batch of lines."""
+        advice = "The kernel needs veth, bridge and sch_htb, as any distribution's has."
+        self.run([program, "-batch", "-"], "\n".join(lines), advice)
+
+    def write(self, path, text):
+        """Make an executable file, in a file system that only this computer sees."""
+        self.run(["sh", "-c", 'cat > "$0" && chmod +x "$0"', path], text)
+
+    def close(self):
+        """End it; returns when all its processes are gone."""
+        self._first.stdin.close()
+        try:
+            self._first.wait(10)
+        except subprocess.TimeoutExpired:  # a process of it whose parent, outside, never asks for its exit status
+            self._first.kill()
+            self._first.wait()
+        self._first.stdout.close()
+
+    def kill(self):
+        """End it as a loss of power does: all its processes at once, without a word."""
+        self._first.kill()
+        self.close()
+
+
+def entrance(pid):
+    """The words that enter the namespaces of a process that is `unshare --pid`, which itself is not in the last of them.
+
+    To enter that one `nsenter` forks: what it runs is killed when `nsenter` is.
+    """
+    kinds = ("--mount", "--net", "--uts", "--ipc", f"--pid=/proc/{pid}/ns/pid_for_children")
+    return ["nsenter", "--target", str(pid), *kinds, "setpriv", "--pdeathsig", "KILL"]
+
+
+ADVICE = "In a container, start that one with the right to make namespaces and mounts (--privileged)."
+
+
+def unavailable():
+    """Why there can be no cluster here, in a sentence that says what to do; None where there can be one."""
+    if os.geteuid():
+        return "the virtual cluster makes network namespaces and mounts: run it as root"
+    if absent := missing(PACKAGES):
+        return absent
+    tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)
+    return f"no namespaces of its own: {tried.stderr.strip()}. {ADVICE}" if tried.returncode else None
+
+
+def missing(programs, *more):
+    """Which of {program: its package} are not here, in a sentence with what to install, `more` packages too; or None."""
+    absent = [name for name in programs if not shutil.which(name, path=PATH)]
+    packages = " ".join(sorted({*(programs[name] for name in absent), *more}))
+    return f"{', '.join(absent)} not found: install {packages} (Debian: apt-get install {packages})" if absent else None

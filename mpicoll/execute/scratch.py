@@ -1,0 +1,90 @@
+"""Where the parts of a schedule lie in memory: in the caller's vectors, or in scratch that rounds share."""
+
+from collections import defaultdict
+from itertools import chain
+from typing import NamedTuple
+
+from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, pieces
+
+_ALIGN = 64
+
+
+class Vector(NamedTuple):
+    """A contiguous array that holds the elements of a vector from offset `base` on."""
+
+    array: object
+    base: int = 0
+
+
+class Memory:
+    """Where the parts of a schedule lie: input and output vectors, and scratch laid out by the rounds that need it."""
+
+    def __init__(self, steps, edges, vectors, dtype, allocate, segment_bytes=None):
+        self.edges, self.vectors = edges, vectors
+        self.limit = max(1, min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // dtype.itemsize)
+        # where pieces overtake the rounds' ends, arrivals of the next round must not wait for the memory of this one
+        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger=1 if segment_bytes else 0)
+        self.arena = allocate(nbytes) if nbytes else None
+        self.scratch = self.arena[:nbytes].view(dtype) if nbytes else None
+
+    def views(self, part):
+        """The array slices of a part, cut into messages; empty blocks have none."""
+        for start, end in pieces(part, self.edges, self.limit):
+            if part.place in self.vectors:
+                array, base = self.vectors[part.place]
+                yield array[start - base : end - base]
+            else:
+                run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
+                shift = self.shifts[part.place, run]
+                yield self.scratch[start + shift : end + shift]
+
+
+def scratch_layout(steps, edges, itemsize, linger=0):
+    """Place scratch blocks in one arena: {(name, block): elements to add to a vector offset}, and the arena's bytes.
+
+    Blocks that some operation names as one range lie side by side. Memory is shared by ranges that are never needed in
+    the same round: a ring needs two blocks, not a second vector. linger: rounds for which memory is kept after its last.
+    """
+    shifts, live, top = {}, [], 0
+    for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1):
+        length = sum(edges[block + 1] - edges[block] for block in run)
+        live = sorted(entry for entry in live if entry[2] >= first_round)
+        start = 0
+        for low, high, _ in live:
+            if start + length * itemsize <= low:
+                break
+            start = max(start, high)
+        end = start + -(-length * itemsize // _ALIGN) * _ALIGN
+        live.append((start, end, last_round + linger))
+        top, offset = max(top, end), start // itemsize
+        for block in run:
+            shifts[name, block] = offset - edges[block]
+            offset += edges[block + 1] - edges[block]
+    return shifts, top
+
+
+def _numbers(part, blocks):
+    return [block % blocks for block in range(part.first, part.first + part.count)]
+
+
+def _scratch_runs(steps, blocks):
+    """Runs of scratch blocks that must lie side by side: (first round, last round, name, block numbers), by round."""
+    rounds_of, joined = defaultdict(list), set()
+    for number, step in enumerate(steps):
+        for part in chain.from_iterable(operation for operation in step):
+            if isinstance(part, tuple) and part.place not in (INPUT, OUTPUT):
+                numbers = _numbers(part, blocks)
+                joined.update((part.place, block) for block in numbers[:-1])  # joined to the block after it
+                for block in numbers:
+                    rounds_of[part.place, block].append(number)
+    runs = []
+    for name, block in sorted(rounds_of):
+        circle = block == 0 and all((name, other) in joined for other in range(blocks))  # has no beginning: take 0
+        if (name, (block - 1) % blocks) in joined and not circle:
+            continue
+        run = [block]
+        while (name, run[-1]) in joined and (run[-1] + 1) % blocks != block:
+            run.append((run[-1] + 1) % blocks)
+        when = [number for member in run for number in rounds_of[name, member]]
+        runs.append((min(when), max(when), name, run))
+    return sorted(runs)

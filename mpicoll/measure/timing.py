@@ -1,0 +1,79 @@
+"""Timing: candidates alternate in one run, so that whatever disturbs the machine disturbs all of them alike."""
+
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+
+def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
+    """Seconds per call of each candidate: {name: array of `repeats` times, each the maximum over ranks}. Collective.
+
+    candidates: {name: function}. before(name, repetition) and after(name, repetition) run outside the measured time.
+    calls: how many calls one time is the mean of; a few where one call takes about as long as the barrier before it.
+    """
+    names = list(candidates)
+    times = np.zeros((len(names), repeats))
+    # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and a rotated order would
+    # keep every predecessor: so the order is shuffled, on all ranks alike.
+    shuffle = np.random.default_rng(0)
+    for repetition in range(repeats):
+        for which in shuffle.permutation(len(names)):
+            name = names[which]
+            if before:
+                before(name, repetition)
+            times[which, repetition] = _timed(comm, candidates[name], calls)
+            if after:
+                after(name, repetition)
+    collect(comm, times, MPI.MAX)
+    return dict(zip(names, times))
+
+
+def _timed(comm, function, calls):
+    comm.Barrier()
+    start = perf_counter()
+    for _ in range(calls):
+        function()
+    return (perf_counter() - start) / calls
+
+
+def collect(comm, figures, op):
+    """Over all ranks, in place, by MPI's own call: what is measured must not carry its own results."""
+    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, figures, op)
+
+
+def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, least=5, most=1000):
+    """How many repetitions fill `seconds`, the same number on all ranks. Collective.
+
+    Each candidate runs twice: the first time binds plans and touches memory, the second is measured.
+    """
+    trial = alternate(comm, candidates, 2, before, after, calls)
+    return how_often({name: times[1] * calls for name, times in trial.items()}, seconds, least, most)
+
+
+#: a time is the mean of several calls where one is shorter than so many seconds, but of no more than this number
+SHORT, MOST_CALLS = 2e-3, 20
+
+
+def calls_per_time(once):
+    """How many calls one time should be the mean of. once: {name: seconds of one call}, the same on all ranks."""
+    return max(1, min(MOST_CALLS, int(SHORT / max(min(once.values()), 1e-9))))
+
+
+def race(comm, candidates, repeats):
+    """{name: array of `repeats` times} as `alternate`, after a first call each that is not counted. Collective."""
+    trial = alternate(comm, candidates, 2)
+    once = {name: times[1] for name, times in trial.items()}
+    return alternate(comm, candidates, repeats, calls=calls_per_time(once))
+
+
+def how_often(once, seconds, least=5, most=1000):
+    """How many repetitions of all candidates fill `seconds`. once: what one of each takes."""
+    return int(min(max(seconds / max(sum(once.values()), 1e-9), least), most))
+
+
+def statistics(times):
+    """Median, minimum and 95th percentile in microseconds."""
+    median, p95 = np.percentile(times, (50, 95)) * 1e6
+    figures = {"median_us": median, "min_us": times.min() * 1e6, "p95_us": p95}
+    return {name: round(float(value), 3) for name, value in figures.items()}

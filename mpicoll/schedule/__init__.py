@@ -1,0 +1,44 @@
+"""The vocabulary of schedules: what one rank does, round by round, with numbered blocks of a vector.
+
+A collective algorithm is a generator ``algorithm(rank, size[, root])`` that yields *rounds*; a round is one operation or
+a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one place: the caller's
+`Input` (never written), the caller's `Output`, or a named `Scratch` vector. A block keeps its number wherever it goes.
+
+In a round the receives are posted first, the sends read what the parts held before the round, and once they are
+through, `Reduce` and `Copy` run in the order written. Ranks and block numbers are cyclic: ``rank + 1`` needs no modulo.
+
+    def my_ring(rank, size):                      # reduce-scatter phase of a ring
+        outgoing = Input(rank - 1)
+        for t in range(size - 1):
+            block = rank - t - 2
+            yield (Send(rank + 1, outgoing), Recv(rank - 1, Scratch("received", block)),
+                   Reduce(Scratch("received", block), Input(block), Output(block)))
+            outgoing = Output(block)
+
+At one rank every collective is a plain copy, so a generator is only asked from two ranks up.
+No MPI, no NumPy.
+
+May import: nothing.
+"""
+
+from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two
+from .combinators import folded, renamed, rounds, segmented
+from .operations import (
+    INPUT,
+    OUTPUT,
+    Copy,
+    Input,
+    Output,
+    Part,
+    Recv,
+    Reduce,
+    Scratch,
+    Send,
+    operations_of,
+)
+
+__all__ = [
+    "Copy", "INPUT", "Input", "MAX_MESSAGE_BYTES", "OUTPUT", "Output", "Part", "Recv", "Reduce",
+    "Scratch", "Send", "bounds", "folded", "joined", "offsets", "operations_of", "pieces", "power_of_two",
+    "renamed", "rounds", "segmented",
+]

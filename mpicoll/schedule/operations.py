@@ -1,0 +1,77 @@
+"""Operations: what a rank does in one round, with numbered blocks of a vector.
+
+A round is one operation or a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one
+place: the caller's `Input` (never written), the caller's `Output`, or a named `Scratch` vector. A block keeps its number
+wherever it goes.
+"""
+
+from typing import NamedTuple
+
+INPUT, OUTPUT = "input", "output"
+
+
+_new = tuple.__new__  # half the cost of a NamedTuple's own; schedules are built while a call waits
+
+
+class Part(NamedTuple):
+    """`count` consecutive blocks from number `first` on (cyclic), in one place."""
+
+    place: str
+    first: int
+    count: int = 1
+
+
+def Input(first, count=1):
+    """Blocks of the caller's input; read-only."""
+    return _new(Part, (INPUT, first, count))
+
+
+def Output(first, count=1):
+    """Blocks of the caller's output."""
+    return _new(Part, (OUTPUT, first, count))
+
+
+def Scratch(name, first, count=1):
+    """Blocks of a scratch vector; memory is taken only for the blocks and the rounds that need it."""
+    return _new(Part, (name, first, count))
+
+
+class Send(NamedTuple):
+    """Send `part` to rank `peer`."""
+
+    peer: int
+    part: Part
+
+
+class Recv(NamedTuple):
+    """Receive into `part` from rank `peer`."""
+
+    peer: int
+    part: Part
+
+
+class Reduce(NamedTuple):
+    """`into` = `lower` op `higher`: the operand of the lower ranks stands on the left."""
+
+    lower: Part
+    higher: Part
+    into: Part
+
+
+class Copy(NamedTuple):
+    """`into` = `source`."""
+
+    source: Part
+    into: Part
+
+
+_OPERATIONS = (Send, Recv, Reduce, Copy)
+
+
+# Combinators.
+
+
+def operations_of(step):
+    """The operations of one round as a tuple: a generator may yield a single operation bare."""
+    kind = type(step)
+    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)

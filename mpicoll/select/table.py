@@ -1,0 +1,224 @@
+"""Tuning tables: which algorithm serves which bytes, for an MPI library, a transport, and ranks on nodes. Read and write.
+
+A table is a JSON file a person can read and edit:
+
+    {"schema": 1, "environment": {…}, "entries": [
+      {"mpi": "Open MPI v5.0.11", "transport": "tcp", "ranks": 7, "nodes": 7, "collective": "allreduce", "rules": [
+        {"from": "0", "algorithm": "native"},
+        {"from": "4K", "algorithm": "circulant"},
+        {"from": "256K", "algorithm": "ring", "segment_bytes": 60000}]}]}
+
+The last rule whose `from` (bytes of the vector) and `from_per_rank` (bytes of a rank's share) are reached holds. `mpi` is the
+library's name, with or without its version. `ranks` is a number, "any", "power_of_two" or "no_power_of_two"; `nodes` is a
+number, "any", "one", "one_rank_each" or "several_ranks_each". The first entry that fits and can serve is taken.
+"""
+
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from .. import algorithms, collectives
+from ..errors import ArgumentError
+from ..schedule import power_of_two
+from ..support import settings
+from ..support.units import format_bytes, parse_bytes
+
+SCHEMA = 1
+_RANKS = {
+    "any": lambda size: True,
+    "power_of_two": lambda size: size == power_of_two(size),
+    "no_power_of_two": lambda size: size != power_of_two(size),
+}
+_NODES = {
+    "any": lambda topology: True,
+    "one": lambda topology: topology.count == 1,
+    "one_rank_each": lambda topology: topology.count == len(topology.nodes) > 1,
+    "several_ranks_each": lambda topology: 1 < topology.count < len(topology.nodes),
+}
+
+
+class Rule(NamedTuple):
+    """From how many bytes (of the vector, and of a rank's share) on which algorithm is taken, cut into which pieces."""
+
+    low: int
+    share: int
+    algorithm: str
+    segment_bytes: int | None
+
+
+class Entry(NamedTuple):
+    """The rules for one collective on one kind of place."""
+
+    mpi: str
+    transport: str
+    ranks: object
+    nodes: object
+    collective: str
+    rules: tuple
+
+    def is_about(self, topology):
+        """Whether this entry is for that MPI library and transport."""
+        return self.transport in (topology.transport, "any") and _is(topology.library, self.mpi)
+
+    def fits(self, collective, topology):
+        """Whether this entry speaks of that collective there."""
+        size = len(topology.nodes)
+        return (
+            collective == self.collective
+            and self.is_about(topology)
+            and (_RANKS[self.ranks](size) if self.ranks in _RANKS else self.ranks == size)
+            and (_NODES[self.nodes](topology) if self.nodes in _NODES else self.nodes == topology.count)
+        )
+
+    def rule(self, nbytes, size):
+        """The `Rule` for a vector of so many bytes, or None."""
+        reached = [rule for rule in self.rules if rule.low <= nbytes and rule.share * size <= nbytes]
+        return reached[-1] if reached else None
+
+
+def _is(library, name):
+    """Whether a library's name and version are meant by a name with or without version."""
+    return library == name or library.startswith(name + " ")
+
+
+class Table(NamedTuple):
+    """Entries in the order in which they are asked, and where they came from."""
+
+    name: str
+    entries: tuple
+    links: dict  # (library, transport): alpha in seconds, bandwidth in bytes/s, gamma in seconds per byte
+
+    def rules(self, collective, topology, nbytes):
+        """The `Rule`s for a call, of each entry that fits."""
+        found = [entry.rule(nbytes, len(topology.nodes)) for entry in self.entries if entry.fits(collective, topology)]
+        return [rule for rule in found if rule]
+
+    def knows(self, topology):
+        """Whether it speaks of this library and transport at all."""
+        return any(entry.is_about(topology) for entry in self.entries)
+
+    def native_below(self, collective, topology):
+        """Bytes below which no entry that fits names anything but MPI's own call."""
+        return min((rule.low for entry in self.entries if entry.fits(collective, topology) for rule in entry.rules
+                    if rule.algorithm != algorithms.NATIVE), default=float("inf"))  # fmt: skip
+
+    def segment(self, topology):
+        """The pieces that messages are cut into on this transport, or None."""
+        segments = [rule.segment_bytes for entry in self.entries if entry.fits(entry.collective, topology)
+                    for rule in entry.rules if rule.segment_bytes]  # fmt: skip
+        return max(set(segments), key=segments.count, default=None)
+
+
+def parse(text, name):
+    """The `Table` that a JSON text describes. Raises ArgumentError that says what is wrong with it."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"it is not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else None
+        raise ArgumentError(f"its schema is {found!r}, this version of mpicoll reads {SCHEMA}: make it anew with mpicoll tune")
+    try:
+        links = {(fit["mpi"], fit["transport"]): _link(fit) for fit in document.get("links", ())}
+        return Table(name, tuple([_entry(entry) for entry in document["entries"]]), links)
+    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ArgumentError(f"an entry lacks or misuses a field: {error}") from None
+
+
+def _link(fit):
+    figures = fit["alpha"], fit["bandwidth"], fit["gamma"]
+    fit["alpha"] + fit["gamma"] + 1 / fit["bandwidth"]  # numbers, and none that time is divided by is 0
+    return figures
+
+
+def _entry(entry):
+    ranks, nodes = entry["ranks"], entry["nodes"]
+    if not isinstance(entry["mpi"], str) or not isinstance(entry["transport"], str):
+        raise ArgumentError(f"expected texts for mpi and transport, got {entry['mpi']!r} and {entry['transport']!r}")
+    if not (ranks in _RANKS or type(ranks) is int) or not (nodes in _NODES or type(nodes) is int):
+        raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {ranks!r} and {nodes!r}")
+    collectives.find(entry["collective"])
+    rules = tuple([_rule(entry["collective"], rule) for rule in entry["rules"]])
+    return Entry(entry["mpi"], entry["transport"], ranks, nodes, entry["collective"], rules)
+
+
+def _rule(collective, rule):
+    if rule["algorithm"] != algorithms.NATIVE:
+        algorithms.find(collective, rule["algorithm"])
+    segment = rule.get("segment_bytes")
+    low, share = (parse_bytes(rule.get(name, 0)) for name in ("from", "from_per_rank"))
+    return Rule(low, share, rule["algorithm"], None if segment is None else parse_bytes(segment))
+
+
+@lru_cache(maxsize=1)
+def user():
+    """(the `Table` that MPICOLL_TUNING_FILE names or None, why it cannot be used or ""); read once per process."""
+    path = settings.tuning_file()
+    if path is None:
+        return None, ""
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path)), ""
+    except (OSError, UnicodeDecodeError, ArgumentError) as error:
+        return None, f"{settings.TUNING_FILE}={path} is not used: {getattr(error, 'strerror', None) or error}"
+
+
+def link(topology):
+    """(alpha, bandwidth, gamma) that `mpicoll tune` fitted for this library and transport, or None."""
+    table, _ = user()
+    return table and table.links.get((topology.library, topology.transport))
+
+
+@lru_cache(maxsize=1)
+def shipped():
+    """The table that comes with mpicoll: made from measured runs, see its `source`."""
+    return parse(files(__package__).joinpath("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
+
+
+@lru_cache(maxsize=None)
+def problem(library):
+    """Why the user's table says nothing about this MPI library; empty where it does, or where there is no table."""
+    table, reason = user()
+    if table is None:
+        return reason
+    known = {entry.mpi for entry in table.entries}
+    if any(_is(library, mpi) for mpi in known):
+        return ""
+    return f"{settings.TUNING_FILE}={table.name} is not used: it is for {', '.join(sorted(known)) or 'nothing'}, not {library}"
+
+
+def write(path, environment, entries, link):
+    """Put entries and a link (dicts as in the file, or None) into the table at `path`, before what is there.
+
+    Those of the same place are replaced.
+    """
+    document = {"entries": [], "links": []}
+    if path.exists() and path.stat().st_size:
+        text = path.read_text(encoding="utf-8")
+        parse(text, str(path))
+        document |= json.loads(text)
+    where = "mpi", "transport"
+    merged = {"schema": SCHEMA, "environment": environment, "links": _merged(document["links"], [link] if link else [], where),
+              "entries": _merged(document["entries"], entries, (*where, "ranks", "nodes", "collective"))}  # fmt: skip
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _merged(old, new, place):
+    """Both, the new ones first, and alone where both have one for the same place."""
+    places = [[one[name] for name in place] for one in new]
+    return [*new, *(one for one in old if [one[name] for name in place] not in places)]
+
+
+def rules_of(winners):
+    """Rules from [(bytes, algorithm, segment_bytes)] in ascending order: neighbours that agree are one rule.
+
+    Below the first MPI's own call is taken: nothing is known there.
+    """
+    rules = [{"from": "0", "algorithm": algorithms.NATIVE}]
+    for nbytes, word, segment in winners:
+        if (rules[-1]["algorithm"], rules[-1].get("segment_bytes")) != (word, segment):
+            rule = {"from": format_bytes(nbytes), "algorithm": word}
+            rules.append(rule if segment is None else {**rule, "segment_bytes": segment})
+    return rules

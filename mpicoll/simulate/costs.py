@@ -1,0 +1,201 @@
+"""What schedules cost by formula: the critical path of p ranks on a flat network with one full-duplex port per rank.
+
+T = rounds * alpha + sent * m / bandwidth + reduced * m * gamma, where m is the bytes of the vector, in equal blocks. The
+simulator finds the same times by running all ranks. Sources: the docstrings of the algorithms; Chan et al., CCPE 19
+(2007); Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005). In the formulas: q = ceil(log2 p), k = floor(log2 p), f = (p-1)/p.
+"""
+
+from typing import NamedTuple
+
+from .. import collectives
+
+
+class PathCost(NamedTuple):
+    """Along the critical path: messages one after the other, and bytes sent and reduced per byte of the vector."""
+
+    rounds: int
+    sent: float
+    reduced: float
+
+    def seconds(self, nbytes, alpha, bandwidth, gamma=0.0):
+        """The time for a vector of `nbytes` bytes; alpha in seconds, bandwidth in bytes/s, gamma in seconds per byte."""
+        return self.rounds * alpha + self.sent * nbytes / bandwidth + self.reduced * nbytes * gamma
+
+
+def closed_form(collective, word, size, segments=1):
+    """The `PathCost` of an algorithm at `size` ranks, or None where there is no formula (unknown words among them).
+
+    segments: of pipelined algorithms. Exact, but an upper limit for allreduce `pipeline` at three or more ranks and
+    segments where gamma > 0: its reductions partly overlap with transfers, which saves up to a tenth.
+    """
+    formula = _FORMULAS.get((collective, word))
+    if formula is None:
+        return None
+    return formula(size, segments) if size > 1 else PathCost(0, 0, 0)
+
+
+def lower_bound(collective, size):
+    """What no algorithm can do without: rounds, bytes sent or received, and bytes reduced by the busiest rank.
+
+    Each by itself: an algorithm may reach one at the expense of another, and overlap them. `sent` is also the factor
+    from nccl-tests' algorithm bandwidth to its bus bandwidth.
+    """
+    share = _share(size)
+    sent = {"allreduce": 2 * share, "bcast": min(1, size - 1), "reduce": min(1, size - 1)}.get(collective, share)
+    return PathCost(_ceil_log2(size), sent, share if collectives.find(collective).reduces else 0)
+
+
+def least_seconds(collective, size, nbytes, network):
+    """The time that no algorithm can beat on a `network.Network`, whose fastest links are taken for all.
+
+    Where groups share a port, what must leave or enter a group passes through it. (Scatter and gather are left out
+    there: with groups of different sizes it depends on the root's.)
+    """
+    links = network, *network.levels
+    bound, fastest = lower_bound(collective, size), max(link.bandwidth for link in links)
+    floors = [bound.rounds * min(link.alpha for link in links), bound.sent * nbytes / fastest,
+              bound.reduced * nbytes * network.gamma]  # fmt: skip
+    for depth, level in enumerate(network.levels):
+        if level.shared_port and collective not in ("scatter", "gather"):
+            groups = len({level.group_of(rank) for rank in range(size)})
+            outside = max(link.bandwidth for link in (network, *network.levels[depth + 1 :]))
+            floors.append(lower_bound(collective, groups).sent * nbytes / outside)
+    return max(floors)
+
+
+def _ceil_log2(size):
+    return (size - 1).bit_length()
+
+
+def _floor_log2(size):
+    return size.bit_length() - 1
+
+
+def _share(size):
+    return (size - 1) / size
+
+
+def _fold(size):
+    """The ranks that a power-of-two algorithm leaves over."""
+    return size - (1 << _floor_log2(size))
+
+
+def _plus(*costs):
+    """One after the other."""
+    return PathCost(*map(sum, zip(*costs)))
+
+
+# Formulas. Each takes the number of ranks and of segments.
+
+
+def _linear(p, _, reduces=False):
+    """One rank deals with all others in turn, each time with the whole vector."""
+    return PathCost(p - 1, p - 1, p - 1 if reduces else 0)
+
+
+def _binomial(p, _, reduces=False):
+    """Whole vectors along a binomial tree."""
+    return PathCost(_ceil_log2(p), _ceil_log2(p), _ceil_log2(p) if reduces else 0)
+
+
+def _in_turns(p, _, reduces=False):
+    """p-1 blocks in as many rounds: ring, pairwise, and the root of a linear scatter or gather."""
+    return PathCost(p - 1, _share(p), _share(p) if reduces else 0)
+
+
+def _logarithmic(p, _, reduces=False):
+    """The same blocks in q rounds: circulant, Bruck; binomial scatter and gather, where the root is the critical path."""
+    return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
+
+
+def _chain(p, n, reduces=False):
+    """Along a chain, in n segments: n + p - 2 rounds."""
+    return PathCost(n + p - 2, (n + p - 2) / n, (n + p - 2) / n if reduces else 0)
+
+
+def _both_chains(p, n):
+    """Up and down a chain at the same time; middle ranks receive from two sides in every round."""
+    if p == 2:
+        return PathCost(n + 1, (n + 1) / n, 1)
+    rounds = 2 * (n + p - 2) - (n == 2)  # two segments pass each other without waiting
+    return PathCost(rounds, rounds / n, (n + p - 2) / n)
+
+
+def _circulant_bcast(p, n):
+    rounds = n - 1 + _ceil_log2(p)
+    return PathCost(rounds, rounds / n, 0)
+
+
+def _recursive_doubling(p, _):
+    """Extra ranks hand over the vector first and get the result at the end, as in the two below."""
+    k, folds = _floor_log2(p), _fold(p) > 0
+    return PathCost(k + 2 * folds, k + 2 * folds, k + folds)
+
+
+def _halving_doubling(p, _):
+    core = 1 << _floor_log2(p)
+    k, folds = _floor_log2(p), _fold(p) > 0
+    return PathCost(2 * (k + folds), 2 * (_share(core) + folds), _share(core) + folds)
+
+
+def _halves(p):
+    """(k, blocks exchanged in k rounds of halving or doubling); a rank with a folded neighbour stands for two blocks.
+
+    Those come first, so that the lowest group of each round is the largest: the critical path.
+    """
+    k = _floor_log2(p)
+    return k, sum((1 << bit) + min(_fold(p), 1 << bit) for bit in range(k))
+
+
+def _halving(p, _):
+    """An extra rank sends the whole vector, and gets its block."""
+    k, blocks = _halves(p)
+    folds = _fold(p) > 0
+    return PathCost(k + 2 * folds, blocks / p + folds * (1 + 1 / p), blocks / p + folds)
+
+
+def _doubling(p, _):
+    """An extra rank sends its block, and gets the whole vector."""
+    return _halving(p, _)._replace(reduced=0)
+
+
+def _reduces(formula):
+    return lambda p, n: formula(p, n, reduces=True)
+
+
+def _two(first, second):
+    return lambda p, n: _plus(first(p, n), second(p, n))
+
+
+_FORMULAS = {
+    ("allreduce", "parameter_server"): _two(_reduces(_linear), _linear),
+    ("allreduce", "reduce_bcast"): _two(_reduces(_binomial), _binomial),
+    ("allreduce", "pipeline"): _both_chains,
+    ("allreduce", "recursive_doubling"): _recursive_doubling,
+    ("allreduce", "halving_doubling"): _halving_doubling,
+    ("allreduce", "ring"): _two(_reduces(_in_turns), _in_turns),
+    ("allreduce", "circulant"): _two(_reduces(_logarithmic), _logarithmic),
+    ("allreduce", "pairwise"): _two(_reduces(_in_turns), _in_turns),
+    ("allreduce", "allgather_reduce"): _reduces(_linear),  # each of the p-1 vectors is a message of its own
+    ("reduce_scatter", "ring"): _reduces(_in_turns),
+    ("reduce_scatter", "halving"): _halving,
+    ("reduce_scatter", "circulant"): _reduces(_logarithmic),
+    ("reduce_scatter", "pairwise"): _reduces(_in_turns),
+    ("allgather", "ring"): _in_turns,
+    ("allgather", "doubling"): _doubling,
+    ("allgather", "circulant"): _logarithmic,
+    ("allgather", "bruck"): _logarithmic,
+    ("bcast", "linear"): _linear,
+    ("bcast", "binomial"): _binomial,
+    ("bcast", "scatter_allgather"): _two(_logarithmic, _logarithmic),
+    ("bcast", "pipeline"): _chain,
+    ("bcast", "circulant"): _circulant_bcast,
+    ("reduce", "linear"): _reduces(_linear),
+    ("reduce", "binomial"): _reduces(_binomial),
+    ("reduce", "reduce_scatter_gather"): _two(_reduces(_logarithmic), _logarithmic),
+    ("reduce", "pipeline"): _reduces(_chain),
+    ("scatter", "linear"): _in_turns,
+    ("scatter", "binomial"): _logarithmic,
+    ("gather", "linear"): _in_turns,
+    ("gather", "binomial"): _logarithmic,
+}

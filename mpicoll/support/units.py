@@ -1,0 +1,64 @@
+"""Sizes and rates as people write them: ``64K``, ``8m``, ``1.5G`` (factors of 1024), ``inf``; ``500mbit``, ``1Gb/s``."""
+
+import re
+
+from ..errors import ArgumentError
+
+_FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+
+
+def parse_bytes(text):
+    """Number of bytes that `text` means; `inf` gives a float infinity.
+
+    >>> parse_bytes("64K"), parse_bytes("1.5m"), parse_bytes("12")
+    (65536, 1572864, 12)
+    """
+    if str(text).strip().lower() == "inf":
+        return float("inf")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(text), re.IGNORECASE)
+    if not match:
+        raise ArgumentError(f"expected a size such as 4096, 64K, 8M or 1G, got {text!r}")
+    return int(float(match[1]) * _FACTORS[match[2].lower()])
+
+
+def parse_rate(text):
+    """Bits per second that `text` means: as `tc` writes them, or with ``b/s`` (factors of 1000). Always above 0.
+
+    A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are refused, rather than wrong by eight.
+
+    >>> parse_rate("500mbit"), parse_rate("2.5 Gb/s"), parse_rate("100kbit/s")
+    (500000000.0, 2500000000.0, 100000.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:[bB]it(?:/s)?|b/s)\s*", str(text))
+    rate = float(match[1]) * _RATES[match[2].lower()] if match else 0.0
+    if not rate:
+        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit or 2.5Gb/s, got {text!r}")
+    return rate
+
+
+def format_bytes(number):
+    """The shortest exact way to write `number` bytes.
+
+    >>> format_bytes(65536), format_bytes(1000)
+    ('64K', '1000')
+    """
+    for suffix in "tgmk":
+        if number and number % _FACTORS[suffix] == 0:
+            return f"{number // _FACTORS[suffix]}{suffix.upper()}"
+    return str(number)
+
+
+_POWERS_OF_A_SECOND = {"s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
+
+
+def parse_seconds(text):
+    """Seconds that `text` means; only 0 needs no unit.
+
+    >>> parse_seconds("5us"), parse_seconds("1.5 ms"), parse_seconds("0")
+    (5e-06, 0.0015, 0.0)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mnuµ]?s)?\s*", str(text))
+    if not match or not (match[2] or float(match[1]) == 0):
+        raise ArgumentError(f"expected a time such as 5us, 1.5ms or 2s, got {text!r}")
+    return float(f"{match[1]}e{_POWERS_OF_A_SECOND[match[2] or 's']}")

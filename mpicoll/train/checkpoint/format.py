@@ -1,0 +1,185 @@
+"""One checkpoint's files: the pieces of a rank, the manifest that says what lies where, and reading them back. No MPI.
+
+A manifest is JSON: schema, step, `vectors` {name: {dtype, total, pieces: [[start, stop, rank, offset in bytes], …]}},
+`files` [{bytes, crc32} of each rank's file], `meta`, and the crc32 of all that. Numbers are in the machine's byte order.
+"""
+
+import bisect
+import json
+import os
+import zlib
+from itertools import groupby
+
+import numpy
+
+from ...errors import ArgumentError, MpicollError
+from ...support.arrays import element_type
+from ...support.checks import check, check_integer, check_word
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+class Damaged(MpicollError):
+    """A checkpoint that cannot be used: the message says which of its files, and why."""
+
+
+class Checkpoint:
+    """A complete checkpoint, to be read before the next save, which may remove it.
+
+    `step`, `meta` (what was given to save, as JSON gives it back), `totals` {name: length}, `ranks` (how many wrote it),
+    `path`.
+    """
+
+    def __init__(self, path, manifest):
+        self.path, self.step, self.meta = path, manifest["step"], manifest["meta"]
+        self.ranks, self._vectors = len(manifest["files"]), manifest["vectors"]
+        self.totals = {name: vector["total"] for name, vector in self._vectors.items()}
+        self._files = {}
+
+    def read(self, name, start, stop):
+        """Elements `start` to `stop` of a vector: a new 1-D NumPy array of the dtype it was saved in.
+
+        Local to the rank; only the parts of the files that hold these elements are read. Raises ArgumentError for a
+        name or bounds that the checkpoint does not have.
+        """
+        check_word("vector", name, self._vectors)
+        vector = self._vectors[name]
+        check(f"bounds in {name}", (start, stop), 0 <= start <= stop <= vector["total"], f"within {vector['total']} elements")
+        result = numpy.empty(stop - start, element_type(vector["dtype"]))
+        size, pieces = result.itemsize, vector["pieces"]
+        into = result.view("uint8")  # as bytes: pieces of another vector's dtype before this one may leave it unaligned
+        first = max(bisect.bisect_right(pieces, start, key=lambda piece: piece[0]) - 1, 0)
+        for low, high, rank, offset in pieces[first:]:
+            if low >= stop:
+                break
+            begin, end = max(low, start), min(high, stop)
+            found = self._file(rank)[offset + (begin - low) * size : offset + (end - low) * size]
+            into[(begin - start) * size : (end - start) * size] = found
+        return result
+
+    def _file(self, rank):
+        if rank not in self._files:
+            self._files[rank] = numpy.memmap(self.path / file_name(rank), "uint8", "r")
+        return self._files[rank]
+
+
+def file_name(rank):
+    """Name of the file that a rank writes."""
+    return f"rank-{rank:04d}.bin"
+
+
+def pieces_of(vectors):
+    """What is in a rank's file, in order: (name, dtype, start, stop, offset in bytes) for each array that is not empty.
+
+    Raises ArgumentError for an array that is not 1-D, or not of one of DTYPES.
+    """
+    rows, offset = [], 0
+    for name, pieces in vectors.items():
+        for start, array in pieces:
+            check(f"shape of {name}", array.shape, array.ndim == 1, "1-D arrays")
+            check_word(f"dtype of {name}", array.dtype.name, DTYPES)
+            check_integer(f"start in {name}", start, 0)
+            if len(array):
+                rows.append((name, array.dtype.name, int(start), int(start) + len(array), offset))
+                offset += array.nbytes
+    return rows
+
+
+def chunks_of(vectors):
+    """The arrays as bytes in host memory, one at a time, in the order of `pieces_of`."""
+    for pieces in vectors.values():
+        for _, array in pieces:
+            host = array.get() if hasattr(array, "get") else array
+            yield numpy.ascontiguousarray(host).view("uint8")
+
+
+def vectors_of(totals, rows):
+    """The manifest's `vectors`, out of `pieces_of` from every rank: rows[rank].
+
+    Raises ArgumentError unless the pieces of each vector have one dtype and cover 0 to its total exactly once.
+    """
+    flat = sorted((*row[:4], rank, row[4]) for rank, mine in enumerate(rows) for row in mine)
+    found = {name: list(group) for name, group in groupby(flat, key=lambda row: row[0])}
+    for name in found:
+        check_word("vector", name, totals)
+    return {name: _vector(name, total, found.get(name, [])) for name, total in totals.items()}
+
+
+def _vector(name, total, rows):
+    check_integer(f"total of {name}", total, 0)
+    dtypes = sorted({row[1] for row in rows}) or ["float64"]
+    check(f"dtype of {name}", dtypes, len(dtypes) == 1, "the same on all ranks")
+    pieces, reached = [list(row[2:]) for row in rows], 0
+    for start, stop, rank, _ in pieces:
+        problem = "are on no rank" if start > reached else f"are on rank {rank} and another"
+        bounds = sorted((start, reached))
+        check(f"pieces of {name}", bounds, start == reached, f"each element once, but those between these bounds {problem}")
+        reached = stop
+    check(f"pieces of {name}", reached, reached == total, f"all {total} elements")
+    return {"dtype": dtypes[0], "total": int(total), "pieces": pieces}
+
+
+def write_file(path, chunks):
+    """Write a new file, through to the disk: {"bytes", "crc32"} of it. Raises OSError."""
+    size, checksum = 0, 0
+    with open(path, "xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            size, checksum = size + len(chunk), zlib.crc32(chunk, checksum)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "crc32": checksum}
+
+
+def write_manifest(path, step, vectors, files, meta):
+    """Write the manifest of the directory `path`, through to the disk. Raises OSError."""
+    content = {"schema": SCHEMA, "step": int(step), "vectors": vectors, "files": files, "meta": meta}
+    content = json.loads(json.dumps(content))  # keys become text before they are sorted, as they will be when it is read
+    text = json.dumps({**content, "crc32": _checksum(content)}, separators=(",", ":"))
+    write_file(path / MANIFEST, [text.encode()])
+
+
+def _checksum(content):
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def check_meta(meta):
+    """Raise ArgumentError unless JSON can hold `meta`."""
+    try:
+        json.dumps(meta)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"meta: expected what JSON can hold, got {meta!r} ({error})") from None
+
+
+def read_manifest(path):
+    """The manifest of the directory `path`. Raises Damaged."""
+    try:
+        content = json.loads((path / MANIFEST).read_bytes())
+        expected = content.pop("crc32")
+    except OSError as error:
+        raise Damaged(f"{MANIFEST}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Damaged(f"{MANIFEST} is not the manifest of a checkpoint") from None
+    if (found := _checksum(content)) != expected:
+        raise Damaged(f"{MANIFEST} has checksum {found}, and says {expected}")
+    if content.get("schema") != SCHEMA:
+        raise Damaged(f"{MANIFEST} has schema {content.get('schema')}; this version reads {SCHEMA}")
+    return content
+
+
+def check_file(path, rank, expected):
+    """Read a rank's file and raise Damaged unless it has the {"bytes", "crc32"} expected."""
+    name = file_name(rank)
+    try:
+        if (size := os.stat(path / name).st_size) != expected["bytes"]:
+            raise Damaged(f"{name} has {size} bytes, the manifest says {expected['bytes']}")
+        checksum = 0
+        with open(path / name, "rb") as file:
+            while chunk := file.read(1 << 20):
+                checksum = zlib.crc32(chunk, checksum)
+    except OSError as error:
+        raise Damaged(f"{name}: {error.strerror}") from None
+    if checksum != expected["crc32"]:
+        raise Damaged(f"{name} has checksum {checksum}, the manifest says {expected['crc32']}")

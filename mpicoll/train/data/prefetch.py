@@ -1,0 +1,33 @@
+"""Work done ahead of time by a background thread: the next batches, while the present one is trained on."""
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from ...support.checks import check_integer
+
+
+def prefetched(function, items, depth=2):
+    """Iterate over `function(item)` in order, computed by one background thread, up to `depth` items ahead.
+
+    The thread starts when the first value is asked for, and has ended when the iteration has: by exhaustion, an exception
+    or `close()`, which waits for the call in progress. An exception of `function` is raised in its item's place.
+    Holds at most `depth` + 1 values. Raises ArgumentError unless `depth` is at least 1.
+
+    >>> list(prefetched(abs, [-1, 2, -3]))
+    [1, 2, 3]
+    """
+    check_integer("depth", depth, 1)
+    return _run(function, iter(items), depth)
+
+
+def _run(function, items, depth):
+    pool = ThreadPoolExecutor(1, thread_name_prefix="mpicoll-prefetch")
+    try:
+        pending = deque(pool.submit(function, item) for item in islice(items, depth))
+        while pending:
+            value = pending.popleft().result()
+            pending.extend(pool.submit(function, item) for item in islice(items, 1))
+            yield value
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,27 @@
+"""The progress bar of rank 0."""
+
+import sys
+from contextlib import contextmanager
+
+from ...support.optional import require
+
+
+@contextmanager
+def progress_bar(samples, done, shown):
+    """Yield `advance(count, loss, hidden)`, which moves a bar over `samples` samples, of which `done` are done, where `shown`.
+
+    hidden: the part of the communication that computation hides, or None.
+    """
+    if not shown:
+        yield lambda count, loss, hidden: None
+        return
+    seconds = 0.1 if sys.stderr.isatty() else 30  # in the log of a batch job each state is a line
+    with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True,
+                              mininterval=seconds) as bar:  # fmt: skip
+
+        def advance(count, loss, hidden):
+            shown = {} if hidden is None else {"hidden": f"{hidden:.0%}"}
+            bar.set_postfix(loss=f"{loss:.4f}", **shown, refresh=False)
+            bar.update(count)
+
+        yield advance

@@ -1,0 +1,158 @@
+"""What a finished training looks like, for programs and for people."""
+
+import math
+import os
+
+from mpi4py import MPI
+
+from ...measure import nodes
+
+#: a rank that computes longer than this many times the median is named
+_SLOW = 1.2
+#: a smaller part of the communication than this is called nothing
+_NOTHING = 0.05
+#: communication that takes longer than this many times the computation finds little to hide behind
+_LONG = 5
+
+
+def document(trainer, config):
+    """The JSON document of a run (schema 1), of this rank. Collective.
+
+    A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is the report where there was
+    nothing left to do.
+    """
+    from ...measure import environment
+
+    return {
+        "schema": 1,
+        "environment": environment(trainer.comm),
+        "config": config,
+        "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
+        "losses": [finite(loss) for loss in trainer.losses],
+        "test_accuracy": trainer.test_accuracy,
+        "report": _costs(trainer) if trainer.strategy.meter.steps else None,
+    }
+
+
+def finite(number):
+    """The number, or None where JSON has none for it."""
+    return number if math.isfinite(number) else None
+
+
+def _costs(trainer):
+    """The report, and how the training went on."""
+    return trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
+
+
+def _skipped(trainer):
+    """Steps without an update, because a gradient was not finite."""
+    return trainer.strategy.scale.skipped if trainer.strategy.scale else 0
+
+
+def summary(trainer):
+    """The same in a few lines for a person. Collective: the ranks of this node are counted."""
+    everywhere = nodes(trainer.comm)
+    lines = [_outcome(trainer), *_events(trainer), _setup(trainer)]
+    if trainer.strategy.meter.steps:
+        report = trainer.report()
+        lines += [*_times(trainer, report), *_hidden(trainer, report, everywhere), *_bytes(trainer, report)]
+    return "\n".join(lines)
+
+
+def _outcome(trainer):
+    accuracy, losses = trainer.test_accuracy, trainer.losses
+    tested = "no test yet" if accuracy is None else f"test accuracy {accuracy:.4f}"
+    loss = trainer.epochs[-1]["loss"] if trainer.epochs else losses[-1]
+    return f"{tested}, loss {loss:.4g} after {len(losses)} steps"
+
+
+def _events(trainer):
+    """What was out of the ordinary."""
+    steps = len(trainer.losses)
+    if not trainer.strategy.meter.steps:
+        yield "nothing was left to do: the checkpoint has all steps already"
+    if trainer.stopped:
+        yield f"stopped by {trainer.stopped} after step {steps}; go on with --resume"
+    if skipped := _skipped(trainer):
+        scale = trainer.strategy.scale.value
+        yield f"{skipped} of {steps} steps skipped, because gradients were not finite; loss scale {scale:g}"
+
+
+def _setup(trainer):
+    ranks, elements = trainer.comm.Get_size(), trainer.strategy.exchange.layout.plain[-1]
+    return (f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {trainer.strategy.describe()}, "
+            f"{elements:,} parameters of {trainer.options.precision}")  # fmt: skip
+
+
+def _times(trainer, report):
+    """Where the time went; what is exposed is told apart: waiting for the slowest rank, and for the network."""
+    meter = trainer.strategy.meter
+    yield (f"{meter.total('step_s'):.2f} s training: {meter.total('compute_s'):.2f} s computing, "
+           f"{meter.total('communication_s'):.2f} s communicating ({meter.total('exposed_s'):.2f} s of it exposed)")
+    waiting = min(report["waiting_s"], report["exposed_s"])
+    ranks = f"{_ms(report['compute_min_s'])} to {_ms(report['compute_max_s'])}"
+    yield (f"per step: {_ms(report['step_s'])}, computing {_ms(report['compute_s'])} (ranks: {ranks}), "
+           f"communicating {_ms(report['communication_s'])}, exposed {_ms(report['exposed_s'])}, "
+           f"of it {_ms(waiting)} waiting for the slowest rank")  # fmt: skip
+    ratio = report["compute_max_s"] / report["compute_median_s"] if report["compute_median_s"] else 1.0
+    if ratio > _SLOW:
+        yield f"rank {report['slowest_rank']} computes {ratio:.1f} x the median: all ranks wait for it"
+
+
+def _ms(seconds):
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _hidden(trainer, report, everywhere):
+    """How much of the communication was hidden, and where it was nothing, why."""
+    hidden = report["hidden"]
+    if trainer.comm.Get_size() == 1 or hidden is None:
+        return
+    if hidden >= _NOTHING or trainer.options.overlap == "none":
+        yield f"hidden {hidden:.0%} of the communication that could be hidden"
+    else:
+        yield f"no communication was hidden ({hidden:.0%}): {likely_cause(trainer, report, everywhere)}"
+
+
+def likely_cause(trainer, report, everywhere):
+    """Why nothing was hidden, in words. everywhere: (name, ranks) of each node."""
+    options, exchange, cores = trainer.options, trainer.strategy.exchange, len(os.sched_getaffinity(0))
+    ranks = max(count for _, count in everywhere)
+    ratio = report["communication_s"] / max(report["compute_s"], 1e-9)
+    causes = (
+        (options.strategy == "parameter_server", "a parameter server sends nothing beside computation; take another strategy"),
+        (len(trainer.model.layers) == 1, "a function, or a single layer, has all its gradients at once"),
+        (MPI.Query_thread() < MPI.THREAD_MULTIPLE, "MPI did not grant THREAD_MULTIPLE, so nothing moves meanwhile"),
+        (options.algorithm == "native", "MPI's own calls move little while ranks compute; take another --algorithm"),
+        (getattr(exchange, "sendings", 2) == 1, "all gradients start together, after the last; take smaller --bucket-bytes"),
+        (ranks > cores, f"{ranks} ranks share {cores} cores, so communication takes the time of computation"),
+        (ratio > _LONG, f"communication takes {ratio:.0f} x the computation; take larger batches, or --accumulate"),
+    )
+    return next((text for true, text in causes if true), "the cause is not known; --trace shows when what was sent")
+
+
+def _bytes(trainer, report):
+    """What was sent and what is held, each with what theory says."""
+    estimated = ", lower bound, not counted" if report["bytes_estimated"] else ""
+    predicted = "" if report["bytes_predicted"] is None else f" (theory {report['bytes_predicted']:,}{estimated})"
+    yield (f"bytes sent per step: {report['bytes_sent_per_step']:,} gradients/parameters{predicted}, "
+           f"{report['data_bytes_sent_per_step']:,} data")  # fmt: skip
+    theory = memory_in_theory(trainer)
+    held = [f"{report[name + '_bytes']:,} {word} (theory {theory[name]:,})"
+            for name, word in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))]  # fmt: skip
+    yield f"bytes held: {', '.join(held)}"
+
+
+def memory_in_theory(trainer):
+    """Bytes of parameters, gradients and optimizer state on this rank, without padding and buckets that are on their way."""
+    options, exchange, update = trainer.options, trainer.strategy.exchange, trainer.strategy.update
+    elements, size = exchange.layout.plain[-1], trainer.comm.Get_size()
+    itemsize, served = exchange.parameters.itemsize, options.strategy == "parameter_server"
+    gradients = elements * itemsize // (size if options.scattered else 1)
+    owned = elements // size if options.sharded else elements * (not served or exchange.rank == 0)
+    arrays = len(trainer.optimizer.slots) + (update.masters is not None)
+    return {
+        "parameter": elements * itemsize,
+        "gradient": gradients * (size + 1 if served and exchange.rank == 0 else 1),
+        "optimizer": arrays * owned * (itemsize if update.masters is None else update.masters.itemsize),
+    }

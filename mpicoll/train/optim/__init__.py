@@ -1,0 +1,13 @@
+"""Optimizers on flat arrays, learning rates, loss scales.
+
+May import: errors, support.
+"""
+
+from . import lr_schedules
+from .loss_scale import LossScale, clip_factor, first_bad, squared_norm
+from .optimizers import OPTIMIZERS, SGD, Adam, AdamW
+
+__all__ = [
+    "OPTIMIZERS", "SGD", "Adam", "AdamW", "LossScale", "clip_factor", "first_bad", "lr_schedules",
+    "squared_norm",
+]

@@ -1,0 +1,96 @@
+"""The size of gradients: loss scaling for 16-bit precisions, the norm for clipping, and values that are not finite."""
+
+import math
+
+import numpy
+
+from ...support.arrays import module_of
+from ...support.checks import check
+from .optimizers import pieces
+
+_FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
+_PATIENCE = 2000  # good steps in a row after which a dynamic scale is doubled
+
+
+class LossScale:
+    """The factor on the loss that keeps small gradients above the smallest float16 (Micikevicius et al., 2018).
+
+    The loss is multiplied by `value`, the gradients are divided by it again before the update, and `update` says
+    whether that update may be made. A fixed scale stays; a `dynamic` one is halved by every overflow and doubled after
+    2,000 good steps in a row, from 65,536 and within 1 to 2**24: always a power of two, which costs no rounding.
+    `skipped` counts the steps that were not made. Ranks that pass the same arguments to `update` keep the same scale.
+    """
+
+    def __init__(self, value=1.0, dynamic=False):
+        check("loss_scale", value, 0 < value < math.inf, "a number above 0")
+        self.value, self.dynamic, self.skipped, self._good = float(value), dynamic, 0, 0
+
+    @classmethod
+    def of(cls, option):
+        """The scale that a user asks for: `dynamic`, a number (or its text), None for 1. Raises ArgumentError."""
+        if option == "dynamic":
+            return cls(_FIRST, dynamic=True)
+        try:
+            value = 1.0 if option is None else float(option)
+        except (TypeError, ValueError):
+            value = math.nan
+        check("loss_scale", option, 0 < value < math.inf, "dynamic or a number above 0")
+        return cls(value)
+
+    def __repr__(self):
+        """The option, not the present value: ranks and checkpoints compare it."""
+        return f"LossScale({'dynamic' if self.dynamic else self.value})"
+
+    def update(self, finite):
+        """Take note of one step, whose gradients on all ranks were `finite` or not; True: it may be made."""
+        self._good = self._good + 1 if finite else 0
+        self.skipped += not finite
+        if self.dynamic and not finite:
+            self.value = max(self.value / 2, _LEAST)
+        elif self.dynamic and self._good == _PATIENCE:
+            self.value, self._good = min(self.value * 2, _MOST), 0
+        return bool(finite)
+
+    def state(self):
+        """What `restore` needs, as a dict that JSON can hold."""
+        return {"value": self.value, "good": self._good, "skipped": self.skipped}
+
+    def restore(self, state):
+        """Go on from `state()`. A fixed scale keeps its value, so that a run can be resumed with another one."""
+        self._good, self.skipped = state["good"], state["skipped"]
+        if self.dynamic:
+            self.value = min(max(state["value"], _LEAST), _MOST)
+
+
+def clip_factor(norm, limit):
+    """The factor that brings gradients of `norm` down to `limit`, at most 1 (Pascanu, Mikolov and Bengio, 2013).
+
+    An infinite norm gives 0 and nan gives nan: find out first, with the norm, whether the gradients are finite.
+
+    >>> clip_factor(10.0, 2.5), clip_factor(2.0, 2.5), clip_factor(0.0, 2.5)
+    (0.25, 1.0, 1.0)
+    """
+    check("limit", limit, limit > 0, "a norm above 0")
+    return 1.0 if norm <= limit else limit / norm
+
+
+def squared_norm(array):
+    """The sum of the squares of a one-dimensional array of any floating dtype, in float64, as a Python float.
+
+    Not finite where an element is not (or, in float64, its square); no warning then. One pass, no copy of the whole.
+    """
+    total = 0.0
+    with numpy.errstate(all="ignore"):
+        for part in pieces(array):
+            wide = array[part].astype("float64", copy=False)
+            total = total + wide @ wide
+    return float(total)
+
+
+def first_bad(array):
+    """The index of the first element of a one-dimensional array that is infinite or nan; None if all are finite."""
+    for part in pieces(array):
+        bad = ~module_of(array).isfinite(array[part])
+        if bad.any():
+            return part.start + int(bad.argmax())
+    return None

@@ -1,0 +1,101 @@
+"""Buckets: where each parameter lies in one flat buffer, and what is sent together. Pure: no arrays, no MPI."""
+
+from itertools import accumulate
+from typing import NamedTuple
+
+
+class Bucket(NamedTuple):
+    """Elements start to stop of the flat buffer: whole tensors (by number), then padding that makes all shards equal."""
+
+    number: int
+    start: int
+    stop: int
+    tensors: tuple
+
+    @property
+    def size(self):
+        """Elements, padding included."""
+        return self.stop - self.start
+
+    def shard(self, rank, ranks):
+        """The slice of the flat buffer that belongs to `rank`."""
+        share = self.size // ranks
+        return slice(self.start + rank * share, self.start + (rank + 1) * share)
+
+
+class Layout:
+    """Buckets of about `limit` elements in the order in which gradients become ready.
+
+    A bucket ends where the next tensor would exceed the limit, but not before it is half full: small tensors go with a large
+    neighbour instead of alone.
+
+    tensors: in forward order. order: their numbers in the order in which backward finishes them. shards: how many equal
+    parts a bucket has. `tensors` and `places` (first element in the flat buffer) are by number; `size` counts the padding.
+    The *plain* order of the elements, in which checkpoints keep them, is forward order without padding.
+
+    >>> layout = Layout([Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)], [2, 1, 0], 2, 7)
+    >>> [(bucket.start, bucket.stop, bucket.tensors) for bucket in layout.buckets]
+    [(0, 8, (2, 1)), (8, 14, (0,))]
+    """
+
+    def __init__(self, tensors, order, shards, limit):
+        self.tensors, self.shards = list(tensors), shards
+        self.places, self.buckets, self.bucket_of = [0] * len(self.tensors), [], [None] * len(self.tensors)
+        held = []
+        for number in order:
+            size = sum(self.tensors[one].size for one in held)
+            if 2 * size >= limit and size + self.tensors[number].size > limit:
+                self._close(held)
+                held = []
+            held.append(number)
+        self._close(held)
+        self.plain = [0, *accumulate(tensor.size for tensor in self.tensors)]
+
+    def _close(self, held):
+        start = end = self.size
+        for number in held:
+            self.places[number], end = end, end + self.tensors[number].size
+            self.bucket_of[number] = len(self.buckets)
+        stop = start + -(-(end - start) // self.shards) * self.shards
+        self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held)))
+
+    @property
+    def size(self):
+        """Elements of the flat buffer."""
+        return self.buckets[-1].stop if self.buckets else 0
+
+    def view(self, flat, number, start=0):
+        """The tensor's shaped view of an array that holds the flat buffer from `start` on."""
+        first = self.places[number] - start
+        return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
+
+    def runs(self, part):
+        """What a slice of the flat buffer holds, without padding: (first in plain order, first in it, elements) of each run."""
+        for bucket in self.buckets:
+            if bucket.start < part.stop and part.start < bucket.stop:
+                for number in bucket.tensors:
+                    place, size = self.places[number], self.tensors[number].size
+                    low, high = max(part.start, place), min(part.stop, place + size)
+                    if low < high:
+                        yield self.plain[number] + low - place, low, high - low
+
+    def name_at(self, element):
+        """The tensor that holds this element of the flat buffer."""
+        for number, place in enumerate(self.places):
+            if place <= element < place + self.tensors[number].size:
+                return self.tensors[number].name
+        return "padding"
+
+
+def groups(buckets, limit):
+    """Neighbouring buckets, as many at a time as fit into `limit` elements, at least one: what starts together.
+
+    >>> [[one.number for one in group] for group in groups([Bucket(n, 4 * n, 4 * n + 4, ()) for n in range(5)], 9)]
+    [[0, 1], [2, 3], [4]]
+    """
+    grouped = []
+    for bucket in buckets:
+        if not grouped or sum(one.size for one in grouped[-1]) + bucket.size > limit:
+            grouped.append([])
+        grouped[-1].append(bucket)
+    return grouped

@@ -1,0 +1,8 @@
+"""PyTorch models trained with mpicoll: `wrap`.
+
+May import: support, communicator, train.model, train.optim, train.parallel, train.monitor.
+"""
+
+from .data_parallel import wrap
+
+__all__ = ["wrap"]

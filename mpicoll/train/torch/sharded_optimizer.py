@@ -1,0 +1,84 @@
+"""Any element-wise optimizer of PyTorch on this rank's shard of the parameters."""
+
+import numpy
+from mpi4py import MPI
+
+from ...support.checks import check
+from ..optim import clip_factor
+from .interop import torch
+
+#: optimizers that look at whole matrices or at all parameters together
+_WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+
+
+def state_bytes(optimizer):
+    """Bytes of an optimizer's state on this rank."""
+    return sum(value.nbytes for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
+
+
+def sharded(kind, model, options):
+    """An instance of a subclass of the optimizer class `kind` that updates what this rank owns of a DataParallel `model`.
+
+    Raises ArgumentError for a class whose update is not element by element.
+    """
+    good = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind.__name__ not in _WHOLE
+    check("optimizer", kind, good, f"a class of torch.optim that updates each element alone, not {', '.join(_WHOLE)}")
+    made = type(f"Sharded{kind.__name__}", (Sharded, kind), {})
+    # what this rank owns is known after the first backward; schedulers want an optimizer before
+    optimizer = made([torch.nn.Parameter(torch.empty(0))], **options)
+    optimizer.model, optimizer.make = model, lambda pieces: kind(pieces, **options)
+    return optimizer
+
+
+class Sharded:
+    """Mixed into an optimizer class: its step is made bucket by bucket, as the reduced gradients come."""
+
+    def place(self, pieces):
+        """Update these parameters from now on."""
+        self.param_groups[0]["params"], self.state = pieces, self.make(pieces).state
+
+    def step(self, closure=None):
+        """Update this rank's shards, and begin to bring the new parameters to all ranks. Collective."""
+        check("closure", closure, closure is None, "None; compute the loss before step()")
+        model = self.model
+        model.expect_gradients()
+        factor = self._clip_factor()
+        for flat in model.flats:
+            flat.exchange.outdate()
+            for number, (piece, gradient) in enumerate(flat.reduced()):
+                with model.meter.computing(f"update {number}"):
+                    piece.grad = gradient if factor == 1 else gradient.mul_(factor)
+                    super().step()
+                    piece.grad = None
+        for flat in model.flats:
+            flat.exchange.publish()
+        model.zero_grad()
+
+    def _clip_factor(self):
+        """What brings the norm of all gradients, of all ranks, down to `clip_norm`."""
+        limit = self.model.options.clip_norm
+        if limit is None:
+            return 1
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64)
+                 for flat in self.model.flats for _, gradient in flat.reduced()]  # fmt: skip
+        total = numpy.array([sum(float(norm) ** 2 for norm in norms)])
+        self.model.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
+        return clip_factor(float(total[0]) ** 0.5, limit)
+
+    def zero_grad(self, set_to_none=True):
+        """Drop the gradients."""
+        self.model.zero_grad(set_to_none)
+
+    def state_dict(self):
+        """This rank's part of the state, and how it was cut: load it on the same rank of as many ranks."""
+        return {**super().state_dict(), "cut": self.model.cut()}
+
+    def load_state_dict(self, state_dict):
+        """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
+
+        Raises ArgumentError where it was cut for another rank, number of ranks or bucket size, or after the first backward
+        of a model whose buckets have another order.
+        """
+        state = dict(state_dict)
+        self.model.adopt(state.pop("cut"))
+        super().load_state_dict(state)

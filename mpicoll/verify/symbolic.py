@@ -1,0 +1,245 @@
+"""All ranks of a schedule on symbols: what `verify` concludes from.
+
+A value is the number of an *expression*: the contribution of a rank, or the sum of two expressions. Ranks run round by
+round; a transfer is through when its send and its receive have met, and a round is over when all its transfers are.
+"""
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+from ..errors import ScheduleError
+from ..schedule import INPUT, OUTPUT, Copy, Part, Recv, Reduce, Send
+
+
+class Step(NamedTuple):
+    """One round of one rank, sorted: transfers, local operations in order, and how many ports' worth of time it takes."""
+
+    sends: tuple
+    receives: tuple
+    local: tuple
+    ports: int
+
+
+def sort(operations):
+    """The `Step` of one round; ScheduleError where something in it is no operation."""
+    by_kind = {Send: [], Recv: [], Reduce: [], Copy: []}
+    by_kind[Copy] = by_kind[Reduce]  # the order of local operations matters
+    for op in operations:
+        if type(op) not in by_kind or not all(map(_whole, op)):
+            raise ScheduleError(f"{op} is no operation on whole numbers of blocks and ranks")
+        by_kind[type(op)].append(op)
+    sends, receives, local = by_kind[Send], by_kind[Recv], by_kind[Reduce]
+    ports = max(len({op.peer for op in sends}), len({op.peer for op in receives})) if sends or receives else 0
+    return Step(tuple(sends), tuple(receives), tuple(local), ports)
+
+
+def _whole(field):
+    return type(field) is int or (type(field) is Part and type(field[1]) is type(field[2]) is int)
+
+
+class Expressions:
+    """Numbered expressions: rank r's contribution is number r; equal sums of equal operands are one and the same."""
+
+    def __init__(self, size):
+        self.ranks = [1 << rank for rank in range(size)]  # the ranks in each expression, as bits
+        self.span = [(rank, rank) for rank in range(size)]  # its first and last rank; None where the order is lost
+        self.sums = {}
+
+    def add(self, lower, higher):
+        """The number of `lower` + `higher`, or None where they have a rank in common."""
+        pair = lower, higher
+        if pair not in self.sums:
+            if self.ranks[lower] & self.ranks[higher]:
+                return None
+            left, right = self.span[lower], self.span[higher]
+            in_order = left and right and left[1] + 1 == right[0]
+            self.ranks.append(self.ranks[lower] | self.ranks[higher])
+            self.span.append((left[0], right[1]) if in_order else None)
+            self.sums[pair] = len(self.ranks) - 1
+        return self.sums[pair]
+
+
+class Rank:
+    """One rank's program and memory: for each place the expression in every block, None where there is nothing."""
+
+    def __init__(self, number, steps, blocks, owned, in_place):
+        self.number, self.steps, self.blocks, self.in_place = number, steps, blocks, in_place
+        self.owned = owned  # the blocks it has output memory for
+        self.memory = defaultdict(lambda: [None] * blocks)
+        self.round = -1  # index of the round it is in
+        self.pending = 0  # transfers of that round that have not met their partner
+        self.arrivals = []
+        self.clock = self.start = 0  # rounds that have passed when it entered this one, and when its transfers began
+
+    def fill(self, part, expressions):
+        """Put what it holds at the start into `part`; in place, input and output are one and the same memory."""
+        if self.in_place and part.place == INPUT and self.owned:
+            self.memory[INPUT] = self.memory[OUTPUT]
+        self.store(part, expressions)
+
+    def read(self, part):
+        """The expressions in `part`."""
+        place, first, count = part
+        held, last = self.memory[place], first + count
+        if first < last <= self.blocks:
+            values = held[first:last]
+        elif 0 < count <= self.blocks:
+            values = held[first:] + held[:last - self.blocks]
+        else:
+            self.fail(f"{part} names more or fewer blocks than the {self.blocks} there are")
+        if None in values:
+            block = (first + values.index(None)) % self.blocks
+            self.fail(f"block {block} of {place!r} is wanted but nothing was put there")
+        return values
+
+    def store(self, part, values):
+        """Put expressions into `part`."""
+        place, first, count = part
+        held, last = self.memory[place], first + count
+        if last <= self.blocks:
+            held[first:last] = values
+        else:
+            held[first:], held[:last - self.blocks] = values[:self.blocks - first], values[self.blocks - first:]
+
+    def must_be_writable(self, part):
+        """Fail where a schedule may not write."""
+        place, first, count = part
+        if not 0 < count <= self.blocks:
+            self.fail(f"{part} names more or fewer blocks than the {self.blocks} there are")
+        if place == INPUT:
+            self.fail(f"{part} is written, but the input is read-only")
+        if place == OUTPUT and not self._owns(first, count):
+            self.fail(f"{part} is written, but this rank has output memory for other blocks only")
+
+    def _owns(self, first, count):
+        if self.owned is None:
+            return False
+        whole = self.owned.count == self.blocks
+        return whole or (first - self.owned.first) % self.blocks + count <= self.owned.count
+
+    def overlap(self, part, others):
+        """Whether `part` shares memory with one of the other parts."""
+        place, first, count = part
+        memory = self.memory[place]
+        return any(
+            self.memory[other[0]] is memory
+            and ((first - other[1]) % self.blocks < other[2] or (other[1] - first) % self.blocks < count)
+            for other in others
+        )
+
+    def fail(self, message):
+        """Raise ScheduleError that says where this rank is."""
+        where = "in place" if self.in_place else "out of place"
+        raise ScheduleError(f"rank {self.number}, round {self.round} ({where}): {message}")
+
+
+class Run:
+    """All ranks of one schedule.
+
+    programs: the `Step`s of each rank. observer: called with (rank, step, expressions) at the start, where step is
+    None, and whenever a rank has finished a round; `rank.clock` is then the number of rounds that have passed.
+    """
+
+    def __init__(self, collective, root, blocks, programs, expressions, in_place=False, observer=None):
+        size = len(programs)
+        self.expressions, self.observer = expressions, observer
+        self.channels = defaultdict(deque)  # (source, destination): (rank, part, values) of what waits for its partner
+        self.ready = deque(range(size))
+        self.ranks = []
+        for number, steps in enumerate(programs):
+            rank = Rank(number, steps, blocks, collective.after(number, size, blocks, root), in_place)
+            self.ranks.append(rank)
+            before = collective.before(number, size, blocks, root)
+            if before:
+                rank.fill(before, [number if collective.reduces else collective.contributors(b, size, blocks, root)[0]
+                                   for b in range(before.first, before.first + before.count)])
+            if observer:
+                observer(rank, None, expressions)
+
+    def play(self):
+        """Run to the end; ScheduleError where a rank does what it must not, or waits for ever."""
+        while self.ready:
+            self._advance(self.ranks[self.ready.popleft()])
+        stuck = [rank for rank in self.ranks if rank.round < len(rank.steps)]
+        if stuck:
+            raise ScheduleError("deadlock: " + "; ".join(map(_waiting, stuck[:8])))
+        for (source, target), waiting in self.channels.items():
+            if waiting:
+                raise ScheduleError(f"a message from rank {source} to rank {target} is never matched")
+
+    def _advance(self, rank):
+        """Enter rounds until one has a transfer that must wait for its partner."""
+        while not rank.pending:
+            if rank.round >= 0:
+                self._finish(rank, rank.steps[rank.round])
+            rank.round += 1
+            if rank.round == len(rank.steps):
+                return
+            self._post(rank, rank.steps[rank.round])
+
+    def _post(self, rank, step):
+        used = []
+        for peer, part in step.sends:
+            values = rank.read(part)
+            used.append(part)
+            self._meet(rank, self.ranks[peer], (rank.number, peer), part, values)
+        for peer, part in step.receives:
+            rank.must_be_writable(part)
+            if rank.overlap(part, used):
+                rank.fail(f"{part} is received into while the round reads or receives it elsewhere")
+            used.append(part)
+            self._meet(rank, self.ranks[peer], (peer, rank.number), part, None)
+
+    def _meet(self, rank, peer, channel, part, values):
+        """A send or a receive (no values) joins its channel; where the partner waits there, the message is through."""
+        if rank is peer:
+            rank.fail(f"{part} is sent to, or received from, the rank itself")
+        waiting = self.channels[channel]
+        if not waiting or waiting[0][0] is rank:
+            waiting.append((rank, part, values))
+            rank.pending += 1
+            return
+        _, other, theirs = waiting.popleft()
+        if part[1:] != other[1:]:
+            sent, into = (part, other) if theirs is None else (other, part)
+            self.ranks[channel[1]].fail(f"rank {channel[0]} sends blocks {sent} but rank {channel[1]} expects {into}")
+        if theirs is None:
+            peer.arrivals.append((other, values))
+        else:
+            rank.arrivals.append((part, theirs))
+        start = max(rank.clock, peer.clock)
+        rank.start, peer.start = max(rank.start, start), max(peer.start, start)
+        peer.pending -= 1
+        if not peer.pending:
+            self.ready.append(peer.number)
+
+    def _finish(self, rank, step):
+        """The round's transfers are through: store what came, then reduce and copy in the order written."""
+        for part, values in rank.arrivals:
+            rank.store(part, values)
+        rank.arrivals.clear()
+        for op in step.local:
+            if any(part[1:] != op.into[1:] for part in op):
+                rank.fail(f"{op} mixes different blocks")
+            rank.must_be_writable(op.into)
+            rank.store(op.into, self._sum(rank, op) if type(op) is Reduce else rank.read(op.source))
+        if step.ports:
+            rank.clock = max(rank.start, rank.clock) + step.ports
+        if self.observer:
+            self.observer(rank, step, self.expressions)
+
+    def _sum(self, rank, op):
+        lower, higher = rank.read(op.lower), rank.read(op.higher)
+        values = list(map(self.expressions.add, lower, higher))
+        if None in values:
+            at = values.index(None)
+            ranks = self.expressions.ranks
+            twice = (ranks[lower[at]] & ranks[higher[at]]).bit_length() - 1
+            rank.fail(f"the contribution of rank {twice} is counted twice in {op.into}")
+        return values
+
+
+def _waiting(rank):
+    step = rank.steps[rank.round]
+    wants = [f"send to {op.peer}" for op in step.sends] + [f"receive from {op.peer}" for op in step.receives]
+    return f"rank {rank.number} waits in round {rank.round} ({', '.join(wants)})"
