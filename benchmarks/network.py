@@ -21,7 +21,7 @@ from mpicoll.cli.bench import parse_sizes
 from mpicoll.cluster.network import FRAME, PACKET, PAYLOAD, burst
 from mpicoll.errors import ArgumentError
 from mpicoll.execute.native import native_method
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 from mpicoll.support.units import format_bytes, parse_rate
 
 from .forced import forced
@@ -36,7 +36,7 @@ def main():
     install_abort_hook()
     options = _options()
     comm, rows, hopeless = Communicator(MPI.COMM_WORLD), [], set()
-    facts = environment(comm)
+    facts = measured_on(comm)
     if options.link != "none":
         rate = parse_rate(options.link)
         facts |= {"link": options.link, "goodput": rate / 8 * PAYLOAD / FRAME, "burst": burst(rate) + PACKET}
@@ -92,7 +92,7 @@ def _candidates(comm, options, stack):
     found += [Candidate(word, segment) for word in words for segment in segments]
     if "forced" in options.peers and name != "reduce":
         library = stack.enter_context(forced(comm, "reduce_scatter_block" if name == "reduce_scatter" else name))
-        found += [Candidate(f"native {label}", make=_forced(one), around=one.selected) for label, one in library.items()]
+        found += [Candidate(f"native {label}", make=_forced(one), within=one.selected) for label, one in library.items()]
     if "gloo" in options.peers and name in ("allreduce", "bcast"):
         gloo = stack.enter_context(Gloo(comm))
         found.append(Candidate("gloo", make=lambda case: _gloo(gloo, name, case), always=True))

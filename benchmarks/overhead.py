@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms import allreduce
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for, statistics
 from mpicoll.schedule import rounds
 from mpicoll.support.units import format_bytes, parse_bytes
@@ -30,7 +30,7 @@ def main():
     arguments = parser.parse_args()
     mpicoll.install_abort_hook()
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
-    facts = environment(comm)
+    facts = measured_on(comm)
     results = [ring(comm, nbytes, arguments.seconds) for nbytes in SIZES if nbytes <= arguments.max_bytes]
     document = {"schema": 1, "environment": facts, "results": results, "small": small(comm, arguments.seconds),
                 "build": build_time()}  # fmt: skip

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mpicoll import Communicator, install_abort_hook
 from mpicoll.cluster.network import FRAME, PAYLOAD
 from mpicoll.errors import MpicollError
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train.torch import wrap
@@ -51,7 +51,7 @@ def main():
                 run.steps(rows, options.steps)
     results = [run.result() for run in runs]
     _check(results)
-    facts = environment(comm) | {"link": options.link, "rows": rows, "length": options.length, "width": options.width,
+    facts = measured_on(comm) | {"link": options.link, "rows": rows, "length": options.length, "width": options.width,
                                  "layers": options.layers, "bucket_bytes": options.bucket_bytes,
                                  "torch": torch.__version__}  # fmt: skip
     results = sorted(results[:2], key=lambda row: row["step_s"]) + results[2:]  # the table compares with the first

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from mpicoll import Communicator, install_abort_hook
 from mpicoll.cluster.network import FRAME, PAYLOAD
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train import Adam, Trainer, mlp
@@ -50,7 +50,7 @@ def main():
         for run in runs:
             if run.strategy == "zero1":
                 write(f"{options.trace}-{run.overlap}.json", run.traced(rows), comm)
-    facts = environment(comm) | {"link": options.link, "rows": rows, "widths": options.widths}
+    facts = measured_on(comm) | {"link": options.link, "rows": rows, "widths": options.widths}
     facts |= {"bucket_bytes": options.bucket_bytes, "traced_step": len(runs[-1].trainer.strategy.meter.steps) + 1}
     if comm.Get_rank() == 0 and options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 
 CASES = {
     "reduce_scatter": ("ring", "halving", "circulant", "pairwise"),
@@ -27,7 +27,7 @@ def main():
     mpicoll.install_abort_hook()
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
     results = [count(comm, *case, arguments.bytes) for case in ((c, word) for c in CASES for word in CASES[c])]
-    document = {"schema": 1, "environment": environment(comm), "results": results}
+    document = {"schema": 1, "environment": measured_on(comm), "results": results}
     if comm.rank == 0:
         for result in results:
             print("{collective:15} {algorithm:20} least {least:9} most {most:9} of {bytes} bytes".format(**result))

@@ -11,9 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from . import collectives, select
-from .calls import arguments, begin, explain, repeated
+from .calls import arguments, begin, explain, persist, repeated, run
 from .errors import ArgumentError
-from .execute import Wire
+from .execute import Context
 from .launch import check_launch
 from .select import table
 from .support import settings
@@ -44,34 +44,34 @@ class Communicator(MPI.Intracomm):
             check_launch()
         new = super().__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
-            topology = Wire.of(new).topology  # the first wrapper of a handle finds the nodes, and ranks that disagree
+            topology = Context.of(new).topology  # the first wrapper of a handle finds the nodes, and ranks that disagree
             settings.check()  # a bad value is an error here, and on all ranks, not at the first call
-            select.environment()
+            select.environment_rules()
             _warn_once(table.problem(topology.library))
         return new
 
     # The same class again.
 
     def Dup(self, info=None):
-        return Wire.duplicate(super().Dup(info), self)
+        return Context.duplicate(super().Dup(info), self)
 
     def Dup_with_info(self, info):
-        return Wire.duplicate(super().Dup_with_info(info), self)
+        return Context.duplicate(super().Dup_with_info(info), self)
 
     def Clone(self):
-        return Wire.duplicate(super().Clone(), self)
+        return Context.duplicate(super().Clone(), self)
 
     def Split(self, color=0, key=0):
-        return type(self)(Wire.derive(super().Split(color, key), self))
+        return type(self)(Context.derive(super().Split(color, key), self))
 
     def Split_type(self, split_type, key=0, info=MPI.INFO_NULL):
-        return type(self)(Wire.derive(super().Split_type(split_type, key, info), self))
+        return type(self)(Context.derive(super().Split_type(split_type, key, info), self))
 
     def Create(self, group):
-        return type(self)(Wire.derive(super().Create(group), self))
+        return type(self)(Context.derive(super().Create(group), self))
 
     def Create_group(self, group, tag=0):
-        return type(self)(Wire.derive(super().Create_group(group, tag), self))
+        return type(self)(Context.derive(super().Create_group(group, tag), self))
 
     @classmethod
     def Create_from_group(cls, *arguments, **keywords):
@@ -80,13 +80,13 @@ class Communicator(MPI.Intracomm):
     def Free(self):
         """MPI's; what is in flight comes to its end before."""
         if self:
-            self._wire.settle()
+            self._context.drain()
         super().Free()
 
     def Disconnect(self):
         """MPI's; what is in flight comes to its end before."""
         if self:
-            self._wire.settle()
+            self._context.drain()
         super().Disconnect()
 
     # Counting and explaining.
@@ -94,7 +94,7 @@ class Communicator(MPI.Intracomm):
     @property
     def sent(self):
         """(messages, bytes) this rank has sent in schedules so far, counted where the sends are started."""
-        return self._wire.sent
+        return self._context.sent
 
     def explain(self, collective, sendbuf, recvbuf=None, *, op=MPI.SUM, root=0, algorithm=None, segment_bytes=None):
         """What a call would do and why: algorithm, rounds, messages, bytes sent by this rank, lower bound, reason.
@@ -116,28 +116,28 @@ class Communicator(MPI.Intracomm):
 
     def _serve(self, understand, given, algorithm, segment_bytes):
         """Serve a blocking call; one that was served before on the same memory is not looked at again."""
-        if self and self._wire.unattended:
-            self._wire.finish()
+        if self and self._context.unattended:
+            self._context.finish()
         key = repeated(understand, given, algorithm, segment_bytes) if self else None
-        known = self._wire.known.get(key) if key is not None else None
+        known = self._context.known.get(key) if key is not None else None
         if known is None:
-            understand(self, *given).run(algorithm, segment_bytes, key)
+            run(understand(self, *given), algorithm, segment_bytes, key)
         elif known[0] is not None:
             known[0].run()
         else:
             known[1](self, *given)
 
     @cached_property
-    def _wire(self):
+    def _context(self):
         """Looked up once per wrapper: `Dup` and its like make new ones."""
-        return Wire.of(self)
+        return Context.of(self)
 
     @cached_property
     def _small(self):
         """Bytes below which calls are MPI's own here, by collective."""
         if self == MPI.COMM_NULL:
             return dict.fromkeys(collectives.COLLECTIVES, 0)
-        return {name: select.native_below(name, self._wire.topology) for name in collectives.COLLECTIVES}
+        return {name: select.native_below(name, self._context.topology) for name in collectives.COLLECTIVES}
 
     @cached_property
     def _small_allreduce(self):
@@ -167,7 +167,7 @@ class Communicator(MPI.Intracomm):
                 and other is not vector
                 and other.nbytes * share == vector.nbytes
             )
-            and not self._wire.unattended
+            and not self._context.unattended
         ):
             try:
                 method(self, *given)
@@ -194,7 +194,7 @@ class Communicator(MPI.Intracomm):
 
     def Bcast_init(self, buf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Bcast`: Start(), Wait() or Test(), Free()."""
-        return arguments.bcast(self, buf, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.bcast(self, buf, root), info, algorithm, segment_bytes)
 
     def Scatter(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r of the root's `sendbuf` (p equal blocks)."""
@@ -206,7 +206,7 @@ class Communicator(MPI.Intracomm):
 
     def Scatter_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Scatter`: Start(), Wait() or Test(), Free()."""
-        return arguments.scatter(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.scatter(self, sendbuf, recvbuf, root), info, algorithm, segment_bytes)
 
     def Scatterv(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r of the root's `sendbuf`; counts and displacements count at the root."""
@@ -218,7 +218,7 @@ class Communicator(MPI.Intracomm):
 
     def Scatterv_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Scatterv`: Start(), Wait() or Test(), Free()."""
-        return arguments.scatterv(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.scatterv(self, sendbuf, recvbuf, root), info, algorithm, segment_bytes)
 
     def Gather(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the p equal blocks, in rank order."""
@@ -230,7 +230,7 @@ class Communicator(MPI.Intracomm):
 
     def Gather_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Gather`: Start(), Wait() or Test(), Free()."""
-        return arguments.gather(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.gather(self, sendbuf, recvbuf, root), info, algorithm, segment_bytes)
 
     def Gatherv(self, sendbuf, recvbuf, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the blocks of all ranks; counts and displacements count at the root."""
@@ -242,7 +242,7 @@ class Communicator(MPI.Intracomm):
 
     def Gatherv_init(self, sendbuf, recvbuf, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Gatherv`: Start(), Wait() or Test(), Free()."""
-        return arguments.gatherv(self, sendbuf, recvbuf, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.gatherv(self, sendbuf, recvbuf, root), info, algorithm, segment_bytes)
 
     def Allgather(self, sendbuf, recvbuf, *, algorithm=None, segment_bytes=None):
         """Every rank gets the p equal blocks, in rank order."""
@@ -255,7 +255,7 @@ class Communicator(MPI.Intracomm):
 
     def Allgather_init(self, sendbuf, recvbuf, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allgather`: Start(), Wait() or Test(), Free()."""
-        return arguments.allgather(self, sendbuf, recvbuf).init(info, algorithm, segment_bytes)
+        return persist(arguments.allgather(self, sendbuf, recvbuf), info, algorithm, segment_bytes)
 
     def Allgatherv(self, sendbuf, recvbuf, *, algorithm=None, segment_bytes=None):
         """Every rank gets the blocks of all ranks, of any sizes."""
@@ -267,7 +267,7 @@ class Communicator(MPI.Intracomm):
 
     def Allgatherv_init(self, sendbuf, recvbuf, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allgatherv`: Start(), Wait() or Test(), Free()."""
-        return arguments.allgatherv(self, sendbuf, recvbuf).init(info, algorithm, segment_bytes)
+        return persist(arguments.allgatherv(self, sendbuf, recvbuf), info, algorithm, segment_bytes)
 
     def Reduce(self, sendbuf, recvbuf, op=MPI.SUM, root=0, *, algorithm=None, segment_bytes=None):
         """The root's `recvbuf` gets the elementwise `op` over all ranks."""
@@ -279,7 +279,7 @@ class Communicator(MPI.Intracomm):
 
     def Reduce_init(self, sendbuf, recvbuf, op=MPI.SUM, root=0, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Reduce`: Start(), Wait() or Test(), Free()."""
-        return arguments.reduce(self, sendbuf, recvbuf, op, root).init(info, algorithm, segment_bytes)
+        return persist(arguments.reduce(self, sendbuf, recvbuf, op, root), info, algorithm, segment_bytes)
 
     def Allreduce(self, sendbuf, recvbuf, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Every rank gets the elementwise `op` over all ranks, the same bits everywhere."""
@@ -291,7 +291,7 @@ class Communicator(MPI.Intracomm):
             and recvbuf.base is None
             and recvbuf.itemsize > 2
             and (sendbuf is _IN_PLACE or (type(sendbuf) is _ndarray and sendbuf.base is None and sendbuf is not recvbuf))
-            and not self._wire.unattended
+            and not self._context.unattended
         ):
             try:
                 return _ALLREDUCE(self, sendbuf, recvbuf, op)
@@ -305,7 +305,7 @@ class Communicator(MPI.Intracomm):
 
     def Allreduce_init(self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None):
         """A persistent plan of `Allreduce`: Start(), Wait() or Test(), Free()."""
-        return arguments.allreduce(self, sendbuf, recvbuf, op).init(info, algorithm, segment_bytes)
+        return persist(arguments.allreduce(self, sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter_block(self, sendbuf, recvbuf, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r (of p equal blocks) of the elementwise `op` over all ranks."""
@@ -321,7 +321,7 @@ class Communicator(MPI.Intracomm):
         self, sendbuf, recvbuf, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None
     ):
         """A persistent plan of `Reduce_scatter_block`: Start(), Wait() or Test(), Free()."""
-        return arguments.reduce_scatter_block(self, sendbuf, recvbuf, op).init(info, algorithm, segment_bytes)
+        return persist(arguments.reduce_scatter_block(self, sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, *, algorithm=None, segment_bytes=None):
         """Rank r gets block r (of `recvcounts[r]` elements) of the elementwise `op` over all ranks."""
@@ -335,7 +335,7 @@ class Communicator(MPI.Intracomm):
         self, sendbuf, recvbuf, recvcounts=None, op=MPI.SUM, info=MPI.INFO_NULL, *, algorithm=None, segment_bytes=None
     ):
         """A persistent plan of `Reduce_scatter`: Start(), Wait() or Test(), Free()."""
-        return arguments.reduce_scatter(self, sendbuf, recvbuf, recvcounts, op).init(info, algorithm, segment_bytes)
+        return persist(arguments.reduce_scatter(self, sendbuf, recvbuf, recvcounts, op), info, algorithm, segment_bytes)
 
 
 @cache

@@ -8,6 +8,7 @@ lot. A wrong hazard shows as a wrong sum, a circular wait as a standstill.
 import random
 from collections import defaultdict, deque
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +16,16 @@ import pytest
 from mpicoll import algorithms
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.execute import ordering as dataflow
-from mpicoll.execute.ordering import Task, by_pieces, by_rounds
-from mpicoll.execute.plan import tasks_of
+from mpicoll.execute.ordering import Piece, by_pieces, by_rounds
+from mpicoll.execute.plan import pieces_of
 from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Recv, Send, bounds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 ITEM = 8
 GARBAGE = -(2**40)
+#: what pieces compute with: the reduction, and the module that copies
+ADDING = SimpleNamespace(reduce=lambda a, b, out: np.add(a, b, out=out), module=np)
 
 
 class Rank:
@@ -43,7 +46,7 @@ class Rank:
         program = [step for step in collective.program(algorithm.placed(nodes), rank, size, root, blocks) if step]
         memory = Memory(program, self.edges, vectors, np.dtype(np.int64), lambda n: np.full(n, 255, np.uint8), piece * ITEM)
         self.arena = memory.arena
-        rounds = [list(tasks_of(step, memory, lambda a, b, out: np.add(a, b, out=out), np)) for step in program]
+        rounds = [list(pieces_of(step, memory, ADDING)) for step in program]
         self.steps = list(order(rounds, ahead) if order is by_pieces else order(rounds))
         self.tasks = [task for tasks in rounds for task in tasks]
         self.queue = deque(self.actions())
@@ -177,8 +180,8 @@ def spoil(rank, mutation):
 
 
 def test_round_by_round_is_one_step_per_round():
-    task = Task(Send, 1, ((0, 8),), (), None)
-    local = Task(None, None, ((8, 16),), ((0, 8),), None)
+    task = Piece(Send, 1, ((0, 8),), (), None)
+    local = Piece(None, None, ((8, 16),), ((0, 8),), None)
     (step,) = by_rounds([[task, local]])
     assert step == dataflow.Step(0, [task], [task], [local])
     (piece,) = by_pieces([[task, local]], 4)

@@ -15,14 +15,14 @@ class Candidate(NamedTuple):
     """What is measured: an algorithm's word, the pieces its messages are cut into, or a peer made by a function.
 
     make(case): for what is no algorithm of ours; returns the function to call on the arguments of a `Workload`, or None
-    where the peer cannot serve it. around: makes a context that each call runs in, which is not measured. always: it is
+    where the peer cannot serve it. within: makes a context that each call runs in, which is not measured. always: it is
     measured as often as the fastest however slow it is.
     """
 
     word: str
     segment_bytes: int | None = None
     make: Callable | None = None
-    around: Callable = nullcontext
+    within: Callable = nullcontext
     always: bool = False
 
 
@@ -39,18 +39,18 @@ def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=No
     calls = {one: call for one, call in calls.items() if call}
     wrong, stack = dict.fromkeys(calls, 0), ExitStack()
 
-    def before(one, repetition):
+    def setup(one, repetition):
         case.prepare(poison=repetition == 0)
-        stack.enter_context(one.around())
+        stack.enter_context(one.within())
 
-    def after(one, repetition):
+    def teardown(one, repetition):
         stack.close()
 
     def checking(one, repetition):
         stack.close()
         wrong[one] += case.wrong() if repetition == 0 else 0
 
-    times = alternate(own, calls, 3, before, checking)
+    times = alternate(own, calls, 3, setup, checking)
     times = {one: trial[1:] for one, trial in times.items()}  # the first call binds plans and touches memory
     once = {one: trial.min() for one, trial in times.items()}
     best = min(once.values())
@@ -58,8 +58,8 @@ def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=No
     several = calls_per_time(once)  # of the same: a lone short call finds the caches cold
     repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
-        times |= alternate(own, rest, repeats, before, after, several)
-    alternate(own, rest, 1, before, checking)
+        times |= alternate(own, rest, repeats, setup, teardown, several)
+    alternate(own, rest, 1, setup, checking)
     counts = np.array(list(wrong.values()))
     collect(own, counts, MPI.SUM)
     entries = [_entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)]

@@ -4,7 +4,7 @@ import numpy as np
 
 from .. import algorithms, collectives
 from ..algorithms import NATIVE
-from ..execute import Wire
+from ..execute import Context
 from ..select import rules_of
 from ..simulate import closed_form
 from .compare import Candidate, compare
@@ -46,8 +46,14 @@ def entry(topology, collective, rows):
         here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
         before = winner(here, before)
         winners.append((nbytes, *before))
-    return {"mpi": topology.library, "transport": topology.transport, "ranks": len(topology.nodes), "nodes": topology.count,
-            "collective": collective, "rules": rules_of(winners)}  # fmt: skip
+    return {
+        "mpi": topology.library,
+        "transport": topology.transport,
+        "ranks": len(topology.nodes),
+        "nodes": topology.node_count,
+        "collective": collective,
+        "rules": rules_of(winners),
+    }
 
 
 def winner(rows, before):
@@ -95,7 +101,7 @@ def _not_negative(equations):
 
 def tune(comm, names, sizes, segments, dtype, seconds, tick=lambda rows: None):
     """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`."""
-    topology, entries, everything = Wire.of(comm).topology, [], []
+    topology, entries, everything = Context.of(comm).topology, [], []
     for name in names:
         rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick)
         entries.append(entry(topology, name, rows))

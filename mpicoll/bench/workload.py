@@ -8,6 +8,7 @@ from ..buffers import HALF, PREDEFINED
 from ..errors import ArgumentError
 from ..execute import native_method
 from ..simulate import lower_bound
+from ..support.arrays import synchronize
 
 METHODS = {"reduce_scatter": "Reduce_scatter_block"}
 #: data repeats after this many elements; a prime, so that no block that went astray looks like the right one
@@ -109,12 +110,7 @@ class Workload:
             self.module.invert(_bytes(self.expected), out=_bytes(self.result))
         if self.shared and self.content is not None:
             self.input[...] = self.content
-        self.synchronise()
-
-    def synchronise(self):
-        """Wait for what the device still does."""
-        if self.module is not np:
-            self.module.cuda.get_current_stream().synchronize()
+        synchronize(self.module)
 
     def wrong(self):
         """How many elements of this rank's result differ from what they should be."""
@@ -136,7 +132,7 @@ class Workload:
 
         def on_device():
             served(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
-            self.synchronise()
+            synchronize(self.module)
 
         return on_device
 

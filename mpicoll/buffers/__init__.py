@@ -2,16 +2,16 @@
 
 Only this room touches CuPy, and only when a CuPy array arrives.
 
-May import: errors.
+May import: errors, support, schedule.
 """
 
 from . import ops
-from .device import cuda_awareness, current_device, gpu_mode, synchronize
+from .device import cuda_awareness, device_of, gpu_mode
 from .memory import address, at
 from .operand import Operand, in_place, operand
 from .ops import HALF, PREDEFINED
 
 __all__ = [
-    "HALF", "PREDEFINED", "Operand", "address", "at", "cuda_awareness", "current_device", "gpu_mode",
-    "in_place", "operand", "ops", "synchronize",
+    "HALF", "PREDEFINED", "Operand", "address", "at", "cuda_awareness", "device_of", "gpu_mode", "in_place",
+    "operand", "ops",
 ]

@@ -4,22 +4,32 @@ import ctypes
 import importlib
 import importlib.util
 import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import ArgumentError
+from ..support.arrays import synchronize
 from .memory import check_contiguous
+
+if TYPE_CHECKING:
+    from .operand import Operand
+
+#: how MPICH's MPIX_GPU_query_support numbers CUDA
+_MPICH_CUDA = 0
 
 
 @lru_cache(maxsize=None)
-def optional_cupy():
+def optional_cupy() -> Any:
     """CuPy, or None where it is not installed."""
     return importlib.import_module("cupy") if importlib.util.find_spec("cupy") else None
 
 
-def gpu_mode():
+def gpu_mode() -> str:
     """How device memory travels: "direct" (its pointers go to MPI) or "staged" through host memory (the default)."""
     mode = os.environ.get("MPICOLL_GPU", "auto")
     if mode not in ("auto", "direct", "staged"):
@@ -27,7 +37,7 @@ def gpu_mode():
     return "direct" if mode == "direct" else "staged"
 
 
-def device_array(buffer):
+def device_array(buffer: Any) -> Any:
     """The CuPy array over a buffer with __cuda_array_interface__; None where it is host memory or CuPy is missing."""
     cupy = optional_cupy()
     if cupy is None:
@@ -38,58 +48,57 @@ def device_array(buffer):
     return cupy.asarray(buffer)
 
 
-def stage_device(result, array):
+def device_of(operands: Iterable["Operand"]) -> AbstractContextManager[object] | None:
+    """A context manager under which another thread uses the GPU that this thread uses (CuPy keeps one per thread).
+
+    None where no operand is on a device. What the device still computes for them is waited for.
+    """
+    if all(one.device is None for one in operands):
+        return None
+    cupy = optional_cupy()
+    synchronize(cupy)
+    current: AbstractContextManager[object] = cupy.cuda.Device()
+    return current
+
+
+def stage_device(result: "Operand", array: Any) -> None:
     """Copies between device and host, ordered after the work already in the current stream."""
     cupy, order = optional_cupy(), "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
     result.module = np  # what arrives is reduced on the host
 
-    def load(work):
+    def pack(work: Any) -> None:
         cupy.asnumpy(array.ravel(order=order), out=work)
 
-    def store(work):
+    def unpack(work: Any) -> None:
         array[...] = cupy.asarray(work).reshape(array.shape, order=order)
-        synchronize()  # the work array goes back to the pool
+        synchronize(cupy)  # the work array goes back to the pool
 
-    result.load, result.store = load, store
+    result.pack, result.unpack = pack, unpack
 
 
-def through_host(array, describe):
+def through_host(array: Any, describe: Callable[[Any], "Operand"]) -> "Operand":
     """Device memory that displacements or another type describe: the whole array passes through the host, gaps too."""
     cupy = optional_cupy()
     check_contiguous(array)
     flat, host = array.reshape(-1, order="A"), np.empty(array.size, array.dtype)
     result = describe(host)
-    vector, unpack, pack = result.vector, result.load, result.store
+    vector, pack_host, unpack_host = result.vector, result.pack, result.unpack
     result.vector, result.device = None, array
 
-    def load(work):
+    def pack(work: Any) -> None:
         cupy.asnumpy(flat, out=host)
-        unpack(work) if vector is None else np.copyto(work.view(vector.dtype), vector)
+        pack_host(work) if vector is None else np.copyto(work.view(vector.dtype), vector)
 
-    def store(work):
-        pack(work) if vector is None else np.copyto(vector, work.view(vector.dtype))
+    def unpack(work: Any) -> None:
+        unpack_host(work) if vector is None else np.copyto(vector, work.view(vector.dtype))
         flat[...] = cupy.asarray(host)
-        synchronize()
+        synchronize(cupy)
 
-    result.load, result.store = load, store
+    result.pack, result.unpack = pack, unpack
     return result
 
 
-def current_device():
-    """A context manager under which another thread uses the GPU that this thread uses: CuPy keeps one per thread."""
-    return optional_cupy().cuda.Device()
-
-
-def synchronize():
-    """Wait for the work in the current stream of the device."""
-    optional_cupy().cuda.get_current_stream().synchronize()
-
-
-#: how MPICH's MPIX_GPU_query_support numbers CUDA
-_MPICH_CUDA = 0
-
-
-def cuda_awareness():
+def cuda_awareness() -> tuple[bool | None, str]:
     """(answer, how it was found): whether the loaded MPI library says that it takes CUDA device pointers.
 
     None where the library offers no way to ask. What is asked is the library, never an option or a file name.

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -23,7 +24,7 @@ class _DLVersioned(ctypes.Structure):
                 ("flags", ctypes.c_uint64), ("tensor", _DLTensor)]  # fmt: skip
 
 
-def dlpack_array(buffer):
+def dlpack_array(buffer: Any) -> Any:
     """A host array over a DLPack object in host memory, CuPy's over one on a device; None where CuPy is missing.
 
     The capsule is only looked at: numpy.from_dlpack would make memory of the older protocol read-only.

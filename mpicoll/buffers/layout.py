@@ -1,23 +1,28 @@
 """Where the blocks of a buffer lie that counts, displacements and an MPI datatype describe."""
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import BufferError
+from ..schedule import bounds, offsets
+
+Packing = Callable[[Any], None]
 
 
 class Layout(NamedTuple):
     """Blocks in memory. datatype: of their elements. counts: elements of each. places: byte offset of each."""
 
     datatype: MPI.Datatype
-    counts: list
-    places: list
+    counts: list[int]
+    places: list[int]
 
     @classmethod
-    def blockwise(cls, length, counts, displs, datatype, blocks):
+    def blockwise(cls, length: int, counts: Any, displs: Any, datatype: MPI.Datatype, blocks: int) -> "Layout":
         """A count and a displacement per block, as given, or as mpi4py finds them in a buffer of `length` bytes."""
         size, extent = max(datatype.Get_size(), 1), datatype.Get_extent()[1]
         entries = length // extent if extent > 0 else 0
@@ -25,7 +30,7 @@ class Layout(NamedTuple):
         return cls(datatype, counts, _places(displs, counts, extent))
 
     @classmethod
-    def whole(cls, length, count, displacement, datatype, blocks):
+    def whole(cls, length: int, count: Any, displacement: Any, datatype: MPI.Datatype, blocks: int) -> "Layout":
         """All blocks in a row: `count` elements each, or what a buffer of `length` bytes holds after the displacement."""
         extent = datatype.Get_extent()[1]
         start = int(displacement or 0) * extent
@@ -36,19 +41,19 @@ class Layout(NamedTuple):
         return cls(datatype, [entries], [start])
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> list[int]:
         """Bytes of each block's type signature."""
         size = self.datatype.Get_size()
         return [size * count for count in self.counts]
 
     @property
-    def is_contiguous(self):
+    def is_contiguous(self) -> bool:
         """Whether the blocks are plain elements, one after the other."""
         size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
         ends = (place + count * extent for place, count in zip(self.places, self.counts))
         return self.datatype.is_predefined and size == extent and all(map(int.__eq__, ends, self.places[1:]))
 
-    def check_reach(self, memory, exclusive):
+    def check_reach(self, memory: MPI.memory | None, exclusive: bool) -> None:
         """Blocks must lie in the buffer; those of a receive side must not overlap."""
         extent = self.datatype.Get_extent()[1]
         if memory is None or extent < 0 or not self.datatype.is_predefined:
@@ -64,14 +69,14 @@ class Layout(NamedTuple):
         if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
             raise BufferError("counts and displacements of the receive buffer overlap")
 
-    def packing(self, memory):
-        """(load, store, release) between the blocks and a work array, through MPI's own knowledge of the datatype."""
+    def packing(self, memory: MPI.memory | None) -> tuple[Packing, Packing, Callable[[], object]]:
+        """(pack, unpack, release) between the blocks and a work array, through MPI's own knowledge of the datatype."""
         size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
         base = memory.address if memory is not None else 0
         # the caller may free theirs before a plan is done
         datatype = self.datatype if self.datatype.is_predefined else self.datatype.Dup()
 
-        def blocks(work):
+        def blocks(work: Any) -> Iterator[tuple[list[Any], list[Any]]]:
             raw, offset = work.view(np.uint8), 0
             for count, place in zip(self.counts, self.places):
                 if count and size:
@@ -79,39 +84,38 @@ class Layout(NamedTuple):
                     yield mine, [raw[offset : offset + count * size], MPI.PACKED]
                 offset += count * size
 
-        def load(work):
+        def pack(work: Any) -> None:
             for mine, packed in blocks(work):
                 _exchange(mine, packed)
 
-        def store(work):
+        def unpack(work: Any) -> None:
             for mine, packed in blocks(work):
                 _exchange(packed, mine)
 
-        return load, store, (lambda: None) if self.datatype.is_predefined else datatype.Free
+        return pack, unpack, (lambda: None) if self.datatype.is_predefined else datatype.Free
 
 
-def equal_blocks(entries, blocks):
+def equal_blocks(entries: int, blocks: int) -> None:
     """Raise BufferError where so many elements are not so many equal blocks."""
     if blocks > 1 and entries % blocks:
         raise BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
 
 
-def block_bytes(counts, entries, blocks, itemsize):
+def block_bytes(counts: Any, entries: int, blocks: int, itemsize: int) -> list[int]:
     """Bytes per block: as given, one number for all, or the whole buffer divided as evenly as mpi4py does."""
     if counts is None:
-        share, extra = divmod(entries, blocks)
-        counts = [share + (block < extra) for block in range(blocks)]
+        counts = [end - start for start, end in pairwise(bounds(entries, blocks))]
     elif not hasattr(counts, "__len__"):
         counts = [counts] * blocks
     if len(counts) != blocks:
         raise BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
-    counts = [int(count) * itemsize for count in counts]
-    if min(counts, default=0) < 0:
+    nbytes = [int(count) * itemsize for count in counts]
+    if min(nbytes, default=0) < 0:
         raise BufferError("counts must not be negative")
-    return counts
+    return nbytes
 
 
-def _infer(length, extent, blocks):
+def _infer(length: int, extent: int, blocks: int) -> int:
     if extent <= 0:
         if not length:
             return 0
@@ -122,10 +126,10 @@ def _infer(length, extent, blocks):
     return length // extent
 
 
-def _places(displs, counts, extent):
+def _places(displs: Any, counts: Sequence[int], extent: int) -> list[int]:
     """Byte offset of each block."""
     if displs is None:
-        return [extent * sum(counts[:block]) for block in range(len(counts))]
+        return [extent * place for place in offsets(counts)[:-1]]
     if not hasattr(displs, "__len__"):
         return [int(displs) * block * extent for block in range(len(counts))]
     if len(displs) != len(counts):
@@ -133,15 +137,15 @@ def _places(displs, counts, extent):
     return [int(displacement) * extent for displacement in displs]
 
 
-def _raw(location, nbytes):
+def _raw(location: int, nbytes: int) -> Any:
     return MPI.memory.fromaddress(location, max(1, nbytes)) if location else MPI.BOTTOM
 
 
-def _exchange(source, target):
+def _exchange(source: list[Any], target: list[Any]) -> None:
     """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
     _self().Sendrecv(source, 0, 0, target, 0, 0)
 
 
 @lru_cache(maxsize=None)
-def _self():
+def _self() -> MPI.Intracomm:
     return MPI.COMM_SELF.Dup()

@@ -1,22 +1,28 @@
 """Where an array's memory lies, and arrays over memory at an address."""
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import BufferError
 
 
-def address(array):
+def address(array: Any) -> int:
     """Where an array's memory begins."""
-    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    location: int = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    return location
 
 
-def at(location, nbytes, dtype):
+def at(location: int, nbytes: int, dtype: Any) -> "np.ndarray[Any, Any]":
     """A 1-d host array over memory at an address, which it does not keep alive."""
-    return np.frombuffer(MPI.memory.fromaddress(location, nbytes), dtype) if nbytes else np.empty(0, dtype)
+    if not nbytes:
+        return np.empty(0, dtype)
+    raw: Any = MPI.memory.fromaddress(location, nbytes)
+    return np.frombuffer(raw, dtype)
 
 
-def memory_of(array):
+def memory_of(array: Any) -> MPI.memory | None:
     """The array's memory as bytes."""
     if array is None:
         return None
@@ -24,6 +30,7 @@ def memory_of(array):
     return MPI.memory.fromaddress(address(array), array.nbytes)
 
 
-def check_contiguous(array):
+def check_contiguous(array: Any) -> None:
+    """Raise BufferError for an array with gaps."""
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")

@@ -4,6 +4,10 @@ Everything that depends on the kind of memory is here: host or device, contiguou
 CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
 """
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
 import numpy as np
 from mpi4py import MPI
 
@@ -15,83 +19,130 @@ from .memory import address, at, memory_of
 from .ops import mpi_type, numpy_type
 
 
-def in_place(buffer):
+def in_place(buffer: object) -> bool:
     """Whether this argument means MPI.IN_PLACE; mpi4py takes None for it too."""
     return buffer is None or buffer is MPI.IN_PLACE
-
-
-# One buffer argument.
 
 
 class Operand:
     """One buffer argument of one call, as a contiguous vector.
 
-    nbytes: bytes of its type signature. dtype: of its elements, or None (derived datatypes move as bytes).
-    datatype: the MPI type of an element, or None (float16). vector: a contiguous 1-d array of `dtype` (or bytes) over the
-    caller's own memory, or None: then `load(work)` packs and `store(work)` writes back through a work array.
+    nbytes: bytes of its type signature; 0 where only MPI knows. dtype: of its elements, or None (derived datatypes move as
+    bytes). datatype: the MPI type of an element, or None (float16). vector: a contiguous 1-d array of `dtype` (or bytes)
+    over the caller's own memory, or None: then `pack(work)` copies it into a work array and `unpack(work)` back.
     counts: bytes of each block where the caller gave them. foreign: memory only MPI itself can judge. device: the array in
     device memory, if that is where it lies. module: what reduces it.
     """
 
-    module = np
-    counts = None
-    vector = None
-    device = None
-    foreign = False
-    load = store = None
-
-    def __init__(self, buffer, datatype, dtype, nbytes):
+    def __init__(self, buffer: Any, datatype: MPI.Datatype | None, dtype: "np.dtype[Any] | None", nbytes: int) -> None:
         self.buffer, self.datatype, self.dtype, self.nbytes = buffer, datatype, dtype, nbytes
-
-    def release(self):
-        """Free what packing needed."""
+        self.module: ModuleType | Any = np
+        self.vector: Any = None
+        self.counts: list[int] | None = None
+        self.device: Any = None
+        self.foreign = False
+        self.pack: Callable[[Any], None] = _nothing
+        self.unpack: Callable[[Any], None] = _nothing
+        self.release: Callable[[], object] = _nothing  # frees what packing needed
 
     @property
-    def staged(self):
+    def staged(self) -> bool:
         """Whether the caller's memory has to be packed first."""
         return self.vector is None
 
-    def stage(self):
+    def stage(self) -> None:
         """Let device memory that MPI could read pass through the host all the same: the other buffer must."""
         if not self.staged:
             self.vector = None
             stage_device(self, self.device)
 
     @property
-    def key(self):
-        """Identifies the memory in the plan cache."""
+    def key(self) -> tuple[int, int]:
+        """Where its memory begins, and how many bytes it has."""
         return address(self.vector), self.nbytes
 
 
-def operand(spec, blocks=0, *, vector=False, writable=False):
+def _nothing(*_: object) -> None:
+    pass
+
+
+class Expected(NamedTuple):
+    """What a call wants of a buffer. blocks: how many equal blocks it holds (gather, scatter); 0: it is not cut.
+
+    vector: counts and displacements per block. writable: it receives.
+    """
+
+    blocks: int
+    vector: bool
+    writable: bool
+
+
+class Message(NamedTuple):
+    """A buffer argument, taken apart. counts and displacements: a number, or one for each block; None where not given."""
+
+    buffer: Any
+    counts: Any = None
+    displacements: Any = None
+    datatype: MPI.Datatype | None = None
+
+    @classmethod
+    def parse(cls, spec: Any, vector: bool) -> "Message":
+        """Understand mpi4py's ways to write a message."""
+        if not isinstance(spec, (list, tuple)):
+            return cls(spec)
+        if not 2 <= len(spec) <= 4:
+            raise BufferError(
+                f"expected a buffer or a list of 2 to 4 items (buffer, counts, displacements, type), got {spec!r}"
+            )
+        buffer, *rest = spec
+        datatype = rest.pop() if len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str)) else None
+        counts, displacements = [*rest, None, None][:2]
+        if isinstance(counts, tuple) or (isinstance(counts, list) and not vector):
+            counts, displacements = counts
+        if datatype is not None and not isinstance(datatype, MPI.Datatype):
+            datatype = _from_code(datatype)
+        return cls(buffer, counts, displacements, datatype)
+
+    def covers(self, array: Any, expected: Expected) -> bool:
+        """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
+        if self.displacements is not None or (self.datatype is not None and self.datatype != mpi_type(array.dtype)):
+            return False
+        if self.counts is None:
+            return True
+        given = sum(self.counts) if hasattr(self.counts, "__len__") else self.counts * max(1, expected.blocks)
+        return bool(given == array.size)
+
+
+def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool = False) -> Operand:
     """Understand one buffer argument as mpi4py does; returns an `Operand`.
 
-    blocks: how many equal blocks the buffer holds (gather, scatter). vector: counts and displacements per block.
-    Raises BufferError for what no collective can use: object arrays, read-only output, counts beyond the buffer.
+    blocks, vector, writable: see `Expected`. Raises BufferError for what no collective can use: object arrays, read-only
+    output, counts beyond the buffer.
     """
-    buffer, counts, displs, datatype = _unpack(spec, vector)
-    if datatype is not None and not isinstance(datatype, MPI.Datatype):
-        datatype = _from_code(datatype)
-    array = _as_array(buffer)
-    if array is None and buffer is not None and buffer is not MPI.BOTTOM:
-        return _foreign(buffer, datatype)
+    expected = Expected(blocks, vector, writable)
+    message = Message.parse(spec, vector)
+    array = _as_array(message.buffer)
+    if array is None and message.buffer is not None and message.buffer is not MPI.BOTTOM:
+        return _foreign(message)
     if array is not None:
         _check_array(array, writable)
-        if displs is None and _covers(array, counts, datatype, blocks, vector):
-            return _whole_array(array, counts, blocks, vector)
+        if message.covers(array, expected):
+            return _whole_array(array, message.counts, expected)
     if array is None or isinstance(array, np.ndarray):
-        return _described(array, counts, displs, datatype, blocks, vector, writable)
-    return through_host(array, lambda host: _described(host, counts, displs, datatype, blocks, vector, writable))
+        return _described(array, message, expected)
+    return through_host(array, lambda host: _described(host, message, expected))
 
 
-def _from_code(code):
+def _from_code(code: Any) -> MPI.Datatype:
     try:
         return MPI.Datatype.fromcode(code)
     except (KeyError, ValueError, TypeError):
-        raise BufferError(f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}") from None
+        raise BufferError(
+            f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}"
+        ) from None
 
 
-def _as_array(buffer):
+def _as_array(buffer: Any) -> Any:
     """The NumPy or CuPy array over any buffer; None for BOTTOM, None, and device memory that only MPI can judge."""
     if isinstance(buffer, np.ndarray):
         return buffer
@@ -107,41 +158,18 @@ def _as_array(buffer):
     raise BufferError(f"expected an array or another buffer, or a list that begins with one, got {type(buffer).__name__}")
 
 
-def _covers(array, counts, datatype, blocks, vector):
-    """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
-    if datatype is not None and datatype != mpi_type(array.dtype):
-        return False
-    if counts is None:
-        return True
-    return (sum(counts) if hasattr(counts, "__len__") else counts * max(1, blocks)) == array.size
-
-
-def _unpack(spec, vector):
-    """The (buffer, counts, displacements, datatype) of mpi4py's ways to write a message."""
-    if not isinstance(spec, (list, tuple)):
-        return spec, None, None, None
-    if not 2 <= len(spec) <= 4:
-        raise BufferError(f"expected a buffer or a list of 2 to 4 items (buffer, counts, displacements, type), got {spec!r}")
-    buffer, *rest = spec
-    datatype = rest.pop() if len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str)) else None
-    counts, displs = [*rest, None, None][:2]
-    if isinstance(counts, tuple) or (isinstance(counts, list) and not vector):
-        counts, displs = counts
-    return buffer, counts, displs, datatype
-
-
-def _check_array(array, writable):
+def _check_array(array: Any, writable: bool) -> None:
     if array.dtype.hasobject:
         raise BufferError("arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)")
     if writable and isinstance(array, np.ndarray) and not array.flags.writeable and array.size:
         raise BufferError("the receive buffer is read-only: pass a writable array")
 
 
-def _whole_array(array, counts, blocks, vector):
+def _whole_array(array: Any, counts: Any, expected: Expected) -> Operand:
     """An operand that is a whole array, host or device, with any strides."""
     dtype = array.dtype
-    if not vector:
-        equal_blocks(array.size, blocks)
+    if not expected.vector:
+        equal_blocks(array.size, expected.blocks)
     result = Operand(array, mpi_type(dtype), dtype, array.nbytes)
     host = isinstance(array, np.ndarray)
     if not host:
@@ -149,38 +177,39 @@ def _whole_array(array, counts, blocks, vector):
     if (array.flags.c_contiguous or array.flags.f_contiguous) and (host or gpu_mode() == "direct"):
         result.vector = array.reshape(-1, order="A")
     elif host:
-        result.load = lambda work: np.copyto(work.reshape(array.shape), array)
-        result.store = lambda work: np.copyto(array, work.reshape(array.shape))
+        result.pack = lambda work: np.copyto(work.reshape(array.shape), array)
+        result.unpack = lambda work: np.copyto(array, work.reshape(array.shape))
     else:
         stage_device(result, array)
-    if vector:
-        result.counts = block_bytes(counts, array.size, blocks, dtype.itemsize)
+    if expected.vector:
+        result.counts = block_bytes(counts, array.size, expected.blocks, dtype.itemsize)
     return result
 
 
-def _foreign(buffer, datatype):
-    result = Operand(buffer, datatype, None, None)
+def _foreign(message: Message) -> Operand:
+    result = Operand(message.buffer, message.datatype, None, 0)
     result.foreign = True
     return result
 
 
-def _described(array, counts, displs, datatype, blocks, vector, writable):
+def _described(array: Any, message: Message, expected: Expected) -> Operand:
     """An operand over memory described by counts, displacements and a datatype."""
-    memory = memory_of(array)
+    memory, datatype = memory_of(array), message.datatype
     if datatype is None:
         datatype = MPI.BYTE if array is None else mpi_type(array.dtype)
         if datatype is None:
             raise BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
     length = memory.nbytes if memory is not None else 0
-    layout = (Layout.blockwise if vector else Layout.whole)(length, counts, displs, datatype, blocks)
-    layout.check_reach(memory, writable and vector)
+    describe = Layout.blockwise if expected.vector else Layout.whole
+    layout = describe(length, message.counts, message.displacements, datatype, expected.blocks)
+    layout.check_reach(memory, expected.writable and expected.vector)
     dtype = numpy_type(datatype.handle) if datatype.is_predefined else None
     result = Operand(array, datatype, dtype, sum(layout.nbytes))
-    if vector:
+    if expected.vector:
         result.counts = layout.nbytes
     if layout.is_contiguous:
-        start = memory.address + layout.places[0] if result.nbytes else 0
+        start = memory.address + layout.places[0] if memory is not None and result.nbytes else 0
         result.vector = at(start, result.nbytes, dtype or np.uint8)
     else:
-        result.load, result.store, result.release = layout.packing(memory)
+        result.pack, result.unpack, result.release = layout.packing(memory)
     return result

@@ -1,12 +1,19 @@
 """MPI's datatypes and operations in NumPy's terms, and what reduces what."""
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from ..errors import BufferError
+
+if TYPE_CHECKING:
+    from .operand import Operand
+
+Reducer = Callable[[Any, Any, Any], object]  # lower, higher, out
 
 PREDEFINED = {
     "sum": (MPI.SUM, "add"), "prod": (MPI.PROD, "multiply"), "max": (MPI.MAX, "maximum"), "min": (MPI.MIN, "minimum"),
@@ -21,7 +28,7 @@ HALF = ("float16", "bfloat16")
 
 
 @lru_cache(maxsize=None)
-def mpi_type(dtype):
+def mpi_type(dtype: "np.dtype[Any]") -> MPI.Datatype | None:
     """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
     if not dtype.isnative or dtype.kind not in "biufc" or dtype.name in HALF:  # dates, strings, records move as bytes
         return None
@@ -32,7 +39,7 @@ def mpi_type(dtype):
 
 
 @lru_cache(maxsize=None)
-def numpy_type(handle):
+def numpy_type(handle: int) -> "np.dtype[Any] | None":
     """The NumPy dtype of a predefined MPI datatype (by handle), or None: pairs, packed bytes, types unknown to NumPy."""
     datatype = MPI.Datatype.fromhandle(handle)
     if datatype.Get_size() != datatype.Get_extent()[1]:
@@ -44,13 +51,13 @@ def numpy_type(handle):
     return None if dtype.names or dtype.itemsize != datatype.Get_size() else dtype
 
 
-def op_name(op):
+def op_name(op: MPI.Op) -> str:
     """How people write this operation."""
     return _NAMES.get(op.handle, "a user-defined op")
 
 
 @lru_cache(maxsize=None)
-def _defined(op_handle, type_handle):
+def _defined(op_handle: int, type_handle: int) -> bool:
     """Whether MPI itself defines this predefined op on this datatype; asked of the library, once."""
     op, datatype = MPI.Op.fromhandle(op_handle), MPI.Datatype.fromhandle(type_handle)
     left, right = (np.zeros(datatype.Get_extent()[1], np.uint8) for _ in range(2))
@@ -61,32 +68,36 @@ def _defined(op_handle, type_handle):
     return True
 
 
-def check_op(op, operand):
+def check_op(op: MPI.Op, operand: "Operand") -> None:
     """Raise BufferError where MPI does not define `op` on the operand's type, whatever the size or the algorithm."""
-    if operand.datatype is None:
-        known = op.handle in _UFUNCS and operand.dtype.name in HALF and _NAMES[op.handle] in ("SUM", "PROD", "MAX", "MIN")
+    dtype, datatype = operand.dtype, operand.datatype
+    kind: object
+    if datatype is not None:
+        known = not op.is_predefined or _defined(op.handle, datatype.handle)
+        kind = dtype or datatype.Get_name()
     else:
-        known = not op.is_predefined or _defined(op.handle, operand.datatype.handle)
+        half = dtype is not None and dtype.name in HALF
+        known = half and _NAMES.get(op.handle) in ("SUM", "PROD", "MAX", "MIN")
+        kind = dtype
     if not known:
-        kind = operand.dtype if operand.dtype is not None else operand.datatype.Get_name()
         raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
 
 
-def reducible(op, operand):
+def reducible(op: MPI.Op, operand: "Operand") -> bool:
     """Whether schedules can reduce this: a ufunc or a user's function on elements that NumPy can hold."""
     if operand.dtype is None:
         return False
     return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
 
 
-def reducer(op, operand):
+def reducer(op: MPI.Op, operand: "Operand") -> Reducer:
     """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
     if op.handle in _UFUNCS:
         ufunc = getattr(operand.module, _UFUNCS[op.handle])
         return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
     datatype = operand.datatype
 
-    def reduce(lower, higher, out):
+    def reduce(lower: Any, higher: Any, out: Any) -> None:
         # Reduce_local(a, b) leaves a∘b in b, so the higher operand's place must be the result's
         result = out if out is higher or not np.shares_memory(out, lower) else np.empty_like(out)
         if result is not higher:

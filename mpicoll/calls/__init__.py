@@ -3,8 +3,10 @@
 May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute, select.
 """
 
-from .explanation import explain
+from . import arguments
+from .explanation import Explanation, explain
 from .repeated import repeated
-from .request import begin
+from .request import Request
+from .serving import begin, persist, run
 
-__all__ = ["begin", "explain", "repeated"]
+__all__ = ["Explanation", "Request", "arguments", "begin", "explain", "persist", "repeated", "run"]

@@ -1,125 +1,149 @@
 """What the arguments of each collective mean: one function per mpi4py method, from its arguments to a checked `Call`."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 
 from .. import collectives
-from ..buffers import in_place, operand
+from ..buffers import Operand, in_place, operand
 from ..errors import ArgumentError, BufferError
 from .call import Call
 
+Comm = MPI.Intracomm
 
-def allreduce(comm, sendbuf, recvbuf, op):
+
+def bcast(comm: Comm, buf: Any, root: int) -> Call:
+    call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
+    return call.with_operands(None, operand(buf, writable=not call.is_root))
+
+
+# Reductions.
+
+
+def allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
     call = Call(comm, "Allreduce", collectives.ALLREDUCE, (sendbuf, recvbuf, op), op=op)
     return _reduction(call, sendbuf, recvbuf)
 
 
-def reduce(comm, sendbuf, recvbuf, op, root):
+def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int) -> Call:
     call = Call(comm, "Reduce", collectives.REDUCE, (sendbuf, recvbuf, op, root), root=root, op=op)
     if call.is_root:
         return _reduction(call, sendbuf, recvbuf)
     _only_at_root(call, sendbuf)
-    return call.take(operand(sendbuf), None).check_reduction()
+    return call.with_operands(operand(sendbuf), None).check_reduction()
 
 
-def _reduction(call, sendbuf, recvbuf):
+def _reduction(call: Call, sendbuf: Any, recvbuf: Any) -> Call:
     recv, shared = operand(recvbuf, writable=True), in_place(sendbuf)
     send = None if shared else operand(sendbuf)
-    return call.take(send, recv, shared).check_reduction(send and send.nbytes)
+    return call.with_operands(send, recv, shared).check_reduction(send.nbytes if send else None)
 
 
-def _only_at_root(call, buffer):
-    if in_place(buffer):
-        raise ArgumentError(f"{call.method}: MPI.IN_PLACE is for the root ({call.root}), this is rank {call.rank}")
-
-
-def reduce_scatter_block(comm, sendbuf, recvbuf, op):
+def reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
     call = Call(comm, "Reduce_scatter_block", collectives.REDUCE_SCATTER, (sendbuf, recvbuf, op), op=op)
-    if shared := in_place(sendbuf):
-        send, recv = None, operand(recvbuf, call.size, writable=True)
-    else:
-        send, recv = operand(sendbuf, call.size), operand(recvbuf, writable=True)
+    shared = in_place(sendbuf)
+    send = None if shared else operand(sendbuf, call.size)
+    recv = operand(recvbuf, call.size if shared else 0, writable=True)
     call.counts = _block_bytes(call, send or recv, vector=False)
-    return call.take(send, recv, shared).check_reduction(call.counts[call.rank])
+    return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def reduce_scatter(comm, sendbuf, recvbuf, recvcounts, op):
+def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: MPI.Op) -> Call:
     call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts, op), op=op)
     shared = in_place(sendbuf)
     send, recv = None if shared else operand(sendbuf), operand(recvbuf, writable=True)
     if recv.foreign or (send and send.foreign):
-        call.counts = [recv.nbytes or 0] * call.size
-        return call.take(send, recv, shared)
-    itemsize = recv.datatype.Get_size() if recv.datatype is not None else recv.dtype.itemsize
+        call.counts = [recv.nbytes] * call.size
+        return call.with_operands(send, recv, shared)
+    itemsize = recv.datatype.Get_size() if recv.datatype is not None else recv.dtype.itemsize if recv.dtype else 1
     call.counts = [int(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
     whole = send or recv
     if whole.nbytes != sum(call.counts):
-        raise BufferError(f"Reduce_scatter: the input has {whole.nbytes} bytes, the receive counts ask for {sum(call.counts)}")
-    return call.take(send, recv, shared).check_reduction(call.counts[call.rank])
+        raise BufferError(
+            f"Reduce_scatter: the input has {whole.nbytes} bytes, the receive counts ask for {sum(call.counts)}"
+        )
+    return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def _counts(call, counts, mine, shared):
+def _counts(call: Call, counts: Any, mine: int, shared: bool) -> Sequence[int]:
     if counts is None and not shared:  # as mpi4py: every rank says how much it receives
         counts = np.empty(call.size, np.int64)
         MPI.Intracomm.Allgather(call.comm, np.array(mine, np.int64), counts)
     if not hasattr(counts, "__len__") or len(counts) != call.size or min(counts) < 0:
         raise BufferError(f"Reduce_scatter: expected {call.size} receive counts, one per rank, got {counts}")
-    return counts
+    given: Sequence[int] = counts
+    return given
 
 
-def allgather(comm, sendbuf, recvbuf):
+# Blocks that are gathered.
+
+
+def allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
     call = Call(comm, "Allgather", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=False)
 
 
-def allgatherv(comm, sendbuf, recvbuf):
+def allgatherv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
     call = Call(comm, "Allgatherv", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=True)
 
 
-def gather(comm, sendbuf, recvbuf, root, *, vector=False):
-    call = Call(comm, "Gatherv" if vector else "Gather", collectives.GATHER, (sendbuf, recvbuf, root), root=root)
+def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool = False) -> Call:
+    method = "Gatherv" if vector else "Gather"
+    call = Call(comm, method, collectives.GATHER, (sendbuf, recvbuf, root), root=root)
     if call.is_root:
         return _gathered(call, sendbuf, recvbuf, vector)
     _only_at_root(call, sendbuf)
     send = operand(sendbuf)
-    call.counts = None if vector else [send.nbytes or 0] * call.size
-    return call.take(send, None)
+    call.counts = None if vector else [send.nbytes] * call.size
+    return call.with_operands(send, None)
 
 
-def _gathered(call, sendbuf, recvbuf, vector):
+def gatherv(comm: Comm, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    return gather(comm, sendbuf, recvbuf, root, vector=True)
+
+
+def _gathered(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
     """A rank that gets all blocks."""
     recv, shared = operand(recvbuf, call.size, vector=vector, writable=True), in_place(sendbuf)
     call.counts = _block_bytes(call, recv, vector)
     send = None if shared else operand(sendbuf)
-    return call.take(send, recv, shared).check_block(call.send, "send")
+    return call.with_operands(send, recv, shared).check_block(call.send, "send")
 
 
-def _block_bytes(call, whole, vector):
-    return whole.counts if vector and not whole.foreign else [(whole.nbytes or 0) // call.size] * call.size
+# Blocks that are dealt out.
 
 
-def gatherv(comm, sendbuf, recvbuf, root):
-    return gather(comm, sendbuf, recvbuf, root, vector=True)
-
-
-def scatter(comm, sendbuf, recvbuf, root, *, vector=False):
-    call = Call(comm, "Scatterv" if vector else "Scatter", collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
+def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool = False) -> Call:
+    method = "Scatterv" if vector else "Scatter"
+    call = Call(comm, method, collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
         _only_at_root(call, recvbuf)
-        recv = operand(recvbuf, writable=True)
-        call.counts = None if vector else [recv.nbytes or 0] * call.size
-        return call.take(None, recv)
+        block = operand(recvbuf, writable=True)
+        call.counts = None if vector else [block.nbytes] * call.size
+        return call.with_operands(None, block)
     send, shared = operand(sendbuf, call.size, vector=vector), in_place(recvbuf)
     call.counts = _block_bytes(call, send, vector)
     recv = None if shared else operand(recvbuf, writable=True)
-    return call.take(send, recv, shared).check_block(recv, "receive")
+    return call.with_operands(send, recv, shared).check_block(recv, "receive")
 
 
-def scatterv(comm, sendbuf, recvbuf, root):
+def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     return scatter(comm, sendbuf, recvbuf, root, vector=True)
 
 
-def bcast(comm, buf, root):
-    call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
-    return call.take(None, operand(buf, writable=not call.is_root))
+# What several need.
+
+
+def _only_at_root(call: Call, buffer: Any) -> None:
+    if in_place(buffer):
+        raise ArgumentError(f"{call.method}: MPI.IN_PLACE is for the root ({call.root}), this is rank {call.rank}")
+
+
+def _block_bytes(call: Call, whole: Operand, vector: bool) -> list[int]:
+    if vector and not whole.foreign:
+        assert whole.counts is not None
+        return whole.counts
+    return [whole.nbytes // call.size] * call.size

@@ -8,6 +8,8 @@ from ..algorithms import NATIVE
 from ..schedule import MAX_MESSAGE_BYTES, Recv, Send, pieces
 from ..select import probe
 from ..simulate import lower_bound
+from .binding import schedule_of
+from .call import Call
 
 
 class Explanation(NamedTuple):
@@ -29,12 +31,12 @@ class Explanation(NamedTuple):
     segment_bytes: int | None
     reason: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason)
         lines = [f"{self.collective} of {self.nbytes} bytes on {self.size} ranks: {choice}"]
         if self.rounds is not None:
-            lines.append(f"this rank takes part in {self.rounds} rounds and sends {self.messages} messages, "
-                         f"{self.bytes_sent} bytes")  # fmt: skip
+            sent = f"sends {self.messages} messages, {self.bytes_sent} bytes"
+            lines.append(f"this rank takes part in {self.rounds} rounds and {sent}")
         if self.lower_bound is not None:
             lines.append(f"lower bound: {self.lower_bound:.0f} bytes sent by the busiest rank")
         if self.predicted_seconds is not None:
@@ -42,25 +44,31 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
-def explain(call, algorithm, segment_bytes):
+def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Explanation:
     """The `Explanation` of a `Call`; nothing is sent."""
-    name, segment_bytes, reason = select.choose(call.request, algorithm, segment_bytes, partial(probe.known, call.comm, None))
+    measured = partial(probe.known, call.comm)
+    name, segment_bytes, reason = select.choose(call.query, algorithm, segment_bytes, measured)
     rounds = messages = nbytes = None
     if name != NATIVE and call.counts_known:
-        steps, edges = call.steps(name, segment_bytes)
-        pieces_of = call.pieces(name, segment_bytes) or MAX_MESSAGE_BYTES
-        limit = max(1, min(pieces_of, MAX_MESSAGE_BYTES) // call.dtype.itemsize)
-        sends = [list(pieces(op.part, edges, limit)) for step in steps for op in step if type(op) is Send]
-        rounds = sum(any(type(op) in (Send, Recv) for op in step) for step in steps)
-        messages = sum(map(len, sends))
-        nbytes = call.dtype.itemsize * sum(end - start for cut in sends for start, end in cut)
+        rounds, messages, nbytes = _traffic(call, name, segment_bytes)
     seconds = probe.predicted(call.comm, call.collective.name, name, call.nbytes, segment_bytes)
     call.release()
     least = None if call.nbytes is None else call.nbytes * _least(call.collective.name, call.size)
-    return Explanation(call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, seconds,
-                       segment_bytes, reason)  # fmt: skip
+    return Explanation(
+        call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, seconds, segment_bytes, reason
+    )
 
 
-def _least(collective, size):
+def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int, int]:
+    """Rounds that this rank takes part in, and the messages and bytes that it sends."""
+    schedule, itemsize = schedule_of(call, name, segment_bytes), call.dtype.itemsize
+    limit = max(1, min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // itemsize)
+    operations = [operation for step in schedule.rounds for operation in step]
+    sends = [list(pieces(op.part, schedule.edges, limit)) for op in operations if type(op) is Send]
+    rounds = sum(any(type(op) in (Send, Recv) for op in step) for step in schedule.rounds)
+    return rounds, sum(map(len, sends)), itemsize * sum(end - start for cut in sends for start, end in cut)
+
+
+def _least(collective: str, size: int) -> float:
     """The least bytes per byte of the vector that the busiest sender sends; in a gather the root only receives."""
     return min(1, size - 1) / size if collective == "gather" else lower_bound(collective, size).sent

@@ -1,5 +1,6 @@
 """Calls made only to be timed: what the probe races against each other."""
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -9,16 +10,19 @@ from mpi4py import MPI
 from ..algorithms import NATIVE
 from ..execute import native_method
 from . import arguments
+from .binding import plan_of
+from .call import Call
+
+Candidate = tuple[str, int | None]  # algorithm, segment_bytes
 
 
 @contextmanager
-def trial(comm, collective, nbytes, candidates):
-    """{candidate: a function that makes one such call} on zeros of their own. Collective.
-
-    candidates: (algorithm, segment_bytes) of each.
-    """
+def trial(
+    comm: MPI.Intracomm, collective: str, nbytes: int, candidates: Sequence[Candidate]
+) -> Iterator[dict[Candidate, Callable[[], object]]]:
+    """{candidate: a function that makes one such call} on zeros of their own. Collective."""
     call = _sample(comm, collective, nbytes)
-    plans = {one: call.plan(*one) for one in candidates if one[0] != NATIVE}
+    plans = {one: plan_of(call, *one) for one in candidates if one[0] != NATIVE}
     native = partial(native_method(comm, call.method), *call.arguments)
     try:
         yield {one: plans[one].run if one in plans else native for one in candidates}
@@ -27,7 +31,7 @@ def trial(comm, collective, nbytes, candidates):
             plan.Free()
 
 
-def _sample(comm, collective, nbytes):
+def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
     """A `Call` on a float32 vector of about so many bytes."""
     share = np.zeros(max(1, nbytes // 4 // comm.Get_size()), np.float32)
     whole = np.zeros(share.size * comm.Get_size(), np.float32)

@@ -40,14 +40,14 @@ def run(arguments):
     install_abort_hook()
     from ..bench import Candidate, compare
     from ..communicator import Communicator
-    from ..measure import environment
+    from ..measure import measured_on
 
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
     outfiles.check(arguments, comm)
     settings = _settings(arguments, comm)
     candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
-    facts, results = environment(comm), []
+    facts, results = measured_on(comm), []
     if root:
         print(_headline(facts), NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
     for nbytes in parse_sizes(arguments.sizes, arguments.factor):

@@ -48,13 +48,13 @@ def gather(comm):
 
     from ..buffers import cuda_awareness, gpu_mode
     from ..communicator import Communicator
-    from ..execute import Wire
-    from ..measure import environment
+    from ..execute import Context
+    from ..measure import measured_on
 
-    transport = Wire.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
+    transport = Context.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
     aware, how = cuda_awareness()
     facts = {
-        "environment": environment(comm),
+        "environment": measured_on(comm),
         "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
                                   MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
         "transport": transport,

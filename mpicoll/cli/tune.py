@@ -31,7 +31,7 @@ def run(arguments):
     from .. import collectives
     from ..bench import tuning
     from ..communicator import Communicator
-    from ..measure import environment
+    from ..measure import measured_on
     from ..select import table
     from ..support.arrays import element_type
 
@@ -39,7 +39,7 @@ def run(arguments):
     root, output = comm.Get_rank() == 0, Path(arguments.output)
     names = [collectives.find(name.strip()).name for name in arguments.collectives.split(",")]
     sizes, segments = parse_sizes(arguments.sizes, arguments.factor), parse_sizes(arguments.segments, option="--segments")
-    dtype, facts = element_type(arguments.dtype), environment(comm)
+    dtype, facts = element_type(arguments.dtype), measured_on(comm)
     if arguments.min_time <= 0:
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
     outfiles.check(arguments, comm)

@@ -3,14 +3,14 @@
 May import: errors, support, schedule, collectives, buffers.
 """
 
-from .context import Wire
-from .native import NativePlan, NativeWork, native_method
-from .plan import LowerCase, bind
-from .progress import PROGRESS, Lane
+from .context import Context
+from .native import NativeCall, NativePlan, native_method
+from .plan import LowerCase, Plan, Schedule, bind
+from .progress import PROGRESS, Queue, Task
 from .staging import BYTES, Work
 from .topology import Topology
 
 __all__ = [
-    "BYTES", "Lane", "LowerCase", "NativePlan", "NativeWork", "PROGRESS", "Topology", "Wire", "Work",
-    "bind", "native_method",
+    "BYTES", "PROGRESS", "Context", "LowerCase", "NativeCall", "NativePlan", "Plan", "Queue", "Schedule", "Task",
+    "Topology", "Work", "bind", "native_method",
 ]

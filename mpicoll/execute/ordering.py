@@ -15,116 +15,132 @@ This module knows neither MPI nor NumPy.
 """
 
 from collections import defaultdict
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
 
 from ..schedule import Recv, Send
 
+Span = tuple[int, int]
 
-class Task(NamedTuple):
+
+class Piece(NamedTuple):
     """A piece of an operation. reads, writes: spans (start, end) of one address space; work: what the caller attaches."""
 
     kind: type
     peer: int | None
-    reads: tuple
-    writes: tuple
-    work: object
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+    work: Any
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is sent or received, and not computed."""
+        return self.kind is Send or self.kind is Recv
 
 
 class Step(NamedTuple):
     """What a rank does next: start these messages, wait for those, then compute. round: which round's turn it is."""
 
     round: int
-    starts: list
-    waits: list
-    local: list
+    starts: list[Piece]
+    waits: list[Piece]
+    local: list[Piece]
 
 
-def by_rounds(rounds):
-    """One step per round, everything that it starts awaited in it. rounds: lists of tasks, receives first."""
-    for number, tasks in enumerate(rounds):
-        messages = [task for task in tasks if task.kind in (Recv, Send)]
-        yield Step(number, messages, messages, [task for task in tasks if task.kind not in (Recv, Send)])
+def by_rounds(rounds: Iterable[list[Piece]]) -> Iterator[Step]:
+    """One step per round, everything that it starts awaited in it. rounds: lists of pieces, receives first."""
+    for number, pieces in enumerate(rounds):
+        messages = [piece for piece in pieces if piece.is_message]
+        yield Step(number, messages, messages, [piece for piece in pieces if not piece.is_message])
 
 
-def by_pieces(rounds, ahead):
-    """Steps in which pieces overtake the rounds' ends. rounds: lists of tasks, receives first, then sends."""
-    rounds = list(rounds)
-    memory = _Memory(task for tasks in rounds for task in tasks)
-    lanes = defaultdict(int)  # (kind, peer): the last start, which the next must not come before
-    steps, awaited = [], {}  # awaited: send -> the step that waits for it; whoever needs its memory earlier lowers it
-    sends = []
-    for number, tasks in enumerate(rounds):
-        base, taken = len(steps), defaultdict(int)
-        steps += [Step(number, [], [], []) for _ in range(_pieces(tasks))]
-        for task in tasks:
-            if task.kind not in (Recv, Send):
-                position = max(base, memory.settled(task, awaited, within=True))
-                steps[position].local.append(task)
-                memory.touch(task, position)
-                continue
-            lane = task.kind, task.peer
-            position = base + taken[lane]
-            taken[lane] += 1
-            ready = memory.settled(task, awaited, within=False, position=position)
-            lanes[lane] = start = max(ready + 1, position - ahead, lanes[lane])
-            steps[start].starts.append(task)
-            if task.kind is Recv:
-                steps[position].waits.append(task)
-            else:
-                awaited[id(task)] = position + ahead
-                sends.append(task)
-            memory.touch(task, position)
-    for task in sends:
-        steps[min(awaited[id(task)], len(steps) - 1)].waits.append(task)
+def by_pieces(rounds: list[list[Piece]], ahead: int) -> list[Step]:
+    """Steps in which pieces overtake the rounds' ends. rounds: lists of pieces, receives first, then sends."""
+    steps, firsts = _empty_steps(rounds)
+    pieces = list(chain.from_iterable(rounds))
+    follows = _dependencies(pieces)
+    positions = _positions(rounds, firsts, follows)
+    deadlines = _deadlines(pieces, follows, positions, ahead)
+    started: dict[tuple[type, int | None], int] = defaultdict(int)  # the last start per peer and direction
+    for number, piece in enumerate(pieces):
+        if not piece.is_message:
+            steps[positions[number]].local.append(piece)
+            continue
+        ready = max([deadlines[other] for other in follows[number]], default=-1)
+        channel = piece.kind, piece.peer
+        started[channel] = start = max(ready + 1, positions[number] - ahead, started[channel])
+        steps[start].starts.append(piece)
+        steps[min(deadlines[number], len(steps) - 1)].waits.append(piece)
     for step in steps:
-        step.starts.sort(key=lambda task: task.kind is not Recv)
+        for messages in (step.starts, step.waits):
+            messages.sort(key=lambda piece: piece.kind is not Recv)
     return steps
 
 
-def _pieces(tasks):
-    """How many positions a round takes: its longest lane, or one for local work alone."""
-    lanes = defaultdict(int)
-    for task in tasks:
-        if task.kind in (Recv, Send):
-            lanes[task.kind, task.peer] += 1
-    return max(lanes.values(), default=1)
+def _empty_steps(rounds: list[list[Piece]]) -> tuple[list[Step], list[int]]:
+    """A step for every position, and the first position of each round."""
+    steps: list[Step] = []
+    firsts = []
+    for number, pieces in enumerate(rounds):
+        firsts.append(len(steps))
+        channels: dict[tuple[type, int | None], int] = defaultdict(int)
+        for piece in pieces:
+            channels[piece.kind, piece.peer] += piece.is_message
+        # as many as its longest channel has messages, or one for local work alone
+        steps += [Step(number, [], [], []) for _ in range(max([1, *channels.values()]))]
+    return steps, firsts
 
 
-class _Memory:
-    """Who wrote and who still reads each stretch of memory; stretches end wherever some task's span does."""
+def _dependencies(pieces: list[Piece]) -> list[set[int]]:
+    """For each piece the numbers of the earlier ones that must be done with the memory it uses.
 
-    def __init__(self, tasks):
-        edges = {edge for task in tasks for span in task.reads + task.writes for edge in span}
-        self.index = {edge: number for number, edge in enumerate(sorted(edges))}
-        self.written = [-1] * len(edges)  # the step after which the last write is there
-        self.readers = [()] * len(edges)  # (step, task) since that write
+    Those that wrote what it reads or writes, and those that read, since the last write, what it writes.
+    """
+    edges = sorted({edge for piece in pieces for span in piece.reads + piece.writes for edge in span})
+    index = {edge: number for number, edge in enumerate(edges)}  # memory in stretches: they end wherever some span does
+    writer = [-1] * len(edges)
+    readers: list[tuple[int, ...]] = [()] * len(edges)
+    follows = []
 
-    def _stretches(self, spans):
+    def stretches(spans: tuple[Span, ...]) -> Iterator[int]:
         for start, end in spans:
-            yield from range(self.index[start], self.index[end])
+            yield from range(index[start], index[end])
 
-    def settled(self, task, awaited, within, position=None):
-        """The step after which `task` may use its memory.
+    for number, piece in enumerate(pieces):
+        read, written = list(stretches(piece.reads)), list(stretches(piece.writes))
+        earlier = {writer[at] for at in chain(read, written)}
+        earlier.update(chain.from_iterable(readers[at] for at in written))
+        follows.append(earlier - {-1})
+        for at in written:
+            writer[at], readers[at] = number, ()
+        for at in read:
+            readers[at] += (number,)
+    return follows
 
-        within: it runs at the end of a step, so that a send awaited in that very step is out of its way; a message
-        starts at the beginning of one. The sends it must wait for are awaited no later than that.
-        """
-        settled = max([self.written[at] for at in self._stretches(task.reads + task.writes)], default=-1)
-        for at in self._stretches(task.writes):
-            for step, reader in self.readers[at]:
-                if reader.kind is not Send:
-                    settled = max(settled, step)
-                elif within:
-                    settled = max(settled, step)
-                    awaited[id(reader)] = min(awaited[id(reader)], max(settled, step))
-                else:
-                    awaited[id(reader)] = min(awaited[id(reader)], position - 1)
-                    settled = max(settled, awaited[id(reader)])
-        return settled
 
-    def touch(self, task, step):
-        """Note that `task` uses its memory until `step`."""
-        for at in self._stretches(task.writes):
-            self.written[at], self.readers[at] = step, ()
-        for at in self._stretches(task.reads):
-            self.readers[at] += ((step, task),)
+def _positions(rounds: list[list[Piece]], firsts: list[int], follows: list[set[int]]) -> list[int]:
+    """Where the turn of each piece comes: of a message by its place in its channel, of local work after what it follows."""
+    positions: list[int] = []
+    for first, pieces in zip(firsts, rounds):
+        taken: dict[tuple[type, int | None], int] = defaultdict(int)
+        for piece in pieces:
+            if piece.is_message:
+                positions.append(first + taken[piece.kind, piece.peer])
+                taken[piece.kind, piece.peer] += 1
+            else:
+                earlier = (positions[other] for other in follows[len(positions)])
+                positions.append(max([first, *earlier]))
+    return positions
+
+
+def _deadlines(pieces: list[Piece], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
+    """The position after which each piece is through: a send's is late, unless its memory is needed earlier."""
+    deadlines = [at + ahead if piece.kind is Send else at for piece, at in zip(pieces, positions)]
+    for number, piece in enumerate(pieces):
+        # local work runs at the end of its step, a message starts at the beginning of one
+        needed = positions[number] - piece.is_message
+        for other in follows[number]:
+            if pieces[other].kind is Send:
+                deadlines[other] = min(deadlines[other], needed)
+    return deadlines

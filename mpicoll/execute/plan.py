@@ -1,47 +1,65 @@
-"""The executor: a schedule bound to buffers becomes persistent point-to-point requests and ufunc calls.
+"""The executor: a schedule bound to memory becomes persistent point-to-point requests and ufunc calls.
 
 Binding is done once per plan; running it starts requests, waits, and reduces, with nothing left to decide. A plan knows
 at any moment which round it is in (`Plan.where`).
 """
 
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from .. import buffers
 from ..schedule import Copy, Recv, Reduce, Send
 from . import ordering
-from .ordering import Task
-from .progress import PROGRESS
-from .scratch import Memory
+from .context import Context
+from .ordering import Piece, Span
+from .progress import PROGRESS, Task
+from .scratch import Memory, Round
+from .staging import Work
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16
 
+Action = tuple[Callable[..., object], tuple[Any, ...]]  # a function and its arguments
 
-class Round(NamedTuple):
+
+class Schedule(NamedTuple):
+    """One rank's rounds under an algorithm. edges: element offsets of the blocks.
+
+    segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds; None: round by round.
+    """
+
+    algorithm: str
+    rounds: list[Round]
+    edges: list[int]
+    segment_bytes: int | None = None
+
+
+class BoundStep(NamedTuple):
     """A round or a step of one, ready to run: what to start, what to wait for, what to compute, and what it sends."""
 
-    starts: tuple  # bound methods, receives first
-    waits: tuple
-    operations: tuple  # (function, arguments)
+    starts: tuple[Callable[[], object], ...]  # receives first
+    waits: tuple[MPI.Prequest, ...]  # every request is awaited in one step
+    actions: tuple[Action, ...]
     messages: int
     nbytes: int
-    requests: tuple  # those of `waits`; every request is awaited in one step
-    number: int  # of the round
+    round: int
     text: str
 
 
 class LowerCase:
     """mpi4py's `wait` and `test`: they also return a message's object, and a collective has none."""
 
-    def wait(self, status=None):
+    Wait: Callable[..., bool]
+    Test: Callable[..., bool]
+
+    def wait(self, status: MPI.Status | None = None) -> None:
         """`Wait`; None."""
         self.Wait(status)
 
-    def test(self, status=None):
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
         """`Test`; (done, None)."""
         return self.Test(status), None
 
@@ -50,176 +68,163 @@ class Plan(LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
     As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
-    different orders. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in any Wait or Test.
+    different orders. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in any Wait or
+    Test.
     """
 
-    def __init__(self, wire, name, program, loads=(), stores=(), release=(), scratch=0):
-        self.wire, self.name, self.program = wire, name, program
-        self.numbered = list(enumerate(program))
-        self.loads, self.stores, self.release = loads, stores, list(release)
-        self.round, self.flight = None, None
-        self.owned, self.around = (), None  # what must live as long as a persistent plan, and where it is advanced
-        self.scratch, self.requests = scratch, sum(len(step.requests) for step in program)
-        wire.plans.add(self)
+    def __init__(self, context: Context, name: str, steps: list[BoundStep], work: Work, scratch: int) -> None:
+        self.context, self.name, self.work, self.scratch = context, name, work, scratch
+        self.steps: list[BoundStep] | None = steps
+        self.numbered = list(enumerate(steps))
+        self.step: int | None = None
+        self.task: Task | None = None
+        self.requests = sum(len(step.waits) for step in steps)
+        context.plans.add(self)
 
-    def run(self):
+    # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
+
+    def run(self) -> None:
         """Start and wait: the blocking call."""
-        for load in self.loads:
-            load()
-        wire = self.wire
-        for self.round, (starts, waits, operations, messages, nbytes, *_) in self.numbered:
+        self.work.pack()
+        for request in self._steps(self.context.sent_blocking):
+            request.Wait()
+
+    def run_as_task(self) -> Iterator[MPI.Request]:
+        """The same for a `Task`: the input is taken now; a generator of the requests for which `run` would wait."""
+        self.work.pack()
+        return self._until_done(self._steps(self.context.sent_by_tasks))
+
+    def _until_done(self, requests: Iterator[MPI.Prequest]) -> Iterator[MPI.Request]:
+        for request in requests:
+            while not request.Test():
+                yield request
+
+    def _steps(self, sent: list[int]) -> Iterator[MPI.Prequest]:
+        for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
             for start in starts:
                 start()
             if messages:
-                wire.messages += messages
-                wire.nbytes += nbytes
+                sent[0] += messages
+                sent[1] += nbytes
             # sends too before any arithmetic: while this rank computes, MPI does not move what the peer waits for
-            for wait in waits:
-                wait()
-            for function, arguments in operations:
+            yield from waits
+            for function, arguments in actions:
                 function(*arguments)
-        self.round = None
-        for store in self.stores:
-            store()
+        self.step = None
+        self.work.unpack()
 
-    def Start(self):
+    # As a persistent request.
+
+    def Start(self) -> None:
         """Take the input and begin."""
         self._require_idle("Start")
-        self.flight = self.wire.launch(self.run_in_flight(), around=self.around)
+        self.task = self.context.submit(self.run_as_task(), device=self.work.device)
 
-    def Wait(self, status=None):
+    def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
-        if self.flight is not None:
-            PROGRESS.wait(self.flight)
+        if self.task is not None:
+            PROGRESS.wait(self.task)
         return True
 
-    def Test(self, status=None):
+    def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        return self.flight is None or PROGRESS.test(self.flight)
+        return self.task is None or PROGRESS.test(self.task)
 
     @property
-    def in_flight(self):
+    def in_flight(self) -> bool:
         """Whether it was started and has not ended."""
-        return self.flight is not None and not self.flight.ended
+        return self.task is not None and not self.task.ended
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes that this rank sends each time."""
-        return sum(step.nbytes for step in self.program)
+        return sum(step.nbytes for _, step in self.numbered)
 
-    def Free(self):
+    def Free(self) -> None:
         """Free the requests and return the scratch; a plan in flight must be waited for first."""
-        if self.program is None:
+        if self.steps is None:
             return
         self._require_idle("Free")
-        for request in chain.from_iterable(step.requests for step in self.program):
+        for request in chain.from_iterable(step.waits for step in self.steps):
             request.Free()
-        for release in self.release:
-            release()
-        self.program = self.numbered = None
-        self.owned = ()
+        self.work.close()
+        self.steps, self.numbered = None, []
 
-    def where(self):
+    def where(self) -> str:
         """Which call, algorithm, round and peers this plan is at; "idle" between calls."""
-        if self.round is None:
+        if self.step is None or not self.steps:
             return f"{self.name}: idle"
-        step = self.program[self.round]
-        pieces = f", step {self.round + 1} of {len(self.program)}" if self.program[-1].number + 1 < len(self.program) else ""
-        return f"{self.name}: round {step.number + 1} of {self.program[-1].number + 1}{pieces}, {step.text}"
+        step, rounds = self.steps[self.step], self.steps[-1].round + 1
+        pieces = f", step {self.step + 1} of {len(self.steps)}" if rounds < len(self.steps) else ""
+        return f"{self.name}: round {step.round + 1} of {rounds}{pieces}, {step.text}"
 
-    def _require_idle(self, action):
-        if self.program is None:
+    def _require_idle(self, action: str) -> None:
+        if self.steps is None:
             raise RuntimeError(f"{action} on a plan that was freed: {self.name}")
         if self.in_flight:
             raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
 
-    def run_in_flight(self):
-        """`run` as a flight: a generator of the requests for which it would wait."""
-        for load in self.loads:
-            load()
-        return self._rounds()
 
-    def _rounds(self):
-        flown = self.wire.flown
-        for self.round, step in enumerate(self.program):
-            for start in step.starts:
-                start()
-            flown[0] += step.messages
-            flown[1] += step.nbytes
-            for request in step.requests:
-                while not request.Test():
-                    yield request
-            for function, arguments in step.operations:
-                function(*arguments)
-        self.round = None
-        for store in self.stores:
-            store()
-
-
-def bind(wire, name, steps, edges, vectors, dtype, reduce=None, tag=0, module=np, segment_bytes=None):
+def bind(context: Context, method: str, schedule: Schedule, work: Work, tag: int = 0) -> Plan:
     """Bind one rank's rounds to memory as persistent point-to-point requests; returns a `Plan`.
 
-    steps: tuples of operations. edges: element offsets of the blocks. vectors: {place: Vector} of `dtype` arrays.
-    reduce(lower, higher, out): for Reduce. module: NumPy, or CuPy where MPI gets device pointers.
-    segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds; None: round by round.
-    Memory beside the vectors: the scratch of `scratch_layout`, from the pool until the plan is freed.
+    method: the call's name. work: the vectors, and how they are reduced. Memory beside them: the scratch of
+    `scratch_layout`, from the pool until the plan is freed.
     """
-    steps = [step for step in steps if step]
-    memory = Memory(steps, edges, vectors, dtype, lambda nbytes: wire.take(nbytes, module), segment_bytes)
-    fence = () if module is np else ((buffers.synchronize, ()),)
-    rounds = [list(tasks_of(step, memory, reduce, module)) for step in steps]
-    ordered = ordering.by_pieces(rounds, AHEAD) if segment_bytes else ordering.by_rounds(rounds)
-    requests = {id(task): _request(wire.comm, task, tag) for task in chain.from_iterable(rounds) if task.peer is not None}
-    program = [_bind_step(step, requests, fence, _describe(steps[step.round])) for step in ordered]
-    release = [] if memory.arena is None else [lambda: wire.give(memory.arena, module)]
+    steps = [step for step in schedule.rounds if step]
+    memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.acquire, schedule.segment_bytes)
+    rounds = [list(pieces_of(step, memory, work)) for step in steps]
+    ordered = ordering.by_pieces(rounds, AHEAD) if schedule.segment_bytes else ordering.by_rounds(rounds)
+    assert context.comm is not None, "connect comes first"
+    requests = {id(piece): _request(context.comm, piece, tag) for piece in chain.from_iterable(rounds) if piece.is_message}
+    bound = [_bind_step(step, requests, work.fence, _describe(steps[step.round])) for step in ordered]
     scratch = 0 if memory.arena is None else memory.arena.size
-    return Plan(wire, name, program, loads=[function for function, _ in fence], release=release, scratch=scratch)
+    return Plan(context, f"{method} ({schedule.algorithm})", bound, work, scratch)
 
 
-def tasks_of(step, memory, reduce, module):
+def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
     """The pieces of one round, receives first, then sends, then what is computed."""
     for kind in (Recv, Send):
         for operation in step:
             if type(operation) is kind:
                 for view in memory.views(operation.part):
                     spans = (_span(view),)
-                    yield Task(kind, operation.peer, *((), spans) if kind is Recv else (spans, ()), view)
+                    reads, writes = ((), spans) if kind is Recv else (spans, ())
+                    yield Piece(kind, operation.peer, reads, writes, view)
     for operation in step:
         if type(operation) in (Reduce, Copy):
             for *sources, into in zip(*map(memory.views, operation)):
-                if type(operation) is Reduce:
-                    work = reduce, (*sources, into)
-                elif _same(*sources, into):
+                if type(operation) is Copy and _same(sources[0], into):
                     continue
-                else:
-                    work = module.copyto, (into, *sources)
-                yield Task(type(operation), None, tuple(map(_span, sources)), (_span(into),), work)
+                reduces = type(operation) is Reduce
+                action = (work.reduce, (*sources, into)) if reduces else (work.module.copyto, (into, *sources))
+                yield Piece(type(operation), None, tuple(map(_span, sources)), (_span(into),), action)
 
 
-def _same(one, other):
-    return one is other or (one.size and one.size == other.size and buffers.address(one) == buffers.address(other))
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (one.size > 0 and one.size == other.size and buffers.address(one) == buffers.address(other))
 
 
-def _span(view):
+def _span(view: Any) -> Span:
     start = buffers.address(view)
     return start, start + view.nbytes
 
 
-def _request(comm, task, tag):
-    raw = [MPI.memory.fromaddress(buffers.address(task.work), task.work.nbytes), MPI.BYTE]
-    return (comm.Recv_init if task.kind is Recv else comm.Send_init)(raw, task.peer, tag)
+def _request(comm: MPI.Intracomm, piece: Piece, tag: int) -> MPI.Prequest:
+    raw = [MPI.memory.fromaddress(buffers.address(piece.work), piece.work.nbytes), MPI.BYTE]
+    assert piece.peer is not None
+    return (comm.Recv_init if piece.kind is Recv else comm.Send_init)(raw, piece.peer, tag)
 
 
-def _bind_step(step, requests, fence, text):
+def _bind_step(step: ordering.Step, requests: dict[int, MPI.Prequest], fence: tuple[Action, ...], text: str) -> BoundStep:
     # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
-    starts = tuple(requests[id(task)].Start for task in step.starts)
-    waited = tuple(requests[id(task)] for task in step.waits)
-    sent = [task.work.nbytes for task in step.starts if task.kind is Send]
-    local = tuple(task.work for task in step.local)
-    return Round(starts, tuple(request.Wait for request in waited), local + (fence if local else ()),
-                 len(sent), sum(sent), waited, step.round, text)  # fmt: skip
+    starts = tuple(requests[id(piece)].Start for piece in step.starts)
+    waits = tuple(requests[id(piece)] for piece in step.waits)
+    sent = [piece.work.nbytes for piece in step.starts if piece.kind is Send]
+    actions = tuple(piece.work for piece in step.local)
+    return BoundStep(starts, waits, actions + (fence if actions else ()), len(sent), sum(sent), step.round, text)
 
 
-def _describe(step):
+def _describe(step: Round) -> str:
     words = {Send: "sending to", Recv: "receiving from"}
     return ", ".join(f"{words[type(op)]} rank {op.peer}" for op in step if type(op) in words) or "local work"

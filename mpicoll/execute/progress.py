@@ -1,105 +1,122 @@
-"""Who advances the collectives in flight: whoever waits for one, and between calls one thread, where MPI admits threads.
+"""Who advances the collectives under way: whoever waits for one, and between calls one thread, where MPI admits threads.
 
-A flight is a generator that yields wherever it would wait. Whoever has the turn advances all flights; the others wait for
-the turn without using a core. The thread gives way to those who wait, and pauses when nothing moves: a thread that spins
+A task is a generator that yields wherever it would wait. Whoever has the turn polls all tasks; the others wait for the
+turn without using a core. The thread gives way to those who wait, and pauses when nothing moves: a thread that spins
 takes the core from the computation behind which it is to hide the communication.
 """
 
 import os
 import threading
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter, sleep
 
 from mpi4py import MPI
 
-#: seconds: look without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
-#: others have its core after SPIN, and looks after each NAP only when nothing moved for PATIENCE
+#: seconds: poll without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
+#: others have its core after SPIN, and polls after each NAP only when nothing moved for PATIENCE
 SPIN, PAUSE, NAP, PATIENCE = 50e-6, 200e-6, 50e-6, 250e-6
-#: seconds for which the thread keeps looking after the last flight: to wake it takes longer than a small collective
+#: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
-#: flights of one lane under way at a time: the next ones would take their share of the link from those needed first
+#: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
 
 
-class Flight:
-    """A collective on its way. begun, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
+class Queue:
+    """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks."""
 
-    around: the context in which it is advanced, whatever thread does it. landed: called at its end.
+    def __init__(self) -> None:
+        self.running: list[Task] = []
+        self.waiting: list[Task] = []
+
+    @property
+    def tasks(self) -> list["Task"]:
+        """All that have not ended, in their order."""
+        return [*self.running, *self.waiting]
+
+
+class Task:
+    """A collective under way. begun, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
+
+    on_done: called at its end. device: a context manager that makes the right GPU current in whatever thread polls it.
     """
 
-    def __init__(self, steps, lane, landed=None, around=None):
-        self.steps, self.lane, self.landed, self.around = steps, lane, landed, around or nullcontext()
-        self.at = self.error = None
+    def __init__(
+        self,
+        steps: Iterator[object],
+        queue: Queue,
+        on_done: Callable[[], object] | None = None,
+        device: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self.steps, self.queue = steps, queue
+        self.on_done, self.device = on_done, device or nullcontext()
+        self.at: object = None
+        self.error: BaseException | None = None
         self.begun = self.ended = 0.0
 
-    def settle(self):
+    def raise_error(self) -> None:
         """Raise what ended it, if anything did."""
         if self.error is not None:
             raise self.error
 
 
-class Lane:
-    """Flights that take their turns in the order of their start, which is the same on all ranks."""
-
-    def __init__(self):
-        self.under_way, self.queue = [], []
-
-    @property
-    def flights(self):
-        """All that have not ended, in their order."""
-        return [*self.under_way, *self.queue]
-
-
 class Progress:
-    """All flights of this process, and the thread that advances them."""
+    """All tasks of this process, and the thread that advances them."""
 
-    def __init__(self):
-        self._flights = []
-        self._turn, self._books, self._awake = threading.RLock(), threading.Lock(), threading.Event()
+    def __init__(self) -> None:
+        self._tasks: list[Task] = []
+        self._turn, self._lock, self._awake = threading.RLock(), threading.Lock(), threading.Event()
         self._waiting = 0
-        self._thread, self._stopping = None, False
+        self._thread: threading.Thread | None = None
+        self._stopping = False
 
     @property
-    def threaded(self):
-        """Whether flights move between calls too: where MPI grants THREAD_MULTIPLE, until it is finalized."""
+    def threaded(self) -> bool:
+        """Whether tasks move between calls too: where MPI grants THREAD_MULTIPLE, until it is finalized."""
         return not self._stopping and MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def launch(self, steps, lane, landed=None, around=None):
-        """Begin a `Flight`; local."""
-        flight = Flight(steps, lane, landed, around)
-        with self._books:
-            if len(lane.under_way) < WINDOW:
-                lane.under_way.append(flight)
-                self._flights.append(flight)
+    def submit(
+        self,
+        steps: Iterator[object],
+        queue: Queue,
+        on_done: Callable[[], object] | None = None,
+        device: AbstractContextManager[object] | None = None,
+    ) -> Task:
+        """Begin a `Task`; local."""
+        task = Task(steps, queue, on_done, device)
+        with self._lock:
+            if len(queue.running) < WINDOW:
+                queue.running.append(task)
+                self._tasks.append(task)
             else:
-                lane.queue.append(flight)
+                queue.waiting.append(task)
         self._attend()
-        self.look()
-        return flight
+        self.poll()
+        return task
 
-    def wait(self, flight):
-        """Advance all flights until this one has ended; raises its error."""
-        if not flight.ended:
+    def wait(self, task: Task) -> None:
+        """Advance all tasks until this one has ended; raises its error."""
+        if not task.ended:
             with self._having_turn():
                 moved = perf_counter()
-                while not flight.ended:
+                while not task.ended:
                     if self._advance_all():
                         moved = perf_counter()
                     elif (still := perf_counter() - moved) > PATIENCE:
                         sleep(NAP)
                     elif still > SPIN:  # ranks that wait must not keep those that compute from a core
                         os.sched_yield()
-        flight.settle()
+        task.raise_error()
 
-    def test(self, flight):
-        """Advance all flights once; whether this one has ended. Raises its error."""
-        if not flight.ended:
-            self.look()
-        flight.settle()
-        return bool(flight.ended)
+    def test(self, task: Task) -> bool:
+        """Advance all tasks once; whether this one has ended. Raises its error."""
+        if not task.ended:
+            self.poll()
+        task.raise_error()
+        return bool(task.ended)
 
-    def look(self):
-        """Advance all flights once, unless somebody else is at it."""
+    def poll(self) -> None:
+        """Advance all tasks once, unless somebody else is at it."""
         if self._turn.acquire(blocking=False):
             try:
                 self._advance_all()
@@ -107,74 +124,74 @@ class Progress:
                 self._turn.release()
 
     @contextmanager
-    def _having_turn(self):
-        with self._books:
+    def _having_turn(self) -> Iterator[None]:
+        with self._lock:
             self._waiting += 1
         try:
             with self._turn:
                 yield
         finally:
-            with self._books:
+            with self._lock:
                 self._waiting -= 1
 
-    def _advance_all(self):
-        """Whether any flight moved. The caller has the turn."""
-        return any([self._advance(flight) for flight in list(self._flights)])
+    def _advance_all(self) -> bool:
+        """Whether any task moved. The caller has the turn."""
+        return any([self._advance(task) for task in list(self._tasks)])
 
-    def _advance(self, flight):
-        flight.begun = flight.begun or perf_counter()
-        before = flight.at
+    def _advance(self, task: Task) -> bool:
+        task.begun = task.begun or perf_counter()
+        before = task.at
         try:
-            with flight.around:
-                flight.at = next(flight.steps)
-            return flight.at is not before
+            with task.device:
+                task.at = next(task.steps)
+            return task.at is not before
         except StopIteration:
             pass
-        except Exception as error:  # whoever waits for this flight gets it, not whoever happened to advance it
-            flight.error = error
+        except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
+            task.error = error
         except BaseException as error:  # Ctrl-C
-            flight.error = error
-            self._land(flight)
+            task.error = error
+            self._end(task)
             raise
-        self._land(flight)
+        self._end(task)
         return True
 
-    def _land(self, flight):
-        lane = flight.lane
-        with self._books:
-            self._flights.remove(flight)
-            lane.under_way.remove(flight)
-            if lane.queue:
-                lane.under_way.append(lane.queue.pop(0))
-                self._flights.append(lane.under_way[-1])
-        flight.steps, flight.ended = None, perf_counter()
-        if flight.landed:
-            flight.landed()
+    def _end(self, task: Task) -> None:
+        queue = task.queue
+        with self._lock:
+            self._tasks.remove(task)
+            queue.running.remove(task)
+            if queue.waiting:
+                queue.running.append(queue.waiting.pop(0))
+                self._tasks.append(queue.running[-1])
+        task.steps, task.ended = iter(()), perf_counter()
+        if task.on_done:
+            task.on_done()
 
     # The thread.
 
-    def _attend(self):
+    def _attend(self) -> None:
         if self._thread is None and self.threaded:
             self._thread = threading.Thread(target=self._run, name="mpicoll progress", daemon=True)
             self._thread.start()
         if not self._awake.is_set():
             self._awake.set()
 
-    def stop(self):
-        """End the thread, before MPI is finalized; what is in flight stays there."""
+    def stop(self) -> None:
+        """End the thread, before MPI is finalized; what is under way stays there."""
         self._stopping = True
         self._awake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _run(self):
+    def _run(self) -> None:
         moved = busy = 0.0
         while not self._stopping:
-            if self._flights:
+            if self._tasks:
                 busy = perf_counter()
             elif perf_counter() - busy > LINGER:
                 self._awake.clear()
-                if not self._flights and not self._stopping:  # one launched since is seen, or has set it again
+                if not self._tasks and not self._stopping:  # one submitted since is seen, or has set it again
                     self._awake.wait()
                 busy = perf_counter()  # also where what woke it has ended by now
             if not self._waiting and self._turn.acquire(blocking=False):

@@ -1,33 +1,44 @@
 """Where the parts of a schedule lie in memory: in the caller's vectors, or in scratch that rounds share."""
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, pieces
+from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, pieces
 
 _ALIGN = 64
+
+Round = tuple[Any, ...]  # the operations of one round
 
 
 class Vector(NamedTuple):
     """A contiguous array that holds the elements of a vector from offset `base` on."""
 
-    array: object
+    array: Any
     base: int = 0
 
 
 class Memory:
     """Where the parts of a schedule lie: input and output vectors, and scratch laid out by the rounds that need it."""
 
-    def __init__(self, steps, edges, vectors, dtype, allocate, segment_bytes=None):
+    def __init__(
+        self,
+        steps: Sequence[Round],
+        edges: list[int],
+        vectors: dict[str, Vector],
+        dtype: Any,
+        acquire: Callable[[int], Any],
+        segment_bytes: int | None = None,
+    ) -> None:
         self.edges, self.vectors = edges, vectors
         self.limit = max(1, min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // dtype.itemsize)
         # where pieces overtake the rounds' ends, arrivals of the next round must not wait for the memory of this one
         self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger=1 if segment_bytes else 0)
-        self.arena = allocate(nbytes) if nbytes else None
-        self.scratch = self.arena[:nbytes].view(dtype) if nbytes else None
+        self.arena: Any = acquire(nbytes) if nbytes else None
+        self.scratch: Any = self.arena[:nbytes].view(dtype) if nbytes else None
 
-    def views(self, part):
+    def views(self, part: Part) -> Iterator[Any]:
         """The array slices of a part, cut into messages; empty blocks have none."""
         for start, end in pieces(part, self.edges, self.limit):
             if part.place in self.vectors:
@@ -39,13 +50,17 @@ class Memory:
                 yield self.scratch[start + shift : end + shift]
 
 
-def scratch_layout(steps, edges, itemsize, linger=0):
+def scratch_layout(
+    steps: Sequence[Round], edges: list[int], itemsize: int, linger: int = 0
+) -> tuple[dict[tuple[str, int], int], int]:
     """Place scratch blocks in one arena: {(name, block): elements to add to a vector offset}, and the arena's bytes.
 
     Blocks that some operation names as one range lie side by side. Memory is shared by ranges that are never needed in
     the same round: a ring needs two blocks, not a second vector. linger: rounds for which memory is kept after its last.
     """
-    shifts, live, top = {}, [], 0
+    shifts: dict[tuple[str, int], int] = {}
+    live: list[tuple[int, int, int]] = []
+    top = 0
     for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1):
         length = sum(edges[block + 1] - edges[block] for block in run)
         live = sorted(entry for entry in live if entry[2] >= first_round)
@@ -63,16 +78,17 @@ def scratch_layout(steps, edges, itemsize, linger=0):
     return shifts, top
 
 
-def _numbers(part, blocks):
+def _numbers(part: Part, blocks: int) -> list[int]:
     return [block % blocks for block in range(part.first, part.first + part.count)]
 
 
-def _scratch_runs(steps, blocks):
+def _scratch_runs(steps: Sequence[Round], blocks: int) -> list[tuple[int, int, str, list[int]]]:
     """Runs of scratch blocks that must lie side by side: (first round, last round, name, block numbers), by round."""
-    rounds_of, joined = defaultdict(list), set()
+    rounds_of: dict[tuple[str, int], list[int]] = defaultdict(list)
+    joined: set[tuple[str, int]] = set()
     for number, step in enumerate(steps):
         for part in chain.from_iterable(operation for operation in step):
-            if isinstance(part, tuple) and part.place not in (INPUT, OUTPUT):
+            if isinstance(part, Part) and part.place not in (INPUT, OUTPUT):
                 numbers = _numbers(part, blocks)
                 joined.update((part.place, block) for block in numbers[:-1])  # joined to the block after it
                 for block in numbers:

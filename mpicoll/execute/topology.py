@@ -1,13 +1,14 @@
 """Nodes: which ranks share one, found once per process group; and what all ranks must have in common."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mpi4py import MPI
 
 from ..errors import ArgumentError
 from ..support import settings
-from ..support.node import library, network
+from ..support.node import fabric, library, ranks_of_node
 
 SHARED_MEMORY = "shared memory"
 
@@ -15,43 +16,40 @@ SHARED_MEMORY = "shared memory"
 class Topology(NamedTuple):
     """Where the ranks of a communicator are, and what carries their messages.
 
-    nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. library: MPI's name and version.
+    nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. fabric: what MPI uses between nodes.
+    library: MPI's name and version.
     """
 
-    nodes: tuple
-    network: str
+    nodes: tuple[int, ...]
+    fabric: str
     library: str
 
     @property
-    def count(self):
+    def node_count(self) -> int:
         """How many nodes."""
         return max(self.nodes) + 1
 
     @property
-    def transport(self):
-        """What the slowest messages go through: the network, or shared memory where there is one node."""
-        return self.network if self.count > 1 else SHARED_MEMORY
+    def transport(self) -> str:
+        """What the slowest messages go through: the fabric, or shared memory where there is one node."""
+        return self.fabric if self.node_count > 1 else SHARED_MEMORY
 
 
-def discover(comm):
+def discover(comm: MPI.Comm) -> Topology:
     """The `Topology` of a communicator. Collective.
 
     A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
     that decide how a call is served: ranks that chose differently would wait for each other for ever.
     """
-    rank = comm.Get_rank()
-    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED, rank)
-    try:
-        leader = MPI.Intracomm.bcast(node, rank)
-    finally:
-        node.Free()
-    facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": network()}
-    everyone = MPI.Intracomm.allgather(comm, (leader, facts))
+    with ranks_of_node(comm) as node:
+        leader = MPI.Intracomm.bcast(node, comm.Get_rank())
+    facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
+    everyone = MPI.Comm.allgather(comm, (leader, facts))
     _must_agree([facts for _, facts in everyone])
-    return Topology(_numbered(leader for leader, _ in everyone), network(), library())
+    return Topology(_numbered(leader for leader, _ in everyone), fabric(), library())
 
 
-def inherited(comm, parent, topology):
+def inherited(comm: MPI.Comm, parent: MPI.Comm, topology: Topology) -> Topology:
     """The `Topology` of `comm`, whose ranks are some of `parent`'s. Local."""
     ours, theirs = comm.Get_group(), parent.Get_group()
     try:
@@ -62,12 +60,12 @@ def inherited(comm, parent, topology):
     return topology._replace(nodes=_numbered(topology.nodes[rank] for rank in ranks))
 
 
-def _numbered(labels):
-    numbers = {}
+def _numbered(labels: Iterable[int]) -> tuple[int, ...]:
+    numbers: dict[int, int] = {}
     return tuple([numbers.setdefault(label, len(numbers)) for label in labels])
 
 
-def _must_agree(fingerprints):
+def _must_agree(fingerprints: list[dict[str, str]]) -> None:
     """fingerprints: a dict of settings of each rank."""
     for name in fingerprints[0]:
         ranks_with = defaultdict(list)
@@ -75,10 +73,12 @@ def _must_agree(fingerprints):
             ranks_with[fingerprint[name]].append(rank)
         if len(ranks_with) > 1:
             views = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in ranks_with.items())
-            raise ArgumentError(f"ranks disagree about {name}: {views}. Set it alike for all ranks "
-                                "(mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)")
+            raise ArgumentError(
+                f"ranks disagree about {name}: {views}. Set it alike for all ranks "
+                "(mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
+            )
 
 
-def _ranks(ranks):
+def _ranks(ranks: list[int]) -> str:
     shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -5,15 +5,16 @@ import platform
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from ..support.node import library
+from ..support.node import library, ranks_of_node
 
 
-def environment(comm):
+def measured_on(comm: MPI.Comm) -> dict[str, Any]:
     """The facts a result is worth nothing without, the same dict on all ranks. Collective.
 
     hosts and ranks_per_node are in the order of the nodes' lowest ranks; a node is where ranks can share memory.
@@ -32,20 +33,18 @@ def environment(comm):
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": command(),
     }
-    return comm.bcast(facts)
+    agreed: dict[str, Any] = comm.bcast(facts)
+    return agreed
 
 
-def nodes(comm):
+def nodes(comm: MPI.Comm) -> list[tuple[str, int]]:
     """(node name, ranks on it) of each node. Collective."""
-    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)
-    try:
+    with ranks_of_node(comm) as node:
         mine = (MPI.Get_processor_name(), node.Get_size()) if node.Get_rank() == 0 else None
-    finally:
-        node.Free()
     return [entry for entry in comm.allgather(mine) if entry]
 
 
-def machine():
+def machine() -> str:
     """Processor and number of cores."""
     model = platform.processor() or platform.machine()
     try:
@@ -56,7 +55,7 @@ def machine():
     return f"{model}, {os.cpu_count()} cores"
 
 
-def command():
+def command() -> str:
     """The command line, with the program as one types it and not where it happens to be installed."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name

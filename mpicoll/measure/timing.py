@@ -1,15 +1,29 @@
 """Timing: candidates alternate in one run, so that whatever disturbs the machine disturbs all of them alike."""
 
+from collections.abc import Callable, Mapping
 from time import perf_counter
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
+Name = TypeVar("Name")
+Function = Callable[[], object]
+Hook = Callable[[Any, int], object]  # of a candidate's name and the number of the repetition
+Times = np.ndarray[Any, np.dtype[np.float64]]
 
-def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
+
+def alternate(
+    comm: MPI.Comm,
+    candidates: Mapping[Name, Function],
+    repeats: int,
+    setup: Hook | None = None,
+    teardown: Hook | None = None,
+    calls: int = 1,
+) -> dict[Name, Times]:
     """Seconds per call of each candidate: {name: array of `repeats` times, each the maximum over ranks}. Collective.
 
-    candidates: {name: function}. before(name, repetition) and after(name, repetition) run outside the measured time.
+    candidates: {name: function}. setup(name, repetition) and teardown(name, repetition) run outside the measured time.
     calls: how many calls one time is the mean of; a few where one call takes about as long as the barrier before it.
     """
     names = list(candidates)
@@ -20,16 +34,16 @@ def alternate(comm, candidates, repeats, before=None, after=None, calls=1):
     for repetition in range(repeats):
         for which in shuffle.permutation(len(names)):
             name = names[which]
-            if before:
-                before(name, repetition)
+            if setup:
+                setup(name, repetition)
             times[which, repetition] = _timed(comm, candidates[name], calls)
-            if after:
-                after(name, repetition)
+            if teardown:
+                teardown(name, repetition)
     collect(comm, times, MPI.MAX)
     return dict(zip(names, times))
 
 
-def _timed(comm, function, calls):
+def _timed(comm: MPI.Comm, function: Function, calls: int) -> float:
     comm.Barrier()
     start = perf_counter()
     for _ in range(calls):
@@ -37,17 +51,26 @@ def _timed(comm, function, calls):
     return (perf_counter() - start) / calls
 
 
-def collect(comm, figures, op):
+def collect(comm: MPI.Comm, figures: "np.ndarray[Any, Any]", op: MPI.Op) -> None:
     """Over all ranks, in place, by MPI's own call: what is measured must not carry its own results."""
-    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, figures, op)
+    MPI.Comm.Allreduce(comm, MPI.IN_PLACE, figures, op)
 
 
-def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, least=5, most=1000):
+def repeats_for(
+    comm: MPI.Comm,
+    candidates: Mapping[Name, Function],
+    seconds: float,
+    setup: Hook | None = None,
+    teardown: Hook | None = None,
+    calls: int = 1,
+    least: int = 5,
+    most: int = 1000,
+) -> int:
     """How many repetitions fill `seconds`, the same number on all ranks. Collective.
 
     Each candidate runs twice: the first time binds plans and touches memory, the second is measured.
     """
-    trial = alternate(comm, candidates, 2, before, after, calls)
+    trial = alternate(comm, candidates, 2, setup, teardown, calls)
     return how_often({name: times[1] * calls for name, times in trial.items()}, seconds, least, most)
 
 
@@ -55,24 +78,24 @@ def repeats_for(comm, candidates, seconds, before=None, after=None, calls=1, lea
 SHORT, MOST_CALLS = 2e-3, 20
 
 
-def calls_per_time(once):
+def calls_per_time(once: Mapping[Any, float]) -> int:
     """How many calls one time should be the mean of. once: {name: seconds of one call}, the same on all ranks."""
     return max(1, min(MOST_CALLS, int(SHORT / max(min(once.values()), 1e-9))))
 
 
-def race(comm, candidates, repeats):
+def race(comm: MPI.Comm, candidates: Mapping[Name, Function], repeats: int) -> dict[Name, Times]:
     """{name: array of `repeats` times} as `alternate`, after a first call each that is not counted. Collective."""
     trial = alternate(comm, candidates, 2)
     once = {name: times[1] for name, times in trial.items()}
     return alternate(comm, candidates, repeats, calls=calls_per_time(once))
 
 
-def how_often(once, seconds, least=5, most=1000):
+def how_often(once: Mapping[Any, float], seconds: float, least: int = 5, most: int = 1000) -> int:
     """How many repetitions of all candidates fill `seconds`. once: what one of each takes."""
     return int(min(max(seconds / max(sum(once.values()), 1e-9), least), most))
 
 
-def statistics(times):
+def statistics(times: Times) -> dict[str, float]:
     """Median, minimum and 95th percentile in microseconds."""
     median, p95 = np.percentile(times, (50, 95)) * 1e6
     figures = {"median_us": median, "min_us": times.min() * 1e6, "p95_us": p95}

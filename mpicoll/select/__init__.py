@@ -4,10 +4,9 @@ May import: errors, support, schedule, collectives, algorithms, simulate, execut
 """
 
 from . import probe, table
-from .choice import SEGMENT_BYTES, Choice, Request, choose, default_segment, environment, native_below, parse_rules, refuses
+from .choice import SEGMENT_BYTES, Choice, Query, choose, environment_rules, native_below
 from .table import rules_of
 
 __all__ = [
-    "Choice", "Request", "SEGMENT_BYTES", "choose", "default_segment", "environment", "native_below", "parse_rules",
-    "probe", "refuses", "rules_of", "table",
+    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "native_below", "probe", "rules_of", "table",
 ]

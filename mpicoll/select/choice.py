@@ -4,8 +4,10 @@ The choice is a function of what is equal on all ranks: collective, ranks and th
 type, and settings that were compared when the communicator was made.
 """
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from math import inf
+from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..algorithms import NATIVE
@@ -22,7 +24,7 @@ SMALL = 16 << 10
 SEGMENT_BYTES = 256 << 10
 
 
-class Request(NamedTuple):
+class Query(NamedTuple):
     """What is known of a call when its algorithm is chosen. nbytes: None where only the root knows.
 
     obstacle: why schedules cannot serve it; empty where they can. native: whether MPI's own call can. once: it is bound
@@ -38,154 +40,174 @@ class Request(NamedTuple):
     once: bool = False
 
     @property
-    def size(self):
+    def size(self) -> int:
         """How many ranks."""
         return len(self.topology.nodes)
 
 
 class Choice(NamedTuple):
-    """The algorithm's word, the pieces its messages are cut into (None: not cut), and why it was taken."""
+    """The algorithm, the pieces its messages are cut into (None: not cut), and why it was taken."""
 
     name: str
     segment_bytes: int | None
     reason: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         pieces = f" in pieces of {self.segment_bytes} bytes" if self.segment_bytes else ""
         return f"{self.name}{pieces} ({self.reason})"
 
 
-def choose(request, explicit=None, segment_bytes=None, probe=None):
-    """The `Choice` for a call. Raises ArgumentError where an explicit word is unknown or cannot serve the call.
+Probe = Callable[[Query], Choice | None]
+
+
+def choose(
+    query: Query, explicit: str | None = None, segment_bytes: int | None = None, probe: Probe | None = None
+) -> Choice:
+    """The `Choice` for a call. Raises ArgumentError where an explicit algorithm is unknown or cannot serve the call.
 
     segment_bytes: what the call asks for (0: whole messages).
-    probe: a function of the request that measures what no table knows, and
-    returns a `Choice` or None; it may communicate.
+    probe: measures what no table knows; it may communicate.
     """
     if explicit is not None:
-        refusal = refuses(request, explicit)
+        refusal = refuses(query, explicit)
         if refusal:
-            raise ArgumentError(f"algorithm={explicit!r} cannot serve this {request.collective}: {refusal}")
-        choice = Choice(explicit, default_segment(request, explicit), "asked for by the call")
+            raise ArgumentError(f"algorithm={explicit!r} cannot serve this {query.collective}: {refusal}")
+        choice = Choice(explicit, default_segment(query, explicit), "asked for by the call")
     else:
-        choice = _choose(request, probe)
+        choice = _choose(query, probe)
     if segment_bytes is None or choice.name == NATIVE:
         return choice
     return choice._replace(segment_bytes=_checked(segment_bytes) or None)
 
 
-def _checked(segment_bytes):
+def _checked(segment_bytes: Any) -> int:
     if not hasattr(segment_bytes, "__index__") or segment_bytes < 0:
         raise ArgumentError(f"segment_bytes={segment_bytes!r}: expected a number of bytes, or 0 for whole messages")
     return int(segment_bytes)
 
 
-def _choose(request, probe):
-    notes = []
-    for word, segment, reason in _wishes(request):
-        refusal = refuses(request, word)
+def _choose(query: Query, probe: Probe | None) -> Choice:
+    notes: list[str] = []
+    for wish in _wishes(query):
+        refusal = refuses(query, wish.name)
         if not refusal:
-            return Choice(word, segment, "; ".join([*notes, reason]))
-        notes.append(f"{reason} cannot serve it ({refusal})")
-    found = probe(request) if probe and _measurable(request) else None
-    choice = found if found and not refuses(request, found.name) else _last_resort(request)
+            return wish._replace(reason="; ".join([*notes, wish.reason]))
+        notes.append(f"{wish.reason} cannot serve it ({refusal})")
+    found = probe(query) if probe and _measurable(query) else None
+    choice = found if found and not refuses(query, found.name) else _last_resort(query)
     return choice._replace(reason="; ".join([*notes, choice.reason]))
 
 
-def _measurable(request):
+def _measurable(query: Query) -> bool:
     """Whether a probe may say more: a large call that both can serve, on a transport that no table speaks of."""
-    return (request.native and not request.obstacle and request.size > 1 and (request.nbytes or 0) >= SMALL
-            and not any(one.knows(request.topology) for one in _tables()))  # fmt: skip
+    if not query.native or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
+        return False
+    return not any(one.knows(query.topology) for one in _tables())
 
 
-def _tables():
+def _tables() -> list[table.Table]:
     return [one for one in (table.user()[0], table.shipped()) if one]
 
 
-def _wishes(request):
-    """(word, segment_bytes, reason) of the environment's entries and the tables' rules, in the order they count."""
-    for word, text in _environment(request):
-        yield word, default_segment(request, word), f"{settings.ALGORITHM}={text}"
-    if request.obstacle or request.size == 1 or request.nbytes is None or (request.once and request.nbytes < SMALL):
+def _wishes(query: Query) -> Iterator[Choice]:
+    """What the environment's rules and the tables' rules name, in the order they count."""
+    for asked in environment_rules():
+        if asked.speaks_of(query):
+            segment = default_segment(query, asked.algorithm)
+            yield Choice(asked.algorithm, segment, f"{settings.ALGORITHM}={asked.text}")
+    if query.obstacle or query.size == 1 or query.nbytes is None or (query.once and query.nbytes < SMALL):
         return
     for one in _tables():
-        for rule in one.rules(request.collective, request.topology, request.nbytes):
-            low = format_bytes(max(rule.low, rule.share * request.size))
-            yield rule.algorithm, rule.segment_bytes, f"{one.name}, from {low} bytes"
+        for rule in one.rules(query.collective, query.topology, query.nbytes):
+            low = format_bytes(max(rule.low, rule.share * query.size))
+            yield Choice(rule.algorithm, rule.segment_bytes, f"{one.name}, from {low} bytes")
 
 
-def default_segment(request, word):
-    """The pieces for a word that came without: what the tables use for this transport."""
-    if word == NATIVE:
+def default_segment(query: Query, algorithm: str) -> int | None:
+    """The pieces for an algorithm that came without: what the tables use for this transport."""
+    if algorithm == NATIVE:
         return None
-    known = next(filter(None, (one.segment(request.topology) for one in _tables())), None)
-    return known or (SEGMENT_BYTES if algorithms.find(request.collective, word).blocks == "segments" else None)
+    known = next(filter(None, (one.segment(query.topology) for one in _tables())), None)
+    pipelined = algorithms.find(query.collective, algorithm).blocks == "segments"
+    return known or (SEGMENT_BYTES if pipelined else None)
 
 
-def refuses(request, word):
-    """Why this word cannot serve the call; empty where it can. Raises ArgumentError for an unknown word."""
-    if word == NATIVE:
-        return "" if request.native else "MPI has no such reduction"
-    algorithm = algorithms.find(request.collective, word)
-    if request.obstacle:
-        return request.obstacle
-    if not request.commutative and not algorithm.ordered:
-        ordered = [a.name for a in algorithms.registered(request.collective) if a.ordered]
-        return f"the op is not commutative, and {word} does not keep rank order; these do: {', '.join(ordered)}"
+def refuses(query: Query, algorithm: str) -> str:
+    """Why this algorithm cannot serve the call; empty where it can. Raises ArgumentError for an unknown one."""
+    if algorithm == NATIVE:
+        return "" if query.native else "MPI has no such reduction"
+    entry = algorithms.find(query.collective, algorithm)
+    if query.obstacle:
+        return query.obstacle
+    if not query.commutative and not entry.ordered:
+        ordered = ", ".join(one.name for one in algorithms.registered(query.collective) if one.ordered)
+        return f"the op is not commutative, and {algorithm} does not keep rank order; these do: {ordered}"
     return ""
 
 
-def _last_resort(request):
-    if request.native:
-        later = " until the first such call has probed" if _measurable(request) and settings.probe() else ""
-        return Choice(NATIVE, None, request.obstacle or f"the default here{later}")
-    for word in ("binomial", "halving_doubling", "circulant", "pairwise"):
-        if word in algorithms.list_algorithms(request.collective) and not refuses(request, word):
-            return Choice(word, default_segment(request, word), "MPI cannot reduce this type itself")
-    raise ArgumentError(f"no algorithm can serve this {request.collective}: {request.obstacle}")
+def _last_resort(query: Query) -> Choice:
+    if query.native:
+        later = " until the first such call has probed" if _measurable(query) and settings.probe() else ""
+        return Choice(NATIVE, None, query.obstacle or f"the default here{later}")
+    for name in ("binomial", "halving_doubling", "circulant", "pairwise"):
+        if name in algorithms.list_algorithms(query.collective) and not refuses(query, name):
+            return Choice(name, default_segment(query, name), "MPI cannot reduce this type itself")
+    raise ArgumentError(f"no algorithm can serve this {query.collective}: {query.obstacle}")
 
 
-def native_below(collective, topology):
+def native_below(collective: str, topology: Topology) -> float:
     """Bytes below which every call there is MPI's own, so that nothing need be asked; 0 where all are asked."""
-    if environment() or settings.verbose():
+    if environment_rules() or settings.verbose():
         return 0
     known = [one for one in _tables() if one.knows(topology)]
     return min((one.native_below(collective, topology) for one in known), default=SMALL)
 
 
+class EnvironmentRule(NamedTuple):
+    """An entry of MPICOLL_ALGORITHM: which algorithm serves a collective from `low` to below `high` bytes."""
+
+    collective: str
+    low: float
+    high: float
+    algorithm: str
+    text: str
+
+    def speaks_of(self, query: Query) -> bool:
+        """Whether it is about such a call; a rule for all sizes is also about sizes that nobody knows."""
+        if self.collective != query.collective:
+            return False
+        if (self.low, self.high) == (0, inf):
+            return True
+        return query.nbytes is not None and self.low <= query.nbytes < self.high
+
+
 @lru_cache(maxsize=1)
-def environment():
+def environment_rules() -> list[EnvironmentRule]:
     """The rules of MPICOLL_ALGORITHM, read once per process. Raises ArgumentError for a value that cannot be used."""
     return parse_rules(settings.algorithm())
 
 
-def _environment(request):
-    for collective, low, high, word, text in environment():
-        if collective == request.collective and (
-            (low, high) == (0, float("inf")) or (request.nbytes is not None and low <= request.nbytes < high)
-        ):
-            yield word, text
+def parse_rules(text: str) -> list[EnvironmentRule]:
+    """The entries of MPICOLL_ALGORITHM.
 
-
-def parse_rules(text):
-    """The entries of MPICOLL_ALGORITHM: (collective, from bytes, below bytes, word, text) of each.
-
-    >>> parse_rules("allreduce:0-8k:native")
-    [('allreduce', 0, 8192, 'native', 'allreduce:0-8k:native')]
+    >>> parse_rules("allreduce:0-8k:native")[0].high
+    8192
     """
-    rules = []
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        fields = entry.split(":")
-        try:
-            if len(fields) not in (2, 3):
-                raise ArgumentError("expected collective:word or collective:from-below:word")
-            collective, word = fields[0], fields[-1]
-            low, high = map(parse_bytes, fields[1].split("-", 1)) if len(fields) == 3 else (0, float("inf"))
-            collectives.find(collective)
-            if word != NATIVE:
-                algorithms.find(collective, word)
-        except (ArgumentError, ValueError) as error:
-            example = "allreduce:0-8k:native,allreduce:8k-inf:ring"
-            raise ArgumentError(f"MPICOLL_ALGORITHM: cannot use {entry!r}: {error}; an example: {example}") from None
-        rules.append((collective, low, high, word, entry))
-    return rules
+    return [_parse_rule(entry) for entry in filter(None, map(str.strip, text.split(",")))]
+
+
+def _parse_rule(text: str) -> EnvironmentRule:
+    fields, low, high = text.split(":"), 0.0, inf
+    try:
+        if len(fields) not in (2, 3):
+            raise ArgumentError("expected collective:word or collective:from-below:word")
+        collective, algorithm = fields[0], fields[-1]
+        if len(fields) == 3:
+            low, high = map(parse_bytes, fields[1].split("-", 1))
+        collectives.find(collective)
+        if algorithm != NATIVE:
+            algorithms.find(collective, algorithm)
+    except (ArgumentError, ValueError) as error:
+        example = "allreduce:0-8k:native,allreduce:8k-inf:ring"
+        raise ArgumentError(f"{settings.ALGORITHM}: cannot use {text!r}: {error}; an example: {example}") from None
+    return EnvironmentRule(collective, low, high, algorithm, text)

@@ -6,19 +6,22 @@ sizes. One probe per communicator and collective, of about half a second at most
 out, and MPI's own call then serves what no table knows.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from .. import algorithms, select
-from ..execute import Wire
+from .. import algorithms
+from ..execute import Context
 from ..measure import race
-from ..simulate import closed_form
 from ..support import settings
 from ..support.units import format_bytes
 from . import table
+from .choice import Choice, Query, default_segment
+from .table import Link
 
 #: collectives that are probed; the rooted ones stay with MPI
 PROBED = ("allreduce", "reduce_scatter", "allgather")
@@ -30,112 +33,117 @@ _REPEATS, _LARGE, _ROUNDS = 3, 128 << 10, 5
 #: calls of each candidate at one size: `measure.race` makes two before those that count
 _CALLS = _REPEATS + 2
 
+Candidate = tuple[str, int | None]  # algorithm, segment_bytes
+#: trial(comm, collective, nbytes, candidates): a context that gives for each candidate a function that makes the call
+Trial = Callable[
+    [MPI.Intracomm, str, int, Sequence[Candidate]], AbstractContextManager[dict[Candidate, Callable[[], object]]]
+]
 
-class Link(NamedTuple):
-    """Times of the cost model: seconds per message, bytes per second, seconds per byte reduced."""
 
-    alpha: float
-    bandwidth: float
-    gamma: float
+class Point(NamedTuple):
+    """Seconds of MPI's own call and of the algorithm at one size in bytes."""
 
-    def seconds(self, collective, word, size, nbytes, segments=1):
-        """The predicted time of a schedule, or None where there is no formula. segments: of pipelined algorithms."""
-        cost = closed_form(collective, word, size, segments)
-        return cost and cost.seconds(nbytes, *self)
+    nbytes: int
+    native: float
+    ours: float
 
 
 class Probe(NamedTuple):
-    """Times of MPI's own call and of one algorithm, (bytes, seconds, seconds) at each size; none on too slow a link."""
+    """Times of MPI's own call and of one algorithm at each size; none on too slow a link."""
 
-    word: str
+    algorithm: str
     segment_bytes: int | None
-    points: tuple
+    points: tuple[Point, ...]
 
-    def gain(self, nbytes):
+    def gain(self, nbytes: int) -> float:
         """How many times faster the algorithm is at this size, on the lines through the measured points."""
-        (low, *first), (high, *last) = self.points[0], self.points[-1]
-        if nbytes <= low or low == high:
-            return first[0] / first[1]
-        native, ours = (a + (b - a) * (nbytes - low) / (high - low) for a, b in zip(first, last))
-        return native / ours if native > 0 < ours else last[0] / last[1]
+        first, last = self.points[0], self.points[-1]
+        if nbytes <= first.nbytes or first.nbytes == last.nbytes:
+            return first.native / first.ours
+        along = (nbytes - first.nbytes) / (last.nbytes - first.nbytes)
+        native, ours = (a + (b - a) * along for a, b in zip(first[1:], last[1:]))
+        return native / ours if native > 0 < ours else last.native / last.ours
 
 
-def best(comm, trial, request):
-    """The `Choice` that a probe leads to, or None where nothing is probed. Collective over `comm`, the first time.
-
-    trial(comm, collective, nbytes, candidates): a context that gives {candidate: function that makes the call}; a candidate
-    is (algorithm, segment_bytes).
-    """
-    if request.collective not in PROBED or not settings.probe():
+def best(trial: Trial, comm: MPI.Intracomm, query: Query) -> Choice | None:
+    """The `Choice` that a probe leads to, or None where nothing is probed. Collective over `comm`, the first time."""
+    if query.collective not in PROBED or not settings.probe():
         return None
-    wire = Wire.of(comm)
-    if request.collective not in wire.measured:
-        wire.connect(comm)
-        link = wire.measured["link"] = wire.measured.get("link") or _measure_link(wire.comm)
-        wire.measured[request.collective] = _measure(comm, trial, request, link)
-    return known(comm, trial, request)
+    context = Context.of(comm)
+    if query.collective not in context.measured:
+        context.connect(comm)
+        assert context.comm is not None
+        link = context.measured["link"] = context.measured.get("link") or _measure_link(context.comm)
+        context.measured[query.collective] = _measure(trial, comm, query, link)
+    return known(comm, query)
 
 
-def known(comm, trial, request):
+def known(comm: MPI.Intracomm, query: Query) -> Choice | None:
     """As `best`, but only from what was measured before. Local."""
-    probe = Wire.of(comm).measured.get(request.collective)
+    probe: Probe | None = Context.of(comm).measured.get(query.collective)
     if probe is None:
         return None
     if not probe.points:
-        return select.Choice(algorithms.NATIVE, None, "too slow a link to probe")
-    gain = probe.gain(request.nbytes)
-    measured = " and ".join(format_bytes(point[0]) for point in probe.points)
-    reason = f"probed at {measured} bytes: {probe.word} {gain:.2f} x as fast as MPI's own call"
+        return Choice(algorithms.NATIVE, None, "too slow a link to probe")
+    gain = probe.gain(query.nbytes or 0)
+    measured = " and ".join(format_bytes(point.nbytes) for point in probe.points)
+    reason = f"probed at {measured} bytes: {probe.algorithm} {gain:.2f} x as fast as MPI's own call"
     if gain < CLEAR:
-        return select.Choice(algorithms.NATIVE, None, f"{reason}, no clear gain")
-    return select.Choice(probe.word, probe.segment_bytes, reason)
+        return Choice(algorithms.NATIVE, None, f"{reason}, no clear gain")
+    return Choice(probe.algorithm, probe.segment_bytes, reason)
 
 
-def predicted(comm, collective, word, nbytes, segment_bytes):
+def predicted(
+    comm: MPI.Intracomm, collective: str, algorithm: str, nbytes: int | None, segment_bytes: int | None
+) -> float | None:
     """Seconds by the cost model, or None where nothing was measured or there is no formula. Local."""
     if nbytes is None:
         return None
-    wire = Wire.of(comm)
-    fitted = table.link(wire.topology)
-    link = wire.measured.get("link") or (fitted and Link(*fitted))
+    context = Context.of(comm)
+    link: Link | None = context.measured.get("link") or table.link(context.topology)
     segments = max(1, -(-nbytes // segment_bytes)) if segment_bytes else 1
-    return link.seconds(collective, word, comm.Get_size(), nbytes, segments) if link else None
+    return link.seconds(collective, algorithm, comm.Get_size(), nbytes, segments) if link else None
 
 
-def _measure(comm, trial, request, link):
-    word = promising(request, link)
-    segment = select.default_segment(request, word)
-    points, start = [], perf_counter()
-    expected = link.seconds(request.collective, word, request.size, SIZES[0])
+def _measure(trial: Trial, comm: MPI.Intracomm, query: Query, link: Link) -> Probe:
+    algorithm = promising(query, link)
+    segment = default_segment(query, algorithm)
+    native, ours = (algorithms.NATIVE, None), (algorithm, segment)
+    points: list[Point] = []
+    start = perf_counter()
+    expected = link.seconds(query.collective, algorithm, query.size, SIZES[0])
     if expected and 2 * _CALLS * expected > SECONDS:
-        return Probe(word, segment, ())
+        return Probe(algorithm, segment, ())
     for nbytes in SIZES:
-        with trial(comm, request.collective, nbytes, [(algorithms.NATIVE, None), (word, segment)]) as functions:
+        with trial(comm, query.collective, nbytes, [native, ours]) as functions:
             times = race(comm, functions, _REPEATS)
-        points.append((nbytes, *(float(np.median(seconds)) for seconds in times.values())))
-        next_takes = sum(points[-1][1:]) * _CALLS * SIZES[-1] / SIZES[0]
+        points.append(Point(nbytes, float(np.median(times[native])), float(np.median(times[ours]))))
+        next_takes = (points[-1].native + points[-1].ours) * _CALLS * SIZES[-1] / SIZES[0]
         if _largest(comm, perf_counter() - start) + next_takes > SECONDS:
             break
-    return Probe(word, segment, tuple(points))
+    return Probe(algorithm, segment, tuple(points))
 
 
-def _largest(comm, seconds):
+def _largest(comm: MPI.Comm, seconds: float) -> float:
     """The largest value of all ranks."""
     value = np.array([seconds])
-    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, value, MPI.MAX)
-    return value[0]
+    MPI.Comm.Allreduce(comm, MPI.IN_PLACE, value, MPI.MAX)
+    return float(value[0])
 
 
-def promising(request, link):
+def promising(query: Query, link: Link) -> str:
     """The algorithm with the least predicted time at the largest probed size."""
-    if 1 < request.topology.count < request.size:
+    if 1 < query.topology.node_count < query.size:
         return "hierarchical"
-    words = [word for word in algorithms.list_algorithms(request.collective)
-             if link.seconds(request.collective, word, request.size, SIZES[-1]) is not None]  # fmt: skip
-    return min(words, key=lambda word: link.seconds(request.collective, word, request.size, SIZES[-1]))
+    times = {}
+    for algorithm in algorithms.list_algorithms(query.collective):
+        seconds = link.seconds(query.collective, algorithm, query.size, SIZES[-1])
+        if seconds is not None:
+            times[algorithm] = seconds
+    return min(times, key=times.__getitem__)
 
 
-def _measure_link(comm):
+def _measure_link(comm: MPI.Comm) -> Link:
     """The `Link` between neighbours, the slowest on any rank."""
     rank, size = comm.Get_rank(), comm.Get_size()
     times = []

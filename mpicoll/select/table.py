@@ -14,103 +14,123 @@ number, "any", "one", "one_rank_each" or "several_ranks_each". The first entry t
 """
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
+from ..execute import Topology
 from ..schedule import power_of_two
+from ..simulate import closed_form
 from ..support import settings
 from ..support.units import format_bytes, parse_bytes
 
 SCHEMA = 1
-_RANKS = {
+_RANKS: dict[object, Callable[[int], bool]] = {
     "any": lambda size: True,
     "power_of_two": lambda size: size == power_of_two(size),
     "no_power_of_two": lambda size: size != power_of_two(size),
 }
-_NODES = {
+_NODES: dict[object, Callable[[Topology], bool]] = {
     "any": lambda topology: True,
-    "one": lambda topology: topology.count == 1,
-    "one_rank_each": lambda topology: topology.count == len(topology.nodes) > 1,
-    "several_ranks_each": lambda topology: 1 < topology.count < len(topology.nodes),
+    "one": lambda topology: topology.node_count == 1,
+    "one_rank_each": lambda topology: topology.node_count == len(topology.nodes) > 1,
+    "several_ranks_each": lambda topology: 1 < topology.node_count < len(topology.nodes),
 }
 
 
 class Rule(NamedTuple):
     """From how many bytes (of the vector, and of a rank's share) on which algorithm is taken, cut into which pieces."""
 
-    low: int
-    share: int
+    low: float
+    share: float
     algorithm: str
     segment_bytes: int | None
 
 
 class Entry(NamedTuple):
-    """The rules for one collective on one kind of place."""
+    """The rules for one collective on one kind of place. ranks, nodes: a number, or a word as in the file."""
 
     mpi: str
     transport: str
-    ranks: object
-    nodes: object
+    ranks: int | str
+    nodes: int | str
     collective: str
-    rules: tuple
+    rules: tuple[Rule, ...]
 
-    def is_about(self, topology):
+    def is_about(self, topology: Topology) -> bool:
         """Whether this entry is for that MPI library and transport."""
         return self.transport in (topology.transport, "any") and _is(topology.library, self.mpi)
 
-    def fits(self, collective, topology):
+    def fits(self, collective: str, topology: Topology) -> bool:
         """Whether this entry speaks of that collective there."""
         size = len(topology.nodes)
         return (
             collective == self.collective
             and self.is_about(topology)
             and (_RANKS[self.ranks](size) if self.ranks in _RANKS else self.ranks == size)
-            and (_NODES[self.nodes](topology) if self.nodes in _NODES else self.nodes == topology.count)
+            and (_NODES[self.nodes](topology) if self.nodes in _NODES else self.nodes == topology.node_count)
         )
 
-    def rule(self, nbytes, size):
+    def rule(self, nbytes: int, size: int) -> Rule | None:
         """The `Rule` for a vector of so many bytes, or None."""
         reached = [rule for rule in self.rules if rule.low <= nbytes and rule.share * size <= nbytes]
         return reached[-1] if reached else None
 
 
-def _is(library, name):
+def _is(library: str, name: str) -> bool:
     """Whether a library's name and version are meant by a name with or without version."""
     return library == name or library.startswith(name + " ")
 
 
+class Link(NamedTuple):
+    """Figures of the cost model: seconds per message, bytes per second, seconds per byte reduced."""
+
+    alpha: float
+    bandwidth: float
+    gamma: float
+
+    def seconds(self, collective: str, algorithm: str, size: int, nbytes: int, segments: int = 1) -> float | None:
+        """The predicted time of a schedule, or None where there is no formula. segments: of pipelined algorithms."""
+        cost = closed_form(collective, algorithm, size, segments)
+        return cost and cost.seconds(nbytes, *self)
+
+
 class Table(NamedTuple):
-    """Entries in the order in which they are asked, and where they came from."""
+    """Entries in the order in which they are asked, and where they came from. links: by (library, transport)."""
 
     name: str
-    entries: tuple
-    links: dict  # (library, transport): alpha in seconds, bandwidth in bytes/s, gamma in seconds per byte
+    entries: tuple[Entry, ...]
+    links: dict[tuple[str, str], Link]
 
-    def rules(self, collective, topology, nbytes):
+    def rules(self, collective: str, topology: Topology, nbytes: int) -> list[Rule]:
         """The `Rule`s for a call, of each entry that fits."""
         found = [entry.rule(nbytes, len(topology.nodes)) for entry in self.entries if entry.fits(collective, topology)]
         return [rule for rule in found if rule]
 
-    def knows(self, topology):
+    def knows(self, topology: Topology) -> bool:
         """Whether it speaks of this library and transport at all."""
         return any(entry.is_about(topology) for entry in self.entries)
 
-    def native_below(self, collective, topology):
+    def native_below(self, collective: str, topology: Topology) -> float:
         """Bytes below which no entry that fits names anything but MPI's own call."""
-        return min((rule.low for entry in self.entries if entry.fits(collective, topology) for rule in entry.rules
-                    if rule.algorithm != algorithms.NATIVE), default=float("inf"))  # fmt: skip
+        rules = [rule for entry in self.entries if entry.fits(collective, topology) for rule in entry.rules]
+        return min((rule.low for rule in rules if rule.algorithm != algorithms.NATIVE), default=float("inf"))
 
-    def segment(self, topology):
+    def segment(self, topology: Topology) -> int | None:
         """The pieces that messages are cut into on this transport, or None."""
-        segments = [rule.segment_bytes for entry in self.entries if entry.fits(entry.collective, topology)
-                    for rule in entry.rules if rule.segment_bytes]  # fmt: skip
+        fitting = [entry for entry in self.entries if entry.fits(entry.collective, topology)]
+        segments = [rule.segment_bytes for entry in fitting for rule in entry.rules if rule.segment_bytes]
         return max(set(segments), key=segments.count, default=None)
 
 
-def parse(text, name):
+# Reading.
+
+
+def parse(text: str, name: str) -> Table:
     """The `Table` that a JSON text describes. Raises ArgumentError that says what is wrong with it."""
     try:
         document = json.loads(text)
@@ -122,17 +142,20 @@ def parse(text, name):
     try:
         links = {(fit["mpi"], fit["transport"]): _link(fit) for fit in document.get("links", ())}
         return Table(name, tuple([_entry(entry) for entry in document["entries"]]), links)
-    except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(f"an entry lacks or misuses a field: {error}") from None
 
 
-def _link(fit):
-    figures = fit["alpha"], fit["bandwidth"], fit["gamma"]
-    fit["alpha"] + fit["gamma"] + 1 / fit["bandwidth"]  # numbers, and none that time is divided by is 0
-    return figures
+def _link(fit: dict[str, Any]) -> Link:
+    found = Link(fit["alpha"], fit["bandwidth"], fit["gamma"])
+    if not all(isinstance(figure, (int, float)) for figure in found):
+        raise TypeError(f"expected numbers for alpha, bandwidth and gamma, got {tuple(found)}")
+    if not found.bandwidth:
+        raise ArgumentError("an entry lacks or misuses a field: bandwidth is 0")
+    return found
 
 
-def _entry(entry):
+def _entry(entry: dict[str, Any]) -> Entry:
     ranks, nodes = entry["ranks"], entry["nodes"]
     if not isinstance(entry["mpi"], str) or not isinstance(entry["transport"], str):
         raise ArgumentError(f"expected texts for mpi and transport, got {entry['mpi']!r} and {entry['transport']!r}")
@@ -143,16 +166,19 @@ def _entry(entry):
     return Entry(entry["mpi"], entry["transport"], ranks, nodes, entry["collective"], rules)
 
 
-def _rule(collective, rule):
+def _rule(collective: str, rule: dict[str, Any]) -> Rule:
     if rule["algorithm"] != algorithms.NATIVE:
         algorithms.find(collective, rule["algorithm"])
     segment = rule.get("segment_bytes")
     low, share = (parse_bytes(rule.get(name, 0)) for name in ("from", "from_per_rank"))
-    return Rule(low, share, rule["algorithm"], None if segment is None else parse_bytes(segment))
+    return Rule(low, share, rule["algorithm"], None if segment is None else int(parse_bytes(segment)))
+
+
+# The two tables there are.
 
 
 @lru_cache(maxsize=1)
-def user():
+def user() -> tuple[Table | None, str]:
     """(the `Table` that MPICOLL_TUNING_FILE names or None, why it cannot be used or ""); read once per process."""
     path = settings.tuning_file()
     if path is None:
@@ -163,20 +189,20 @@ def user():
         return None, f"{settings.TUNING_FILE}={path} is not used: {getattr(error, 'strerror', None) or error}"
 
 
-def link(topology):
-    """(alpha, bandwidth, gamma) that `mpicoll tune` fitted for this library and transport, or None."""
+def link(topology: Topology) -> Link | None:
+    """What `mpicoll tune` fitted for this library and transport, or None."""
     table, _ = user()
-    return table and table.links.get((topology.library, topology.transport))
+    return table.links.get((topology.library, topology.transport)) if table else None
 
 
 @lru_cache(maxsize=1)
-def shipped():
+def shipped() -> Table:
     """The table that comes with mpicoll: made from measured runs, see its `source`."""
     return parse(files(__package__).joinpath("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
 
 
 @lru_cache(maxsize=None)
-def problem(library):
+def problem(library: str) -> str:
     """Why the user's table says nothing about this MPI library; empty where it does, or where there is no table."""
     table, reason = user()
     if table is None:
@@ -187,38 +213,47 @@ def problem(library):
     return f"{settings.TUNING_FILE}={table.name} is not used: it is for {', '.join(sorted(known)) or 'nothing'}, not {library}"
 
 
-def write(path, environment, entries, link):
+# Writing.
+
+Document = dict[str, Any]
+
+
+def write(path: Path, environment: Document, entries: Sequence[Document], link: Document | None) -> None:
     """Put entries and a link (dicts as in the file, or None) into the table at `path`, before what is there.
 
     Those of the same place are replaced.
     """
-    document = {"entries": [], "links": []}
+    document: Document = {"entries": [], "links": []}
     if path.exists() and path.stat().st_size:
         text = path.read_text(encoding="utf-8")
         parse(text, str(path))
         document |= json.loads(text)
-    where = "mpi", "transport"
-    merged = {"schema": SCHEMA, "environment": environment, "links": _merged(document["links"], [link] if link else [], where),
-              "entries": _merged(document["entries"], entries, (*where, "ranks", "nodes", "collective"))}  # fmt: skip
+    place = ("mpi", "transport")
+    merged = {
+        "schema": SCHEMA,
+        "environment": environment,
+        "links": _merged(document["links"], [link] if link else [], place),
+        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "collective")),
+    }
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
 
 
-def _merged(old, new, place):
+def _merged(old: Sequence[Document], new: Sequence[Document], place: Sequence[str]) -> list[Document]:
     """Both, the new ones first, and alone where both have one for the same place."""
     places = [[one[name] for name in place] for one in new]
     return [*new, *(one for one in old if [one[name] for name in place] not in places)]
 
 
-def rules_of(winners):
+def rules_of(winners: Iterable[tuple[int, str, int | None]]) -> list[Document]:
     """Rules from [(bytes, algorithm, segment_bytes)] in ascending order: neighbours that agree are one rule.
 
     Below the first MPI's own call is taken: nothing is known there.
     """
-    rules = [{"from": "0", "algorithm": algorithms.NATIVE}]
-    for nbytes, word, segment in winners:
-        if (rules[-1]["algorithm"], rules[-1].get("segment_bytes")) != (word, segment):
-            rule = {"from": format_bytes(nbytes), "algorithm": word}
+    rules: list[Document] = [{"from": "0", "algorithm": algorithms.NATIVE}]
+    for nbytes, algorithm, segment in winners:
+        if (rules[-1]["algorithm"], rules[-1].get("segment_bytes")) != (algorithm, segment):
+            rule = {"from": format_bytes(nbytes), "algorithm": algorithm}
             rules.append(rule if segment is None else {**rule, "segment_bytes": segment})
     return rules

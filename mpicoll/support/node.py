@@ -1,7 +1,9 @@
-"""What the ranks of one node share: its cores and its GPUs."""
+"""The MPI library and the fabric here, which ranks share a node, and what they share there: its cores and its GPUs."""
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy
 from mpi4py import MPI
@@ -13,13 +15,13 @@ from .optional import require
 UNKNOWN = "unknown"
 
 
-def library():
+def library() -> str:
     """Name and version of the MPI library, in one line."""
     words = MPI.Get_library_version().strip("\x00 \n").splitlines()[0].split(",")[0].split()
     return " ".join(words).replace("Version: ", "").replace("Version:", "")
 
 
-def network():
+def fabric() -> str:
     """What MPI was told to use between nodes: "tcp", another word of its settings, or "unknown" where it chose by itself."""
     if "open mpi" in library().lower():
         chosen = os.environ.get("OMPI_MCA_btl", "") if os.environ.get("OMPI_MCA_pml", "ob1") == "ob1" else ""
@@ -39,16 +41,16 @@ DEVICES = ("cpu", "cuda")
 
 
 @contextmanager
-def _local(comm):
-    """A communicator of the ranks on this node, freed at the end. Collective."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+def ranks_of_node(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
+    """A communicator of the ranks that can share memory with this one, freed at the end. Collective."""
+    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)  # type: ignore[arg-type]  # plain: not of comm's class
     try:
         yield node
     finally:
         node.Free()
 
 
-def share_cores(comm, environ=os.environ):
+def share_cores(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> int | None:
     """Let BLAS use as many threads as there are cores for each rank of the node; returns the number, or None.
 
     Without it each of N ranks starts a thread per core, and they take the cores from each other. Cores are those that
@@ -56,7 +58,7 @@ def share_cores(comm, environ=os.environ):
     of OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, … is set. Collective. Raises LaunchError where threadpoolctl is missing.
     """
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    with _local(comm) as node:
+    with ranks_of_node(comm) as node:
         everyone = node.allgather(own)
     if any(environ.get(name) for name in _CHOSEN):
         return None
@@ -65,7 +67,7 @@ def share_cores(comm, environ=os.environ):
     return threads
 
 
-def device_module(device, comm):
+def device_module(device: str, comm: MPI.Comm) -> Any:
     """The array module for `cpu` (numpy) or `cuda` (cupy, with GPU = local rank modulo number of GPUs). Collective.
 
     Raises ArgumentError for another word, and LaunchError where CuPy or a GPU is missing.
@@ -73,7 +75,7 @@ def device_module(device, comm):
     check_word("device", device, DEVICES)
     if device == "cpu":
         return numpy
-    with _local(comm) as node:
+    with ranks_of_node(comm) as node:
         rank = node.Get_rank()
     try:
         import cupy

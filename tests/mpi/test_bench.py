@@ -16,7 +16,7 @@ from mpicoll.buffers.device import cuda_awareness
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
 from mpicoll.errors import ArgumentError
-from mpicoll.measure.provenance import environment
+from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for
 from mpicoll.support.arrays import element_type
 
@@ -85,7 +85,7 @@ def test_candidates_alternate_in_changing_order(comm):
 
 
 def test_environment_is_the_same_on_all_ranks(comm):
-    facts = environment(comm)
+    facts = measured_on(comm)
     assert all(other == facts for other in comm.allgather(facts))
     assert facts["size"] == SIZE == sum(facts["ranks_per_node"])
     assert facts["nodes"] == len(facts["hosts"]) == len(facts["ranks_per_node"])

@@ -24,7 +24,7 @@ from cases import (
 
 import mpicoll
 from mpicoll import algorithms, select, verify
-from mpicoll.execute.context import Wire
+from mpicoll.execute.context import Context
 
 pytestmark = pytest.mark.mpi
 
@@ -45,8 +45,8 @@ PLACED = [(method, word) for method, word in EVERY if word in ("ring", "pipeline
 @pytest.mark.parametrize(("method", "word"), PLACED)
 def test_ranks_on_several_nodes(comm, method, word, nodes):
     """The schedules for several nodes, on ranks that share one: their messages do not care."""
-    wire = Wire.of(comm)
-    wire.topology = wire.topology._replace(nodes=nodes[:SIZE])
+    context = Context.of(comm)
+    context.topology = context.topology._replace(nodes=nodes[:SIZE])
     for count, root in ((PRIME, SIZE - 1), (1, 0)):
         for pieces in (None, SEGMENT):
             same(Case(method, count, root).call(comm, algorithm=word, segment_bytes=pieces), expected(method, count, root))
@@ -103,7 +103,7 @@ def proved_cost(method, word, case, pieces):
     """What the verifier says this rank sends, messages uncut; data that is only moved is cut at bytes."""
     entry, itemsize = algorithms.find(METHODS[method], word), 8 if case.collective.reduces else 1
     count = 8 * case.edges[-1] // itemsize
-    nodes = Wire.of(WORLD).topology.nodes
+    nodes = Context.of(WORLD).topology.nodes
     blocks = entry.vector_blocks(SIZE, max(1, -(-count * itemsize // (pieces or select.SEGMENT_BYTES))), nodes)
     cost = verify.check(METHODS[method], entry.generator, SIZE, case.root, blocks, count=count, itemsize=itemsize, nodes=nodes)
     return cost.ranks[RANK]

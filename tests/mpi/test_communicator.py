@@ -6,7 +6,7 @@ from cases import RANK, SIZE, WORLD, same
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute.context import Wire
+from mpicoll.execute.context import Context
 
 pytestmark = pytest.mark.mpi
 
@@ -74,12 +74,12 @@ def test_wrappers_of_one_handle_share_counters(comm):
 
 def test_free_releases_everything():
     """The private duplicate goes with its communicator: more of them than MPICH has at one time."""
-    before = len(Wire._alive)
+    before = len(Context._alive)
     for _ in range(100):
         comm = mpicoll.Communicator(WORLD.Dup())
         comm.Allreduce(MPI.IN_PLACE, np.ones(2), algorithm="recursive_doubling")
         comm.Free()
-    assert len(Wire._alive) == before
+    assert len(Context._alive) == before
 
 
 def test_null_communicator():

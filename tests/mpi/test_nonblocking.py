@@ -124,7 +124,7 @@ def test_moves_by_itself(comm):
     case.begin(comm, algorithm="ring").Wait()  # the private duplicate is there now
     case = Case("Allreduce", PRIME)
     request = case.begin(comm, algorithm="ring")
-    while not request.flight.ended:
+    while not request.task.ended:
         time.sleep(0.001)
     same(case.result, expected("Allreduce"))
     request.Wait()
@@ -163,8 +163,8 @@ def test_freed_request_still_arrives(comm):
     case = Case("Allreduce")
     request = case.begin(comm, algorithm="ring")
     request.Free()
-    flight = request.flight
-    while not flight.ended:
+    task = request.task
+    while not task.ended:
         time.sleep(0.001)
     same(case.result, expected("Allreduce"))
 
@@ -201,10 +201,10 @@ def test_what_went_wrong_on_the_way_is_raised_by_wait(wait):
     alone = mpicoll.Communicator(MPI.COMM_SELF.Dup())
     request = alone.Igatherv(np.zeros(1), [np.zeros(1), [1]], algorithm="binomial")
     wait(request)
-    flight = Request(alone._wire, failing())
+    request = Request(alone._context, failing(), ())
     with pytest.raises(KeyError, match="on the way"):
-        wait(flight)
-    assert flight == MPI.REQUEST_NULL
+        wait(request)
+    assert request == MPI.REQUEST_NULL
     alone.Free()
 
 

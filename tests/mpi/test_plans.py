@@ -9,7 +9,7 @@ from cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, wor
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute.context import KNOWN_CALLS
+from mpicoll.execute.pool import KNOWN_CALLS
 
 pytestmark = pytest.mark.mpi
 
@@ -114,7 +114,7 @@ def test_wrong_order_of_calls(comm):
     plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
     plan.Start()
     for wrong in (plan.Start, plan.Free):
-        if plan.round is not None:  # at one rank there is nothing to wait for
+        if plan.step is not None:  # at one rank there is nothing to wait for
             with pytest.raises(RuntimeError, match="in flight"):
                 wrong()
     plan.Wait()
@@ -127,11 +127,11 @@ def test_where(comm):
     plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
     assert plan.where() == "Allreduce (ring): idle"
     if SIZE > 1:
-        plan.round = 0
+        plan.step = 0
         left, right = (RANK - 1) % SIZE, (RANK + 1) % SIZE
         assert plan.where().startswith(f"Allreduce (ring): round 1 of {2 * (SIZE - 1)}, ")
         assert f"sending to rank {right}" in plan.where() and f"receiving from rank {left}" in plan.where()
-        plan.round = None
+        plan.step = None
     plan.Free()
 
 

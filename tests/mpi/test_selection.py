@@ -17,11 +17,11 @@ def forced(monkeypatch):
 
     def force(text):
         monkeypatch.setenv("MPICOLL_ALGORITHM", text)
-        select.environment.cache_clear()
+        select.environment_rules.cache_clear()
 
     yield force
     monkeypatch.undo()
-    select.environment.cache_clear()
+    select.environment_rules.cache_clear()
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if not method.endswith(("v", "Reduce_scatter"))])

@@ -14,7 +14,7 @@ from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
 from mpicoll.execute import topology
-from mpicoll.execute.context import Wire
+from mpicoll.execute.context import Context
 from mpicoll.select import probe, table
 from mpicoll.support import settings
 
@@ -27,14 +27,14 @@ def configured(monkeypatch, tmp_path):
     handles = []
 
     def forget():
-        for cached in (table.user, table.problem, select.environment, communicator._warn_once):
+        for cached in (table.user, table.problem, select.environment_rules, communicator._warn_once):
             cached.cache_clear()
 
     def configure(**variables):
         for name, value in variables.items():
             monkeypatch.setenv(name, str(value))
         forget()
-        handles.append(MPI.Intracomm(WORLD).Create_group(WORLD.Get_group()))  # has no wire: the ranks look at each other
+        handles.append(MPI.Intracomm(WORLD).Create_group(WORLD.Get_group()))  # has no context: the ranks look at each other
         return mpicoll.Communicator(handles[-1])
 
     yield configure
@@ -142,17 +142,17 @@ def test_verbose_says_once_what_ran_and_why(configured, capfd):
 @pytest.mark.mpi(min_size=2)
 def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(configured):
     comm = configured(MPICOLL_PROBE="1")
-    wire = Wire.of(comm)
-    wire.topology = wire.topology._replace(nodes=tuple(range(SIZE)), network="a network nobody knows")
+    context = Context.of(comm)
+    context.topology = context.topology._replace(nodes=tuple(range(SIZE)), fabric="a network nobody knows")
     assert comm.explain("allreduce", np.zeros(1 << 15)).predicted_seconds is None  # asking measures nothing
-    assert not wire.measured
+    assert not context.measured
     data = np.full(1 << 15, RANK + 1.0)
     comm.Allreduce(MPI.IN_PLACE, data)
     assert (data == SIZE * (SIZE + 1) / 2).all()
-    found = wire.measured["allreduce"]
+    found = context.measured["allreduce"]
     assert WORLD.allgather(found) == [found] * SIZE and found.points[0][0] == probe.SIZES[0]
     comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 16))
-    assert wire.measured["allreduce"] is found and Wire.of(comm.Dup()).measured is wire.measured
+    assert context.measured["allreduce"] is found and Context.of(comm.Dup()).measured is context.measured
     said = comm.explain("allreduce", np.zeros(1 << 15), algorithm="ring")
     assert said.predicted_seconds > 0 and "predicted" in str(said)
     assert "probed at 64K" in comm.explain("allreduce", np.zeros(1 << 15)).reason
@@ -161,14 +161,14 @@ def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(configured):
 @pytest.mark.mpi(min_size=2)
 def test_no_probe_where_it_is_off(configured):
     comm = configured(MPICOLL_PROBE="0")
-    wire = Wire.of(comm)
-    wire.topology = wire.topology._replace(nodes=tuple(range(SIZE)), network="a network nobody knows")
+    context = Context.of(comm)
+    context.topology = context.topology._replace(nodes=tuple(range(SIZE)), fabric="a network nobody knows")
     comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 15))
-    assert not wire.measured and comm.sent == (0, 0)
+    assert not context.measured and comm.sent == (0, 0)
 
 
 def test_a_probe_takes_what_is_clearly_faster():
-    found = probe.Probe("ring", 1000, ((1 << 16, 1e-3, 1e-3), (1 << 20, 16e-3, 8e-3)))
+    found = probe.Probe("ring", 1000, (probe.Point(1 << 16, 1e-3, 1e-3), probe.Point(1 << 20, 16e-3, 8e-3)))
     assert found.gain(1 << 14) == 1 and found.gain(1 << 20) == pytest.approx(2)
     assert 1 < found.gain(1 << 18) < 2 < found.gain(1 << 26) < 2.3
 
@@ -177,18 +177,18 @@ def test_a_probe_takes_what_is_clearly_faster():
 
 
 def test_nodes_are_inherited_by_parts_of_a_communicator(comm):
-    wire = Wire.of(comm)
-    wire.topology = wire.topology._replace(nodes=tuple(rank // 2 for rank in range(SIZE)))
+    context = Context.of(comm)
+    context.topology = context.topology._replace(nodes=tuple(rank // 2 for rank in range(SIZE)))
     reverse = comm.Split(0, -RANK)
-    assert Wire.of(reverse).topology.nodes == topology._numbered([rank // 2 for rank in reversed(range(SIZE))])
+    assert Context.of(reverse).topology.nodes == topology._numbered([rank // 2 for rank in reversed(range(SIZE))])
     odd = comm.Split(RANK % 2, RANK)
-    assert Wire.of(odd).topology.count == odd.Get_size()
-    assert Wire.of(comm.Dup()).topology == wire.topology
-    assert Wire.of(comm.Create_group(comm.Get_group())).topology == wire.topology
+    assert Context.of(odd).topology.node_count == odd.Get_size()
+    assert Context.of(comm.Dup()).topology == context.topology
+    assert Context.of(comm.Create_group(comm.Get_group())).topology == context.topology
 
 
 def test_ranks_of_one_machine_are_one_node():
-    found = Wire.of(mpicoll.Communicator(WORLD)).topology
+    found = Context.of(mpicoll.Communicator(WORLD)).topology
     assert found.nodes == (0,) * SIZE and found.transport == "shared memory"
 
 
@@ -210,7 +210,7 @@ def test_tune_writes_a_table_that_selection_reads(configured, tmp_path, capsys):
     WORLD.Barrier()
     found = table.parse(path.read_text(encoding="utf-8"), "tuned")
     assert [entry.collective for entry in found.entries] == ["allreduce", "bcast"]
-    here = Wire.of(mpicoll.Communicator(WORLD)).topology
+    here = Context.of(mpicoll.Communicator(WORLD)).topology
     assert all(entry.fits(entry.collective, here) for entry in found.entries)
     link = found.links.get((here.library, here.transport))
     assert link is None or link[1] > 0  # too short to tell, or a bandwidth
@@ -241,9 +241,9 @@ def test_small_calls_that_are_bound_each_time_are_left_to_mpi(monkeypatch, size,
     monkeypatch.setattr(table, "user", lambda: (None, ""))
     place = topology.Topology(tuple(range(size)), "tcp", "MPICH 5.0.2")
     for nbytes, repeated, once in ((8, "native", "native"), (4096, word, "native"), (16 << 10, "native", "native")):
-        request = select.Request("allreduce", place, nbytes)
+        request = select.Query("allreduce", place, nbytes)
         assert (select.choose(request).name, select.choose(request._replace(once=True)).name) == (repeated, once)
-    large = select.Request("allreduce", place, 1 << 24, once=True)
+    large = select.Query("allreduce", place, 1 << 24, once=True)
     assert select.choose(large).name == "ring"
 
 

@@ -21,11 +21,11 @@ def document(trainer, config):
     A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is the report where there was
     nothing left to do.
     """
-    from ...measure import environment
+    from ...measure import measured_on
 
     return {
         "schema": 1,
-        "environment": environment(trainer.comm),
+        "environment": measured_on(trainer.comm),
         "config": config,
         "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
         "losses": [finite(loss) for loss in trainer.losses],
