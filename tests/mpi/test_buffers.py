@@ -4,8 +4,9 @@ import array
 
 import numpy as np
 import pytest
-from cases import RANK, SIZE, WORLD, same, words
 from mpi4py import MPI
+
+from tests.support.cases import RANK, SIZE, WORLD, same, words
 
 pytestmark = pytest.mark.mpi
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from cases import (
+from mpi4py import MPI
+
+from tests.support.cases import (
     EVERY,
     METHODS,
     RANK,
@@ -16,7 +18,6 @@ from cases import (
     same,
     words,
 )
-from mpi4py import MPI
 
 COUNT = 2 * SIZE + 1
 

@@ -1,7 +1,7 @@
 """A job that verifies the checkpoint it finds, then saves one after the other until one rank kills itself.
 
-`python -m tests.killed_while_saving DIRECTORY [RANK MOMENT]`, under mpiexec by test_checkpoint.py: that rank dies at that
-file operation (an integer) or after that time (seconds). Without them it verifies only.
+`python -m tests.support.killed_while_saving DIRECTORY [RANK MOMENT]`, under mpiexec by test_killed_while_saving.py: that
+rank dies at that file operation (an integer) or after that time (seconds). Without them it verifies only.
 """
 
 import itertools

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: what lets Open MPI run as root and with more ranks than cores, as a test machine often must; MPICH needs nothing
 _PERMISSIONS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

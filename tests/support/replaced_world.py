@@ -1,6 +1,6 @@
 """Run mpi4py's own unit tests with its predefined communicators replaced by mpicoll's.
 
-    mpiexec -n 3 python -m tests.replaced_world DIRECTORY MODULE [MODULE …]
+    mpiexec -n 3 python -m tests.support.replaced_world DIRECTORY MODULE [MODULE …]
 """
 
 import sys

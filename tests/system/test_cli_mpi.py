@@ -5,11 +5,11 @@ import re
 import subprocess
 
 import pytest
-from launching import ROOT, environment, installations, mpiexec
 
 from benchmarks import tables
+from tests.support.launching import ROOT, environment, installations, mpiexec
 
-DATA = ROOT / "tests" / "data"
+MINE = ROOT / "tests" / "support" / "mine.py"
 EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 
 if not installations():
@@ -59,7 +59,7 @@ def test_ranks_that_do_not_know_of_each_other(installation, options, status):
 @EACH
 def test_bench(installation, tmp_path):
     written, drawn = tmp_path / "bench.json", tmp_path / "bench.svg"
-    options = ["--file", DATA / "mine.py", "--algorithms", "ring", "--sizes", "4K:16K", "--repeats", 3]
+    options = ["--file", MINE, "--algorithms", "ring", "--sizes", "4K:16K", "--repeats", 3]
     options += ["--json", written, "--done", tmp_path / "done"]
     if _has(installation, "matplotlib"):
         options += ["--plot", drawn]

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from launching import ROOT, environment, installations
 
 from mpicoll.cluster import Cluster, slurm
 from mpicoll.cluster.installation import find
 from mpicoll.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.support.units import parse_rate
+from tests.support.launching import ROOT, environment, installations
 
 REASON = unavailable()
 NEEDED = pytest.mark.skipif(bool(REASON), reason=str(REASON))

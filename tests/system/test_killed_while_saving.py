@@ -6,11 +6,11 @@ import signal
 import threading
 
 import pytest
-from launching import installations, mpiexec
 
 from mpicoll.train.checkpoint.signals import stop_signals
+from tests.support.launching import installations, mpiexec
 
-JOB = "tests.killed_while_saving"
+JOB = "tests.support.killed_while_saving"
 
 
 @pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)

@@ -4,7 +4,8 @@ import os
 import re
 
 import pytest
-from launching import installations, mpiexec
+
+from tests.support.launching import installations, mpiexec
 
 #: a run of a few minutes on two cores; MPICOLL_TEST_ALL=1 is all up to five ranks on all
 CASES = [(found, size) for found, sizes in zip(installations(), [(3,), (2,), (1,)]) for size in sizes]
@@ -25,6 +26,6 @@ def test_on_ranks(installation, size):
 
 @pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 def test_a_bad_setting_on_one_rank_is_an_error_on_all_and_no_hang(installation):
-    output = mpiexec(installation, 3, module="tests.one_bad_rank", timeout=60)
+    output = mpiexec(installation, 3, module="tests.support.one_bad_rank", timeout=60)
     told = "was told: ranks disagree about MPICOLL_ALGORITHM: ranks 0, 2: (not set); rank 1: allreduce:rung"
     assert output.count(told) == 3, output

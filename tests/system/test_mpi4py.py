@@ -7,9 +7,9 @@ import sys
 import tarfile
 
 import pytest
-from launching import installations, mpiexec
 
 from mpicoll.collectives import COLLECTIVES
+from tests.support.launching import installations, mpiexec
 
 #: every collective on a schedule, so that mpi4py's tests run over them all
 WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
@@ -22,10 +22,11 @@ if os.environ.get("MPICOLL_TEST_ALL"):
 
 
 @pytest.fixture(scope="session")
-def suite(sources):
-    """The test directory of the source distribution of the installed mpi4py; downloaded, never committed."""
+def suite(request):
+    """The test directory of the source distribution of the installed mpi4py; downloaded once, never committed."""
     import mpi4py
 
+    sources = request.config.cache.mkdir("sources")
     name = f"mpi4py-{mpi4py.__version__}"
     if not (sources / name).exists():
         archive = sources / f"{name}.tar.gz"
@@ -45,5 +46,6 @@ def test_own_tests_of_mpi4py(suite, installation, size, rules):
     modules = sorted(path.stem for path in suite.glob("test_cco_*.py"))
     modules += ["test_comm", "test_subclass", "test_msgspec"]
     choice = FORCED if rules == "forced" else ""
-    output = mpiexec(installation, size, suite, *modules, module="tests.replaced_world", timeout=600, MPICOLL_ALGORITHM=choice)
+    job = {"module": "tests.support.replaced_world", "timeout": 600, "MPICOLL_ALGORITHM": choice}
+    output = mpiexec(installation, size, suite, *modules, **job)
     assert len(re.findall(r"^OK", output, re.MULTILINE)) == size, output[-4000:]

@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from launching import ROOT, environment, installations, mpiexec
+
+from tests.support.launching import ROOT, environment, installations, mpiexec
 
 #: elements that the operation is given in each call, on each of 3 ranks, for a vector of 60: the algorithm's signature
 LENGTH = 60
@@ -60,8 +61,7 @@ def test_gloo_without_pytorch(installation):
 
 def on_ranks(installation, size, *names):
     """Run the functions `check_NAME` of this file under mpiexec; their output."""
-    paths = f"{ROOT}:{ROOT / 'tests'}"
-    output = mpiexec(installation, size, *names, module="test_peers", timeout=120, PYTHONPATH=paths)
+    output = mpiexec(installation, size, *names, module="tests.system.test_peers", timeout=120)
     assert f"checked {' '.join(names)}\n" in output, output
     return output
 

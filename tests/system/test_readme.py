@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import ROOT, environment, installations
 
 from mpicoll.cluster.namespaces import unavailable
+from tests.support.launching import ROOT, environment, installations
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
@@ -37,7 +37,7 @@ def test_the_first_command_in_a_fresh_clone(tmp_path):
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line not in SETUP])
 def test_command(command, tmp_path):
     installation = installations()[0]
-    (tmp_path / "mine.py").write_text((ROOT / "tests/data/mine.py").read_text())
+    (tmp_path / "mine.py").write_text((ROOT / "tests/support/mine.py").read_text())
     words = shlex.split(command)
     if words[0] == "mpiexec":
         words[0] = installation.mpiexec

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy
 import pytest
-from launching import ROOT, environment, installations
 
 from mpicoll.cluster import Cluster, slurm
 from mpicoll.cluster.namespaces import unavailable
+from tests.support.launching import ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
 TRAIN, GPU, BENCH, TUNE = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune"))

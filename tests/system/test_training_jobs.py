@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from launching import ROOT, environment, installations, mpiexec
+
+from tests.support.launching import ROOT, environment, installations, mpiexec
 
 EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 SMALL = ["--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--seed", "5"]

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from launching import ROOT, environment
 
 from mpicoll import ArgumentError, ScheduleError, algorithms, cli
 from mpicoll.collectives import COLLECTIVES
@@ -14,6 +13,7 @@ from mpicoll.simulate.clocks import TICK, Clocks, Step, Transfer, estimate_work,
 from mpicoll.simulate.costs import PathCost, closed_form, least_seconds, lower_bound
 from mpicoll.simulate.network import Level, Network
 from mpicoll.support.units import parse_seconds
+from tests.support.launching import ROOT, environment
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 #: what has no formula: the critical path of the tree changes with the figures, the lanes' with the nodes
@@ -368,7 +368,7 @@ def test_bad_input_is_one_clear_line(simulate, options, message):
 
 
 def test_a_users_file(simulate):
-    options = "--file", ROOT / "tests/data/mine.py", "--size", 6, "--bytes", "1K", "--algorithms", "ring"
+    options = "--file", ROOT / "tests/support/mine.py", "--size", 6, "--bytes", "1K", "--algorithms", "ring"
     status, lines, _ = simulate("allreduce", *options)
     assert status == 0 and len(lines) == 3 and lines[2][1:3] == ["my_ring", lines[1][2]]
 

@@ -4,13 +4,13 @@ import json
 import subprocess
 
 import pytest
-from launching import ROOT
 
 from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
 from mpicoll.slurm.check import mistakes
 from mpicoll.slurm.new import KINDS, fill, write
 from mpicoll.slurm.scaling import gather, table
+from tests.support.launching import ROOT
 
 JOBS = ROOT / "jobs"
 TEMPLATES = sorted(JOBS.glob("*.sbatch"))

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from launching import ROOT
+from tests.support.launching import ROOT
 
 
 def test_flake8():
