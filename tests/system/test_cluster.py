@@ -12,18 +12,15 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cluster import Cluster, slurm
-from mpicoll.cluster.installation import find
 from mpicoll.cluster.namespaces import unavailable
-from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.support.units import parse_rate
-from tests.support.launching import ROOT, environment, installations
+from tests.support.cluster_tool import tool
+from tests.support.launching import environment, installations
 
 REASON = unavailable()
 NEEDED = pytest.mark.skipif(bool(REASON), reason=str(REASON))
 EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 #: what every process of one test, and no other, has in its environment
 MARK = "MPICOLL_TEST_CLUSTER"
-
 NODES = """
 from mpi4py import MPI
 node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
@@ -40,13 +37,6 @@ elif MPI.COMM_WORLD.rank == int(sys.argv[1]):
     MPI.COMM_WORLD.Recv(bytearray(1 << 22), 0)
 MPI.COMM_WORLD.Barrier()
 """
-
-
-def tool(*options, command=(), **more):
-    """The command line of the cluster, started; `MARK` marks its processes."""
-    words = [sys.executable, "-m", "mpicoll.cluster", *map(str, options), "--", *map(str, command)]
-    return subprocess.Popen(words, cwd=ROOT, env=environment(**more), text=True, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)  # fmt: skip
 
 
 def marked(mark):
@@ -241,59 +231,6 @@ def test_a_job_over_its_time_ends_and_the_cluster_goes_on(installation, tmp_path
         wait_for(lambda: not marked(tmp_path))
         assert not marked(tmp_path)
         assert sorted(run(cluster, installation, "hostname").split()) == ["host0", "host1"]
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    (["--rate", "fast"], "got 'fast'"), (["--rate", "0mbit"], "got '0mbit'"), (["--rate", "1GB/s"], "bits per second"),
-    (["--rate", "8bit"], "100kbit to 1tbit"),
-    (["--hosts", "0"], "got 0"), (["--hosts", "1000"], "1 to 250"), (["--ranks-per-host", "0"], "got 0"),
-    (["--python", "missing/python"], "missing/python has no mpi4py"),
-    (["--slurm", "--cpus", "0"], "cpus: expected 1 or more, got 0"),
-])  # fmt: skip
-def test_options_that_cannot_be_used(options, message):
-    job = tool("--hosts", 2, "--rate", "1gbit", "--mpi", "mpich", *options, command=["true"])
-    output, errors = job.communicate(timeout=60)
-    assert job.returncode == 2 and "cluster: error: " in errors and message in errors, errors
-    assert "Traceback" not in errors and not output
-
-
-def test_a_command_is_needed():
-    job = tool("--hosts", 2, "--rate", "1gbit", "--mpi", "mpich")
-    assert "expected a command after `--`" in job.communicate(timeout=60)[1] and job.returncode == 2
-
-
-def test_from_python_a_bad_value_is_an_error():
-    for wrong in ({"hosts": 0}, {"hosts": 2, "rate": "1mbps"}):
-        with pytest.raises(ArgumentError):
-            Cluster(**wrong)
-    with pytest.raises(ArgumentError, match="'lam'"):
-        Cluster(hosts=2).run(["true"], "lam")
-
-
-@EACH
-def test_the_interpreter_of_the_wanted_mpi(installation):
-    assert find(installation.name, installation.python) == (installation.python, installation.mpiexec)
-    other = {"openmpi": "mpich", "mpich": "openmpi"}[installation.name]
-    with pytest.raises(LaunchError, match=re.escape(installation.python)):
-        find(other, installation.python)
-
-
-def test_not_root(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "run it as root" in unavailable()
-
-
-def test_missing_programs(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("mpicoll.cluster.namespaces.PATH", "/nowhere")
-    assert "apt-get install iproute2 util-linux" in unavailable()
-
-
-def test_rates():
-    assert parse_rate("500mbit") == parse_rate("0.5 Gb/s") == 5e8 and parse_rate("8bit") == 8
-    for wrong in ("", "500", "-1mbit", "1Mib/s", "1mbps", "1MB/s", "nan", "inf"):
-        with pytest.raises(ArgumentError):
-            parse_rate(wrong)
 
 
 CALLS, BYTES = 6, 1 << 22

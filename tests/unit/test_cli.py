@@ -9,6 +9,8 @@ from mpicoll import algorithms, cli
 from mpicoll.algorithms import NATIVE
 from mpicoll.collectives import COLLECTIVES
 
+pytestmark = pytest.mark.usefixtures("registry")
+
 MINE = """
     import mpicoll
     from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
@@ -25,13 +27,6 @@ MINE = """
 
     mpicoll.register("allreduce", "chain", chain)
 """
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    """A registry whose changes are forgotten."""
-    copied = {name: dict(words) for name, words in algorithms.registry._REGISTRY.items()}
-    monkeypatch.setattr(algorithms.registry, "_REGISTRY", copied)
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
-"""The parts of the trainer that need no MPI: layers, data, sampler, command-line options."""
+"""Models of layers: gradients, precision, other array modules."""
 
-import argparse
-import subprocess
 import sys
 import types
 
 import numpy
 import pytest
 
-from mpicoll.cli import train as command
 from mpicoll.errors import ArgumentError
 from mpicoll.train import mlp
 from mpicoll.train.data.sampler import shares
@@ -155,36 +152,3 @@ def test_other_array_modules_give_the_same(other_module, kind):
             optimizer.update(model.parameters, model.gradients)
         losses[-1].append(model.count_correct(convert(x), convert(y)))
     assert losses[0] == losses[1]
-
-
-# ---- command line
-
-
-def parse(*words):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args(words)
-
-
-def test_config_holds_what_will_be_used():
-    assert command._config(parse())["epochs"] == 15
-    config = command._config(parse("--steps", "7", "--hidden", "32, 16"))
-    assert (config["epochs"], config["steps"], config["hidden"]) == (None, 7, [32, 16])
-    assert command._config(parse("--hidden", ""))["hidden"] == []
-
-
-@pytest.mark.parametrize("text", ["a", "512,,512", "1.5", "-3", "512;512"])
-def test_hidden_must_be_numbers(text):
-    with pytest.raises(ArgumentError, match="--hidden: expected widths such as 512,512"):
-        command._config(parse(f"--hidden={text}"))
-
-
-def test_epochs_and_steps_exclude_each_other(capsys):
-    with pytest.raises(SystemExit):
-        parse("--epochs", "1", "--steps", "1")
-    assert "not allowed with" in capsys.readouterr().err
-
-
-def test_everything_but_the_trainer_works_without_mpi():
-    code = "import sys, mpicoll.train, mpicoll.cli.train; assert 'mpi4py' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,15 +1,12 @@
-"""Optimizers on parts of shards, learning-rate schedules, loss scaling, norms: against formulas written apart and PyTorch."""
-
-import json
-import math
+"""Optimizers on parts of shards: against formulas written apart and PyTorch."""
 
 import numpy
 import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Adam, AdamW
-from mpicoll.train.optim.loss_scale import LossScale, clip_factor, first_bad, squared_norm
-from mpicoll.train.optim.lr_schedules import Cosine, Linear, StepDecay, Warmup, parse
+from mpicoll.train.optim.lr_schedules import Cosine, Linear, Warmup
+from tests.support.numbers import HALVES, LENGTH, named, numbers
 
 CASES = [
     (SGD, {"lr": 0.1}),
@@ -21,16 +18,6 @@ CASES = [
     (AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     (AdamW, {"lr": 0.01, "weight_decay": 0.0}),
 ]
-LENGTH = 70_000  # three pieces of the host's size, the last one short
-HALVES = ["float16", "bfloat16"]
-
-
-def named(dtype):
-    return getattr(pytest.importorskip("ml_dtypes", reason="bfloat16 is ml_dtypes'"), dtype) if dtype == "bfloat16" else dtype
-
-
-def numbers(*shape, seed=0, dtype="float32"):
-    return numpy.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 def trained(kind, options, gradients, apply, dtype="float32"):
@@ -252,76 +239,6 @@ def test_repr_shows_all_and_the_same_on_every_rank():
     assert f"schedule={__name__}.halved)" in repr(Adam(schedule=halved))  # no address in it
 
 
-# ---- schedules
-
-
-def test_each_step_has_its_rate():
-    optimizer, x = SGD(lr=0.5, schedule=Warmup(2, StepDecay(2, 0.1))), numpy.zeros(1)
-    assert optimizer.rate == 0.25
-    rates, moved = [], []
-    for _ in range(6):
-        before = x[0]
-        optimizer.update(x, numpy.ones(1))
-        rates.append(optimizer.rate)
-        moved.append(before - x[0])
-    numpy.testing.assert_allclose(rates, [0.25, 0.5, 0.5, 0.5, 0.05, 0.05], rtol=1e-14)
-    numpy.testing.assert_allclose(moved, rates, rtol=1e-12)
-    optimizer.lr = 5.0
-    assert optimizer.rate == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("final", [0.0, 0.1, 1.0])
-def test_cosine_and_linear_go_from_one_to_the_final_factor(final):
-    for step in range(1, 15):
-        passed = min((step - 1) / 10, 1)
-        cosine = final + (1 - final) * math.cos(math.pi / 2 * passed) ** 2  # (1 + cos 2x) / 2 = cos(x)**2
-        assert Cosine(10, final)(step) == pytest.approx(cosine, abs=1e-15)
-        assert Linear(10, final)(step) == pytest.approx(1 + (final - 1) * passed, abs=1e-15)
-    assert Cosine(10, final)(1) == Linear(10, final)(1) == 1
-    assert Cosine(10, final)(11) == Linear(10, final)(11) == final
-
-
-@pytest.mark.parametrize("text, warmup, expected", [
-    ("constant", 0, None),
-    ("constant", 5, Warmup(5)),
-    ("cosine:100", 0, Cosine(100)),
-    ("linear:100", 3, Warmup(3, Linear(100))),
-    ("step:30", 0, StepDecay(30)),
-    ("step:30,0.5", 0, StepDecay(30, 0.5)),
-])
-def test_schedules_by_their_text(text, warmup, expected):
-    assert parse(text, warmup) == expected
-
-
-@pytest.mark.parametrize("text", ["", "cosin:3", "constant:3", "cosine", "cosine:", "cosine:a", "cosine:1.5", "cosine:3,1",
-                                  "step:3,0.1,2", "step:,1", "Cosine:3"])
-def test_text_that_is_no_schedule(text):
-    with pytest.raises(ArgumentError, match=r"expected constant, cosine:STEPS, linear:STEPS or step:EVERY\[,FACTOR\], got"):
-        parse(text)
-
-
-@pytest.mark.parametrize("make, message", [
-    (lambda: parse("cosine:0"), "in 'cosine:0', steps: expected an integer of at least 1"),
-    (lambda: parse("step:5,nan"), "factor: expected a number above 0 and at most 1, got nan"),
-    (lambda: parse("constant", -1), "warmup: expected an integer of at least 0"),
-    (lambda: Linear(5, final=2), "final: expected a number from 0 to 1"),
-    (lambda: Cosine(1.5), "steps: expected an integer"),
-    (lambda: StepDecay(0), "every: expected an integer"),
-    (lambda: Warmup(3, then=1), "then: expected None or a function"),
-])
-def test_wrong_schedules(make, message):
-    with pytest.raises(ArgumentError, match=message):
-        make()
-
-
-# ---- PyTorch as a second opinion
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="compares with PyTorch where it is installed")
-
-
 @pytest.mark.parametrize("kind, options", CASES)
 def test_updates_are_those_of_pytorch(torch, kind, options):
     gradients = numbers(6, 40, dtype="float64")
@@ -336,124 +253,3 @@ def test_updates_are_those_of_pytorch(torch, kind, options):
         reference.step()
         schedule.step()
     numpy.testing.assert_allclose(parameters, theirs.detach().numpy(), rtol=1e-11)
-
-
-def test_schedules_are_those_of_pytorch(torch):
-    made = torch.optim.lr_scheduler
-    pairs = [
-        (Linear(5, 0.1), lambda it: made.LinearLR(it, start_factor=1.0, end_factor=0.1, total_iters=5)),
-        (StepDecay(3, 0.5), lambda it: made.StepLR(it, 3, 0.5)),
-        (Warmup(4), lambda it: made.LinearLR(it, start_factor=0.25, end_factor=1.0, total_iters=3)),
-    ]
-    for ours, make in pairs:
-        reference = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-        schedule = make(reference)
-        for step in range(1, 10):
-            assert ours(step) == pytest.approx(schedule.get_last_lr()[0], rel=1e-12)
-            reference.step()
-            schedule.step()
-
-
-# ---- loss scale
-
-
-def test_dynamic_scale_halves_and_doubles():
-    scale = LossScale.of("dynamic")
-    assert scale.dynamic and scale.value == 2**16
-    assert not scale.update(False) and (scale.value, scale.skipped) == (2**15, 1)
-    assert all(scale.update(True) for _ in range(1999)) and scale.value == 2**15
-    assert not scale.update(False) and (scale.value, scale.skipped) == (2**14, 2)  # the count starts again
-    values = []
-    for _ in range(4000):
-        assert scale.update(True)
-        values.append(scale.value)
-    assert [values[i] for i in (1998, 1999, 3998, 3999)] == [2**14, 2**15, 2**15, 2**16]
-
-
-def test_dynamic_scale_has_bounds():
-    scale = LossScale.of("dynamic")
-    for _ in range(30):
-        scale.update(False)
-    assert (scale.value, scale.skipped) == (1, 30)
-    for _ in range(26 * 2000):
-        scale.update(True)
-    assert scale.value == 2**24
-
-
-@pytest.mark.parametrize("option, value", [(None, 1.0), (128, 128.0), ("128", 128.0), (0.5, 0.5)])
-def test_fixed_scale_stays_and_skips_too(option, value):
-    scale = LossScale.of(option)
-    assert [scale.update(finite) for finite in [True] * 2500 + [False, numpy.bool_(False)]][-3:] == [True, False, False]
-    assert (scale.value, scale.skipped, scale.dynamic) == (value, 2, False)
-    assert repr(scale) == f"LossScale({value})"
-
-
-def test_restored_scale_goes_on_as_the_first():
-    first, second = LossScale.of("dynamic"), LossScale.of("dynamic")
-    for finite in [True, False] + [True] * 1500:
-        first.update(finite)
-    second.restore(json.loads(json.dumps(first.state())))
-    for _ in range(500):
-        assert first.update(True) and second.update(True)
-        assert (first.value, first.skipped) == (second.value, second.skipped)
-    assert second.value == 2**16 and repr(second) == "LossScale(dynamic)"
-    fixed = LossScale.of(8)
-    fixed.restore(first.state())
-    assert (fixed.value, fixed.skipped) == (8, 1)
-
-
-@pytest.mark.parametrize("option", ["Dynamic", "", 0, -1, math.nan, "inf", [1]])
-def test_wrong_loss_scale(option):
-    with pytest.raises(ArgumentError, match="loss_scale: expected dynamic or a number above 0"):
-        LossScale.of(option)
-
-
-# ---- norms
-
-
-@pytest.mark.parametrize("dtype", [*HALVES, "float32", "float64"])
-@pytest.mark.parametrize("length", [0, 1, LENGTH])
-def test_squared_norm_is_exact_to_float64(dtype, length):
-    array = (numbers(length) * 100).astype(named(dtype))
-    expected = math.fsum(float(value) ** 2 for value in array)
-    got = squared_norm(array)
-    assert type(got) is float and got == pytest.approx(expected, rel=1e-13)
-
-
-def test_squared_norm_beyond_the_range_of_the_dtype():
-    assert squared_norm(numpy.full(4, 60_000, "float16")) == 4 * 60_000.0**2
-    assert squared_norm(numpy.full(2, 1e30, "float32")) == pytest.approx(2e60, rel=1e-6)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("dtype", [*HALVES, "float32", "float64"])
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("place", [0, 32_768, LENGTH - 1])
-def test_values_that_are_not_finite_are_found_without_warnings(dtype, bad, place):
-    array = numpy.ones(LENGTH, named(dtype))
-    assert first_bad(array) is None and squared_norm(array) == LENGTH
-    array[place] = bad
-    array[-1] = bad  # a second one, which is not the first
-    assert first_bad(array) == place
-    assert squared_norm(array) == math.inf if math.isinf(bad) else math.isnan(squared_norm(array))
-
-
-@pytest.mark.filterwarnings("error")
-def test_squares_may_overflow_float64():
-    assert squared_norm(numpy.array([1e200, 1.0])) == math.inf
-
-
-@pytest.mark.parametrize("limit", [0.1, 5.0, 100.0])
-def test_clipped_gradients_have_the_norm_of_the_limit_at_most(limit):
-    gradients = numbers(100, dtype="float64")
-    norm = numpy.linalg.norm(gradients)
-    clipped = numpy.linalg.norm(gradients * clip_factor(math.sqrt(squared_norm(gradients)), limit))
-    assert clipped == pytest.approx(min(norm, limit), rel=1e-12)
-
-
-def test_clip_factor_of_odd_norms():
-    assert clip_factor(0.0, 1.0) == clip_factor(1.0, 1.0) == 1.0
-    assert clip_factor(math.inf, 1.0) == 0.0 and math.isnan(clip_factor(math.nan, 1.0))
-    for limit in (0, -1, math.nan):
-        with pytest.raises(ArgumentError, match="limit: expected a norm above 0"):
-            clip_factor(1.0, limit)

@@ -9,12 +9,7 @@ from mpicoll import ArgumentError, ScheduleError, algorithms
 from mpicoll.schedule import MAX_MESSAGE_BYTES, Copy, Input, Output, Recv, Reduce, Scratch, Send, bounds
 from mpicoll.verify import cases, check
 
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    """A registry whose changes are forgotten."""
-    copied = {name: dict(words) for name, words in algorithms.registry._REGISTRY.items()}
-    monkeypatch.setattr(algorithms.registry, "_REGISTRY", copied)
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 def exchange(rank, size):
