@@ -1,9 +1,5 @@
 """The trainer on any number of ranks: the losses of one process, counted bytes, one clear error on every rank."""
 
-import argparse
-import json
-import re
-import sys
 import zlib
 
 import numpy
@@ -11,32 +7,12 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.cli import train as command
-from mpicoll.errors import ArgumentError
 from mpicoll.support.node import device_module, share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
-from mpicoll.train.monitor.summary import document, likely_cause, memory_in_theory, summary
+from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.training import STRATEGIES, blobs, raises, train
 
 pytestmark = pytest.mark.mpi
-
-WORLD = MPI.COMM_WORLD
-RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
-STRATEGIES = ("allreduce", "parameter_server", "zero1", "zero2")
-
-
-def blobs(samples=103, width=12, classes=4, seed=0):
-    """Clusters that a small network tells apart."""
-    random = numpy.random.default_rng(seed)
-    labels = random.integers(0, classes, samples)
-    features = 3 * random.standard_normal((classes, width))[labels] + random.standard_normal((samples, width))
-    return Dataset.split(features, labels, seed)
-
-
-def train(comm, strategy="allreduce", optimizer=SGD, precision="float64", dataset=None, options={}, **length):
-    model = mlp([12, 16, 4], seed=comm.Get_rank(), dtype="float64")  # seeds differ: rank 0's parameters must win
-    trainer = Trainer(model, optimizer(), comm, strategy, precision=precision, **options)
-    trainer.fit(dataset or blobs(), **{"epochs": 3, "batch_size": 20, "seed": 4, **length})
-    return trainer
 
 
 # ---- the result of one process
@@ -167,52 +143,13 @@ def test_times_add_up(strategy):
     assert 0 <= report["slowest_rank"] < SIZE and report["waiting_s"] >= 0
 
 
-# ---- the summary
-
-
-@pytest.mark.parametrize("options, cause", [
-    ({"strategy": "parameter_server"}, "a parameter server sends nothing beside computation"),
-    ({"options": {"algorithm": "native"}}, "MPI's own calls move little while ranks compute"),
-    ({"strategy": "zero1"}, "all gradients start together, after the last; take smaller --bucket-bytes"),
-    ({"options": {"bucket_bytes": 100}}, "1000 ranks share [0-9]+ cores"),
-])
-def test_why_nothing_is_hidden(options, cause):
-    trainer = train(WORLD, **options)
-    assert re.search(cause, likely_cause(trainer, trainer.report(), [("here", 1), ("there", 1000)]))
-
-
-def test_why_a_function_hides_nothing():
-    trainer = Trainer(lambda params, batch: (0.0, params), SGD(), WORLD, params=[numpy.ones(5)])
-    trainer.fit(blobs(), steps=2, batch_size=20)
-    assert "has all its gradients at once" in likely_cause(trainer, trainer.report(), [("here", SIZE)])
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_memory_in_theory(strategy):
-    trainer = train(WORLD, strategy, Adam, options={"bucket_bytes": 600} if strategy == "zero2" else {})
-    theory, report = memory_in_theory(trainer), trainer.report()
-    largest = 8 * max(bucket.size for bucket in trainer.strategy.exchange.layout.buckets)
-    for name, value in theory.items():
-        more = 3 * largest if (strategy, name) == ("zero2", "gradient") else 0
-        assert value <= report[f"{name}_bytes"] <= value + more + 3 * 8 * SIZE, name  # padding
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_the_summary_says_what_was_skipped_and_sent():
-    trainer = train(WORLD, "zero2", lambda: SGD(1e200), options={"loss_scale": 1.0})
-    lines, report = summary(trainer), trainer.report()
-    assert f"{trainer.strategy.scale.skipped} of 15 steps skipped, because gradients were not finite; loss scale 1" in lines
-    assert f"{report['bytes_sent_per_step']:,} gradients/parameters (theory {report['bytes_predicted']:,})" in lines
-    assert ("hidden" in lines) == (SIZE > 1 and report["hidden"] is not None)
+def test_cores_are_shared_unless_chosen():
+    pytest.importorskip("threadpoolctl")
+    assert share_cores(WORLD, environ={"OMP_NUM_THREADS": "3"}) is None
+    assert share_cores(WORLD, environ={}) >= 1
 
 
 # ---- errors, on every rank
-
-
-def raises(text, call, *arguments, **options):
-    with pytest.raises(ArgumentError, match=text):
-        call(*arguments, **options)
-    WORLD.Barrier()  # all ranks got here: nobody waits inside
 
 
 @pytest.mark.mpi(min_size=2)
@@ -286,68 +223,3 @@ def test_wrong_arguments_of_fit(strategy, options, text):
 def test_unknown_device():
     raises("device: expected one of cpu, cuda, got 'tpu'", device_module, "tpu", WORLD)
     assert device_module("cpu", WORLD) is numpy
-
-
-# ---- the command
-
-
-def run(*words):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args(words))
-
-
-@pytest.fixture
-def hook(monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # what the command installs is taken back
-
-
-def test_cores_are_shared_unless_chosen():
-    pytest.importorskip("threadpoolctl")
-    assert share_cores(WORLD, environ={"OMP_NUM_THREADS": "3"}) is None
-    assert share_cores(WORLD, environ={}) >= 1
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_command_writes_its_result(hook, capsys, mpi_tmp_path, strategy):
-    for name in ("sklearn", "tqdm", "threadpoolctl"):
-        pytest.importorskip(name)
-    path = mpi_tmp_path / "result.json"
-    run("--strategy", strategy, "--hidden", "32", "--steps", "30", "--lr", "0.01", "--json", str(path))
-    WORLD.Barrier()
-    result, printed = json.loads(path.read_text()), capsys.readouterr()
-    assert set(result) == {"schema", "environment", "config", "epochs", "losses", "test_accuracy", "report"}
-    assert result["schema"] == 1 and result["environment"]["size"] == SIZE
-    assert (len(result["losses"]), len(result["epochs"]), result["config"]["steps"]) == (30, 2, 30)
-    assert set(result["epochs"][0]) == {
-        "epoch", "loss", "test_accuracy", "seconds", "compute_s", "communication_s", "exposed_s"}
-    assert 0 <= result["report"]["parameter_bytes"] - (64 * 32 + 32 + 32 * 10 + 10) * 4 < 4 * SIZE  # one bucket, padded
-    if RANK == 0:
-        assert f"test accuracy {result['test_accuracy']:.4f}" in printed.out
-        assert "bytes sent per step" in printed.out and "samples/s" in printed.err
-    else:
-        assert not printed.out and not printed.err
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_diverged_training_is_valid_json():
-    trainer = train(WORLD, optimizer=lambda: SGD(1e200), options={"loss_scale": 1.0})  # such steps are skipped then
-    assert not numpy.isfinite(trainer.losses[-1])
-    text = json.dumps(document(trainer, {}), allow_nan=False)
-    assert json.loads(text)["losses"][-1] is None and json.loads(text)["epochs"][-1]["loss"] is None
-
-
-@pytest.mark.parametrize("words, text", [
-    (["--data", "letters"], "--data: expected one of digits, synthetic, .*FILE.npz, got 'letters'"),
-    (["--optimizer", "lion"], "--optimizer: expected one of sgd, adam, adamw, got 'lion'"),
-    (["--strategy", "zero9"], "strategy: expected one of"),
-    (["--batch-size", "0"], "batch-size: expected an integer of at least 1, got 0"),
-    (["--hidden", "a,b"], "--hidden: expected widths such as 512,512, got 'a,b'"),
-    (["--lr", "-1"], "lr: expected a number above 0, got -1.0"),
-    (["--epochs", "0"], "epochs: expected an integer of at least 1, got 0"),
-    (["--json", "/nowhere/at/all.json"], "--json: cannot write /nowhere/at/all.json"),
-])
-def test_wrong_command_lines(hook, words, text):
-    for name in ("sklearn", "tqdm", "threadpoolctl"):
-        pytest.importorskip(name)
-    raises(text, run, *words)

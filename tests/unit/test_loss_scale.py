@@ -10,7 +10,6 @@ from mpicoll.errors import ArgumentError
 from mpicoll.train.optim.loss_scale import LossScale, clip_factor, first_bad, squared_norm
 from tests.support.numbers import HALVES, LENGTH, named, numbers
 
-
 # ---- loss scale
 
 
