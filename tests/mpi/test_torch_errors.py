@@ -7,15 +7,7 @@ import pytest
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.support.optional import require
 from tests.support.cases import RANK, SIZE
-from tests.support.torch_training import (
-    SHARDING,
-    batches,
-    loss_of,
-    mine,
-    network,
-    torch,
-    wrap,
-)
+from tests.support.torch_training import SHARDING, batches, loss_of, mine, network, torch, wrap
 
 pytestmark = pytest.mark.mpi
 

@@ -5,17 +5,7 @@ import pytest
 
 from benchmarks.gloo import Gloo
 from tests.support.cases import RANK, SIZE, WORLD
-from tests.support.torch_training import (
-    STEPS,
-    STRATEGIES,
-    WIDTH,
-    batches,
-    loss_of,
-    mine,
-    network,
-    torch,
-    wrap,
-)
+from tests.support.torch_training import STEPS, STRATEGIES, WIDTH, batches, loss_of, mine, network, torch, wrap
 
 pytestmark = pytest.mark.mpi
 

@@ -6,17 +6,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tests.support.slurm_lab import (
-    ALL,
-    CASES,
-    EACH,
-    ENDLESS,
-    FOUND,
-    LONG,
-    TRAIN,
-    instead,
-    once_more,
-)
+from tests.support.slurm_lab import ALL, CASES, EACH, ENDLESS, FOUND, LONG, TRAIN, instead, once_more
 
 WRONG = [
     ("openmpi", "srun", {"PMI": "none"}, "each is alone in a world of one rank"),

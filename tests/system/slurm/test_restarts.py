@@ -3,13 +3,7 @@
 import json
 import re
 
-from tests.support.slurm_lab import (
-    CASES,
-    ENDLESS,
-    LONG,
-    TRAIN,
-    once_more,
-)
+from tests.support.slurm_lab import CASES, ENDLESS, LONG, TRAIN, once_more
 
 
 @once_more
