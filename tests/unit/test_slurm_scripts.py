@@ -1,7 +1,9 @@
 """Job scripts written and checked, and sweeps gathered, without SLURM."""
 
 import json
+import re
 import subprocess
+from importlib import import_module
 
 import pytest
 
@@ -32,6 +34,13 @@ def test_templates_are_short_and_have_no_known_mistake(template):
 @pytest.mark.parametrize("script", [*TEMPLATES, *JOBS.glob("*.sh")], ids=lambda path: path.name)
 def test_templates_are_bash(script):
     subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_what_templates_import_exists():
+    found = re.findall(r"from (mpicoll[\w.]*) import (\w+)", (JOBS / "launch.sh").read_text())
+    assert found
+    for module, name in found:
+        assert hasattr(import_module(module), name), module
 
 
 @pytest.mark.parametrize("kind", KINDS)
