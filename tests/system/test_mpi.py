@@ -21,7 +21,7 @@ def test_an_mpi_is_found():
 @pytest.mark.parametrize("size", SIZES)
 @EACH
 def test_on_ranks(installation, size):
-    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", "tests/mpi")
+    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", "tests/mpi", timeout=600)
     assert re.search(r"\d+ passed", output), output[-4000:]
     assert "leaked" not in output and "not freed" not in output, output[-4000:]
 
