@@ -11,7 +11,7 @@ two levels in place of the algorithm on all ranks: coll_tuned_priority keeps Ope
 MPIR_CVAR_DEVICE_COLLECTIVES=none MPICH's ch4 device.
 
 That the forced algorithm runs is seen from outside: an operation written in Python notes on each rank how many elements
-it is given each time, and that is the signature of the algorithm. tests/test_peers.py checks it on 3 ranks, with the
+it is given each time, and that is the signature of the algorithm. tests/system/test_peers.py checks it on 3 ranks, with the
 library's own choice in between; on 2 hosts x 2 ranks the signatures were those of the flat algorithms, and without the
 two variables above they were of two levels. allgather and bcast reduce nothing: on 4 ranks, breakpoints on
 ompi_coll_base_* stopped in each function of that name (Open MPI 5.0.11), and each rank's messages, as strace shows them

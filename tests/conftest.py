@@ -1,21 +1,8 @@
 """The outer run launches the MPI tests itself, so it does not collect them; under mpiexec they are all there is."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 
 def pytest_ignore_collect(collection_path, config):
     under_mpi = config.getoption("--with-mpi", default=False)
     if collection_path.name == "mpi" and collection_path.is_dir() and not under_mpi:
         return True
     return None
-
-
-@pytest.fixture(scope="session")
-def sources(request):
-    """A place for downloads that outlives one run."""
-    return request.config.cache.mkdir("sources")

@@ -3,10 +3,12 @@
 import sys
 import time
 
+import numpy
 import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.train import Dataset
 
 WORLD = MPI.COMM_WORLD
 
@@ -39,3 +41,11 @@ def comm():
     yield communicator
     if communicator != MPI.COMM_NULL:
         communicator.Free()
+
+
+@pytest.fixture(scope="session")
+def data():
+    """61 training samples that a small network tells apart, and 15 of test."""
+    source = numpy.random.default_rng(1)
+    labels = source.integers(0, 4, 76)
+    return Dataset.split(2 * source.standard_normal((4, 7))[labels] + source.standard_normal((76, 7)), labels)

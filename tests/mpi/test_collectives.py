@@ -4,7 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from cases import (
+
+import mpicoll
+from mpicoll import algorithms, select, verify
+from mpicoll.execute.context import Context
+from tests.support.cases import (
     COUNTS,
     EVERY,
     METHODS,
@@ -21,10 +25,6 @@ from cases import (
     roots_of,
     same,
 )
-
-import mpicoll
-from mpicoll import algorithms, select, verify
-from mpicoll.execute.context import Context
 
 pytestmark = pytest.mark.mpi
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import RANK, SIZE, WORLD, same
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll.execute.context import Context
+from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = pytest.mark.mpi
 

@@ -2,15 +2,15 @@
 
 import sys
 
-import fakecupy
 import numpy as np
 import pytest
-from cases import RANK, SIZE, outside_of_mpi, same
-from devices import DeviceArrays
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll import buffers
+from tests.support import fakecupy
+from tests.support.cases import RANK, SIZE, outside_of_mpi, same
+from tests.support.devices import DeviceArrays
 
 pytestmark = pytest.mark.mpi
 

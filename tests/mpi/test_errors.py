@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import METHODS, RANK, SIZE, Case, expected, same, words
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll import ArgumentError, BufferError
+from tests.support.cases import METHODS, RANK, SIZE, Case, expected, same, words
 
 pytestmark = pytest.mark.mpi
 

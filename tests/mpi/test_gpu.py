@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from devices import DeviceArrays
+
+from tests.support.devices import DeviceArrays
 
 pytestmark = [pytest.mark.mpi, pytest.mark.gpu]
 

@@ -5,7 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from cases import (
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.calls.request import Request
+from tests.support.cases import (
     EVERY,
     METHODS,
     PRIME,
@@ -21,10 +25,6 @@ from cases import (
     roots_of,
     same,
 )  # fmt: skip
-from mpi4py import MPI
-
-import mpicoll
-from mpicoll.calls.request import Request
 
 pytestmark = pytest.mark.mpi
 

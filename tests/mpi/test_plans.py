@@ -5,11 +5,11 @@ import weakref
 
 import numpy as np
 import pytest
-from cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll.execute.pool import KNOWN_CALLS
+from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
 pytestmark = pytest.mark.mpi
 

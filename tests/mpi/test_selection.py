@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import METHODS, PRIME, RANK, SIZE, Case, expected, outside_of_mpi, same, words
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll import buffers, select
+from tests.support.cases import METHODS, PRIME, RANK, SIZE, Case, expected, outside_of_mpi, same, words
 
 pytestmark = pytest.mark.mpi
 

@@ -2,54 +2,21 @@
 
 import itertools
 import random
-import zlib
 
 import numpy
 import pytest
 from mpi4py import MPI
 
-import mpicoll
-from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, mlp
 from mpicoll.train.optim.lr_schedules import parse
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from mpicoll.train.parallel.reducer import StaleParameters
+from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.training import STRATEGIES, WIDTHS, alone, fitted, raises, same_bits
 
 pytestmark = pytest.mark.mpi
 
-WORLD = MPI.COMM_WORLD
-RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
-STRATEGIES = ("parameter_server", "allreduce", "zero1", "zero2")
 SHARDED = ("zero1", "zero2")
-WIDTHS = [7, 12, 9, 4]
-
-
-@pytest.fixture(scope="module")
-def data():
-    source = numpy.random.default_rng(1)
-    labels = source.integers(0, 4, 76)
-    return Dataset.split(2 * source.standard_normal((4, 7))[labels] + source.standard_normal((76, 7)), labels)
-
-
-def fitted(comm, data, strategy="allreduce", optimizer=Adam, length={}, **options):
-    """61 training samples in batches of 13: the last one holds 9. Seeds differ: rank 0's parameters must win."""
-    model = mlp(WIDTHS, seed=comm.Get_rank(), dtype="float64")
-    trainer = Trainer(model, optimizer(), comm, strategy, **{"precision": "float64", **options})
-    trainer.fit(data, **{"epochs": 2, "batch_size": 13, "seed": 3, **length})
-    return trainer
-
-
-def alone(data, **options):
-    """Losses and parameters of one process, on all ranks."""
-    trainer = fitted(MPI.COMM_SELF, data, **options)
-    return WORLD.bcast((trainer.losses, trainer.state_dict()["parameters"]))
-
-
-def same_bits(trainer):
-    """The parameters, as one checksum, which must be that of all ranks."""
-    sums = WORLD.allgather(zlib.crc32(b"".join(array.tobytes() for array in trainer.params.values())))
-    assert len(set(sums)) == 1
-    return sums[0]
 
 
 # ---- the result of one process
@@ -126,6 +93,20 @@ def test_other_algorithms_of_zero(data, algorithm):
     trainer = fitted(WORLD, data, "zero2", algorithm=algorithm, bucket_bytes=500)
     numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10)
     assert trainer.report()["bytes_estimated"] == (algorithm == "native")
+
+
+def test_padding_is_no_gradient():
+    """Under zero2 a bucket's padding lies where a longer bucket's gradients were; a norm must not see them."""
+    draw = numpy.random.default_rng(0)
+    features, labels = draw.standard_normal((60, 7)), draw.integers(0, 5, 60)
+    data = Dataset(features, labels, features[:0], labels[:0])
+    losses = []
+    for strategy in ("allreduce", "zero2"):
+        model = mlp([7, 9, 11, 5], seed=1, dtype="float64")
+        trainer = Trainer(model, SGD(0.5), WORLD, strategy, bucket_bytes=1, clip_norm=0.05)
+        trainer.fit(data, steps=20, batch_size=30)
+        losses.append(trainer.losses)
+    numpy.testing.assert_allclose(*losses, rtol=1e-12)
 
 
 # ---- costs
@@ -238,77 +219,6 @@ def _stale(look):
         look()
 
 
-# ---- functions as models
-
-
-def squares(params, batch):
-    """Linear regression: half the mean squared error, and its gradient in closed form."""
-    features, targets = batch
-    error = features @ params["w"] + params["b"] - targets
-    return (error @ error) / (2 * len(targets)), {"w": features.T @ error / len(targets), "b": error.mean()}
-
-
-def descend(data, lr, steps, batch_size):
-    """The same by hand, on the whole batch in one process."""
-    from mpicoll.train.data.sampler import Sampler
-
-    params, losses = {"w": numpy.zeros(7), "b": numpy.zeros(())}, []
-    sampler = Sampler(len(data), batch_size, 3)
-    for batches in sampler.epochs(steps):
-        for batch in batches:
-            loss, gradients = squares(params, data.take(batch))
-            losses.append(loss)
-            params = {name: value - lr * gradients[name] for name, value in params.items()}
-    return losses, params
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_function_is_trained(data, strategy, accumulate):
-    losses, params = descend(data, 0.02, 9, 13)
-    first = {"w": numpy.zeros(7), "b": numpy.zeros(())}
-    trainer = Trainer(squares, SGD(0.02), WORLD, strategy, params=first, accumulate=accumulate)
-    trainer.fit(data, steps=9, batch_size=13, seed=3)
-    numpy.testing.assert_allclose(trainer.losses, losses, rtol=1e-10)
-    for name, value in params.items():
-        numpy.testing.assert_allclose(trainer.params[name], value, rtol=1e-10)
-    assert trainer.test_accuracy is None and not first["w"].any()
-
-
-def test_a_function_of_a_sequence(data):
-    def listed(params, batch):
-        loss, gradients = squares(dict(zip("wb", params)), batch)
-        return loss, tuple(gradients.values())
-
-    trainer = Trainer(listed, SGD(0.02), WORLD, params=[numpy.zeros(7), numpy.zeros(())])
-    trainer.fit(data, steps=9, batch_size=13, seed=3)
-    numpy.testing.assert_allclose(trainer.losses, descend(data, 0.02, 9, 13)[0], rtol=1e-10)
-    assert list(trainer.params) == ["array 0", "array 1"]
-
-
-def raises(text, call, *arguments, **options):
-    with pytest.raises(ArgumentError, match=text):
-        call(*arguments, **options)
-    WORLD.Barrier()  # all ranks got here: nobody waits inside
-
-
-@pytest.mark.parametrize("function, text", [
-    (lambda p, b: (0.0, [numpy.zeros(3), numpy.zeros(())]), r"gradient of array 0: expected the shape \(7,\), got \(3,\)"),
-    (lambda p, b: (numpy.zeros(2), p), "loss: expected one number, got"),
-    (lambda p, b: (0.0, p[:1]), "gradients: expected one for each of array 0, array 1, got 1"),
-])
-def test_functions_that_give_something_else(data, function, text):
-    raises(text, Trainer(function, SGD(), WORLD, params=[numpy.zeros(7), numpy.zeros(())]).fit, data, steps=1)
-
-
-def test_params_that_cannot_be_trained(data):
-    raises("params: expected the arrays that the function trains, got None", Trainer, squares, SGD(), WORLD)
-    raises("params: expected at least one array", Trainer, squares, SGD(), WORLD, params={})
-    mixed = {"w": numpy.zeros(7), "b": numpy.zeros((), "float32")}
-    raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=mixed)
-    raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=[numpy.arange(3)])
-
-
 # ---- ranks that differ
 
 
@@ -322,90 +232,3 @@ def test_different_options_are_found_at_construction(name, values):
     mine = {name: values[RANK == SIZE - 1]}
     raises(f"ranks differ: {name} is {values[0]} on rank 0 but {values[1]} on rank {SIZE - 1}",
            Trainer, mlp(WIDTHS), SGD(), WORLD, **{"strategy": "zero1", **mine})  # fmt: skip
-
-
-@pytest.mark.mpi(min_size=2)
-def test_different_functions_are_found_at_construction():
-    shape = 8 if RANK == SIZE - 1 else 7
-    raises(r"layer 0 of the model is w \(7,\) on rank 0 but w \(8,\)", Trainer, squares, SGD(), WORLD,
-           params={"w": numpy.zeros(shape), "b": numpy.zeros(())})  # fmt: skip
-
-
-# ---- checkpoints
-
-
-@pytest.fixture
-def shared(mpi_tmp_path):
-    return str(mpi_tmp_path / "checkpoints")
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("precision", ["float64", "float16"])
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_a_resumed_run_has_the_same_losses(data, shared, strategy, precision):
-    options = {"precision": precision, "loss_scale": "dynamic" if precision == "float16" else None, "bucket_bytes": 500}
-    whole = fitted(WORLD, data, strategy, length={"epochs": 3}, **options)
-    first = fitted(WORLD, data, strategy, length={"epochs": None, "steps": 7, "checkpoint": shared}, **options)
-    assert first.losses == whole.losses[:7]  # within the second epoch, of 5 steps each
-    rest = fitted(WORLD, data, strategy, length={"epochs": 3, "checkpoint": shared, "resume": True}, **options)
-    assert rest.losses == whole.losses and same_bits(rest) == same_bits(whole)
-    assert [epoch["loss"] for epoch in rest.epochs][-2:] == [epoch["loss"] for epoch in whole.epochs][-2:]
-    assert rest.test_accuracy == whole.test_accuracy and len(rest.strategy.meter.steps) == 8
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("before, after", [("zero2", "zero2"), ("zero1", "allreduce"), ("parameter_server", "zero2")])
-def test_resume_on_another_number_of_ranks_and_with_another_strategy(data, shared, before, after):
-    losses, _ = alone(data, length={"epochs": 3})
-    fewer = mpicoll.Communicator(WORLD).Split(RANK < SIZE - 1)
-    options = {"bucket_bytes": 500}
-    if RANK < SIZE - 1:
-        fitted(fewer, data, before, length={"epochs": None, "steps": 7, "checkpoint": shared}, **options)
-    fewer.Free()
-    WORLD.Barrier()
-    more = fitted(WORLD, data, after, length={"epochs": None, "steps": 11, "checkpoint": shared, "resume": True}, **options)
-    numpy.testing.assert_allclose(more.losses, losses[:11], rtol=1e-10)
-    last = WORLD.bcast(shared)
-    if RANK == 0:  # and from all ranks to one
-        one = fitted(MPI.COMM_SELF, data, after, length={"epochs": 3, "checkpoint": last, "resume": True}, **options)
-        numpy.testing.assert_allclose(one.losses, losses, rtol=1e-10)
-
-
-def test_checkpoints_of_something_else(data, shared):
-    fitted(WORLD, data, length={"epochs": None, "steps": 2, "checkpoint": shared})
-    length = {"steps": 4, "batch_size": 13, "seed": 3, "checkpoint": shared}
-    raises("checkpoint: expected an empty directory, or resume=True", Trainer(mlp(WIDTHS), Adam(), WORLD).fit, data, **length)
-    length["resume"] = True
-    raises("checkpoint: layers: expected .*this run's .*Linear.7, 5.* use another directory, got .*Linear.7, 12",
-           Trainer(mlp([7, 5, 4]), Adam(), WORLD).fit, data, **length)  # fmt: skip
-    raises("checkpoint: optimizer: expected this run's SGD", Trainer(mlp(WIDTHS), SGD(), WORLD).fit, data, **length)
-    raises("checkpoint: data: expected this run's", Trainer(mlp(WIDTHS), Adam(), WORLD).fit, data, **{**length, "seed": 4})
-
-
-def test_resume_where_nothing_is_left_to_do(data, shared):
-    done = fitted(WORLD, data, "zero2", length={"checkpoint": shared})
-    again = fitted(WORLD, data, "zero2", length={"checkpoint": shared, "resume": True})
-    assert again.losses == done.losses and same_bits(again) == same_bits(done)
-    assert [epoch["loss"] for epoch in again.epochs] == [epoch["loss"] for epoch in done.epochs]  # the seconds are rank 0's
-    raises("at least one step", again.report)
-
-
-def test_a_second_fit_writes_its_own_checkpoints(data, mpi_tmp_path):
-    trainer = fitted(WORLD, data, "zero1", length={"epochs": 1, "checkpoint": str(mpi_tmp_path / "one")})
-    trainer.fit(data, epochs=1, batch_size=13, checkpoint=str(mpi_tmp_path / "two"))
-    WORLD.Barrier()
-    assert [path.name for path in (mpi_tmp_path / "two").glob("step-*")] == ["step-0000000005"]
-
-
-def test_padding_is_no_gradient():
-    """Under zero2 a bucket's padding lies where a longer bucket's gradients were; a norm must not see them."""
-    draw = numpy.random.default_rng(0)
-    features, labels = draw.standard_normal((60, 7)), draw.integers(0, 5, 60)
-    data = Dataset(features, labels, features[:0], labels[:0])
-    losses = []
-    for strategy in ("allreduce", "zero2"):
-        model = mlp([7, 9, 11, 5], seed=1, dtype="float64")
-        trainer = Trainer(model, SGD(0.5), WORLD, strategy, bucket_bytes=1, clip_norm=0.05)
-        trainer.fit(data, steps=20, batch_size=30)
-        losses.append(trainer.losses)
-    numpy.testing.assert_allclose(*losses, rtol=1e-12)

@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 import pytest
-from cases import RANK, SIZE, WORLD
 from mpi4py import MPI
 
 import mpicoll
@@ -17,6 +16,7 @@ from mpicoll.execute import topology
 from mpicoll.execute.context import Context
 from mpicoll.select import probe, table
 from mpicoll.support import settings
+from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi
 

@@ -4,7 +4,10 @@ from functools import reduce
 
 import numpy as np
 import pytest
-from cases import (
+from mpi4py import MPI
+
+import mpicoll
+from tests.support.cases import (
     RANK,
     REDUCTIONS,
     SEGMENT,
@@ -18,9 +21,6 @@ from cases import (
     small_integers,
     words,
 )
-from mpi4py import MPI
-
-import mpicoll
 
 try:
     import ml_dtypes

@@ -1,0 +1,69 @@
+"""What `wrap` refuses: one clear error on every rank."""
+
+import sys
+
+import pytest
+
+from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.support.optional import require
+from tests.support.cases import RANK, SIZE
+from tests.support.torch_training import SHARDING, batches, loss_of, mine, network, torch, wrap
+
+pytestmark = pytest.mark.mpi
+
+
+def refused(match, *arguments, **named):
+    with pytest.raises(ArgumentError, match=match):
+        wrap(*arguments, **named)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="ranks differ")
+def test_ranks_differ(comm):
+    last = RANK == SIZE - 1
+    wider = torch.nn.Linear(3, 5 if last else 4)
+    refused(f"tensor 0 of the module is weight .4, 3. .* on rank 0 but weight .5, 3. .* on rank {SIZE - 1}", wider, comm)
+    refused("torch.float32 True on rank 0 but .*torch.float64", network(dtype=torch.float64 if last else torch.float32), comm)
+    refused("strategy is zero1 on rank 0 but zero2", network(), comm, "zero2" if last else "zero1", optimizer=torch.optim.SGD)
+    refused("bucket_bytes is 100 on rank 0 but 200", network(), comm, bucket_bytes=200 if last else 100)
+    refused("the optimizer is SGD.* on rank 0 but SGD", network(), comm, optimizer=torch.optim.SGD, lr=0.1 + last)
+    refused("number of tensors|missing", torch.nn.Sequential(*network()[:2 + last]), comm)
+
+
+def test_arguments(comm):
+    refused("strategy: expected allreduce, zero1 or zero2", network(), comm, "parameter_server")
+    refused("strategy: expected", network(), comm, "zero3")
+    refused("optimizer: expected a class of torch.optim, which zero2 shards, got None", network(), comm, "zero2")
+    refused("not Adafactor, LBFGS", network(), comm, "zero1", optimizer=torch.optim.LBFGS)
+    refused("clip_norm: expected None with allreduce", network(), comm, clip_norm=1.0)
+    refused("options: expected an optimizer that takes them", network(), comm, lr=1.0)
+    refused("parameters that require gradients", torch.nn.Tanh(), comm)
+    refused("floating types", torch.nn.Linear(2, 2, dtype=torch.complex64), comm)
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_order_of_calls(comm, strategy):
+    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD)
+    (features, labels), *_ = batches()
+    with pytest.raises(ArgumentError, match="expected a backward pass outside of no_sync"):
+        model.optimizer.step()
+    loss_of(model, mine(features), mine(labels)).backward()
+    with pytest.raises(ArgumentError, match="expected step.. after a backward whose gradients were sent"):
+        loss_of(model, mine(features), mine(labels)).backward()
+    with pytest.raises(ArgumentError, match="closure: expected None"):
+        model.optimizer.step(lambda: 0.0)
+    model.optimizer.step()
+    if strategy == "zero2":
+        with pytest.raises(ArgumentError, match="accumulate: expected at least 2"), model.no_sync():
+            pass
+
+
+def test_sparse_gradients(comm):
+    model = wrap(torch.nn.Embedding(4, 2, sparse=True), comm)
+    with pytest.raises(ArgumentError, match="gradient of weight: expected a dense one"):
+        model(torch.tensor([1])).sum().backward()
+
+
+def test_pytorch_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # not importable
+    with pytest.raises(LaunchError, match=r'training needs torch .* pip install "mpicoll\[torch\]"'):
+        require("torch")

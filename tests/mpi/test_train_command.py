@@ -1,0 +1,61 @@
+"""`mpicoll train` on any number of ranks: its result, and one clear line for what cannot be."""
+
+import argparse
+import json
+import sys
+
+import pytest
+
+from mpicoll.cli import train as command
+from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.training import STRATEGIES, raises
+
+pytestmark = pytest.mark.mpi
+
+
+def run(*words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # what the command installs is taken back
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_command_writes_its_result(hook, capsys, mpi_tmp_path, strategy):
+    for name in ("sklearn", "tqdm", "threadpoolctl"):
+        pytest.importorskip(name)
+    path = mpi_tmp_path / "result.json"
+    run("--strategy", strategy, "--hidden", "32", "--steps", "30", "--lr", "0.01", "--json", str(path))
+    WORLD.Barrier()
+    result, printed = json.loads(path.read_text()), capsys.readouterr()
+    assert set(result) == {"schema", "environment", "config", "epochs", "losses", "test_accuracy", "report"}
+    assert result["schema"] == 1 and result["environment"]["size"] == SIZE
+    assert (len(result["losses"]), len(result["epochs"]), result["config"]["steps"]) == (30, 2, 30)
+    assert set(result["epochs"][0]) == {
+        "epoch", "loss", "test_accuracy", "seconds", "compute_s", "communication_s", "exposed_s"}
+    assert 0 <= result["report"]["parameter_bytes"] - (64 * 32 + 32 + 32 * 10 + 10) * 4 < 4 * SIZE  # one bucket, padded
+    if RANK == 0:
+        assert f"test accuracy {result['test_accuracy']:.4f}" in printed.out
+        assert "bytes sent per step" in printed.out and "samples/s" in printed.err
+    else:
+        assert not printed.out and not printed.err
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--data", "letters"], "--data: expected one of digits, synthetic, .*FILE.npz, got 'letters'"),
+    (["--optimizer", "lion"], "--optimizer: expected one of sgd, adam, adamw, got 'lion'"),
+    (["--strategy", "zero9"], "strategy: expected one of"),
+    (["--batch-size", "0"], "batch-size: expected an integer of at least 1, got 0"),
+    (["--hidden", "a,b"], "--hidden: expected widths such as 512,512, got 'a,b'"),
+    (["--lr", "-1"], "lr: expected a number above 0, got -1.0"),
+    (["--epochs", "0"], "epochs: expected an integer of at least 1, got 0"),
+    (["--json", "/nowhere/at/all.json"], "--json: cannot write /nowhere/at/all.json"),
+])
+def test_wrong_command_lines(hook, words, text):
+    for name in ("sklearn", "tqdm", "threadpoolctl"):
+        pytest.importorskip(name)
+    raises(text, run, *words)

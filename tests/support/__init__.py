@@ -1,0 +1,1 @@
+"""What tests share, and the programs that they launch."""

@@ -1,0 +1,71 @@
+"""Find the MPI installations here and run commands under their mpiexec, with a time limit."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+#: what lets Open MPI run as root and with more ranks than cores, as a test machine often must; MPICH needs nothing
+_PERMISSIONS = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+
+class Installation(NamedTuple):
+    """One MPI library with a Python whose mpi4py uses it."""
+
+    name: str
+    python: str
+    mpiexec: str
+
+
+@lru_cache
+def installations():
+    """This interpreter's MPI, and those of the virtual environments `.venv*` beside the project."""
+    found = {}
+    for python in [sys.executable, *map(str, sorted(ROOT.glob(".venv*/bin/python")))]:
+        beside = Path(python).with_name("mpiexec")
+        mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec") if python == sys.executable else None
+        name = _library(python)
+        if mpiexec and name:
+            found.setdefault(name, Installation(name, python, mpiexec))
+    return list(found.values())
+
+
+def _library(python):
+    code = "from mpi4py import MPI; import pytest_mpi; print(MPI.Get_library_version())"
+    answer = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment())
+    for name in ("Open MPI", "MPICH"):
+        if answer.returncode == 0 and name in answer.stdout:
+            return name.replace(" ", "").lower()
+    return None
+
+
+def environment(**more):
+    """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **_PERMISSIONS, **quiet, **more}
+
+
+def mpiexec(installation, size, *arguments, timeout=240, module="pytest", check=True, **more):
+    """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails."""
+    command = [installation.mpiexec, "-n", str(size), installation.python, "-m", module, *map(str, arguments)]
+    job = subprocess.Popen(command, cwd=ROOT, env=environment(**more), stdin=subprocess.DEVNULL, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        output, _ = job.communicate()
+        raise AssertionError(f"{' '.join(command)}: not done after {timeout} s\n{output[-8000:]}") from None
+    if check:
+        assert job.returncode == 0, f"{' '.join(command)}: exit status {job.returncode}\n{output[-8000:]}"
+    return output

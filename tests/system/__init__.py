@@ -1,0 +1,1 @@
+"""Tests that launch jobs: under mpiexec, on the virtual cluster, under SLURM, and as the README says."""

@@ -1,0 +1,1 @@
+"""Tests in this process; no MPI is launched."""

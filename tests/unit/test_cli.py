@@ -1,0 +1,191 @@
+"""The commands that need no MPI: list, show, verify."""
+
+import json
+import textwrap
+
+import pytest
+
+from mpicoll import algorithms, cli
+from mpicoll.algorithms import NATIVE
+from mpicoll.collectives import COLLECTIVES
+
+pytestmark = pytest.mark.usefixtures("registry")
+
+MINE = """
+    import mpicoll
+    from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
+
+    def chain(rank, size, blocks):
+        received, total = Scratch("received", 0, blocks), Output(0, blocks) if rank else Input(0, blocks)
+        if rank:
+            yield Recv(rank - 1, received), Reduce(received, Input(0, blocks), total)
+        if rank < size - 1:
+            yield Send(rank + 1, total)
+            yield Recv(rank + 1, Output(0, blocks))
+        if rank:
+            yield Send(rank - 1, Output(0, blocks))
+
+    mpicoll.register("allreduce", "chain", chain)
+"""
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run one command; its exit status, output and error output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(cli, "COMMANDS", ("list", "show", "verify"))
+        with pytest.raises(SystemExit) as end:
+            cli.main(list(map(str, arguments)))
+        output = capsys.readouterr()
+        if isinstance(end.value.code, str):  # what Python itself does with it
+            return 1, output.out, end.value.code
+        return end.value.code or 0, output.out, output.err
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Write a user's file, with something replaced in it."""
+
+    def write(old="", new=""):
+        path = tmp_path / "mine.py"
+        path.write_text(textwrap.dedent(MINE).replace(old, new) if old else textwrap.dedent(MINE))
+        return path
+
+    return write
+
+
+def test_list_has_a_line_for_every_algorithm(command):
+    status, output, _ = command("list")
+    found = [tuple(line.split()[:2]) for line in output.splitlines()]
+    for collective in COLLECTIVES:
+        for name in algorithms.list_algorithms(collective):
+            assert found.count((collective, name)) == 1
+    assert status == 0 and "14/8 m     24/13 m     no       yes       Ring reduce-scatter, ring allgather." in output
+
+
+def test_list_as_markdown(command):
+    _, output, _ = command("list", "--markdown")
+    table = [line for line in output.splitlines() if line.startswith("|")]
+    columns = {line.count("|") for line in table}
+    assert len(columns) == 1 and len(table) == 2 + sum(len(algorithms.list_algorithms(name)) for name in COLLECTIVES)
+    assert "| allreduce | circulant | 6 | 8 | 14/8 m | 24/13 m | no | yes |" in output
+    assert "| allreduce | recursive_doubling | 3 | 5 | 3 m | 4 m | yes | folded |" in output
+
+
+RING_OF_THREE = """
+    allreduce ring, 3 ranks: 4 rounds, a rank sends at most 4/3 m.
+    m: the vector, in 3 blocks. Below each rank: the ranks in the sum it has of each block.
+
+    start
+      rank 0       rank 1       rank 2
+      0.. 0.. 0..  .1. .1. .1.  ..2 ..2 ..2
+
+    round 1   0 -> 1: block 2   1 -> 2: block 0   2 -> 0: block 1
+      0.. 0.2 0..  .1. .1. 01.  .12 ..2 ..2
+
+    round 2   0 -> 1: block 1   1 -> 2: block 2   2 -> 0: block 0
+      012 0.2 0..  .1. 012 01.  .12 ..2 012
+
+    round 3   0 -> 1: block 0   1 -> 2: block 1   2 -> 0: block 2
+      012 0.2 012  012 012 01.  .12 012 012
+
+    round 4   0 -> 1: block 2   1 -> 2: block 0   2 -> 0: block 1
+      012 012 012  012 012 012  012 012 012
+"""
+
+
+def test_show_draws_a_ring(command):
+    assert command("show", "allreduce", "ring", "--size", 3) == (0, textwrap.dedent(RING_OF_THREE).lstrip(), "")
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_show_ends_with_what_the_collective_promises(command, collective):
+    for algorithm in algorithms.registered(collective):
+        for size in (4, 8, 13):
+            status, output, _ = command("show", collective, algorithm.name, "--size", size)
+            assert status == 0 and output.startswith(f"{collective} {algorithm.name}, {size} ranks")
+            assert max(map(len, output.splitlines())) <= 100
+        if COLLECTIVES[collective].reduces:
+            assert "13/13" in output.split("round ")[-1]
+
+
+def test_show_of_a_rooted_collective(command):
+    _, output, _ = command("show", "bcast", "binomial", "--root", 2)
+    assert "from root 2" in output and "round 1   2 -> 0: block 0" in output
+    assert [line.split() for line in output.splitlines()[-1:]] == [["2"] * 4]
+
+
+def test_show_of_a_pipeline_with_as_many_segments_as_wanted(command):
+    _, output, _ = command("show", "bcast", "pipeline", "--size", 3, "--blocks", 2)
+    assert "3 rounds" in output and output.splitlines()[-1].split() == ["0"] * 6
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["allreduce", "rings"], "allreduce has no algorithm 'rings'; choose from: parameter_server"),
+    (["allsum", "ring"], "unknown collective 'allsum'"),
+    (["allreduce", NATIVE], "no schedule to show"),
+    (["allreduce", "ring", "--size", "1"], "expected 2 or more ranks"),
+    (["bcast", "linear", "--root", "4"], "root 4"),
+])
+def test_show_says_what_is_wrong(command, arguments, message):
+    status, _, error = command("show", *arguments)
+    assert status == 2 and message in error and error.count("\n") == 1
+
+
+def test_verify_proves_every_algorithm(command, tmp_path):
+    status, output, _ = command("verify", "--max-size", 9, "--json", tmp_path / "proof.json")
+    every = sum(len(algorithms.registered(collective)) for collective in COLLECTIVES)
+    assert status == 0 and len(output.splitlines()) == every + 1 and f"all {every} algorithms proved" in output
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    assert proof["schema"] == 1 and proof["max_size"] == 9 and proof["wrong"] is None
+    assert sum(entry["cases"] for entry in proof["algorithms"]) == proof["cases"]
+    ordered = {(entry["collective"], entry["algorithm"]): entry["ordered"] for entry in proof["algorithms"]}
+    assert ordered["allreduce", "pairwise"] and not ordered["allreduce", "ring"]
+
+
+def test_verify_stops_at_the_first_that_is_wrong(command, tmp_path):
+    wrong = algorithms.find("allreduce", "ring")._replace(name="claims_order", ordered=True)
+    algorithms.add(wrong)
+    status, output, _ = command("verify", "--max-size", 6, "--json", tmp_path / "proof.json")
+    message = "allreduce claims_order, 2 ranks, root 0, 2 blocks: operands do not stay in rank order"
+    assert status == 1 and output.splitlines()[-1].startswith(f"WRONG: {message}")
+    assert json.loads((tmp_path / "proof.json").read_text())["wrong"].startswith(message)
+
+
+def test_verify_needs_a_size_and_a_place_for_its_result(command, tmp_path):
+    assert command("verify", "--max-size", 0)[0] == 2
+    status, _, error = command("verify", "--json", tmp_path)
+    assert status == 2 and "cannot write" in error
+
+
+def test_verify_of_a_file_proves_what_it_registers(command, mine):
+    status, output, _ = command("verify", "--file", mine(), "--max-size", 20)
+    assert status == 0 and output.splitlines()[0].split()[:3] == ["allreduce", "chain", "1..20"]
+    assert "all 1 algorithms" in output
+
+
+def test_verify_of_a_file_finds_what_goes_wrong_above_the_sizes_of_register(command, mine):
+    status, output, _ = command("verify", "--file", mine("if rank:", "if rank and size < 19:"), "--max-size", 20)
+    assert status == 1 and "WRONG: allreduce chain, 19 ranks" in output
+
+
+def test_an_algorithm_that_register_refuses(command, mine):
+    status, _, error = command("verify", "--file", mine("rank + 1, total", "rank + 2, total"))
+    assert status == 1 and "mine.py: allreduce chain, 2 ranks, root 0, 1 blocks: " in error and "\n" not in error
+
+
+def test_a_file_that_registers_nothing_or_is_not_there(command, mine, tmp_path):
+    status, _, error = command("verify", "--file", mine('mpicoll.register("allreduce", "chain", chain)', ""))
+    assert status == 2 and "registers no algorithm; call mpicoll.register(collective, name, generator)" in error
+    status, _, error = command("verify", "--file", tmp_path / "yours.py")
+    assert status == 2 and "there is no file" in error
+    (tmp_path / "notes.txt").write_text("")
+    assert command("verify", "--file", tmp_path / "notes.txt")[0] == 2
+
+
+def test_show_knows_the_algorithms_of_a_file(command, mine):
+    status, output, _ = command("show", "allreduce", "chain", "--size", 3, "--blocks", 1, "--file", mine())
+    assert status == 0 and output.endswith("round 4   1 -> 0: block 0\n  012     012     012\n")

@@ -1,0 +1,103 @@
+"""The command `mpicoll simulate`: its table, its files, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mpicoll import algorithms, cli
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.simulate.costs import closed_form
+from tests.support.launching import ROOT, environment
+
+exactly = pytest.approx
+
+
+@pytest.fixture
+def simulate(monkeypatch, capsys, registry):
+    """Run the command; its exit status, lines of output that are no notes, and error output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(cli, "COMMANDS", ("simulate",))
+        with pytest.raises(SystemExit) as end:
+            cli.main(["simulate", *map(str, arguments)])
+        output = capsys.readouterr()
+        return end.value.code or 0, [line.split() for line in output.out.splitlines() if line[0] != "#"], output.err
+
+    return run
+
+
+def test_the_table(simulate):
+    options = "--size", 8, "--bytes", "8000,16000", "--alpha", "5us", "--bandwidth", "8Gb/s", "--gamma", "1ns"
+    status, lines, error = simulate("allreduce", "--algorithms", "ring, circulant", *options)
+    assert (status, error) == (0, "")
+    assert lines[0] == "bytes algorithm us busbw GB/s rounds x bound exact".split()
+    # 14 rounds of 5 us, 14 blocks of 1 us, 7 additions of 1 us; the bound: three rounds
+    assert lines[1] == "8000 ring 91.00 0.154 14 6.07 clocks".split()
+    assert [line[:2] for line in lines[1:]] == [[size, word] for size in ("8000", "16000") for word in ("ring", "circulant")]
+
+
+def test_every_algorithm_of_every_collective(simulate):
+    for collective in COLLECTIVES:
+        for options in ([], ["--ranks-per-node", 2]):
+            status, lines, _ = simulate(collective, "--size", 5, "--bytes", "1K", *options)
+            words = [each.name for each in algorithms.registered(collective) if options or not each.node_aware]
+            assert status == 0 and [line[1] for line in lines[1:]] == words
+
+
+def test_results_as_json_and_as_a_picture(simulate, tmp_path):
+    pytest.importorskip("matplotlib")
+    options = "--ranks-per-node", 2, "--placement", "cyclic", "--node-bandwidth", "400Gb/s", "--segment-bytes", "1K"
+    outputs = "--json", tmp_path / "out.json", "--plot", tmp_path / "out.svg"
+    assert simulate("bcast", "--size", 6, "--bytes", "4K:8K", *options, *outputs)[0] == 0
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["schema"] == 1 and document["network"]["levels"][0]["group"] == [0, 1, 2, 0, 1, 2]
+    assert document["network"]["bandwidth"] == 12.5e9 and document["network"]["levels"][0]["bandwidth"] == 50e9
+    assert len(document["results"]) == 2 * len(algorithms.registered("bcast"))
+    pipeline = next(row for row in document["results"] if row["algorithm"] == "pipeline")
+    assert pipeline["segment_bytes"] == 1024 and pipeline["exact"] == "clocks" and pipeline["us"] > 0
+    assert "<svg" in (tmp_path / "out.svg").read_text()
+
+
+def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
+    status, lines, _ = simulate("allreduce", "--algorithms", "ring", "--size", 4096, "--bytes", "1M")
+    expected = closed_form("allreduce", "ring", 4096).seconds(1 << 20, 5e-6, 12.5e9) * 1e6
+    assert status == 0 and lines[1][-1] == "formula" and float(lines[1][2]) == exactly(expected, abs=0.01)
+    status, _, error = simulate("allreduce", "--algorithms", "ring", "--size", 2000, "--ranks-per-node", 4, "--bytes", "1M")
+    assert status == 2 and error.count("\n") == 1
+    assert "ring at 2000 ranks has about 23990000 rounds and transfers" in error and "choose --size 500 or less" in error
+
+
+@pytest.mark.parametrize("options, message", [
+    (["--alpha", "5"], "--alpha: expected a time such as 5us, 1.5ms or 2s, got '5'"),
+    (["--gamma", "fast"], "--gamma: expected a time"),
+    (["--bandwidth", "12GB/s"], "--bandwidth: expected a rate in bits per second"),
+    (["--bytes", "0"], "--bytes: expected sizes such as"),
+    (["--bytes", "lots"], "expected a size such as"),
+    (["--size", "1"], "--size: expected 2 or more ranks, got 1"),
+    (["--ranks-per-node", "0"], "--ranks-per-node: expected 1 or more, got 0"),
+    (["--node-alpha", "1us"], "need --ranks-per-node"),
+    (["--ranks-per-node", "2", "--placement", "random"], "--placement: expected block or cyclic"),
+    (["--segment-bytes", "0"], "--segment-bytes: expected a size above 0"),
+    (["--algorithms", "rings"], "allreduce has no algorithm 'rings'"),
+    (["--algorithms", "native"], "native is MPI's own call"),
+    (["--json", "/no/such/folder/out.json"], "cannot write"),
+    (["--file", "nowhere.py"], "there is no file nowhere.py"),
+])
+def test_bad_input_is_one_clear_line(simulate, options, message):
+    status, _, error = simulate("allreduce", *options)
+    assert status == 2 and message in error and error.count("\n") == 1
+
+
+def test_a_users_file(simulate):
+    options = "--file", ROOT / "tests/support/mine.py", "--size", 6, "--bytes", "1K", "--algorithms", "ring"
+    status, lines, _ = simulate("allreduce", *options)
+    assert status == 0 and len(lines) == 3 and lines[2][1:3] == ["my_ring", lines[1][2]]
+
+
+def test_needs_neither_mpi_nor_numpy():
+    code = ("import sys; sys.modules.update(mpi4py=None, numpy=None); from mpicoll import cli; "
+            "cli.main('simulate allreduce --size 4 --bytes 1K --algorithms ring'.split())")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0 and "ring" in done.stdout, done.stderr

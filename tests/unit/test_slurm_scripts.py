@@ -1,0 +1,203 @@
+"""Job scripts written and checked, and sweeps gathered, without SLURM."""
+
+import json
+import re
+import subprocess
+from importlib import import_module
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.errors import ArgumentError
+from mpicoll.slurm.check import mistakes
+from mpicoll.slurm.new import KINDS, fill, write
+from mpicoll.slurm.scaling import gather, table
+from tests.support.launching import ROOT
+
+JOBS = ROOT / "jobs"
+TEMPLATES = sorted(JOBS.glob("*.sbatch"))
+
+
+def said(script, tmp_path, text):
+    path = tmp_path / script
+    path.write_text(text)
+    return {line: message for line, message in mistakes(path)}
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_templates_are_short_and_have_no_known_mistake(template):
+    lines = template.read_text().splitlines()
+    assert 15 <= len(lines) <= 40 and max(map(len, lines)) <= 128
+    assert not mistakes(template)
+
+
+@pytest.mark.parametrize("script", [*TEMPLATES, *JOBS.glob("*.sh")], ids=lambda path: path.name)
+def test_templates_are_bash(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_what_templates_import_exists():
+    found = re.findall(r"from (mpicoll[\w.]*) import (\w+)", (JOBS / "launch.sh").read_text())
+    assert found
+    for module, name in found:
+        assert hasattr(import_module(module), name), module
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_writes_what_a_job_needs(kind, tmp_path):
+    written = write(kind, tmp_path, {}, {})
+    assert {path.name for path in written} >= {"launch.sh", "env.sh"}
+    for path in written:
+        assert path.read_text() == (JOBS / path.name).read_text()
+        assert not path.name.endswith(".sbatch") or not mistakes(path)
+
+
+def test_new_fills_in(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "new", "train", "--directory", str(tmp_path), "--nodes", "6", "--gpus-per-node", "8", "--mem", "64G",
+              "--partition", "gpu", "--set", "STRATEGY=zero1", "--set", "DATA=$HOME/data.npz"])  # fmt: skip
+    assert not ended.value.code and f"sbatch {tmp_path}/train_gpu.sbatch" in capsys.readouterr().out
+    lines = (tmp_path / "train_gpu.sbatch").read_text().splitlines()
+    for line in ("#SBATCH --nodes=6", "#SBATCH --gpus-per-node=8", "#SBATCH --ntasks-per-node=8", "#SBATCH --partition=gpu",
+                 "#SBATCH --mem=64G", ': "${STRATEGY:=zero1}"', ': "${DATA:=$HOME/data.npz}"'):  # fmt: skip
+        assert [found for found in lines if found.startswith(line)], line
+    assert "##SBATCH --account=NAME" in "\n".join(lines)
+    assert not mistakes(tmp_path / "train_gpu.sbatch")
+
+
+def test_new_keeps_what_is_there(tmp_path):
+    write("train", tmp_path, {}, {})
+    (tmp_path / "env.sh").write_text("module load ours\n")
+    with pytest.raises(ArgumentError, match="is there already; remove it, or replace it with --force"):
+        write("train", tmp_path, {"nodes": 2}, {})
+    write("train", tmp_path, {"nodes": 2}, {}, force=True)
+    assert "--nodes=2" in (tmp_path / "train_cpu.sbatch").read_text()
+    assert (tmp_path / "env.sh").read_text() == "module load ours\n"
+
+
+@pytest.mark.parametrize(("options", "settings", "message"), [
+    ({}, {"STRATEGIE": "zero1"}, "no setting STRATEGIE; it has LAUNCHER, VENV, STRATEGY"),
+    ({}, {"DATA": 'a"b'}, "expected no quotes"), ({}, {"DATA": "a}b"}, "expected no quotes"),
+])  # fmt: skip
+def test_new_refuses(options, settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        fill((JOBS / "train_cpu.sbatch").read_text(), options, settings)
+
+
+def test_new_refuses_options_of_what_is_no_batch_script(tmp_path):
+    with pytest.raises(ArgumentError, match="give them when you run it"):
+        write("scaling", tmp_path, {"nodes": 2}, {})
+    with pytest.raises(ArgumentError, match="cannot write"):
+        write("train", "/proc/nowhere", {}, {})
+
+
+GOOD = """#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2
+srun -K --mpi=pmix python -m mpi4py train.py
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), [
+    ("#!/bin/bash\n", "", 1, "whose first line names a shell"),
+    ("\n", "\r\n", 1, "dos2unix"),
+    ("#SBATCH", "# SBATCH", 2, "begin with exactly #SBATCH"),
+    ("#SBATCH", "#SBACTH", 2, "begin with exactly #SBATCH"),
+    ("srun", "cd x\n#SBATCH --time=1\nsrun", 4, "below the first command"),
+    ("--ntasks-per-node=2", "--ntasks=4", 2, "--ntasks alone fills nodes unevenly"),
+    ("--ntasks-per-node=2", "--ntasks-per-node=2 --gpus-per-node=a100:4", 2, "one rank for each GPU"),
+    ("--nodes=2", "--nodes=2 --output=logs/%j.out", 2, "there is no directory logs"),
+    ("srun", ': "${LAUNCHER:=jsrun}"\nsrun', 3, "expected auto, srun, mpirun, mpiexec"),
+    ("srun", ': "${DATA:=/tmp/x.npz}"\nsrun', 3, "a directory of its own"),
+    ("srun", ': "${VENV:=/nowhere}"\nsrun', 3, "there is no bin/python"),
+    ("srun", '. "$JOBS/launch.sh" || exit\nsrun', 3, "belong beside the script"),
+    (" --mpi=pmix", "", 3, "as many programs of one rank each"),
+    (" -K", "", 3, "waits for the other ranks when one is killed"),
+    ("-m mpi4py ", "", 3, "install_abort_hook() in train.py ends them all"),
+    ("srun -K --mpi=pmix python -m mpi4py", "env X=1 mpirun python", 3, "install_abort_hook() in train.py ends them all"),
+    ("--nodes=2", "--nodes=2 --cpus-per-task=4", 3, "SRUN_CPUS_PER_TASK"),
+    ("--nodes=2", "--nodes=2 --signal=B:USR1@60", 2, "has no trap for it"),
+    ("srun", "trap : USR1\nsrun", 4, "a trap runs only after"),
+    ("train.py\n", "train.py\necho done\n", 3, "COMPLETED even if srun fails"),
+])  # fmt: skip
+def test_check_finds(tmp_path, old, new, line, message):
+    assert not said("good.sbatch", tmp_path, GOOD)
+    found = said("bad.sbatch", tmp_path, GOOD.replace(old, new))
+    assert message in found[line], found
+
+
+def test_check_warned_without_b(tmp_path):
+    text = GOOD.replace("--nodes=2", "--nodes=2 --signal=USR1@60").replace("srun", "trap : USR1\nsrun")
+    found = said("bad.sbatch", tmp_path, text)
+    assert "--signal=B:USR1@60" in found[2]
+
+
+@pytest.mark.parametrize("text", [
+    GOOD.replace("train.py\n", "train.py || exit 1\necho done\n"),
+    GOOD.replace("srun", "set -e\nsrun").replace("train.py\n", "train.py\necho done\n"),
+    GOOD.replace("-m mpi4py train.py", "-m mpicoll train"),
+    GOOD.replace("--nodes=2", "--nodes=2 --signal=B:USR1@60").replace("srun", "trap 'kill $!' USR1\nsrun").replace(
+        "train.py", "train.py &\nwait $!"),
+    GOOD.replace("--nodes=2", "--nodes=2 --cpus-per-task=4").replace("srun", "export SRUN_CPUS_PER_TASK=4\nsrun"),
+    GOOD.replace("srun -K --mpi=pmix", "srun -K \\\n    --mpi=pmix"),
+])  # fmt: skip
+def test_check_accepts(tmp_path, text):
+    assert not said("good.sbatch", tmp_path, text)
+
+
+def test_check_believes_a_program_with_the_hook(tmp_path):
+    (tmp_path / "train.py").write_text("import mpicoll\nmpicoll.install_abort_hook()\n")
+    assert not said("good.sbatch", tmp_path, GOOD.replace("-m mpi4py ", ""))
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot read"), (b"\xff\xfe\x00", "not text")])
+def test_check_needs_a_script(tmp_path, content, message):
+    path = tmp_path / "script"
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(ArgumentError, match=message):
+        mistakes(path)
+
+
+def test_check_says_where(tmp_path, capsys):
+    path = tmp_path / "bad.sbatch"
+    path.write_text(GOOD.replace(" -K", ""))
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "check", str(path), str(JOBS / "bench.sbatch")])
+    output = capsys.readouterr()
+    assert ended.value.code == 1 and f"{path}:3: " in output.out and output.err == "1 mistake found\n"
+
+
+def results(directory, name, nodes, batch, step_s):
+    (directory / name).mkdir()
+    where = {"nodes": nodes, "size": 2 * nodes}
+    content = {"config": {"batch_size": batch}, "report": {"step_s": step_s}, "environment": where}
+    (directory / name / "result.json").write_text(json.dumps(content))
+
+
+def test_scaling(tmp_path):
+    for nodes, strong, weak in ((1, 0.8, 0.8), (2, 0.5, 1.0), (10, 0.1, 1.0)):
+        results(tmp_path, f"strong-{nodes}", nodes, 64, strong)
+        results(tmp_path, f"weak-{nodes}", nodes, 64 * nodes, weak)
+    (tmp_path / "weak-3").mkdir()  # its job failed
+    rows, missing = gather(tmp_path)
+    assert missing == ["weak-3"]
+    assert [row["kind"] for row in rows] == ["strong"] * 3 + ["weak"] * 3
+    assert [row["nodes"] for row in rows] == [1, 2, 10] * 2
+    assert [round(row["efficiency"], 6) for row in rows] == [1, 0.8, 0.8, 1, 0.8, 0.8]
+    assert [round(row["speedup"], 6) for row in rows] == [1, 1.6, 8, 1, 1.6, 8]
+    assert "weak-3 has no result: see weak-3-JOB.out" in table(rows, missing)
+
+
+def test_scaling_from_the_command_line(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    results(tmp_path, "strong-2", 2, 64, 0.5)
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "scaling", str(tmp_path), "--plot", str(tmp_path / "plot.svg")])
+    assert not ended.value.code and (tmp_path / "plot.svg").stat().st_size
+    assert capsys.readouterr().out.splitlines()[1].split() == ["strong", "2", "4", "64", "500.0", "128", "1.00", "1.00"]
+
+
+@pytest.mark.parametrize("directory", ["", "missing"])
+def test_scaling_of_nothing(tmp_path, directory):
+    with pytest.raises(ArgumentError, match="expected directories strong-N|cannot read"):
+        gather(tmp_path / directory)

@@ -1,0 +1,12 @@
+"""The lint settings of setup.cfg hold."""
+
+import subprocess
+import sys
+
+from tests.support.launching import ROOT
+
+
+def test_flake8():
+    command = [sys.executable, "-m", "flake8", "mpicoll", "tests", "benchmarks"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
