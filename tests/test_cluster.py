@@ -44,7 +44,7 @@ MPI.COMM_WORLD.Barrier()
 
 def tool(*options, command=(), **more):
     """The command line of the cluster, started; `MARK` marks its processes."""
-    words = [sys.executable, "-m", "mpicoll.cluster", *map(str, options), "--", *map(str, command)]
+    words = [sys.executable, "-m", "mpicoll", "cluster", *map(str, options), "--", *map(str, command)]
     return subprocess.Popen(words, cwd=ROOT, env=environment(**more), text=True, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)  # fmt: skip
 

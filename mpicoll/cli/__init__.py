@@ -15,7 +15,7 @@ from .. import __version__
 from ..errors import MpicollError
 from . import outfiles
 
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "slurm")
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm")
 
 
 def main(arguments=None):
