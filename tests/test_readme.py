@@ -17,7 +17,7 @@ SETUP = [line for line in COMMANDS if "venv" in line]
 
 
 def test_what_it_shows_is_what_results_commands_and_files_say():
-    subprocess.run([sys.executable, "-m", "benchmarks.tables", "--check"], cwd=ROOT, check=True, env=environment())
+    subprocess.run([sys.executable, "-m", "benchmarks.report.tables", "--check"], cwd=ROOT, check=True, env=environment())
 
 
 def test_ci_runs_the_test_command():

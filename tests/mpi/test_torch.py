@@ -13,8 +13,8 @@ from mpicoll.train.parallel.reducer import StaleParameters
 
 torch = pytest.importorskip("torch", reason="trains PyTorch modules where PyTorch is installed")
 
-from benchmarks import transformer  # noqa: E402
-from benchmarks.gloo import Gloo  # noqa: E402
+from benchmarks.peers import transformer  # noqa: E402
+from benchmarks.peers.gloo import Gloo  # noqa: E402
 from mpicoll.train.torch import wrap  # noqa: E402
 
 pytestmark = pytest.mark.mpi
