@@ -10,7 +10,7 @@ stop() { # stop STATUS WHAT REMEDY
 }
 
 library() { # which MPI this Python's mpi4py uses
-    python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.topology import library; print(library())'
+    python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library; print(library())'
 }
 
 choose() { # PMI, the protocol of this MPI library under srun
