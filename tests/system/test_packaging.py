@@ -33,8 +33,8 @@ def built(tmp_path_factory):
 def installed(built, tmp_path_factory):
     """The folder of programs of a fresh environment with the wheel, which finds NumPy and mpi4py where this Python does."""
     place = tmp_path_factory.mktemp("environment")
-    venv.create(place, symlinks=True)
-    run(sys.executable, "-m", "pip", "--python", place / "bin/python", "install", "-q", "--no-deps", *built.glob("*.whl"))
+    venv.create(place, symlinks=True, with_pip=True)
+    run(place / "bin/python", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
     packages = Path(run(place / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return place / "bin"
@@ -78,3 +78,11 @@ def test_installed_templates(installed, tmp_path):
     alone(installed, tmp_path, "slurm", "new", "train", "--nodes", "2")
     assert "#SBATCH --nodes=2" in (tmp_path / "train_cpu.sbatch").read_text()
     assert (tmp_path / "launch.sh").read_text() == (ROOT / "jobs/launch.sh").read_text()
+
+
+def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
+    words = ["cluster", "--hosts", "1", "--rate", "none", "--mpi", "mpich", "--python", "missing/python", "--", "true"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([installed / "mpicoll", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "mpicoll cluster: error: " in done.stderr
+    assert "pip install 'mpicoll[mpich]'` in the current directory" in done.stderr
