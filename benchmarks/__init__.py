@@ -1,9 +1,11 @@
-"""Measurements behind the README's tables: scripts, their committed results, and what makes tables of them.
+"""Measurements behind the README's tables: `run` measures, against `peers`; `report` makes tables and pictures of `results`.
 
 Each is one command, for each MPI library, in the repository's root (MPI: mpich or openmpi):
 
-    mpiexec -n 2 python -m benchmarks.overhead --json benchmarks/results/overhead-MPI-2.json
+    mpiexec -n 2 python -m benchmarks.run.overhead --json benchmarks/results/overhead-MPI-2.json
     mpiexec -n 2 python -m mpicoll bench --in-place --factor 4 --json benchmarks/results/allreduce-MPI-2.json
-    mpiexec -n 8 python -m benchmarks.volume --json benchmarks/results/volume-MPI-8.json
-    python -m benchmarks.tables
+    mpiexec -n 8 python -m benchmarks.run.volume --json benchmarks/results/volume-MPI-8.json
+    python -m benchmarks.run.suite
+    python -m benchmarks.run.versions --before TREE
+    python -m benchmarks.report.tables
 """

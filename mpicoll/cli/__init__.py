@@ -9,23 +9,25 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from .. import __version__
 from ..errors import MpicollError
 from . import outfiles
 
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "slurm")
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm")
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
     parser = argparse.ArgumentParser(prog="mpicoll", description="Collective communication for Python on MPI.")
     parser.add_argument("--version", action="version", version=f"mpicoll {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="CMD")
     for name in COMMANDS:
         module = import_module(f".{name}", __package__)
-        summary = module.__doc__.strip().splitlines()[0]
+        summary = (module.__doc__ or "").strip().splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
@@ -43,7 +45,7 @@ def main(arguments=None):
         _stop(f"mpicoll {parsed.command}: error: ", str(error))
 
 
-def _stop(program, message):
+def _stop(program: str, message: str) -> NoReturn:
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:

@@ -1,5 +1,8 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
 from . import outfiles, userfile
@@ -10,7 +13,7 @@ NOTE = """# bytes, count: the whole vector. Times: the maximum over ranks of eac
 # algbw = bytes / median; busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster."""
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
@@ -31,7 +34,7 @@ def add_arguments(parser):
     outfiles.add_done(parser)
 
 
-def run(arguments):
+def run(arguments: Namespace) -> int:
     """Measure, print and write; exit status 1 where a result was wrong."""
     from mpi4py import MPI
 
@@ -60,7 +63,7 @@ def run(arguments):
     return 1 if any(row["wrong"] for row in results) else 0
 
 
-def parse_sizes(text, factor=2, option="--sizes"):
+def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:
     """Numbers of bytes, ascending.
 
     >>> parse_sizes("1K:4K"), parse_sizes("64,1K")
@@ -68,7 +71,7 @@ def parse_sizes(text, factor=2, option="--sizes"):
     """
     if factor < 2:
         raise ArgumentError(f"--factor: expected 2 or more, got {factor}")
-    sizes = set()
+    sizes: set[int] = set()
     for entry in text.split(","):
         low, _, high = entry.partition(":")
         size, last = parse_bytes(low), parse_bytes(high or low)
@@ -80,7 +83,7 @@ def parse_sizes(text, factor=2, option="--sizes"):
     return sorted(sizes)
 
 
-def _words(arguments):
+def _words(arguments: Namespace) -> list[str]:
     """The candidates: native first, then as asked for, then those of the user's file."""
     from .. import algorithms
 
@@ -95,7 +98,7 @@ def _words(arguments):
     return list(dict.fromkeys([algorithms.NATIVE, *chosen, *mine]))
 
 
-def _settings(arguments, comm):
+def _settings(arguments: Namespace, comm: Any) -> dict[str, Any]:
     """Options of `bench.compare`, checked."""
     from ..bench import operation
     from ..support.arrays import element_type
@@ -116,25 +119,25 @@ def _settings(arguments, comm):
     return {"dtype": element_type(arguments.dtype), **timing, **options}
 
 
-def _headline(facts):
+def _headline(facts: dict[str, Any]) -> str:
     return f"# {facts['mpi']}, {facts['size']} ranks on {facts['nodes']} node(s): {facts['command']}"
 
 
-def _line(row, native):
+def _line(row: dict[str, Any], native: dict[str, Any]) -> str:
     ratio = native["median_us"] / row["median_us"]
     cells = (row["bytes"], row["count"], row["dtype"], row["op"] or "-", row["algorithm"], f"{row['median_us']:.1f}",
              f"{row['algbw']:.3f}", f"{row['busbw']:.3f}", f"{ratio:.2f}", row["wrong"])  # fmt: skip
     return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
 
 
-def _write(arguments, facts, results):
+def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, Any]]) -> None:
     if arguments.json:
         outfiles.write_json(arguments.json, {"schema": 1, "environment": facts, "results": results})
     if arguments.plot:
         plot(arguments.plot, results, f"{facts['size']} ranks, {facts['mpi']}")
 
 
-def plot(path, results, where):
+def plot(path: str, results: list[dict[str, Any]], where: str) -> None:
     """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
     from matplotlib.figure import Figure
 
@@ -142,7 +145,7 @@ def plot(path, results, where):
     axes = figure.subplots()
     for word in dict.fromkeys(row["algorithm"] for row in results):
         rows = [row for row in results if row["algorithm"] == word]
-        style = {"color": "black", "linewidth": 2.5} if word == "native" else {}
+        style: dict[str, Any] = {"color": "black", "linewidth": 2.5} if word == "native" else {}
         axes.plot([row["bytes"] for row in rows], [row["busbw"] for row in rows], marker=".", label=word, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -1,6 +1,9 @@
 """print what MPI, the nodes, the GPUs and the settings of this job are (run under mpiexec)."""
 
 import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import Any
 
 from ..errors import LaunchError
 from . import outfiles
@@ -8,14 +11,14 @@ from . import outfiles
 _THREADS = ("single", "funneled", "serialized", "multiple")
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """Where to write it, and what a job script expects."""
     parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
     parser.add_argument("--ranks", type=int, metavar="N", help="end with an error unless there are so many")
     parser.add_argument("--ranks-per-node", type=int, metavar="N", help="end with an error unless each node has so many")
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Print everything on rank 0."""
     from mpi4py import MPI
 
@@ -31,7 +34,7 @@ def run(arguments):
     _check(facts["environment"], arguments.ranks, arguments.ranks_per_node)
 
 
-def _check(where, ranks, each):
+def _check(where: dict[str, Any], ranks: int | None, each: int | None) -> None:
     """Raise LaunchError, on all ranks, where they are not as many, or not where, they should be."""
     found = ", ".join(f"{host}: {count}" for host, count in zip(where["hosts"], where["ranks_per_node"]))
     if ranks not in (None, where["size"]):
@@ -42,7 +45,7 @@ def _check(where, ranks, each):
                           "--ntasks alone SLURM fills nodes as they come), and mpirun neither hosts nor a mapping")  # fmt: skip
 
 
-def gather(comm):
+def gather(comm: Any) -> dict[str, Any]:
     """Everything there is to say, the same on all ranks. Collective."""
     from mpi4py import MPI
 
@@ -53,7 +56,7 @@ def gather(comm):
 
     transport = Context.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
     aware, how = cuda_awareness()
-    facts = {
+    facts: dict[str, Any] = {
         "environment": measured_on(comm),
         "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
                                   MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
@@ -64,10 +67,11 @@ def gather(comm):
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
     }  # fmt: skip
     facts["warnings"] = [*_crowded(comm), *_pointers(facts)]
-    return comm.bcast(facts)
+    facts = comm.bcast(facts)
+    return facts
 
 
-def _crowded(comm):
+def _crowded(comm: Any) -> list[str]:
     """Nodes with more ranks than cores that they may run on."""
     from mpi4py import MPI
 
@@ -82,12 +86,12 @@ def _crowded(comm):
     return [text for text in comm.allgather(warning) if text]
 
 
-def _pointers(facts):
+def _pointers(facts: dict[str, Any]) -> Iterator[str]:
     if facts["gpu_mode"] == "direct" and facts["cuda_aware"] is not True:
         yield "MPICOLL_GPU=direct gives device pointers to MPI, but this MPI library does not say that it takes them"
 
 
-def describe(facts):
+def describe(facts: dict[str, Any]) -> str:
     """The facts in lines for a person."""
     where = facts["environment"]
     aware = {True: "yes", False: "no", None: "unknown"}[facts["cuda_aware"]]

@@ -1,6 +1,8 @@
 """print the collectives and their algorithms: rounds, bytes sent, order of operands, and what each does."""
 
 import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .. import algorithms, collectives
 from ..verify import check
@@ -14,18 +16,18 @@ ordered: operands stay in rank order, so that operations need not be commutative
 power of two, extra ranks fold into their neighbours first. All figures are counted by the verifier."""
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """How the table is written."""
     parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Print the table."""
     table = [row for collective in collectives.COLLECTIVES.values() for row in _rows(collective)]
     print(_markdown(table) if arguments.markdown else _plain(table))
 
 
-def _rows(collective):
+def _rows(collective: collectives.Collective) -> Iterator[tuple[str, ...]]:
     for algorithm in algorithms.registered(collective.name):
         costs = [_cost(algorithm, size) for size in SIZES]
         ordered = ("yes" if algorithm.ordered else "no") if collective.reduces else "-"
@@ -36,14 +38,14 @@ def _rows(collective):
     yield (collective.name, algorithms.NATIVE, *unknown, "yes" if collective.reduces else "-", "yes", "MPI's own call.")
 
 
-def _cost(algorithm, size):
+def _cost(algorithm: algorithms.Algorithm, size: int) -> tuple[str, str]:
     """Rounds, and the most a rank sends, as text."""
     blocks = algorithm.vector_blocks(size, SEGMENTS)
     cost = check(algorithm.collective, algorithm.generator, size, blocks=blocks)
     return str(cost.rounds), of_vector(cost.bytes_sent, blocks)
 
 
-def of_vector(part, blocks):
+def of_vector(part: int, blocks: int) -> str:
     """A number of blocks as a fraction of the vector's m bytes.
 
     >>> of_vector(6, 4), of_vector(8, 4), of_vector(1, 1)
@@ -53,19 +55,19 @@ def of_vector(part, blocks):
     return f"{part}/{blocks} m" if rest else "m" if whole == 1 else f"{whole} m"
 
 
-def _summary(generator):
+def _summary(generator: Callable[..., object]) -> str:
     """What the docstring says before its first full stop, colon or semicolon."""
     line = (generator.__doc__ or "").strip().partition("\n")[0]
     return re.split(r"[.:;](?:\s|$)", line)[0] + "."
 
 
-def _plain(table):
+def _plain(table: Iterable[Sequence[str]]) -> str:
     rows = [HEADINGS, *table]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
     lines = ["  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[-1]]) for row in rows]
     return "\n".join([*lines, "", NOTE])
 
 
-def _markdown(table):
+def _markdown(table: Iterable[Sequence[str]]) -> str:
     rows = [HEADINGS, ["---"] * len(HEADINGS), *table]
     return "\n".join([*("| " + " | ".join(row) + " |" for row in rows), "", NOTE])

@@ -1,8 +1,10 @@
 """The files that commands write at their end; and `--done FILE`, by which a job script learns that the work is complete."""
 
 import json
+from argparse import ArgumentParser, Namespace
 from datetime import datetime
 from importlib.util import find_spec
+from typing import Any
 
 from ..errors import ArgumentError
 
@@ -10,13 +12,13 @@ from ..errors import ArgumentError
 OPTIONS = ("json", "plot", "trace", "done")
 
 
-def add_done(parser):
+def add_done(parser: ArgumentParser) -> None:
     """The option, the same for all commands that work on the ranks."""
     parser.add_argument("--done", metavar="FILE", help="rank 0 writes this when all is done, and only then: what a job "
                         "script should go by, since a launcher's exit status may be 0 after the loss of a node")  # fmt: skip
 
 
-def check(arguments, comm=None):
+def check(arguments: Namespace, comm: Any = None) -> None:
     """Find out before the work whether its results can be written. Raises ArgumentError, on all ranks of comm.
 
     Rank 0 alone looks: it writes, and the others may not see that disk.
@@ -26,7 +28,7 @@ def check(arguments, comm=None):
         raise ArgumentError(problem)
 
 
-def _problem(arguments):
+def _problem(arguments: Namespace) -> str | None:
     given = {option: path for option in OPTIONS if (path := getattr(arguments, option, None))}
     if "plot" in given and find_spec("matplotlib") is None:
         return '--plot needs matplotlib; install it with: pip install "mpicoll[plot]"'
@@ -38,13 +40,13 @@ def _problem(arguments):
     return None
 
 
-def write_json(path, document):
+def write_json(path: str, document: dict[str, Any]) -> None:
     """Write what `--json` asks for."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
 
 
-def write_done(arguments):
+def write_done(arguments: Namespace) -> None:
     """Write the file, on rank 0, where the command has the option and it was given."""
     if getattr(arguments, "done", None):
         from mpi4py import MPI

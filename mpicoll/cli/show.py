@@ -1,11 +1,14 @@
 """draw the rounds of an algorithm: who sends which blocks to whom, and what every rank then holds."""
 
+from argparse import ArgumentParser, Namespace
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
+from ..schedule import Part
 from ..verify import check
 from . import userfile
 from .list import of_vector
@@ -13,7 +16,7 @@ from .list import of_vector
 WIDTH = 96
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """Which algorithm, and how many ranks."""
     parser.add_argument("collective", help="allreduce, bcast, …")
     parser.add_argument("algorithm", help="its word, as `mpicoll list` shows it")
@@ -23,7 +26,7 @@ def add_arguments(parser):
     userfile.add_argument(parser)
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Draw what the verifier sees."""
     if arguments.file:
         userfile.load(arguments.file)
@@ -41,16 +44,17 @@ class _Moment(NamedTuple):
 
     clock: int
     rank: int
-    arrived: tuple
-    cells: list
+    arrived: Sequence[Any]
+    cells: list[str]
 
 
-def _drawing(collective, algorithm, size, root, blocks):
+def _drawing(collective: collectives.Collective, algorithm: algorithms.Algorithm, size: int, root: int,
+             blocks: int | None) -> Iterator[str]:  # fmt: skip
     """The lines of the whole picture; rounds stand where the verifier's logical clock puts them."""
     blocks = blocks or algorithm.vector_blocks(size, 4)
-    frames, cells = defaultdict(list), [None] * size
+    frames, cells = defaultdict[int, list[_Moment]](list), [[""]] * size
 
-    def observer(rank, step, expressions):
+    def observer(rank: Any, step: Any, expressions: Any) -> None:
         held = [max((expressions.ranks[place[block]] for place in rank.memory.values() if place[block] is not None),
                     key=int.bit_count, default=0) for block in range(blocks)]
         symbols = [_symbol(collective, ranks, size) for ranks in held]
@@ -69,7 +73,7 @@ def _drawing(collective, algorithm, size, root, blocks):
         yield from _table(cells, heading=clock == 0)
 
 
-def _symbol(collective, ranks, size):
+def _symbol(collective: collectives.Collective, ranks: int, size: int) -> str:
     """A value as text of fixed width: the ranks in a sum, each at its own place, or how many; or whose data it is."""
     if not collective.reduces:
         return f"{ranks.bit_length() - 1 if ranks else '.':>{len(str(size - 1))}}"
@@ -78,13 +82,13 @@ def _symbol(collective, ranks, size):
     return "".join(str(rank) if ranks >> rank & 1 else "." for rank in range(size))
 
 
-def _legend(collective, size, blocks):
+def _legend(collective: collectives.Collective, size: int, blocks: int) -> str:
     content = "how many ranks are in the sum it has" if size > 10 else "the ranks in the sum it has"
     content = content if collective.reduces else "whose data it has, or a dot,"
     return f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content} of each block."
 
 
-def _messages(clock, frame, blocks):
+def _messages(clock: int, frame: Sequence[_Moment], blocks: int) -> list[str]:
     """The line, or lines, of what arrives at this clock."""
     arrivals = sorted((peer, moment.rank, part) for moment in frame for peer, part in moment.arrived)
     # no-break spaces keep a message together when the line is wrapped
@@ -93,7 +97,7 @@ def _messages(clock, frame, blocks):
     return [text.replace("\xa0", " ") for text in wrap(line, WIDTH, subsequent_indent=" " * 10)]
 
 
-def _blocks(part, blocks):
+def _blocks(part: Part, blocks: int) -> str:
     """The numbers of a cyclic range: `block 3`, `blocks 2-3`, `blocks 3,0-1`."""
     last = part.first + part.count
     ranges = [(part.first, min(last, blocks)), (0, last - blocks)]
@@ -101,12 +105,14 @@ def _blocks(part, blocks):
     return f"block{'s' if part.count > 1 else ''} {','.join(names)}"
 
 
-def _table(cells, heading):
+def _table(cells: Sequence[list[str]], heading: bool) -> list[str]:
     """The ranks side by side: their blocks in one line where that is narrow enough, else one below the other."""
     names = [f"rank {rank}" for rank in range(len(cells))]
     joined = [" ".join(column) for column in cells]
     width = max(len(names[-1]), len(joined[0]))
-    lines = [("", names), ("", joined)] if heading else [("", joined)]
+    lines: list[tuple[str, Sequence[object]]] = [("", joined)]
+    if heading:
+        lines.insert(0, ("", names))
     if len(cells) * (width + 2) > WIDTH:
         width = len(cells[0][0])
         lines = [("rank", range(len(cells))), *((f"block {block}", line) for block, line in enumerate(zip(*cells)))]

@@ -1,7 +1,10 @@
 """predict how long algorithms take on a network that need not exist, at any number of ranks."""
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
@@ -26,7 +29,7 @@ NOTE = """# bytes: the whole vector. us: until the last rank is done. busbw as n
 # exact: clocks = all ranks were run; formula = too much for that: closed form, equal blocks, rounds of the longest path."""
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """Which collective, on what network."""
     add = parser.add_argument
     add("collective", help="allreduce, bcast, …")
@@ -46,7 +49,7 @@ def add_arguments(parser):
     add("--json", metavar="FILE", help="write the results here")
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Predict, print and write."""
     outfiles.check(arguments)
     network = _network(arguments, arguments.size)
@@ -72,7 +75,7 @@ def run(arguments):
     _write(arguments, network, results)
 
 
-def _parsed(option, parse, text):
+def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
     """What the text of an option means; the error names the option."""
     try:
         return parse(text)
@@ -80,7 +83,7 @@ def _parsed(option, parse, text):
         raise ArgumentError(f"{option}: {error}") from None
 
 
-def _algorithms(arguments, nodes):
+def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]:
     """The algorithms asked for, then those of the user's file. `all` means those made for nodes only where there are any."""
     own = userfile.load(arguments.file) if arguments.file else []
     collectives.find(arguments.collective)
@@ -93,7 +96,7 @@ def _algorithms(arguments, nodes):
     return [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
 
 
-def _network(arguments, size):
+def _network(arguments: Namespace, size: int) -> Network:
     """The `Network` that the options describe, for this many ranks."""
     if size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
@@ -103,7 +106,7 @@ def _network(arguments, size):
     return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size))
 
 
-def _nodes(arguments, size):
+def _nodes(arguments: Namespace, size: int) -> tuple[Level, ...]:
     """The level of the nodes, if there are any."""
     each = arguments.ranks_per_node
     if arguments.placement not in ("block", "cyclic"):
@@ -121,7 +124,8 @@ def _nodes(arguments, size):
     return (Level(group, alpha, bandwidth, shared_port=True),)
 
 
-def _predict(algorithm, arguments, network, nbytes, segments, estimate):
+def _predict(algorithm: algorithms.Algorithm, arguments: Namespace, network: Network, nbytes: int, segments: int,
+             estimate: Callable[..., int]) -> tuple[float, int, str]:  # fmt: skip
     """(seconds, rounds, how it was found); ArgumentError where there is too much to run and no formula."""
     size = arguments.size
     about = estimate(algorithm, size, segments=segments, nodes=network.nodes(size))
@@ -136,9 +140,9 @@ def _predict(algorithm, arguments, network, nbytes, segments, estimate):
     return cost.seconds(nbytes, network.alpha, network.bandwidth, network.gamma), cost.rounds, "formula"
 
 
-def _smaller(algorithm, arguments, segments):
+def _smaller(algorithm: algorithms.Algorithm, arguments: Namespace, segments: int) -> int:
     """A size at which it can be run."""
-    size = arguments.size
+    size: int = arguments.size
     while size > 2:
         size //= 2
         nodes = _network(arguments, size).nodes(size)
@@ -147,7 +151,8 @@ def _smaller(algorithm, arguments, segments):
     return size
 
 
-def _entry(algorithm, size, network, nbytes, segment_bytes, prediction):
+def _entry(algorithm: algorithms.Algorithm, size: int, network: Network, nbytes: int, segment_bytes: int,
+           prediction: tuple[float, int, str]) -> dict[str, Any]:  # fmt: skip
     seconds, rounds, how = prediction
     bound = least_seconds(algorithm.collective, size, nbytes, network)
     algbw = nbytes / seconds / 1e9 if seconds else float("inf")
@@ -159,13 +164,13 @@ def _entry(algorithm, size, network, nbytes, segment_bytes, prediction):
     }  # fmt: skip
 
 
-def _line(row):
+def _line(row: dict[str, Any]) -> str:
     ratio = "-" if row["x_bound"] is None else f"{row['x_bound']:.2f}"
     cells = (row["bytes"], row["algorithm"], f"{row['us']:.2f}", f"{row['busbw']:.3f}", row["rounds"], ratio, row["exact"])
     return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
 
 
-def _write(arguments, network, results):
+def _write(arguments: Namespace, network: Network, results: list[dict[str, Any]]) -> None:
     if arguments.json:
         facts = {"size": arguments.size, **network._asdict(), "levels": [level._asdict() for level in network.levels],
                  "command": " ".join(["mpicoll", *sys.argv[1:]])}

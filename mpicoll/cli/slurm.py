@@ -1,6 +1,8 @@
 """write SLURM job scripts (new), find what is wrong with one (check), gather a scaling sweep (scaling)."""
 
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 
 from ..errors import ArgumentError
 
@@ -9,7 +11,7 @@ OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", 
            "constraint", "job-name")  # fmt: skip
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """The three actions."""
     from ..slurm import KINDS
 
@@ -28,12 +30,13 @@ def add_arguments(parser):
     gather.add_argument("--plot", metavar="FILE.svg", help="draw it, too")
 
 
-def run(arguments):
+def run(arguments: Namespace) -> int | None:
     """Do it; exit status 1 where mistakes were found or results are missing."""
-    return {"new": _new, "check": _check, "scaling": _scaling}[arguments.action](arguments)
+    actions: dict[str, Callable[[Namespace], int | None]] = {"new": _new, "check": _check, "scaling": _scaling}
+    return actions[arguments.action](arguments)
 
 
-def _new(arguments):
+def _new(arguments: Namespace) -> None:
     from ..slurm import write
 
     options = {name: vars(arguments)[name.replace("-", "_")] for name in OPTIONS}
@@ -45,14 +48,14 @@ def _new(arguments):
     print(f"next: look at {written[0].with_name('env.sh')} (modules, MPI), then: {command}")
 
 
-def _pair(text):
+def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ArgumentError(f"--set: expected NAME=VALUE, got {text!r}")
     return name, value
 
 
-def _check(arguments):
+def _check(arguments: Namespace) -> int:
     from ..slurm import mistakes
 
     found = [(script, *mistake) for script in arguments.script for mistake in mistakes(script)]
@@ -61,7 +64,7 @@ def _check(arguments):
     return 1 if found else 0
 
 
-def _scaling(arguments):
+def _scaling(arguments: Namespace) -> int:
     from ..slurm import gather, plot, table
 
     rows, missing = gather(arguments.directory)

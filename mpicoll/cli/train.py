@@ -1,11 +1,14 @@
 """train a small network on real data, data-parallel over the ranks (run under mpiexec)."""
 
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
 from . import outfiles
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """Options, with defaults that reach a test accuracy of about 0.97 on the digits in seconds."""
     add = parser.add_argument
     add("--data", default="digits", help="digits: 8 x 8 handwritten digits from scikit-learn (default); "
@@ -41,7 +44,7 @@ def add_arguments(parser):
     outfiles.add_done(parser)
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Train, and print and write the result on rank 0."""
     from mpi4py import MPI
 
@@ -72,7 +75,7 @@ def run(arguments):
         arguments.done = None
 
 
-def _config(arguments):
+def _config(arguments: Namespace) -> dict[str, Any]:
     """The options as they will be used, for the JSON file too."""
     apart = {"run", "command", "json", "trace", "metrics", "done"}
     config = {name: value for name, value in vars(arguments).items() if name not in apart}
@@ -84,7 +87,7 @@ def _config(arguments):
     return config
 
 
-def _widths(text):
+def _widths(text: str) -> list[int]:
     """Widths from text such as 512,512; no text, no hidden layer."""
     words = text.split(",") if text.strip() else []
     if not all(word.strip().isdecimal() for word in words):
@@ -92,7 +95,7 @@ def _widths(text):
     return [int(word) for word in words]
 
 
-def _build(config, comm):
+def _build(config: dict[str, Any], comm: Any) -> tuple[Any, Any]:
     """The trainer, and the data set on the ranks that need it."""
     from ..support.checks import check_integer, check_word
     from ..support.node import device_module

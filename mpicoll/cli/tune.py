@@ -1,6 +1,9 @@
 """measure the candidates on this machine and write the tuning table that selection reads (run under mpiexec)."""
 
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ..errors import ArgumentError
 from ..support.units import format_bytes
@@ -8,7 +11,7 @@ from . import outfiles
 from .bench import parse_sizes
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--output", required=True, metavar="FILE", help="the table; what it says of other ranks, nodes and MPIs is kept")
@@ -21,7 +24,7 @@ def add_arguments(parser):
     outfiles.add_done(parser)
 
 
-def run(arguments):
+def run(arguments: Namespace) -> None:
     """Measure, print what wins, and write."""
     from mpi4py import MPI
 
@@ -52,7 +55,7 @@ def run(arguments):
         print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
 
 
-def _check_table(output):
+def _check_table(output: Path) -> None:
     """What cannot be extended or written is an error before the measurement."""
     from ..select import table
 
@@ -65,11 +68,11 @@ def _check_table(output):
         raise ArgumentError(f"--output: there is no directory {output.parent}")
 
 
-def _progress(total, shown):
+def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]:
     """A function that says what a measured size has shown, and how many are left."""
-    done = []
+    done: list[list[dict[str, Any]]] = []
 
-    def tick(rows):
+    def tick(rows: list[dict[str, Any]]) -> None:
         done.append(rows)
         best, native = min(rows, key=lambda row: row["median_us"]), rows[0]
         pieces = f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
@@ -80,7 +83,7 @@ def _progress(total, shown):
     return tick
 
 
-def _summary(entries):
+def _summary(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
     for entry in entries:
         yield f"{entry['collective']} on {entry['ranks']} ranks, {entry['nodes']} nodes, {entry['mpi']}, {entry['transport']}:"
         for rule in entry["rules"]:

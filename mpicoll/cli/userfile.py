@@ -1,6 +1,7 @@
 """`--file mine.py`: a user's own algorithms for the commands that take them."""
 
 import sys
+from argparse import ArgumentParser
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -11,12 +12,12 @@ from ..errors import ArgumentError, ScheduleError
 MODULE = "mpicoll_user_file"
 
 
-def add_argument(parser):
+def add_argument(parser: ArgumentParser) -> None:
     """The option itself."""
     parser.add_argument("--file", metavar="MINE.py", help="a file that calls mpicoll.register(collective, name, generator)")
 
 
-def load(path):
+def load(path: str) -> list[algorithms.Algorithm]:
     """Import the file and return the algorithms it registers; an algorithm found wrong ends the program, status 1.
 
     Raises ArgumentError where the file cannot be read or registers nothing.
@@ -24,7 +25,7 @@ def load(path):
     if not Path(path).is_file():
         raise ArgumentError(f"--file: there is no file {path}")
     spec = spec_from_file_location(MODULE, path)
-    if spec is None:
+    if spec is None or spec.loader is None:
         raise ArgumentError(f"--file: expected a Python file (*.py), got {path}")
     before = _registered()
     module = sys.modules[MODULE] = module_from_spec(spec)
@@ -38,5 +39,5 @@ def load(path):
     return new
 
 
-def _registered():
+def _registered() -> list[algorithms.Algorithm]:
     return [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]

@@ -1,10 +1,13 @@
 """prove every algorithm at every size up to --max-size; exit status 1 at the first that is wrong."""
 
 import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
 from time import perf_counter
+from typing import Any
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
@@ -12,14 +15,14 @@ from ..verify import check_cases
 from . import outfiles, userfile
 
 
-def add_arguments(parser):
+def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
     parser.add_argument("--max-size", type=int, default=64, metavar="N", help="largest number of ranks (default 64)")
     userfile.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="write what was proved here")
 
 
-def run(arguments):
+def run(arguments: Namespace) -> int:
     """Print one line per algorithm, and what is wrong with the first that is."""
     if arguments.max_size < 1:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
@@ -42,7 +45,7 @@ def run(arguments):
     return 1 if wrong else 0
 
 
-def _prove(chosen, max_size):
+def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[dict[str, Any]]:
     """Check all algorithms at all sizes on all cores; yield what is proved of one after the other."""
     sizes = range(1, max_size + 1)
     # forked, so that the workers have the algorithms of the user's file too
@@ -57,11 +60,11 @@ def _prove(chosen, max_size):
         pool.shutdown(cancel_futures=True)
 
 
-def _check_size(collective, name, size):
+def _check_size(collective: str, name: str, size: int) -> Any:
     return check_cases(algorithms.find(collective, name), [size])
 
 
-def _line(result):
+def _line(result: dict[str, Any]) -> str:
     collective = collectives.find(result["collective"])
     order = "operands in rank order" if result["ordered"] else "commutative operations only"
     proved = f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks {result['cases']:>6} cases"

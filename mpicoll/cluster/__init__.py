@@ -1,6 +1,6 @@
 """A cluster of hosts on one Linux machine, for MPI jobs whose ranks talk over links of a chosen rate.
 
-    python -m mpicoll.cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m mpicoll bench --sizes 64K
+    mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m mpicoll bench --sizes 64K
 
 or, from Python:
 
@@ -21,5 +21,10 @@ May import: errors, support.
 """
 
 from .cluster import Cluster
+from .console import Console
+from .installation import NAMES
+from .job import NETMODS, OPTIONS, PLACEMENTS, Job
+from .links import goodput, lead
+from .slurm import Slurm
 
-__all__ = ["Cluster"]
+__all__ = ["NAMES", "NETMODS", "OPTIONS", "PLACEMENTS", "Cluster", "Console", "Job", "Slurm", "goodput", "lead"]

@@ -4,6 +4,7 @@ import threading
 
 from ..errors import MpicollError
 from . import slurm
+from .cluster import Cluster
 
 SWITCHES = ("crash", "boot", "cut", "mend")
 _ORDERS, _ANSWERS = "/run/orders", "/run/answers"
@@ -18,26 +19,26 @@ read -r answer < {_ANSWERS}
 class Console:
     """Within this context the command is there, on a cluster with SLURM. It ends with the process."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._root = cluster, f"/proc/{cluster.login.pid}/root"
 
-    def __enter__(self):
+    def __enter__(self) -> "Console":
         self._cluster.login.write(f"{slurm.COMMANDS}/cluster", _COMMAND)
         self._cluster.login.run(["mkfifo", _ORDERS, _ANSWERS])
         threading.Thread(target=self._serve, daemon=True).start()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         """The thread goes on waiting for orders, and nobody is left to give one."""
 
-    def _serve(self):
+    def _serve(self) -> None:
         while True:
             with open(self._root + _ORDERS) as orders:
                 words = orders.read().split()
             with open(self._root + _ANSWERS, "w") as answers:
                 print(self._obey(*words), file=answers)
 
-    def _obey(self, switch="", host="", *_):
+    def _obey(self, switch: str = "", host: str = "", *_: str) -> str:
         if switch not in SWITCHES or host not in self._cluster.hosts:
             return f"expected cluster {'|'.join(SWITCHES)} {'|'.join(self._cluster.hosts)}, got: {switch} {host}"
         try:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import LaunchError
 
@@ -33,27 +34,29 @@ class Namespaces:
     inside: the Namespaces it is made in, and ends with. hosts: text that /etc/hosts has here and in all made inside.
     """
 
-    def __init__(self, name, inside=None, hosts=""):
+    def __init__(self, name: str, inside: "Namespaces | None" = None, hosts: str = "") -> None:
         self.name, self._inside = name, inside
         command = ["sh", "-c", _OUTSIDE, "sh", *UNSHARE, "sh", "-c", _INSIDE, name, hosts]
         # a session of its own: Ctrl-C is for the owner, which then takes leave in order
         self._first = subprocess.Popen(
             [*(inside.entrance() if inside else ()), *command], env={**os.environ, "PATH": PATH}, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
-        self.pid = None
+        assert self._first.stdin and self._first.stdout
+        self._life, self._said = self._first.stdin, self._first.stdout
+        self.pid = ""
 
-    def wait(self):
+    def wait(self) -> None:
         """Return when everything is in place; LaunchError where the kernel or a program refuses."""
-        self.pid, said = self._first.stdout.readline().strip(), self._first.stdout.readline()
+        self.pid, said = self._said.readline().strip(), self._said.readline()
         if said != "ready\n":
-            said += self._first.stdout.read()
+            said += self._said.read()
             raise LaunchError(f"{self.name}: no namespaces of its own: {said.strip()}. {ADVICE}")
 
-    def entrance(self):
+    def entrance(self) -> list[str]:
         """The words before a command that is to run here. It starts in /, with the caller's environment."""
         return [*(self._inside.entrance() if self._inside else ()), *entrance(self.pid)]
 
-    def run(self, command, text="", advice=""):
+    def run(self, command: Sequence[str], text: str = "", advice: str = "") -> None:
         """Run a command here, on this input; LaunchError, with this advice, where it fails."""
         # its output is a file: a daemon that it leaves behind would keep a pipe open
         with tempfile.TemporaryFile("w+") as said:
@@ -63,44 +66,44 @@ class Namespaces:
             if done.returncode:
                 raise LaunchError(f"{self.name}: {command[0]} refused: {said.read().strip()}. {advice}")
 
-    def feed(self, program, lines):
+    def feed(self, program: str, lines: Iterable[str]) -> None:
         """Run `ip` or `tc` here on a batch of lines."""
         advice = "The kernel needs veth, bridge and sch_htb, as any distribution's has."
         self.run([program, "-batch", "-"], "\n".join(lines), advice)
 
-    def write(self, path, text):
+    def write(self, path: str, text: str) -> None:
         """Make an executable file, in a file system that only this computer sees."""
         self.run(["sh", "-c", 'cat > "$0" && chmod +x "$0"', path], text)
 
-    def close(self):
+    def close(self) -> None:
         """End it; returns when all its processes are gone."""
-        self._first.stdin.close()
+        self._life.close()
         try:
             self._first.wait(10)
         except subprocess.TimeoutExpired:  # a process of it whose parent, outside, never asks for its exit status
             self._first.kill()
             self._first.wait()
-        self._first.stdout.close()
+        self._said.close()
 
-    def kill(self):
+    def kill(self) -> None:
         """End it as a loss of power does: all its processes at once, without a word."""
         self._first.kill()
         self.close()
 
 
-def entrance(pid):
+def entrance(pid: str) -> list[str]:
     """The words that enter the namespaces of a process that is `unshare --pid`, which itself is not in the last of them.
 
     To enter that one `nsenter` forks: what it runs is killed when `nsenter` is.
     """
     kinds = ("--mount", "--net", "--uts", "--ipc", f"--pid=/proc/{pid}/ns/pid_for_children")
-    return ["nsenter", "--target", str(pid), *kinds, "setpriv", "--pdeathsig", "KILL"]
+    return ["nsenter", "--target", pid, *kinds, "setpriv", "--pdeathsig", "KILL"]
 
 
 ADVICE = "In a container, start that one with the right to make namespaces and mounts (--privileged)."
 
 
-def unavailable():
+def unavailable() -> str | None:
     """Why there can be no cluster here, in a sentence that says what to do; None where there can be one."""
     if os.geteuid():
         return "the virtual cluster makes network namespaces and mounts: run it as root"
@@ -110,7 +113,7 @@ def unavailable():
     return f"no namespaces of its own: {tried.stderr.strip()}. {ADVICE}" if tried.returncode else None
 
 
-def missing(programs, *more):
+def missing(programs: Mapping[str, str], *more: str) -> str | None:
     """Which of {program: its package} are not here, in a sentence with what to install, `more` packages too; or None."""
     absent = [name for name in programs if not shutil.which(name, path=PATH)]
     packages = " ".join(sorted({*(programs[name] for name in absent), *more}))

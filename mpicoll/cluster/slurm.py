@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..errors import ArgumentError, LaunchError
-from .installation import ROOT
-from .namespaces import missing
-from .network import LOGIN, SUBNET, address
+from .installation import HOME
+from .links import LOGIN, SUBNET, address
+from .namespaces import Namespaces, missing
 
 CONF = "/run/slurm/slurm.conf"
 #: a directory on the PATH of commands on the cluster
@@ -62,38 +63,52 @@ SLURM_CONF=/run/slurm/slurm.conf slurmd -N "$0"
 
 @dataclass
 class Slurm:
-    """What SLURM says of each host: `cpus`, and `gpus`, which are clones of /dev/null; `memory` in MB.
+    """What SLURM says of each host of a `Cluster`.
 
-    shared: directories below /tmp that hosts see (the current one, the project's and this Python's always are). settings:
-    more lines of slurm.conf.
+    Parameters
+    ----------
+    cpus : int
+    gpus : int
+        clones of /dev/null.
+    memory : int
+        in MB.
+    shared : sequence of paths
+        directories below /tmp that hosts see (the current one, mpicoll's and this Python's always are).
+    settings : sequence of str
+        more lines of slurm.conf.
+
+    Raises
+    ------
+    ArgumentError
+        for a number that no host can have.
     """
 
     cpus: int = 4
     gpus: int = 0
     memory: int = 16000
-    shared: tuple = ()
-    settings: tuple = field(default=())
+    shared: Sequence[str | os.PathLike[str]] = ()
+    settings: Sequence[str] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, least in (("cpus", 1), ("gpus", 0), ("memory", 1)):
             if getattr(self, name) < least:
                 raise ArgumentError(f"{name}: expected {least} or more, got {getattr(self, name)}")
 
-    def prepare(self, login, hosts):
+    def prepare(self, login: Namespaces, hosts: Sequence[str]) -> None:
         """Start what runs on login; before hosts are made, so that they inherit its mounts."""
         names = f"host[0-{len(hosts) - 1}]"
         login.run(["sh", "-c", _LOGIN, names, str(self.gpus)], self._conf(len(hosts), names))
 
-    def start(self, host):
+    def start(self, host: Namespaces) -> None:
         """Start a host's slurmd."""
-        places = {os.path.realpath(place) for place in (os.curdir, ROOT, sys.prefix, *self.shared)}
+        places = {os.path.realpath(place) for place in (os.curdir, HOME, sys.prefix, *self.shared)}
         host.run(["sh", "-c", _HOST, host.name, *sorted(place for place in places if place.startswith("/tmp/"))])
 
-    def wait(self, login, hosts):
+    def wait(self, login: Namespaces, hosts: Sequence[str]) -> None:
         """Return when all these hosts are idle."""
         command = [*login.entrance(), "env", f"SLURM_CONF={CONF}", "sinfo", "--noheader", "--Node", "--states=idle",
                    "--format=%N"]  # fmt: skip
-        end, idle = time.monotonic() + LIMIT, set()
+        end, idle = time.monotonic() + LIMIT, set[str]()
         while not idle >= set(hosts):
             if time.monotonic() > end:
                 raise LaunchError(f"SLURM: after {LIMIT} s only these hosts are idle: {' '.join(sorted(idle)) or 'none'}; "
@@ -102,10 +117,10 @@ class Slurm:
             idle = set(done.stdout.split())
             time.sleep(0.05)
 
-    def _log(self, login):
+    def _log(self, login: Namespaces) -> str:
         return subprocess.run([*login.entrance(), "tail", "/run/slurm/slurmctld.log"], capture_output=True, text=True).stdout
 
-    def _conf(self, count, names):
+    def _conf(self, count: int, names: str) -> str:
         """The text of slurm.conf."""
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         settings = {
@@ -141,6 +156,6 @@ class Slurm:
         return "\n".join([*(f"{name}={value}" for name, value in settings.items()), *self.settings, nodes, partition, ""])
 
 
-def unavailable():
+def unavailable() -> str | None:
     """Why there can be no SLURM here, in a sentence that says what to do; None where there can be."""
     return missing(PACKAGES, "libpmix2")

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import ArgumentError
@@ -19,7 +20,7 @@ _SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"')
 class Script:
     """A job script taken apart: `lines`, `options` {name: (line, value)} of its #SBATCH lines, `commands` [(line, text)]."""
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         try:
             self.text = self.path.read_bytes().decode()
@@ -37,12 +38,12 @@ class Script:
                          if (match := _SETTING.match(line))}  # fmt: skip
         self.launches = [(number, match[1], match[2]) for number, text in self.commands if (match := _LAUNCH.match(text))]
 
-    def option(self, *names):
+    def option(self, *names: str) -> tuple[int, str] | None:
         """(line, value) of an option by one of its names, or None."""
         return next((self.options[name] for name in names if name in self.options), None)
 
 
-def _commands(lines):
+def _commands(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """(number of the first line, text) of each command, without comments, continued lines joined."""
     begun, text = None, ""
     for number, line in enumerate(lines, 1):
@@ -57,7 +58,7 @@ def _commands(lines):
         yield begun, text
 
 
-def mistakes(path):
+def mistakes(path: str | os.PathLike[str]) -> list[tuple[int, str]]:
     """(line, what is wrong and what to do) for each known mistake in the script, in the order of its lines.
 
     Where sbatch is at hand, what it says to `--test-only` is one more. Raises ArgumentError for a file that is no text.
@@ -66,7 +67,7 @@ def mistakes(path):
     return sorted({found for rule in RULES for found in rule(script)})
 
 
-def _header(script):
+def _header(script: Script) -> Iterator[tuple[int, str]]:
     first = script.lines[0] if script.lines else ""
     if not first.startswith("#!"):
         yield 1, "sbatch takes only scripts whose first line names a shell: #!/bin/bash"
@@ -79,7 +80,7 @@ def _header(script):
             yield number, "SLURM reads only lines that begin with exactly #SBATCH"
 
 
-def _shape(script):
+def _shape(script: Script) -> Iterator[tuple[int, str]]:
     nodes, tasks = script.option("nodes", "N"), script.option("ntasks", "n")
     each, gpus = script.option("ntasks-per-node"), script.option("gpus-per-node")
     if nodes and tasks and not each and nodes[1] != "1":
@@ -88,14 +89,15 @@ def _shape(script):
         yield each[0], f"--ntasks-per-node={each[1]} with --gpus-per-node={gpus[1]}: expected one rank for each GPU"
 
 
-def _output(script):
+def _output(script: Script) -> Iterator[tuple[int, str]]:
     output = script.option("output", "o")
-    folder = output and os.path.dirname(output[1])
+    number, path = output or (0, "")
+    folder = os.path.dirname(path)
     if folder and "%" not in folder and not os.path.isdir(folder):
-        yield output[0], f"there is no directory {folder}, so the job would end without a word: make it"
+        yield number, f"there is no directory {folder}, so the job would end without a word: make it"
 
 
-def _settings(script):
+def _settings(script: Script) -> Iterator[tuple[int, str]]:
     for name, (number, value) in script.settings.items():
         if name == "LAUNCHER" and value not in LAUNCHERS:
             yield number, f"LAUNCHER={value}: expected {', '.join(LAUNCHERS)}"
@@ -108,7 +110,7 @@ def _settings(script):
             yield number, "launch.sh and env.sh belong beside the script: `mpicoll slurm new` writes them"
 
 
-def _starts(script):
+def _starts(script: Script) -> Iterator[tuple[int, str]]:
     """What a launcher's line lacks."""
     for number, launcher, rest in script.launches:
         python = _PYTHON.search(rest)
@@ -128,7 +130,7 @@ def _starts(script):
                            "$SLURM_CPUS_PER_TASK")  # fmt: skip
 
 
-def _ends_on_errors(script, program):
+def _ends_on_errors(script: Script, program: str) -> bool:
     """Whether the program, where it can be read, installs the hook itself."""
     try:
         return "install_abort_hook" in (script.path.parent / program).read_text(encoding="utf-8", errors="replace")
@@ -136,7 +138,7 @@ def _ends_on_errors(script, program):
         return False
 
 
-def _signals(script):
+def _signals(script: Script) -> Iterator[tuple[int, str]]:
     warned, traps = script.option("signal"), [entry for entry in script.commands if entry[1].startswith("trap ")]
     shared = any("launch.sh" in text for _, text in script.commands)  # it traps
     if warned and warned[1].startswith("B:") and not traps and not shared:
@@ -148,7 +150,7 @@ def _signals(script):
             yield number, f"a trap runs only after a command in the foreground has ended: {launcher} … & and `wait`"
 
 
-def _status(script):
+def _status(script: Script) -> Iterator[tuple[int, str]]:
     """A script's exit status is the job's."""
     if not script.launches or "set -e" in script.text or re.search(r"\bexit\b", script.text):
         return
@@ -158,7 +160,7 @@ def _status(script):
         yield number, f"commands follow, so the job is COMPLETED even if {launcher} fails: begin the script with `set -e`"
 
 
-def _asked(script):
+def _asked(script: Script) -> Iterator[tuple[int, str]]:
     """What SLURM itself says, where there is one."""
     if shutil.which("sbatch") is None or subprocess.run(["scontrol", "ping"], capture_output=True).returncode:
         return

@@ -1,6 +1,7 @@
 """Job scripts from the templates, with a user's options and settings in their places."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ArgumentError
@@ -14,7 +15,8 @@ _OPTION = re.compile(r"^#+SBATCH --([a-z-]+)=(\S+)(.*)$")
 _SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
 
 
-def write(kind, directory, options, settings, force=False):
+def write(kind: str, directory: str | Path, options: Mapping[str, str], settings: Mapping[str, str],
+          force: bool = False) -> list[Path]:  # fmt: skip
     """Write a script of this kind, and what it reads, into a directory; returns the paths written.
 
     options: {name of an sbatch option: value}, settings: {name of a variable at the top: value}. Raises ArgumentError for
@@ -38,7 +40,7 @@ def write(kind, directory, options, settings, force=False):
     return [directory / name for name in texts]
 
 
-def scripts(kind, options):
+def scripts(kind: str, options: Mapping[str, object]) -> list[str]:
     """The names of the templates: that which takes the options, then those it submits.
 
     >>> scripts("train", {"gpus-per-node": 8}), scripts("scaling", {})
@@ -49,13 +51,13 @@ def scripts(kind, options):
     return {"train": [train], "bench": ["bench.sbatch"], "tune": ["tune.sbatch"], "scaling": scaling}[kind]
 
 
-def fill(text, options, settings, name="template"):
+def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], name: str = "template") -> str:
     """The text of a template with other values; options that it does not mention come after those it does."""
     lines, options, settings = text.splitlines(), dict(options), dict(settings)
     if options.get("gpus-per-node"):
         options.setdefault("ntasks-per-node", options["gpus-per-node"])
-    last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=None)
-    if options and last is None:
+    last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=-1)
+    if options and last < 0:
         raise ArgumentError(f"{name} is no batch script: it hands sbatch's options on, so give them when you run it")
     for number, line in enumerate(lines):
         lines[number] = _filled(line, options, settings)
@@ -67,7 +69,7 @@ def fill(text, options, settings, name="template"):
     return "\n".join([*lines, ""])
 
 
-def _filled(line, options, settings):
+def _filled(line: str, options: dict[str, str], settings: dict[str, str]) -> str:
     """The line with the value that it is for, which is then used up."""
     if (match := _OPTION.match(line)) and match[1] in options:
         return f"#SBATCH --{match[1]}={options.pop(match[1])}{match[3]}"

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ..errors import ArgumentError
 
@@ -10,7 +12,7 @@ _NAME = re.compile(r"(strong|weak)-(\d+)")
 HEADER = f"{'scaling':<8}{'nodes':>6}{'ranks':>6}{'batch':>8}{'step ms':>9}{'samples/s':>11}{'speed-up':>10}{'efficiency':>12}"
 
 
-def gather(directory):
+def gather(directory: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     """(rows, missing): a dict for each job that ended well, and the names of those that did not, by kind and nodes.
 
     A row has kind, nodes, ranks, batch (samples of a step), step_s, rate (samples per second), and, against the row of its
@@ -34,21 +36,21 @@ def gather(directory):
     return rows, missing
 
 
-def _names(directory):
+def _names(directory: str | Path) -> list[str]:
     try:
         return [path.name for path in Path(directory).iterdir()]
     except OSError as error:
         raise ArgumentError(f"cannot read {directory}: {error.strerror}") from None
 
 
-def _row(match, result):
+def _row(match: re.Match[str], result: dict[str, Any]) -> dict[str, Any]:
     batch, seconds = result["config"]["batch_size"], result["report"]["step_s"]
     where = result["environment"]
     return {"kind": match[1], "nodes": where["nodes"], "ranks": where["size"], "batch": batch, "step_s": seconds,
             "rate": batch / seconds}  # fmt: skip
 
 
-def table(rows, missing):
+def table(rows: Iterable[dict[str, Any]], missing: Iterable[str]) -> str:
     """The rows as lines of text."""
     lines = [HEADER]
     for row in rows:
@@ -58,7 +60,7 @@ def table(rows, missing):
     return "\n".join(lines)
 
 
-def plot(path, rows):
+def plot(path: str, rows: list[dict[str, Any]]) -> None:
     """Draw speed-up over nodes, of both kinds."""
     from matplotlib.figure import Figure
 

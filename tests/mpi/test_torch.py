@@ -116,7 +116,7 @@ def test_clipping(comm, strategy):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_example_learns(monkeypatch, capsys, strategy):
-    from benchmarks import transformer
+    from benchmarks.peers import transformer
 
     words = f"--strategy {strategy} --steps 60 --every 15 --width 32 --layers 1 --length 16 --bucket-bytes 4K"
     monkeypatch.setattr(sys, "argv", ["transformer", *words.split()])

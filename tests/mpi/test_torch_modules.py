@@ -3,7 +3,7 @@
 import numpy
 import pytest
 
-from benchmarks.gloo import Gloo
+from benchmarks.peers.gloo import Gloo
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.torch_training import STEPS, STRATEGIES, WIDTH, batches, loss_of, mine, network, torch, wrap
 

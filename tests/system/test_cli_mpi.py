@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from benchmarks import tables
+from benchmarks.report import tables
 from tests.support.launching import ROOT, environment, installations, mpiexec
 
 MINE = ROOT / "tests" / "support" / "mine.py"
@@ -110,7 +110,7 @@ def test_options_that_cannot_be_used(options, message):
 def test_overhead_and_its_table(tmp_path):
     written = tmp_path / "overhead-x.json"
     options = ["--seconds", 0.05, "--max-bytes", "4K", "--json", written]
-    output = mpiexec(installations()[0], 2, *options, module="benchmarks.overhead")
+    output = mpiexec(installations()[0], 2, *options, module="benchmarks.run.overhead")
     assert "allreduce of 8 bytes" in output
     readme = tmp_path / "README.md"
     readme.write_text("a\n<!-- results:overhead -->\nold\n<!-- end -->\nb\n")

@@ -54,7 +54,7 @@ def test_gloo(installation):
 
 
 def test_gloo_without_pytorch(installation):
-    code = "import sys; sys.modules['torch'] = None; from benchmarks.gloo import Gloo; Gloo(None)"  # None: not importable
+    code = "import sys; sys.modules['torch'] = None; from benchmarks.peers.gloo import Gloo; Gloo(None)"  # None: not importable
     done = subprocess.run([installation.python, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert 'ArgumentError: gloo is part of PyTorch; install it with: pip install "mpicoll[torch]"' in done.stderr
 
@@ -71,7 +71,7 @@ def on_ranks(installation, size, *names):
 
 def check_results(comm):
     """Every algorithm gives the exact result, or says on all ranks that it cannot."""
-    from benchmarks.forced import COLLECTIVES, forced
+    from benchmarks.peers.forced import COLLECTIVES, forced
 
     for collective in COLLECTIVES:
         for segment_bytes, counts in ((None, (4, 3001)), (4096, (100_000,))):
@@ -122,7 +122,7 @@ def check_signatures(comm):
     """An operation that notes what it is given tells the algorithms apart; the library's own choice is left as it was."""
     from mpi4py import MPI
 
-    from benchmarks.forced import forced
+    from benchmarks.peers.forced import forced
 
     given = []
 
@@ -155,8 +155,8 @@ def check_signatures(comm):
 
 
 def check_mistakes(comm):
-    from benchmarks.forced import Tools, find_library, forced
-    from benchmarks.gloo import address
+    from benchmarks.peers.forced import Tools, find_library, forced
+    from benchmarks.peers.gloo import address
     from mpicoll.errors import ArgumentError
 
     with pytest.raises(ArgumentError, match="expected one of allreduce, .* got 'alltoall'"), forced(comm, "alltoall"):
@@ -171,7 +171,7 @@ def check_mistakes(comm):
 
 def check_gloo(comm):
     """Exact results in the caller's own memory, twice: a group that was closed leaves nothing in the way of the next."""
-    from benchmarks.gloo import Gloo
+    from benchmarks.peers.gloo import Gloo
     from mpicoll.errors import ArgumentError
 
     rank, size = comm.rank, comm.size

@@ -17,7 +17,7 @@ SETUP = [line for line in COMMANDS if "venv" in line]
 
 
 def test_what_it_shows_is_what_results_commands_and_files_say():
-    subprocess.run([sys.executable, "-m", "benchmarks.tables", "--check"], cwd=ROOT, check=True, env=environment())
+    subprocess.run([sys.executable, "-m", "benchmarks.report.tables", "--check"], cwd=ROOT, check=True, env=environment())
 
 
 def test_ci_runs_the_test_command():
@@ -41,14 +41,12 @@ def test_command(command, tmp_path):
     words = shlex.split(command)
     if words[0] == "mpiexec":
         words[0] = installation.mpiexec
-    if words[0] == "python":
-        words[0] = installation.python
+    at = words.index("mpicoll")
+    words[at : at + 1] = [installation.python, "-m", "mpicoll"]
+    if "cluster" in words:
         words[words.index("--mpi") + 1] = installation.name
-    else:
-        at = words.index("mpicoll")
-        words[at : at + 1] = [installation.python, "-m", "mpicoll"]
-    if "mpicoll.cluster" in words and unavailable():
-        pytest.skip(unavailable())
+        if unavailable():
+            pytest.skip(unavailable())
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -18,7 +18,7 @@ PACKAGE = Path(mpicoll.__file__).parent
 #: the command line starts everything, and nothing imports it
 ABOVE_ALL = {"cli", "__main__"}
 WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "support.units", "support.settings",
-               "support.checks", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile")
+               "support.checks", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile", "cli.cluster", "cluster")
 
 
 def modules():

@@ -1,10 +1,11 @@
 """How Open MPI and MPICH start ranks on the cluster's hosts, remotely, as on a real one."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ..errors import ArgumentError
-from .installation import NAMES, ROOT, find
+from .installation import NAMES, SOURCE_TREE, find
 
 PLACEMENTS = ("node", "round-robin")
 #: how MPICH is told to use TCP and nothing else between hosts
@@ -12,8 +13,6 @@ NETMODS = {
     "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"},
     "ucx": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
 }
-
-
 #: hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is killed;
 #: where it believes that the user has such a file already it does not, and each rank looks for itself
 TOPOLOGY = "HWLOC_XMLFILE"
@@ -23,8 +22,21 @@ TOPOLOGY = "HWLOC_XMLFILE"
 class Job:
     """One way to launch: which MPI and interpreter, how many ranks a host has, and which.
 
-    placement: "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number. netmod: of MPICH.
-    python: see `installation.find`.
+    Parameters
+    ----------
+    mpi : "openmpi" or "mpich"
+    python : path of an interpreter whose mpi4py uses that MPI. By default this one if it will do, else that of a virtual
+        environment `.venv-MPI` in the current directory or the source tree.
+    ranks_per_host : int
+    placement : "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number.
+    netmod : of MPICH, "ofi" or "ucx".
+
+    Raises
+    ------
+    ArgumentError
+        for a value that cannot be used.
+    LaunchError
+        where no interpreter has that MPI.
     """
 
     mpi: str
@@ -33,29 +45,29 @@ class Job:
     placement: str = "node"
     netmod: str = "ofi"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (("mpi", NAMES), ("placement", PLACEMENTS), ("netmod", NETMODS)):
             if getattr(self, name) not in allowed:
                 raise ArgumentError(f"{name}: expected {' or '.join(allowed)}, got {getattr(self, name)!r}")
         if self.ranks_per_host < 1:
             raise ArgumentError(f"ranks_per_host: expected 1 or more, got {self.ranks_per_host}")
-        self.python, self.mpiexec = find(self.mpi, self.python)
+        self._interpreter, self._mpiexec = find(self.mpi, self.python)
 
-    def environment(self, environ):
-        """The environment of the launcher, and so of the ranks: one BLAS thread each, the project importable."""
-        path = os.pathsep.join(filter(None, [str(ROOT), environ.get("PYTHONPATH")]))
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The environment of the launcher, and so of the ranks: one BLAS thread each, a source tree importable."""
+        path = os.pathsep.join(filter(None, [str(SOURCE_TREE or ""), environ.get("PYTHONPATH")]))
         more = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]} if self.mpi == "mpich" else {}
-        return {"OMP_NUM_THREADS": "1", **environ, "PYTHONPATH": path, **more}
+        return {"OMP_NUM_THREADS": "1", **environ, **({"PYTHONPATH": path} if path else {}), **more}
 
-    def command(self, command, hosts, agent):
+    def command(self, command: Sequence[str], hosts: Sequence[str], agent: str) -> list[str]:
         """The words of the launcher that runs `command`, reaching `hosts` by the script `agent`."""
-        program = [self.python, *command[1:]] if command[0] == "python" else list(command)
+        program = [self._interpreter, *command[1:]] if command[0] == "python" else list(command)
         ranks = ["-n", str(len(hosts) * self.ranks_per_host)]
         if self.mpi == "openmpi":
-            return [self.mpiexec, *self._openmpi(hosts, agent), *ranks, *program]
-        return [self.mpiexec, *self._mpich(hosts, agent), *ranks, "env", "-u", TOPOLOGY, *program]
+            return [self._mpiexec, *self._openmpi(hosts, agent), *ranks, *program]
+        return [self._mpiexec, *self._mpich(hosts, agent), *ranks, "env", "-u", TOPOLOGY, *program]
 
-    def _openmpi(self, hosts, agent):
+    def _openmpi(self, hosts: Sequence[str], agent: str) -> list[str]:
         # Unbound, or each host binds its first rank to the same core; yielding, or ranks that believe the machine theirs
         # spin away whole ticks of the scheduler. `sm` only where ranks share a host: no other two see the same memory.
         settings = {
@@ -73,7 +85,7 @@ class Job:
             words += [word for name, value in values.items() for word in (kind, name, value)]
         return words
 
-    def _mpich(self, hosts, agent):
+    def _mpich(self, hosts: Sequence[str], agent: str) -> list[str]:
         # with one rank a host and turn, hydra goes round the hosts until all ranks have a place
         each = self.ranks_per_host if self.placement == "node" else 1
         place = ["-hosts", ",".join(hosts), "-ppn", str(each)]

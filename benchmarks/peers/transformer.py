@@ -1,6 +1,6 @@
 """A small transformer learns to continue text (Python's own help pages), on the ranks of an MPI job.
 
-    mpiexec -n 2 python -m benchmarks.transformer --strategy zero2 --steps 50
+    mpiexec -n 2 python -m benchmarks.peers.transformer --strategy zero2 --steps 50
 
 Prints the mean loss over the ranks, and at the end how much of the communication was hidden behind the computation.
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mpicoll.train.monitor.trace import picture
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "optimizer, MB", "gradients, MB")
 
 
@@ -17,7 +17,7 @@ def table(pattern="training-*"):
 def _found(pattern):
     paths = sorted(RESULTS.glob(f"{pattern}.json"))
     if not paths:
-        raise SystemExit(f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.suite training")
+        raise SystemExit(f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.run.suite training")
     return paths
 
 

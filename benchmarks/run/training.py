@@ -1,6 +1,6 @@
 """Step time of every strategy with and without overlap, over a network, in one run.
 
-    python -m mpicoll.cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.training --link 200mbit --json F
+    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.run.training --link 200mbit --json F
 
 The batch is chosen so that computing takes 1.5 times as long as communicating: one forward (a third of the computation)
 then takes about as long as one allgather (half of the communication), so that everything can be hidden, but only if all
@@ -16,12 +16,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll import Communicator, install_abort_hook
-from mpicoll.cluster.network import FRAME, PAYLOAD
-from mpicoll.measure.provenance import measured_on
+from mpicoll.cluster import goodput
+from mpicoll.measure import measured_on
 from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train import Adam, Trainer, mlp
-from mpicoll.train.monitor.trace import write
+from mpicoll.train.monitor import write
 
 CANDIDATES = [("allreduce", "none", "native"), ("allreduce", "none", "ring"), ("allreduce", "gradients", "ring"),
               ("zero1", "none", "ring"), ("zero1", "gradients", "ring"), ("zero1", "all", "ring"),
@@ -121,7 +121,7 @@ class Run:
 def _calibrated(comm, run, options):
     """Samples per rank with which computation takes RATIO times as long as the links need for the communication."""
     sent = run.trainer.strategy.predicted_bytes()
-    communication, rows = sent / (parse_rate(options.link) / 8 * PAYLOAD / FRAME), 64
+    communication, rows = sent / goodput(parse_rate(options.link)), 64
     for _ in range(3):
         run.found.clear()
         run.steps(rows, options.steps)

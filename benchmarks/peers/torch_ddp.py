@@ -1,6 +1,6 @@
 """Step time of PyTorch's own data parallelism (gloo) and of ours, over a network: one model, one batch, one run.
 
-    python -m mpicoll.cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.torch_ddp --link 200mbit --json F
+    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.peers.torch_ddp --link 200mbit --json F
 
 Candidates: DistributedDataParallel with its default buckets and with buckets as small as ours; the faster of the two with
 ZeroRedundancyOptimizer would be its ZeRO-1, so both are there as well; and mpicoll's strategies. The batch is chosen so that
@@ -20,9 +20,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import Communicator, install_abort_hook
-from mpicoll.cluster.network import FRAME, PAYLOAD
+from mpicoll.cluster import goodput
 from mpicoll.errors import MpicollError
-from mpicoll.measure.provenance import measured_on
+from mpicoll.measure import measured_on
 from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train.torch import wrap
@@ -30,7 +30,7 @@ from mpicoll.train.torch import wrap
 from .gloo import Gloo
 from .transformer import Text, Transformer, help_pages, loss_of
 
-#: computation over communication, as in benchmarks.training
+#: computation over communication, as in benchmarks.run.training
 RATIO = 1.5
 STRATEGIES = ("allreduce", "zero1", "zero2")
 #: how far the losses of two candidates may be apart in the end: they add in other orders
@@ -151,7 +151,7 @@ def _calibrated(comm, options):
     """Pieces of text per rank with which computation takes RATIO times as long as communication."""
     run, rows, size = Run(comm, "", _ours(comm, "allreduce", options), options), 8, comm.Get_size()
     elements = sum(one.numel() for one in run.model.parameters())
-    communication = 2 * (size - 1) / size * 4 * elements / (parse_rate(options.link) / 8 * PAYLOAD / FRAME)
+    communication = 2 * (size - 1) / size * 4 * elements / goodput(parse_rate(options.link))
     for _ in range(3):
         first = len(run.model.meter.steps)
         for _ in range(options.steps):

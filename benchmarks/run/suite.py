@@ -1,8 +1,9 @@
-"""All network measurements behind the README, on the virtual cluster: `python -m benchmarks.suite [PART …]` (root, an hour).
+"""All network measurements behind the README: `python -m benchmarks.run.suite [PART …]` (root, an hour).
 
-Parts: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it), others (reduce_scatter,
-allgather, bcast), placed (4 hosts x 2 ranks, two placements), law (parameter server against ring, 2 to 8 hosts), training and
-torch (2, 4 and 7 hosts). Each job leaves one file in benchmarks/results/; `python -m benchmarks.tables` then makes the tables.
+Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it),
+others (reduce_scatter, allgather, bcast), placed (4 hosts x 2 ranks, two placements), law (parameter server against ring,
+2 to 8 hosts), training and torch (2, 4 and 7 hosts). Each job leaves one file in benchmarks/results/;
+`python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -10,9 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from mpicoll.cluster import Cluster, launch
+from mpicoll.cluster import PLACEMENTS, Cluster
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: hosts and the rate of their links: what two to four cores can move between so many hosts
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
@@ -21,7 +22,7 @@ SLOW = {2: "400mbit", 4: "200mbit", 7: "200mbit"}
 
 
 def jobs():
-    """(part, name of the result, MPI library, hosts, rate, ranks per host, placement, options of benchmarks.network)."""
+    """(part, name of the result, MPI library, hosts, rate, ranks per host, placement, options of benchmarks.run.collective)."""
     for mpi in LIBRARIES:
         for hosts, rate in RATES.items():
             yield "hosts", f"hosts-{mpi}-{hosts:02}", mpi, hosts, rate, 1, "node", ["--sizes", "64K:16M", "--min-time", "4"]
@@ -30,7 +31,7 @@ def jobs():
             for collective in ("reduce_scatter", "allgather", "bcast"):
                 options = ["--collective", collective, "--sizes", "4K:4M", "--min-time", "2", "--peers", "forced"]
                 yield "others", f"others-{mpi}-{collective}-{hosts:02}", mpi, hosts, RATES[hosts], 1, "node", options
-        for placement in launch.PLACEMENTS:
+        for placement in PLACEMENTS:
             options = ["--sizes", "1M:16M", "--algorithms", "hierarchical,ring,circulant,halving_doubling", "--least", "9"]
             yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
     for hosts in range(2, 9):
@@ -44,8 +45,8 @@ def training():
         for hosts, rate in SLOW.items():
             trace = ["--trace", os.path.relpath(RESULTS / "timeline")] if (mpi, hosts) == ("mpich", 4) else []
             short = ["--rounds", "1"] if hosts > 4 else []  # minutes: a few cores compute for all of them
-            yield "training", "benchmarks.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short]
-            yield "torch", "benchmarks.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, []
+            yield "training", "benchmarks.run.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short]
+            yield "torch", "benchmarks.peers.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, []
 
 
 def main():
@@ -57,7 +58,7 @@ def main():
     for part, name, mpi, hosts, rate, ranks, placement, more in jobs():
         if asked(part, name):
             more = ["--placement", placement, *more]
-            _run("benchmarks.network", name, mpi, hosts, rate, more, options, ranks_per_host=ranks, placement=placement)
+            _run("benchmarks.run.collective", name, mpi, hosts, rate, more, options, ranks_per_host=ranks, placement=placement)
     for part, module, name, mpi, hosts, rate, more in training():
         if asked(part, name):
             _run(module, name, mpi, hosts, rate, more, options)

@@ -1,18 +1,18 @@
-"""Tables and pictures of the network measurements (benchmarks/results/, made by `python -m benchmarks.suite`)."""
+"""Tables and pictures of the network measurements (benchmarks/results/, made by `python -m benchmarks.run.suite`)."""
 
 import json
 from math import isnan, nan
 from pathlib import Path
 
-from mpicoll.simulate.costs import closed_form, lower_bound
+from mpicoll.simulate import closed_form, lower_bound
 from mpicoll.support.units import format_bytes
 
-RESULTS = Path(__file__).with_name("results")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: a call whose bytes over a link are less than this many times what an idle link may be ahead is marked
 BURSTS = 50
 
 
-class Job:
+class Result:
     """One result: medians in microseconds by candidate and size."""
 
     def __init__(self, document):
@@ -37,10 +37,10 @@ class Job:
 
 
 def load(pattern):
-    """The `Job` of each result."""
-    found = [Job(_read(path)) for path in sorted(RESULTS.glob(f"{pattern}.json"))]
+    """The `Result` of each file."""
+    found = [Result(_read(path)) for path in sorted(RESULTS.glob(f"{pattern}.json"))]
     if not found:
-        raise SystemExit(f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.suite")
+        raise SystemExit(f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.run.suite")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Count what each rank sends: `mpiexec -n 8 python -m benchmarks.volume --json benchmarks/results/volume-8.json`.
+"""Count what each rank sends: `mpiexec -n 8 python -m benchmarks.run.volume --json benchmarks/results/volume-8.json`.
 
 The bytes are counted where the sends are started (`comm.sent`), for a vector of 8 MiB, and given as a fraction of it.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.measure.provenance import measured_on
+from mpicoll.measure import measured_on
 
 CASES = {
     "reduce_scatter": ("ring", "halving", "circulant", "pairwise"),

@@ -14,7 +14,7 @@ import struct
 from contextlib import contextmanager
 
 from mpicoll.errors import ArgumentError
-from mpicoll.measure.provenance import nodes
+from mpicoll.measure import nodes
 
 VARIABLE = "GLOO_SOCKET_IFNAME"
 #: Linux's request for the IPv4 address of a network interface, and where in its answer the four bytes are
@@ -98,7 +98,7 @@ def _environment(name, value):
 
 def _pytorch():
     """(from_numpy, torch.distributed), loaded only when it is needed, for that takes seconds. Raises ArgumentError."""
-    # it warns wherever the address of a rank has no name, as on the hosts of mpicoll.cluster
+    # it warns wherever the address of a rank has no name, as on the hosts of mpicoll's cluster
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         from torch import distributed, from_numpy

@@ -6,6 +6,7 @@ host. Both ends are shaped, so that a host sends and receives at the rate, in bo
 
 import json
 import subprocess
+from collections.abc import Iterable
 
 #: a subnet nobody outside can see, so that all clusters may use it
 SUBNET, MOST_HOSTS, LOGIN = "10.78.0", 250, 254
@@ -21,7 +22,7 @@ PACKET = 32 << 10
 LATE = 125e-6
 
 
-def burst(rate):
+def burst(rate: float) -> int:
     """Credit of an idle link, in bytes: 32 KiB to 2 Gb/s. Small, as it lets short runs beat the rate.
 
     >>> burst(200e6), burst(10e9)
@@ -30,7 +31,21 @@ def burst(rate):
     return max(PACKET, int(rate / 8 * LATE))
 
 
-def address(number):
+def lead(rate: float) -> int:
+    """Bytes by which a link that was idle may be ahead of its rate: what short runs owe to the shaper."""
+    return burst(rate) + PACKET
+
+
+def goodput(rate: float) -> float:
+    """Bytes per second that TCP can carry over a link of `rate` bits per second, in each direction.
+
+    >>> round(goodput(500e6))
+    59775429
+    """
+    return rate / 8 * PAYLOAD / FRAME
+
+
+def address(number: int) -> str:
     """The address of a host.
 
     >>> address(0), address(6)
@@ -39,18 +54,18 @@ def address(number):
     return f"{SUBNET}.{number + 1}"
 
 
-def names(hosts):
+def names(hosts: int) -> str:
     """The text of /etc/hosts for the names of `hosts` hosts."""
     lines = [f"{address(number)} host{number}" for number in range(hosts)]
     return "\n".join(["127.0.0.1 localhost", f"{SUBNET}.{LOGIN} login", *lines, ""])
 
 
-def switch():
+def switch() -> list[str]:
     """For the login host: the bridge, named as the hosts name their link, as launchers ask for one name everywhere."""
     return ["link set lo up", "link add eth0 type bridge", f"addr add {SUBNET}.{LOGIN}/24 dev eth0", "link set eth0 up"]
 
 
-def link(name, number, pid, rate):
+def link(name: str, number: int, pid: str, rate: float | None) -> list[str]:
     """For the login host: the pair of links to the host whose namespaces process `pid` keeps, and no IPv6 chatter on it.
 
     A host that is started again has the network card it had, or others would send to the old one for a while.
@@ -60,7 +75,7 @@ def link(name, number, pid, rate):
             f"link set {name} master eth0 addrgenmode none up"]  # fmt: skip
 
 
-def interface(number):
+def interface(number: int) -> list[str]:
     """For a host: its address.
 
     The route names the congestion control, as the machine's own (BBR, say, which paces) may suit a short link badly and
@@ -71,7 +86,7 @@ def interface(number):
             f"route replace {SUBNET}.0/24 dev eth0 src {own} congctl cubic"]  # fmt: skip
 
 
-def shape(name, rate):
+def shape(name: str, rate: float) -> list[str]:
     """For `tc` at either end: one class of `rate` bits per second that everything goes through, and the default fifo below.
 
     Neither tbf (two directions of TCP slow each other down) nor netem (not in every kernel).
@@ -80,7 +95,7 @@ def shape(name, rate):
     return [f"qdisc add dev {name} root handle 1: htb default 1", f"class add dev {name} parent 1: classid 1:1 htb {limits}"]
 
 
-def payload(entrance):
+def payload(entrance: Iterable[str]) -> dict[str, int]:
     """Bytes of TCP payload that came in so far at each link of the bridge, by the name of its host.
 
     An interface counts a packet that TCP handed down whole with one header, an acknowledgement is nothing but a header.

@@ -1,6 +1,6 @@
 """One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo, and all of ours.
 
-    python -m mpicoll.cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.network --link 500mbit …
+    mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.run.collective --link 500mbit …
 
 Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under two names: how far
 the two are apart is the noise of the run. `auto` is a call without options. A candidate that takes more than
@@ -15,17 +15,16 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll import Communicator, algorithms, install_abort_hook
-from mpicoll.bench.compare import Candidate, compare
-from mpicoll.bench.workload import METHODS
+from mpicoll.bench import METHODS, Candidate, compare
 from mpicoll.cli.bench import parse_sizes
-from mpicoll.cluster.network import FRAME, PACKET, PAYLOAD, burst
+from mpicoll.cluster import goodput, lead
 from mpicoll.errors import ArgumentError
-from mpicoll.execute.native import native_method
-from mpicoll.measure.provenance import measured_on
+from mpicoll.execute import native_method
+from mpicoll.measure import measured_on
 from mpicoll.support.units import format_bytes, parse_rate
 
-from .forced import forced
-from .gloo import Gloo
+from ..peers.forced import forced
+from ..peers.gloo import Gloo
 
 LARGE = 1 << 20
 HOPELESS = 2.0
@@ -39,7 +38,7 @@ def main():
     facts = measured_on(comm)
     if options.link != "none":
         rate = parse_rate(options.link)
-        facts |= {"link": options.link, "goodput": rate / 8 * PAYLOAD / FRAME, "burst": burst(rate) + PACKET}
+        facts |= {"link": options.link, "goodput": goodput(rate), "burst": lead(rate)}
     facts["placement"] = options.placement
     with ExitStack() as stack:
         candidates = _candidates(comm, options, stack)

@@ -1,4 +1,4 @@
-"""Measure what a schedule costs in Python: `mpiexec -n 2 python -m benchmarks.overhead --json FILE`.
+"""Measure what a schedule costs in Python: `mpiexec -n 2 python -m benchmarks.run.overhead --json FILE`.
 
 The executor's ring, as a persistent plan and as repeated blocking calls, alternates with a ring written by hand over
 mpi4py and with MPI's own allreduce: in place, float32, on the same array. Times are medians of the maximum over ranks.
@@ -13,8 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms import allreduce
-from mpicoll.measure.provenance import measured_on
-from mpicoll.measure.timing import alternate, repeats_for, statistics
+from mpicoll.measure import alternate, measured_on, repeats_for, statistics
 from mpicoll.schedule import rounds
 from mpicoll.support.units import format_bytes, parse_bytes
 

@@ -1,7 +1,8 @@
-"""Write what the README shows: `python -m benchmarks.tables [--check]`.
+"""Write what the README shows: `python -m benchmarks.report.tables [--check]`.
 
 What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of benchmarks/results/NAME-*.json; after
-`<!-- output:COMMAND -->` it becomes what the command prints, after `<!-- file:PATH -->` the file.
+`<!-- output:COMMAND -->` it becomes what the command prints, after `<!-- file:PATH -->` the file, and after
+`<!-- rooms:mpicoll -->` the list of the package's rooms.
 """
 
 import argparse
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import compared, trained
+from . import compared, rooms, trained
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: markers of the network measurements
 NETWORK = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
            "placed": lambda: compared.table("placed-*"), "law": compared.law_table,
            "training": trained.table, "torch": trained.torch_table}  # fmt: skip
-MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments=None):
@@ -30,11 +31,12 @@ def main(arguments=None):
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args(arguments)
     old = options.readme.read_text(encoding="utf-8")
-    write = {"results": lambda name: tables(options.results, name), "output": _output, "file": _file}
+    write = {"results": lambda name: tables(options.results, name), "output": _output, "file": _file,
+             "rooms": lambda _: rooms.listing()}  # fmt: skip
     new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
     if options.check:
         if new != old:
-            sys.exit(f"{options.readme.name} differs from {options.results.name}/: run python -m benchmarks.tables")
+            sys.exit(f"{options.readme.name} differs from {options.results.name}/: run python -m benchmarks.report.tables")
         return
     if new != old:
         options.readme.write_text(new, encoding="utf-8")

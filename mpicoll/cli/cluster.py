@@ -1,0 +1,73 @@
+"""run a command on hosts of a virtual cluster on this machine: MPI ranks, or SLURM's login node (needs root).
+
+With --slurm the hosts are SLURM's nodes, and the command runs once, on the login node: `… --slurm -- sbatch --wait job.sh`,
+or `… --slurm -- bash` to look around; `cluster crash HOST` there takes a host's power (`boot` gives it back), `cluster cut
+HOST` its network (`mend`). The exit status is the command's; 2 where an option is wrong, 130 after Ctrl-C.
+"""
+
+import argparse
+import signal
+import sys
+
+from ..errors import ArgumentError
+
+USAGE = "mpicoll cluster --hosts N --rate R --mpi openmpi|mpich [options] -- COMMAND …, or --hosts N --slurm -- COMMAND …"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The hosts, their links, and how ranks come onto them."""
+    from ..cluster import NAMES, NETMODS, PLACEMENTS
+
+    parser.usage = USAGE
+    add = parser.add_argument
+    add("--hosts", type=int, required=True, metavar="N", help="how many")
+    add("--rate", metavar="R", help="of each link, as 500mbit or 1Gb/s; none: no limit (needed without --slurm)")
+    add("--mpi", choices=tuple(NAMES), help="whose launcher starts the ranks (needed without --slurm)")
+    add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
+    add("--cpus", type=int, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)")
+    add("--gpus", type=int, default=0, metavar="N", help="of a host, as SLURM sees it: clones of /dev/null (default 0)")
+    add("--shared", nargs="+", default=(), metavar="DIR", help="directories below /tmp that all hosts shall see")
+    add("--ranks-per-host", type=int, default=1, metavar="N", help="default 1")
+    add("--placement", choices=PLACEMENTS, default="node", help="node fills hosts in order (default)")
+    add("--netmod", choices=tuple(NETMODS), default="ofi", help="of MPICH (default ofi)")
+    add("--python", metavar="PATH", help="the `python` of COMMAND (default: this one, or that of .venv-MPI)")
+    add("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what runs there, with its own options")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the cluster, run the command; its exit status, as a shell gives it."""
+    command = _command(arguments.words)
+    if not arguments.slurm and not (arguments.rate and arguments.mpi):
+        raise ArgumentError("expected --rate and --mpi, or --slurm")
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell's background jobs are born ignoring SIGINT
+        signal.signal(signum, lambda number, frame: sys.exit(128 + number))
+    rate = None if arguments.rate == "none" else arguments.rate
+    status = (_in_slurm if arguments.slurm else _on_ranks)(arguments, rate, command)
+    return status if status >= 0 else 128 - status
+
+
+def _command(words: list[str]) -> list[str]:
+    """What stands behind `--`."""
+    if words and words[0] != "--":
+        raise ArgumentError(f"unrecognized arguments: {' '.join(words)}; the command comes after `--`")
+    if not words[1:]:
+        raise ArgumentError("expected a command after `--`, such as `-- python -m mpicoll info`")
+    return words[1:]
+
+
+def _in_slurm(arguments: argparse.Namespace, rate: str | None, command: list[str]) -> int:
+    from ..cluster import Cluster, Console, Slurm
+
+    slurm = Slurm(arguments.cpus, arguments.gpus, shared=arguments.shared)
+    with Cluster(arguments.hosts, rate, slurm) as cluster, Console(cluster):
+        return cluster.call(command).returncode
+
+
+def _on_ranks(arguments: argparse.Namespace, rate: str | None, command: list[str]) -> int:
+    from ..cluster import OPTIONS, Cluster, Job
+
+    named = {name: getattr(arguments, name) for name in OPTIONS}
+    cluster = Cluster(arguments.hosts, rate)
+    Job(arguments.mpi, **named)  # what cannot be used is refused before anything is made
+    with cluster:
+        return cluster.run(command, arguments.mpi, **named).returncode

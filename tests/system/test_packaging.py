@@ -1,0 +1,88 @@
+"""What is handed out: sdist and wheel are built from a clean clone, hold what they should, and work once installed."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command, **options):
+    """What the command prints; it must succeed."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The directory with both; the wheel is made from the sdist."""
+    clone, dist = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
+    run(sys.executable, "-m", "build", "--outdir", dist, clone)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """The folder of programs of a fresh environment with the wheel, which finds NumPy and mpi4py where this Python does."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, symlinks=True, with_pip=True)
+    run(place / "bin/python", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
+    packages = Path(run(place / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return place / "bin"
+
+
+def alone(installed, tmp_path, *words):
+    """What a command of the installed package prints, where there is no repository around."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return run(installed / "mpicoll", *words, cwd=tmp_path, env=env)
+
+
+def test_the_wheel_holds_more_than_python(built):
+    [wheel] = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    templates = {f"mpicoll/slurm/templates/{path.name}" for path in (ROOT / "jobs").iterdir()}
+    assert {"mpicoll/py.typed", "mpicoll/select/default_table.json", *templates} <= names
+    assert not [name for name in names if not name.startswith("mpicoll")]
+
+
+def test_the_sdist_holds_tests_licence_and_what_tests_read(built):
+    [sdist] = built.glob("*.tar.gz")
+    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "setup.cfg", *tests} <= names
+    assert {"jobs/launch.sh", "benchmarks/results/hosts.svg", "benchmarks/report/tables.py", ".ci/run"} <= names
+
+
+def test_the_installed_package_is_the_one_that_runs(installed, tmp_path):
+    code = "import mpicoll, mpicoll.cluster.installation as own; print(mpicoll.__file__, own.SOURCE_TREE)"
+    said = run(installed / "python", "-c", code, cwd=tmp_path, env={"PATH": os.environ["PATH"]})
+    assert said.startswith(str(installed.parent)) and said.split()[1] == "None"
+
+
+def test_installed_commands(installed, tmp_path):
+    assert "halving_doubling" in alone(installed, tmp_path, "list")
+    assert "algorithms proved" in alone(installed, tmp_path, "verify", "--max-size", "4")
+    assert "--hosts N --rate R" in alone(installed, tmp_path, "cluster", "--help")
+
+
+def test_installed_templates(installed, tmp_path):
+    alone(installed, tmp_path, "slurm", "new", "train", "--nodes", "2")
+    assert "#SBATCH --nodes=2" in (tmp_path / "train_cpu.sbatch").read_text()
+    assert (tmp_path / "launch.sh").read_text() == (ROOT / "jobs/launch.sh").read_text()
+
+
+def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
+    words = ["cluster", "--hosts", "1", "--rate", "none", "--mpi", "mpich", "--python", "missing/python", "--", "true"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([installed / "mpicoll", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "mpicoll cluster: error: " in done.stderr
+    assert "pip install 'mpicoll[mpich]'` in the current directory" in done.stderr
