@@ -1,6 +1,7 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
 from ..errors import ArgumentError
+from ..support.optional import require
 from ..support.units import parse_bytes
 from . import outfiles, userfile
 
@@ -136,9 +137,7 @@ def _write(arguments, facts, results):
 
 def plot(path, results, where):
     """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = require("matplotlib.figure", "--plot").Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for word in dict.fromkeys(row["algorithm"] for row in results):
         rows = [row for row in results if row["algorithm"] == word]
