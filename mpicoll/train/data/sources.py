@@ -106,7 +106,7 @@ def _pair(archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = Fal
     return None
 
 
-#: the command line's words
+#: by their names on the command line
 DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
 
 
@@ -137,13 +137,13 @@ def load(text: str, seed: int = 0) -> Dataset:
     >>> load("synthetic:50,8,3").facts()["training samples"]
     40
     """
-    word, colon, sizes = text.partition(":")
+    name, colon, sizes = text.partition(":")
     if text.endswith(".npz"):
         return stored(text, seed)
-    if word not in DATASETS or (colon and word != "synthetic"):
-        words = "digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, FILE.npz"
-        raise ArgumentError(f"--data: expected one of {words}, got {text!r}")
-    return DATASETS[word](seed, *(_sizes(text, sizes) if colon else ()))
+    if name not in DATASETS or (colon and name != "synthetic"):
+        forms = "digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, FILE.npz"
+        raise ArgumentError(f"--data: expected one of {forms}, got {text!r}")
+    return DATASETS[name](seed, *(_sizes(text, sizes) if colon else ()))
 
 
 def _sizes(text: str, sizes: str) -> list[int]:

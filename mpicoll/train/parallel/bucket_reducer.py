@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mpi4py import MPI
 
@@ -125,7 +125,7 @@ class BucketReducer(Reducer):
 
     # Parameters.
 
-    def _gatherings(self, algorithm: str) -> list[PersistentCollective]:
+    def _gatherings(self, algorithm: Any) -> list[PersistentCollective]:
         parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
         return [self.comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
 

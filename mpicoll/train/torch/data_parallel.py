@@ -65,11 +65,13 @@ class DataParallel(torch.nn.Module):
         self._hook()
 
     def _hook(self) -> None:
+        parameter: Any  # PyTorch does not annotate all of these methods
         for name, parameter in self._named.items():
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
         self._handles = [one.register_forward_pre_hook(self._need) for one in self._modules_in_order]
-        self.module.register_state_dict_pre_hook(lambda *_: self.settle())
-        self.module.register_load_state_dict_pre_hook(lambda *_: self.settle())
+        module: Any = self.module
+        module.register_state_dict_pre_hook(lambda *_: self.settle())
+        module.register_load_state_dict_pre_hook(lambda *_: self.settle())
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """That of the module."""
