@@ -91,7 +91,7 @@ class Run:
         for _ in range(count):
             with meter.step():
                 strategy.step([(x, y)], rows * self.comm.Get_size())
-        strategy.settle()
+        strategy.reduce_losses()
         for step in meter.steps[first + 1 :]:
             own = np.array([step[name] for name in FIELDS])
             self.comm.Allreduce(MPI.IN_PLACE, own, op=MPI.MAX, algorithm="native")

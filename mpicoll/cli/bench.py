@@ -4,6 +4,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..errors import ArgumentError
+from ..support.optional import require
 from ..support.units import parse_bytes
 from . import outfiles, userfile
 
@@ -139,9 +140,7 @@ def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, 
 
 def plot(path: str, results: list[dict[str, Any]], where: str) -> None:
     """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = require("matplotlib.figure", "--plot").Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for word in dict.fromkeys(row["algorithm"] for row in results):
         rows = [row for row in results if row["algorithm"] == word]

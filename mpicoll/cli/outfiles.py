@@ -3,13 +3,14 @@
 import json
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MpicollError
+from ..support.checks import raise_everywhere
+from ..support.optional import require
 
 #: options that name a file which rank 0 writes after the work
-OPTIONS = ("json", "plot", "trace", "done")
+OPTIONS = ("plot", "json", "trace", "done")
 
 
 def add_done(parser: ArgumentParser) -> None:
@@ -19,25 +20,35 @@ def add_done(parser: ArgumentParser) -> None:
 
 
 def check(arguments: Namespace, comm: Any = None) -> None:
-    """Find out before the work whether its results can be written. Raises ArgumentError, on all ranks of comm.
+    """Find out before the work whether its results can be written. Raises MpicollError, on all ranks of comm.
 
     Rank 0 alone looks: it writes, and the others may not see that disk.
     """
     problem = _problem(arguments) if comm is None or comm.Get_rank() == 0 else None
-    if problem := comm.bcast(problem) if comm else problem:
-        raise ArgumentError(problem)
+    if comm:
+        raise_everywhere(comm, problem)
+    elif problem:
+        raise problem
 
 
-def _problem(arguments: Namespace) -> str | None:
-    given = {option: path for option in OPTIONS if (path := getattr(arguments, option, None))}
-    if "plot" in given and find_spec("matplotlib") is None:
-        return '--plot needs matplotlib; install it with: pip install "mpicoll[plot]"'
-    for option, path in given.items():
-        try:
-            open(path, "a", encoding="utf-8").close()
-        except OSError as error:
-            return f"--{option}: cannot write {path} ({error.strerror})"
+def _problem(arguments: Namespace) -> MpicollError | None:
+    """The error that says what cannot be written, or None."""
+    try:
+        for option in OPTIONS:
+            if path := getattr(arguments, option, None):
+                _check_one(option, path)
+    except MpicollError as error:
+        return error
     return None
+
+
+def _check_one(option: str, path: str) -> None:
+    if option == "plot":
+        require("matplotlib.figure", "--plot")
+    try:
+        open(path, "a", encoding="utf-8").close()
+    except OSError as error:
+        raise ArgumentError(f"--{option}: cannot write {path} ({error.strerror})") from error
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:

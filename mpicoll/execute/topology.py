@@ -1,16 +1,16 @@
 """Nodes: which ranks share one, found once per process group; and what all ranks must have in common."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from mpi4py import MPI
 
-from ..errors import ArgumentError
 from ..support import settings
+from ..support.checks import must_agree
 from ..support.node import fabric, library, ranks_of_node
 
 SHARED_MEMORY = "shared memory"
+_REMEDY = "Set it alike for all ranks (mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
 
 
 class Topology(NamedTuple):
@@ -45,7 +45,7 @@ def discover(comm: MPI.Comm) -> Topology:
         leader = MPI.Intracomm.bcast(node, comm.Get_rank())
     facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
     everyone = MPI.Comm.allgather(comm, (leader, facts))
-    _must_agree([facts for _, facts in everyone])
+    must_agree([facts for _, facts in everyone], _REMEDY)
     return Topology(_numbered(leader for leader, _ in everyone), fabric(), library())
 
 
@@ -63,22 +63,3 @@ def inherited(comm: MPI.Comm, parent: MPI.Comm, topology: Topology) -> Topology:
 def _numbered(labels: Iterable[int]) -> tuple[int, ...]:
     numbers: dict[int, int] = {}
     return tuple([numbers.setdefault(label, len(numbers)) for label in labels])
-
-
-def _must_agree(fingerprints: list[dict[str, str]]) -> None:
-    """fingerprints: a dict of settings of each rank."""
-    for name in fingerprints[0]:
-        ranks_with = defaultdict(list)
-        for rank, fingerprint in enumerate(fingerprints):
-            ranks_with[fingerprint[name]].append(rank)
-        if len(ranks_with) > 1:
-            views = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in ranks_with.items())
-            raise ArgumentError(
-                f"ranks disagree about {name}: {views}. Set it alike for all ranks "
-                "(mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
-            )
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

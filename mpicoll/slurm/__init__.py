@@ -2,7 +2,7 @@
 
 Scheduling is SLURM's: sbatch, srun and scontrol do the work. The templates are the files of `jobs/` in the project.
 
-May import: errors.
+May import: errors, support.
 """
 
 from .check import mistakes

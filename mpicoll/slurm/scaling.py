@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
+from ..support.optional import require
 
 _NAME = re.compile(r"(strong|weak)-(\d+)")
 HEADER = f"{'scaling':<8}{'nodes':>6}{'ranks':>6}{'batch':>8}{'step ms':>9}{'samples/s':>11}{'speed-up':>10}{'efficiency':>12}"
@@ -62,9 +63,7 @@ def table(rows: Iterable[dict[str, Any]], missing: Iterable[str]) -> str:
 
 def plot(path: str, rows: list[dict[str, Any]]) -> None:
     """Draw speed-up over nodes, of both kinds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = require("matplotlib.figure", "a picture").Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for kind in dict.fromkeys(row["kind"] for row in rows):
         mine = [row for row in rows if row["kind"] == kind]

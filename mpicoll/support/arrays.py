@@ -1,13 +1,20 @@
 """Array kinds: the module (NumPy or CuPy) behind an array, and element types by name."""
 
 import sys
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
+from .optional import require
+
+#: an array of numbers on the host or on a device; CuPy's have the interface of NumPy's
+Array: TypeAlias = NDArray[Any]
 
 
-def module_of(array):
+def module_of(array: object) -> ModuleType:
     """The module that made `array`: numpy for a NumPy array, cupy for a CuPy array.
 
     >>> import numpy
@@ -17,21 +24,16 @@ def module_of(array):
     return sys.modules[type(array).__module__.partition(".")[0]]
 
 
-def synchronize(module):
+def synchronize(module: ModuleType) -> None:
     """Wait until the device has done what was asked of it, so that a clock read next is true; no-op for NumPy."""
     if hasattr(module, "cuda"):
         module.cuda.get_current_stream().synchronize()
 
 
-def element_type(text):
-    """The NumPy dtype of this name, bfloat16 among them. Raises ArgumentError."""
+def element_type(text: str) -> np.dtype[Any]:
+    """The NumPy dtype of this name, bfloat16 among them. Raises ArgumentError; LaunchError without ml_dtypes."""
+    name: DTypeLike = require("ml_dtypes", "bfloat16").bfloat16 if text == "bfloat16" else text
     try:
-        if text == "bfloat16":
-            import ml_dtypes
-
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype(text)
-    except ImportError:
-        raise ArgumentError('bfloat16 needs ml_dtypes; install it with: pip install "mpicoll[bf16]"') from None
+        return np.dtype(name)
     except TypeError:
         raise ArgumentError(f"expected an element type such as float32, int32 or bfloat16, got {text!r}") from None

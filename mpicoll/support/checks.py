@@ -1,32 +1,76 @@
-"""Checks of arguments: of one rank's values, and that all ranks have the same ones."""
+"""Checks of arguments: of one rank's values, that all ranks have the same ones, and errors that all ranks raise."""
 
-from ..errors import ArgumentError
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError, MpicollError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
-def check(name, value, good, expected):
+def check(name: str, value: object, good: object, expected: str) -> None:
     """Raise ArgumentError unless `good`."""
     if not good:
         raise ArgumentError(f"{name}: expected {expected}, got {value!r}")
 
 
-def check_integer(name, value, least):
+def check_integer(name: str, value: Any, least: int) -> None:
     """Raise ArgumentError unless `value` is an integer (of any type that counts) of at least `least`."""
     check(name, value, hasattr(value, "__index__") and value >= least, f"an integer of at least {least}")
 
 
-def check_word(name, value, words):
+def check_word(name: str, value: object, words: Iterable[str]) -> None:
     """Raise ArgumentError unless `value` is one of `words`."""
+    words = list(words)
     check(name, value, value in words, f"one of {', '.join(words)}")
 
 
-def agree(comm, facts):
-    """Raise ArgumentError on every rank of `comm` if their `facts` (a dict) differ; it shows the first difference.
+def raise_everywhere(comm: MPI.Intracomm, error: MpicollError | None) -> None:
+    """Raise the error of the lowest rank that has one on every rank of `comm`, so that nobody waits for those that gave up.
 
     Collective: one allgather of small Python objects.
     """
-    everyone = comm.allgather(facts)
-    for rank, theirs in enumerate(everyone):
-        for name in [*everyone[0], *theirs]:
-            ours, other = everyone[0].get(name, "missing"), theirs.get(name, "missing")
-            if ours != other:
-                raise ArgumentError(f"ranks differ: {name} is {ours} on rank 0 but {other} on rank {rank}")
+    for first in comm.allgather(error):
+        if first is not None:
+            raise first
+
+
+def agree(comm: MPI.Intracomm, facts: Mapping[str, object]) -> None:
+    """Raise ArgumentError on every rank of `comm` if their `facts` differ; it shows the first difference.
+
+    Collective: one allgather of small Python objects.
+    """
+    must_agree(comm.allgather(facts))
+
+
+def must_agree(everyone: Sequence[Mapping[str, object]], remedy: str = "Give the same on all ranks") -> None:
+    """Raise ArgumentError if the facts of the ranks differ, naming the first that does. everyone: those of each rank.
+
+    >>> must_agree([{"steps": 5}, {"steps": 6}, {"steps": 5}])
+    Traceback (most recent call last):
+    mpicoll.errors.ArgumentError: ranks disagree about steps: ranks 0, 2: 5; rank 1: 6. Give the same on all ranks
+    """
+    for name in dict.fromkeys(name for facts in everyone for name in facts):
+        views = _views([facts.get(name, "missing") for facts in everyone])
+        if len(views) > 1:
+            text = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in views)
+            raise ArgumentError(f"ranks disagree about {name}: {text}. {remedy}")
+
+
+def _views(values: Sequence[object]) -> list[tuple[object, list[int]]]:
+    """Each value that occurs, and the ranks that have it; by comparing, since not every value can be hashed."""
+    views: list[tuple[object, list[int]]] = []
+    for rank, value in enumerate(values):
+        ranks = next((ranks for other, ranks in views if other == value), None)
+        if ranks is None:
+            views.append((value, ranks := []))
+        ranks.append(rank)
+    return views
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -77,14 +77,10 @@ def device_module(device: str, comm: MPI.Comm) -> Any:
         return numpy
     with ranks_of_node(comm) as node:
         rank = node.Get_rank()
+    cupy = require("cupy", "device cuda")
     try:
-        import cupy
-
         cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount()).use()
         cupy.zeros(1)
-    except ImportError as error:
-        remedy = 'install it with: pip install "mpicoll[cuda13]" (or cuda12, as your driver is)'
-        raise LaunchError(f"device cuda needs CuPy ({error}); {remedy}") from error
     except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
         raise LaunchError(f"device cuda: no usable GPU on {MPI.Get_processor_name()} ({error})") from error
     return cupy

@@ -11,18 +11,24 @@ May import: errors, support, communicator, train.data, train.model, train.optim,
 train.monitor, train.checkpoint.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .data import Dataset, Sampler, digits
 from .model import Linear, Model, ReLU, mlp
 from .optim import SGD, Adam, AdamW
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 __all__ = [
     "SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "mlp",
 ]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name == "Trainer":
         return import_module(".trainer", __name__).Trainer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

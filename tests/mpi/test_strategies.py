@@ -132,7 +132,7 @@ def test_memory_is_divided_by_the_ranks(data, strategy, precision, accumulate):
     report, elements = trainer.report(), sum(array.size for array in trainer.params.values())
     itemsize, arrays = (2, 3) if precision == "float16" else (4, 2)  # float32 masters besides Adam's two
     assert report["optimizer_bytes"] == pytest.approx(arrays * 4 * elements / SIZE, rel=0.05)
-    largest = itemsize * max(one.size for one in trainer.strategy.exchange.layout.buckets)
+    largest = itemsize * max(one.size for one in trainer.strategy.reducer.layout.buckets)
     kept = report["parameter_bytes"] // (SIZE if strategy == "zero2" else 1)  # a few elements of padding included
     assert kept <= report["gradient_bytes"] <= kept + (3 + (SIZE == 1)) * largest
     if strategy == "zero1":
@@ -206,7 +206,7 @@ class Peeking(SGD):
 def test_parameters_cannot_be_read_while_they_are_updated(data, strategy):
     optimizer = Peeking()
     trainer = Trainer(mlp(WIDTHS), optimizer, WORLD, strategy)
-    evaluate = lambda: trainer.model.forward(numpy.zeros((2, 7)), trainer.strategy.binding)
+    evaluate = lambda: trainer.model.forward(numpy.zeros((2, 7)), trainer.strategy.hooks)
     for look in (lambda: trainer.params, trainer.state_dict, lambda: trainer.model.parameters, evaluate):
         optimizer.look = lambda look=look: _stale(look)
         trainer.fit(data, steps=2, batch_size=13)
@@ -230,5 +230,5 @@ def _stale(look):
 ])
 def test_different_options_are_found_at_construction(name, values):
     mine = {name: values[RANK == SIZE - 1]}
-    raises(f"ranks differ: {name} is {values[0]} on rank 0 but {values[1]} on rank {SIZE - 1}",
+    raises(f"ranks disagree about {name}: ranks? 0.*: {values[0]}; rank {SIZE - 1}: {values[1]}",
            Trainer, mlp(WIDTHS), SGD(), WORLD, **{"strategy": "zero1", **mine})  # fmt: skip

@@ -7,7 +7,7 @@ import numpy
 import pytest
 
 from mpicoll.train import SGD, Adam, Trainer
-from mpicoll.train.monitor.summary import document, likely_cause, memory_in_theory, summary
+from mpicoll.train.monitor.report import document, likely_cause, memory_in_theory, summary
 from tests.support.cases import SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, train
 
@@ -35,7 +35,7 @@ def test_why_a_function_hides_nothing():
 def test_memory_in_theory(strategy):
     trainer = train(WORLD, strategy, Adam, options={"bucket_bytes": 600} if strategy == "zero2" else {})
     theory, report = memory_in_theory(trainer), trainer.report()
-    largest = 8 * max(bucket.size for bucket in trainer.strategy.exchange.layout.buckets)
+    largest = 8 * max(bucket.size for bucket in trainer.strategy.reducer.layout.buckets)
     for name, value in theory.items():
         more = 3 * largest if (strategy, name) == ("zero2", "gradient") else 0
         assert value <= report[f"{name}_bytes"] <= value + more + 3 * 8 * SIZE, name  # padding

@@ -21,11 +21,14 @@ def refused(match, *arguments, **named):
 def test_ranks_differ(comm):
     last = RANK == SIZE - 1
     wider = torch.nn.Linear(3, 5 if last else 4)
-    refused(f"tensor 0 of the module is weight .4, 3. .* on rank 0 but weight .5, 3. .* on rank {SIZE - 1}", wider, comm)
-    refused("torch.float32 True on rank 0 but .*torch.float64", network(dtype=torch.float64 if last else torch.float32), comm)
-    refused("strategy is zero1 on rank 0 but zero2", network(), comm, "zero2" if last else "zero1", optimizer=torch.optim.SGD)
-    refused("bucket_bytes is 100 on rank 0 but 200", network(), comm, bucket_bytes=200 if last else 100)
-    refused("the optimizer is SGD.* on rank 0 but SGD", network(), comm, optimizer=torch.optim.SGD, lr=0.1 + last)
+    refused(f"tensor 0 of the module: ranks? 0.*: weight .4, 3. .*; rank {SIZE - 1}: weight .5, 3. ", wider, comm)
+    other = network(dtype=torch.float64 if last else torch.float32)
+    refused("ranks? 0.*: .*torch.float32 True; rank .*torch.float64", other, comm)
+    refused(f"strategy: ranks? 0.*: zero1; rank {SIZE - 1}: zero2",
+            network(), comm, "zero2" if last else "zero1", optimizer=torch.optim.SGD)
+    refused(f"bucket_bytes: ranks? 0.*: 100; rank {SIZE - 1}: 200", network(), comm, bucket_bytes=200 if last else 100)
+    refused(f"the optimizer: ranks? 0.*: SGD.*; rank {SIZE - 1}: SGD",
+            network(), comm, optimizer=torch.optim.SGD, lr=0.1 + last)
     refused("number of tensors|missing", torch.nn.Sequential(*network()[:2 + last]), comm)
 
 

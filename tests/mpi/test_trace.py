@@ -34,10 +34,10 @@ def step(meter, comm):
             product = vector.reshape(50, 100) @ numpy.ones((100, 50))
             with meter.waiting("bucket 0"):
                 request.Wait()
-            meter.flew("bucket 0", began, clocked.perf_counter())
+            meter.in_flight("bucket 0", began, clocked.perf_counter())
         with meter.communicating("loss"):
             comm.Allreduce(MPI.IN_PLACE, product, algorithm="ring")
-        meter.flew("bucket 1", began, clocked.perf_counter())
+        meter.in_flight("bucket 1", began, clocked.perf_counter())
 
 
 def traced(path, comm, steps):

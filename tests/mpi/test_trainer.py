@@ -14,6 +14,9 @@ from tests.support.training import STRATEGIES, blobs, raises, train
 
 pytestmark = pytest.mark.mpi
 
+#: how messages call the ranks before the last
+OTHERS = "rank 0" if SIZE == 2 else f"ranks {', '.join(map(str, range(SIZE - 1)[:8]))}" + (", …" if SIZE > 9 else "")
+
 
 # ---- the result of one process
 
@@ -157,25 +160,25 @@ def test_different_models_are_found_at_construction():
     last = RANK == SIZE - 1
     widths = [12, 16, 8 if last else 9, 4]
     raises(
-        rf"ranks differ: layer 2 of the model is Linear\(16, 9\) on rank 0 but Linear\(16, 8\) on rank {SIZE - 1}",
+        rf"ranks disagree about layer 2 of the model: {OTHERS}: Linear\(16, 9\); rank {SIZE - 1}: Linear\(16, 8\)",
         Trainer, mlp(widths), SGD(), WORLD,
     )
     deeper = mlp([12, 4, 4] if last else [12, 4])
-    raises(r"layer 1 of the model is missing on rank 0 but ReLU\(\)", Trainer, deeper, SGD(), WORLD)
-    raises(r"the optimizer is SGD\(lr=0.1, .* on rank 0 but SGD\(lr=0.2",
+    raises(rf"layer 1 of the model: {OTHERS}: missing; rank {SIZE - 1}: ReLU\(\)", Trainer, deeper, SGD(), WORLD)
+    raises(rf"the optimizer: {OTHERS}: SGD\(lr=0.1, .*; rank {SIZE - 1}: SGD\(lr=0.2",
            Trainer, mlp([12, 4]), SGD(0.2 if last else 0.1), WORLD)
-    raises("strategy is allreduce on rank 0 but nonsense",
+    raises(f"strategy: {OTHERS}: allreduce; rank {SIZE - 1}: nonsense",
            Trainer, mlp([12, 4]), SGD(), WORLD, "nonsense" if last else "allreduce")
     dtype = "float32" if last else "float64"
-    raises("precision is float64 on rank 0 but float32", Trainer, mlp([12, 4], dtype=dtype), SGD(), WORLD)
+    raises(f"precision: {OTHERS}: float64; rank {SIZE - 1}: float32", Trainer, mlp([12, 4], dtype=dtype), SGD(), WORLD)
 
 
 @pytest.mark.mpi(min_size=2)
 def test_different_arguments_of_fit():
     trainer, last = Trainer(mlp([12, 4]), SGD(), WORLD), RANK == SIZE - 1
-    raises("batch_size is 8 on rank 0 but 9", trainer.fit, blobs(), epochs=1, batch_size=9 if last else 8)
-    raises("checksum of the labels is", trainer.fit, blobs(seed=3 if last else 2), epochs=1)
-    raises("training samples is 83 on rank 0 but missing", trainer.fit, None if last else blobs(), epochs=1)
+    raises(f"batch_size: {OTHERS}: 8; rank {SIZE - 1}: 9", trainer.fit, blobs(), epochs=1, batch_size=9 if last else 8)
+    raises("checksum of the labels: ", trainer.fit, blobs(seed=3 if last else 2), epochs=1)
+    raises(f"training samples: {OTHERS}: 83; rank {SIZE - 1}: missing", trainer.fit, None if last else blobs(), epochs=1)
 
 
 @pytest.mark.parametrize("options, text", [

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from mpicoll.train.model.tensor import Tensor
-from mpicoll.train.parallel.buckets import Bucket, Layout, groups
+from mpicoll.train.parallel.buckets import Bucket, BucketLayout, groups
 
 
 def drawn(seed):
@@ -15,7 +15,7 @@ def drawn(seed):
     shapes = [tuple(draw.randrange(1, 6) for _ in range(draw.randrange(0, 4))) for _ in range(draw.randrange(1, 9))]
     tensors = [Tensor(f"t{number}", shape, number // 2) for number, shape in enumerate(shapes)]
     order = draw.sample(range(len(tensors)), len(tensors))
-    return Layout(tensors, order, draw.randrange(1, 6), draw.choice([1, 7, 30, 10**9])), order
+    return BucketLayout(tensors, order, draw.randrange(1, 6), draw.choice([1, 7, 30, 10**9])), order
 
 
 CASES = pytest.mark.parametrize("layout, order", [drawn(seed) for seed in range(40)])
@@ -46,7 +46,7 @@ def test_buckets_are_in_order_and_no_larger_than_they_must_be(layout, order):
 
 @pytest.mark.parametrize("limit", [1, 4, 10, 20, 1000])
 def test_a_bucket_takes_what_fits_and_more_only_until_it_is_half_full(limit):
-    layout = Layout([Tensor(str(size), (size,), 0) for size in (3, 9, 1, 1, 20, 4, 4)], range(7), 2, limit)
+    layout = BucketLayout([Tensor(str(size), (size,), 0) for size in (3, 9, 1, 1, 20, 4, 4)], range(7), 2, limit)
     for bucket, following in zip(layout.buckets, layout.buckets[1:]):
         *before, last = (layout.tensors[number].size for number in bucket.tensors)
         held = sum(before) + last

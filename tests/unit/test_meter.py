@@ -60,7 +60,7 @@ def fields(meter, *names):
 def test_phases_add_up_and_count_their_bytes(meter, clock):
     with meter.step():
         clock.sleep(1)
-        with meter.feeding():
+        with meter.loading():
             clock.sleep(2)
             meter._comm.send(30)
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_communication_is_the_union_of_the_flights_within_the_step(meter, clock,
     with meter.step():
         clock.sleep(10)
         for first, last in flights:
-            meter.flew("bucket", begin + first, begin + last)
+            meter.in_flight("bucket", begin + first, begin + last)
     assert fields(meter, "communication_s", "exposed_s", "compute_s") == [(seconds, 0, 0)]
 
 
@@ -169,7 +169,7 @@ def test_blocking_communication_and_flights_are_counted_once(meter, clock):
         with meter.communicating():
             clock.sleep(4)
         clock.sleep(3)
-        meter.flew("bucket", begin + 2, begin + 6)
+        meter.in_flight("bucket", begin + 2, begin + 6)
     assert fields(meter, "communication_s") == [(6,)]
 
 
@@ -179,7 +179,7 @@ def test_a_flight_over_several_steps_is_cut_at_their_ends(meter, clock):
         with meter.step():
             clock.sleep(10)
             if number == 2:
-                meter.flew("parameters", begin + 6, clock.now - 3)
+                meter.in_flight("parameters", begin + 6, clock.now - 3)
         clock.sleep(100)  # between steps: nobody's
     assert fields(meter, "communication_s") == [(4,), (10,), (7,)]
 
@@ -188,14 +188,14 @@ def test_a_flight_may_be_reported_late_and_sums_are_read_in_between(meter, clock
     begin = clock.now
     with meter.step():
         clock.sleep(10)
-        meter.flew("one", begin + 1, begin + 4)
+        meter.in_flight("one", begin + 1, begin + 4)
         assert meter.steps == []
     assert fields(meter, "communication_s") == [(3,)]
-    meter.flew("two", begin + 3, begin + 6)
+    meter.in_flight("two", begin + 3, begin + 6)
     assert meter.total("communication_s") == 5
     with meter.step():
         clock.sleep(10)
-        meter.flew("three", begin + 8, begin + 12)
+        meter.in_flight("three", begin + 8, begin + 12)
         assert meter.total("communication_s") == 7
     assert fields(meter, "communication_s") == [(7,), (2,)]
 
@@ -206,9 +206,9 @@ def test_old_steps_are_final(meter, clock, later):
     for number in range(8):
         with meter.step():
             clock.sleep(10)
-            meter.flew("own", clock.now - 10, clock.now - 9)
+            meter.in_flight("own", clock.now - 10, clock.now - 9)
             if number == 1 + later:
-                meter.flew("late", begin + 15, begin + 17)
+                meter.in_flight("late", begin + 15, begin + 17)
     seconds = [1] * 8
     if later < 4:  # three steps back still count
         seconds[1] += 2
@@ -224,7 +224,7 @@ def test_overlap_with_the_next_forward(meter, clock):
                 with meter.waiting("parameters"):
                     clock.sleep(2)
                 if gathers:
-                    meter.flew("parameters", gathers, clock.now + 1)
+                    meter.in_flight("parameters", gathers, clock.now + 1)
                 clock.sleep(6)
             gathers = clock.now - 2
     assert fields(meter, "compute_s", "exposed_s") == [(6, 2)] * 5
@@ -290,8 +290,8 @@ def test_events_are_kept_on_request_only(meter, clock):
         with meter.computing("forward"):
             with meter.waiting("parameters 0"):
                 clock.sleep(2)
-            meter.flew("parameters 0", 1000, 1003)
-        with meter.feeding():
+            meter.in_flight("parameters 0", 1000, 1003)
+        with meter.loading():
             clock.sleep(5)
     assert meter.events == [
         ("wait", "parameters 0", 1001, 1003), ("communication", "parameters 0", 1000, 1003),

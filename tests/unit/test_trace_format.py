@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.train.monitor.trace import document, lanes, picture
+from mpicoll.train.monitor.trace import document, picture, tracks
 
 
-def test_lanes_keep_flights_apart():
+def test_tracks_keep_events_apart():
     flights = [("communication", name, *times) for name, *times in [
         ("a", 0, 4), ("b", 1, 2), ("c", 1, 6), ("d", 2, 3), ("e", 4, 5), ("f", 4, 5),
     ]]  # fmt: skip
-    assert [[name for _, name, *_ in lane] for lane in lanes(flights)] == [["a", "e"], ["b", "d", "f"], ["c"]]
-    assert lanes([]) == [[]]
+    assert [[name for _, name, *_ in track] for track in tracks(flights)] == [["a", "e"], ["b", "d", "f"], ["c"]]
+    assert tracks([]) == [[]]
 
 
 EVENTS = [

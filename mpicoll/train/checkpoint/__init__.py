@@ -4,6 +4,7 @@ May import: errors, support.
 """
 
 from .directory import Checkpoints
-from .signals import stop_signals
+from .format import Checkpoint
+from .signals import Stop, stop_signals
 
-__all__ = ["Checkpoints", "stop_signals"]
+__all__ = ["Checkpoint", "Checkpoints", "Stop", "stop_signals"]

@@ -7,20 +7,27 @@ What is not complete has a hidden name, DIR/.step-…: a job that dies at any mo
 that the next save removes. One run at a time may save in a directory.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import secrets
 import shutil
 import socket
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from ...errors import LaunchError, MpicollError
-from ...support.checks import check_integer
+from ...support.checks import check_integer, raise_everywhere
 from .format import (
     Checkpoint,
     Damaged,
+    Json,
+    Piece,
+    Vectors,
     check_file,
     check_meta,
     chunks_of,
@@ -32,18 +39,34 @@ from .format import (
     write_manifest,
 )
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Result = TypeVar("Result")
+
 _NAME = re.compile(r"step-(\d+)(-replaced)?")
 
 
 class Checkpoints:
-    """The checkpoints in `directory`, which is made if need be; a save leaves the newest `keep` of them.
+    """The checkpoints in a directory. Collective, as its methods are.
 
-    Collective over `comm`, as save and load are. It makes sure that every rank can write in the directory and that rank 0
-    sees what they write: LaunchError on all ranks otherwise, naming rank, host and path. So does every later failure of
-    the file system.
+    Parameters
+    ----------
+    directory : path
+        Shared by all ranks; it is made if need be.
+    comm : MPI.Intracomm
+        Of the ranks that save and load together.
+    keep : int
+        A save leaves the newest `keep` of them.
+
+    Raises
+    ------
+    LaunchError
+        On all ranks, naming rank, host and path, where one cannot write there or rank 0 does not see what it wrote; and
+        at every later failure of the file system.
     """
 
-    def __init__(self, directory, comm, keep=3):
+    def __init__(self, directory: str | os.PathLike[str], comm: MPI.Intracomm, keep: int = 3) -> None:
         check_integer("keep", keep, 1)
         self.directory, self.comm, self.keep = Path(directory), comm, keep
         self._root = comm.Get_rank() == 0
@@ -51,16 +74,38 @@ class Checkpoints:
         with self._staging("step-probe") as path:
             self._write_files(path, {})
 
-    def save(self, step, vectors, totals, meta):
-        """Write a checkpoint; returns its path. One with the same step is replaced.
+    def save(self, step: int, vectors: Vectors, totals: Mapping[str, int], meta: Json) -> Path:
+        """Write a checkpoint; one with the same step is replaced. When it returns, the checkpoint is on the disk.
 
-        `vectors` is {name: [(start, 1-D array), …]}, what this rank holds, NumPy or CuPy, float16, bfloat16, float32 or
-        float64: together the ranks hold each element of 0 to totals[name] once. `meta` is a dict that JSON can hold, equal
-        on all ranks (rank 0's is written). Raises ArgumentError on all ranks where that is not so. When it returns, the
-        checkpoint is on the disk. Cost: each rank writes its bytes once, and waits for its disk (fsync).
+        Parameters
+        ----------
+        step : int
+            From 0.
+        vectors : dict of str to list of (int, ndarray)
+            What this rank holds: ``{name: [(start, 1-D array), …]}``, NumPy or CuPy, float16, bfloat16, float32 or
+            float64. Together the ranks hold each element of 0 to ``totals[name]`` once.
+        totals : dict of str to int
+            Elements of each vector.
+        meta : dict
+            What JSON can hold, equal on all ranks (rank 0's is written).
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        ArgumentError
+            On all ranks, where that is not so.
+        LaunchError
+            On all ranks, where one cannot write.
+
+        Notes
+        -----
+        Cost: each rank writes its bytes once, and waits for its disk (fsync); messages only describe the pieces.
         """
-        rows = self.comm.gather(self._together("save", lambda: _described(step, vectors, meta)))
-        layout = self._on_root("save", lambda: vectors_of(totals, rows))
+        described = self.comm.gather(self._together("save", lambda: _described(step, vectors, meta))) or []
+        layout = self._on_root("save", lambda: vectors_of(totals, described)) or {}
         name = f"step-{step:010d}"
         self._on_root(f"remove left-overs in {self.directory}", self._remove_leftovers)
         with self._staging(name) as path:
@@ -69,12 +114,27 @@ class Checkpoints:
         self._on_root(f"remove old checkpoints in {self.directory}", lambda: self._prune(step))
         return self.directory / name
 
-    def load(self, accept=None):
-        """The newest checkpoint that is whole, as a `Checkpoint`, the same on all ranks; None if there is none.
+    def load(self, accept: Callable[[Json], None] | None = None) -> Checkpoint | None:
+        """The newest checkpoint that is whole; one that is damaged is skipped, and rank 0 says so on standard error.
 
-        One that is damaged is skipped, and rank 0 says so on standard error. `accept(meta)` may raise an MpicollError,
-        for a checkpoint of another model, say: it is raised on all ranks. Cost: the ranks read all bytes of the
-        checkpoint once, each some of the files, to verify the checksums.
+        Parameters
+        ----------
+        accept : callable, optional
+            ``accept(meta)`` may raise an MpicollError, for a checkpoint of another model, say: on all ranks.
+
+        Returns
+        -------
+        Checkpoint or None
+            The same on all ranks; None if there is none.
+
+        Raises
+        ------
+        LaunchError
+            On all ranks, where one cannot read the directory.
+
+        Notes
+        -----
+        Cost: the ranks read all bytes of the checkpoint once, each some of the files, to verify the checksums.
         """
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
         for name in names:
@@ -90,30 +150,30 @@ class Checkpoints:
             return Checkpoint(path, manifest)
         return None
 
-    def steps(self):
+    def steps(self) -> list[int]:
         """The steps of the checkpoints that are there, whole or not, newest first. Collective."""
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
-        return [int(_NAME.fullmatch(name)[1]) for name in names]
+        return [_step_of(name) for name in names]
 
-    def _verified(self, path):
-        manifest = self.comm.bcast(self._on_root(f"read {path}", lambda: read_manifest(path)))
+    def _verified(self, path: Path) -> Json:
+        manifest: Json = self.comm.bcast(self._on_root(f"read {path}", lambda: read_manifest(path)))
         rank, size, files = self.comm.Get_rank(), self.comm.Get_size(), manifest["files"]
 
-        def check_mine():
+        def check_mine() -> None:
             for index in range(rank, len(files), size):
                 check_file(path, index, files[index])
 
         self._together(f"read {path}", check_mine)
         return manifest
 
-    def _write_files(self, path, vectors):
+    def _write_files(self, path: Path, vectors: Vectors) -> Sequence[dict[str, int]]:
         """Every rank's file; on rank 0 the list of their sizes and checksums."""
         file = path / file_name(self.comm.Get_rank())
-        files = self.comm.gather(self._together(f"write {file}", lambda: write_file(file, chunks_of(vectors))))
+        files = self.comm.gather(self._together(f"write {file}", lambda: write_file(file, chunks_of(vectors)))) or []
         self._on_root(f"read {path}", lambda: _check_seen(path, files))
         return files
 
-    def _publish(self, path, step, layout, files, meta):
+    def _publish(self, path: Path, step: int, layout: Json, files: Sequence[dict[str, int]], meta: Json) -> None:
         """Give a finished directory its name; each state on the way is one that load can use."""
         write_manifest(path, step, layout, files, meta)
         _flush(path)
@@ -126,31 +186,31 @@ class Checkpoints:
         path.rename(final)
         _flush(self.directory)
 
-    def _prune(self, step):
+    def _prune(self, step: int) -> None:
         """Remove all but the newest; later steps stay, as only the user knows whether another run still needs them."""
-        names = [name for name in self._names() if int(_NAME.fullmatch(name)[1]) <= step]
+        names = [name for name in self._names() if _step_of(name) <= step]
         kept = [name for name in names if not name.endswith("-replaced")][: self.keep]
         for name in names:
             if name not in kept:
                 self._discard(self.directory / name)
 
-    def _discard(self, path):
+    def _discard(self, path: Path) -> None:
         """Remove a checkpoint: hidden first, since one that is half removed would be reported as damaged."""
         hidden = self.directory / _hidden(path.name)
         path.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)  # NFS keeps files that are still mapped; the next save removes them
 
-    def _remove_leftovers(self):
+    def _remove_leftovers(self) -> None:
         for path in self.directory.glob(".step-*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _names(self):
+    def _names(self) -> list[str]:
         """Newest first; a replaced one after that which replaces it."""
         found = [match for match in map(_NAME.fullmatch, os.listdir(self.directory)) if match]
         return [match[0] for match in sorted(found, key=lambda match: (-int(match[1]), match[2] or ""))]
 
     @contextmanager
-    def _staging(self, name):
+    def _staging(self, name: str) -> Iterator[Path]:
         """A new directory under a hidden name of its own; it is gone afterwards, unless it was renamed."""
         path = self.directory / self.comm.bcast(_hidden(name))
         self._on_root(f"make {path}", path.mkdir)
@@ -160,39 +220,42 @@ class Checkpoints:
             if self._root:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _on_root(self, what, act):
+    def _on_root(self, what: str, act: Callable[[], Result]) -> Result | None:
         """What act() gives on rank 0, None elsewhere; its failure is raised on all ranks."""
         return self._together(what, act if self._root else lambda: None)
 
-    def _together(self, what, act):
+    def _together(self, what: str, act: Callable[[], Result]) -> Result:
         """What act() gives on this rank; where it fails on any, the first failure is raised on all: nobody waits."""
-        result, failure = None, None
+        failure: MpicollError | None = None
         try:
             result = act()
         except MpicollError as error:
             failure = error
         except OSError as error:
             failure = LaunchError(_explained(self.comm.Get_rank(), what, error))
-        for first in self.comm.allgather(failure):
-            if first:
-                raise first
+        raise_everywhere(self.comm, failure)
         return result
 
 
-def _described(step, vectors, meta):
+def _step_of(name: str) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(name.removesuffix("-replaced").removeprefix("step-"))
+
+
+def _described(step: int, vectors: Vectors, meta: Json) -> list[Piece]:
     check_integer("step", step, 0)
     check_meta(meta)
     return pieces_of(vectors)
 
 
-def _explained(rank, what, error):
+def _explained(rank: int, what: str, error: OSError) -> str:
     text = f"checkpoints: rank {rank} on {socket.gethostname()} cannot {what} ({error.strerror or error})"
     if rank and isinstance(error, FileNotFoundError):
         return f"{text}: it does not see what rank 0 made there; the directory must be shared by all nodes"
     return f"{text}; expected a directory with enough room that every rank can write, shared by all nodes"
 
 
-def _check_seen(path, files):
+def _check_seen(path: Path, files: Sequence[dict[str, int]]) -> None:
     """Raise LaunchError unless this rank sees the file of each rank."""
     for rank, file in enumerate(files):
         seen = path / file_name(rank)
@@ -201,11 +264,11 @@ def _check_seen(path, files):
                               "the directory must be shared by all nodes")  # fmt: skip
 
 
-def _hidden(name):
+def _hidden(name: str) -> str:
     return f".{name}.{secrets.token_hex(4)}"
 
 
-def _flush(directory):
+def _flush(directory: str | os.PathLike[str]) -> None:
     """Let the names in a directory reach the disk."""
     number = os.open(directory, os.O_RDONLY)
     try:

@@ -4,21 +4,41 @@ A manifest is JSON: schema, step, `vectors` {name: {dtype, total, pieces: [[star
 `files` [{bytes, crc32} of each rank's file], `meta`, and the crc32 of all that. Numbers are in the machine's byte order.
 """
 
+from __future__ import annotations
+
 import bisect
 import json
 import os
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy
 
 from ...errors import ArgumentError, MpicollError
-from ...support.arrays import element_type
+from ...support.arrays import Array, element_type
 from ...support.checks import check, check_integer, check_word
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+#: what a rank holds: for each vector (start, 1-D array) of the stretches it has
+Vectors: TypeAlias = Mapping[str, Sequence[tuple[int, Array]]]
+#: what JSON can hold
+Json: TypeAlias = dict[str, Any]
+
+
+class Piece(NamedTuple):
+    """Elements start to stop of a vector in a rank's file, from `offset` in bytes on."""
+
+    vector: str
+    dtype: str
+    start: int
+    stop: int
+    offset: int
 
 
 class Damaged(MpicollError):
@@ -32,17 +52,31 @@ class Checkpoint:
     `path`.
     """
 
-    def __init__(self, path, manifest):
-        self.path, self.step, self.meta = path, manifest["step"], manifest["meta"]
+    def __init__(self, path: Path, manifest: Json) -> None:
+        self.path, self.step, self.meta = path, int(manifest["step"]), manifest["meta"]
         self.ranks, self._vectors = len(manifest["files"]), manifest["vectors"]
-        self.totals = {name: vector["total"] for name, vector in self._vectors.items()}
-        self._files = {}
+        self.totals: dict[str, int] = {name: vector["total"] for name, vector in self._vectors.items()}
+        self._files: dict[int, Array] = {}
 
-    def read(self, name, start, stop):
-        """Elements `start` to `stop` of a vector: a new 1-D NumPy array of the dtype it was saved in.
+    def read(self, name: str, start: int, stop: int) -> Array:
+        """Elements `start` to `stop` of a vector. Local to the rank.
 
-        Local to the rank; only the parts of the files that hold these elements are read. Raises ArgumentError for a
-        name or bounds that the checkpoint does not have.
+        Parameters
+        ----------
+        name : str
+            One of `totals`.
+        start, stop : int
+            Elements, from 0 to its total.
+
+        Returns
+        -------
+        ndarray, shape (stop - start,)
+            New, of the dtype it was saved in. Only the parts of the files that hold these elements are read.
+
+        Raises
+        ------
+        ArgumentError
+            For a name or bounds that the checkpoint does not have.
         """
         check_word("vector", name, self._vectors)
         vector = self._vectors[name]
@@ -59,69 +93,81 @@ class Checkpoint:
             into[(begin - start) * size : (end - start) * size] = found
         return result
 
-    def _file(self, rank):
+    def _file(self, rank: int) -> Array:
         if rank not in self._files:
             self._files[rank] = numpy.memmap(self.path / file_name(rank), "uint8", "r")
         return self._files[rank]
 
 
-def file_name(rank):
+def file_name(rank: int) -> str:
     """Name of the file that a rank writes."""
     return f"rank-{rank:04d}.bin"
 
 
-def pieces_of(vectors):
-    """What is in a rank's file, in order: (name, dtype, start, stop, offset in bytes) for each array that is not empty.
+def pieces_of(vectors: Vectors) -> list[Piece]:
+    """What is in a rank's file, in order: a piece for each array that is not empty.
 
     Raises ArgumentError for an array that is not 1-D, or not of one of DTYPES.
     """
-    rows, offset = [], 0
+    found: list[Piece] = []
+    offset = 0
     for name, pieces in vectors.items():
         for start, array in pieces:
             check(f"shape of {name}", array.shape, array.ndim == 1, "1-D arrays")
             check_word(f"dtype of {name}", array.dtype.name, DTYPES)
             check_integer(f"start in {name}", start, 0)
             if len(array):
-                rows.append((name, array.dtype.name, int(start), int(start) + len(array), offset))
+                found.append(Piece(name, array.dtype.name, int(start), int(start) + len(array), offset))
                 offset += array.nbytes
-    return rows
+    return found
 
 
-def chunks_of(vectors):
+def chunks_of(vectors: Vectors) -> Iterator[memoryview]:
     """The arrays as bytes in host memory, one at a time, in the order of `pieces_of`."""
     for pieces in vectors.values():
         for _, array in pieces:
             host = array.get() if hasattr(array, "get") else array
-            yield numpy.ascontiguousarray(host).view("uint8")
+            yield numpy.ascontiguousarray(host).view("uint8").data
 
 
-def vectors_of(totals, rows):
-    """The manifest's `vectors`, out of `pieces_of` from every rank: rows[rank].
+def vectors_of(totals: Mapping[str, int], everyone: Sequence[Sequence[Piece]]) -> Json:
+    """The manifest's `vectors`, out of `pieces_of` from every rank.
 
     Raises ArgumentError unless the pieces of each vector have one dtype and cover 0 to its total exactly once.
     """
-    flat = sorted((*row[:4], rank, row[4]) for rank, mine in enumerate(rows) for row in mine)
-    found = {name: list(group) for name, group in groupby(flat, key=lambda row: row[0])}
+    flat = sorted(_Held(*piece[:4], rank, piece.offset) for rank, mine in enumerate(everyone) for piece in mine)
+    found = {name: list(group) for name, group in groupby(flat, key=lambda held: held.vector)}
     for name in found:
         check_word("vector", name, totals)
     return {name: _vector(name, total, found.get(name, [])) for name, total in totals.items()}
 
 
-def _vector(name, total, rows):
+class _Held(NamedTuple):
+    """A piece, and the rank that has it."""
+
+    vector: str
+    dtype: str
+    start: int
+    stop: int
+    rank: int
+    offset: int
+
+
+def _vector(name: str, total: int, held: Sequence[_Held]) -> Json:
     check_integer(f"total of {name}", total, 0)
-    dtypes = sorted({row[1] for row in rows}) or ["float64"]
+    dtypes = sorted({one.dtype for one in held}) or ["float64"]
     check(f"dtype of {name}", dtypes, len(dtypes) == 1, "the same on all ranks")
-    pieces, reached = [list(row[2:]) for row in rows], 0
-    for start, stop, rank, _ in pieces:
-        problem = "are on no rank" if start > reached else f"are on rank {rank} and another"
-        bounds = sorted((start, reached))
-        check(f"pieces of {name}", bounds, start == reached, f"each element once, but those between these bounds {problem}")
-        reached = stop
+    reached = 0
+    for one in held:
+        problem = "are on no rank" if one.start > reached else f"are on rank {one.rank} and another"
+        limits = sorted((one.start, reached))
+        check(f"pieces of {name}", limits, one.start == reached, f"each element once, but those between these bounds {problem}")
+        reached = one.stop
     check(f"pieces of {name}", reached, reached == total, f"all {total} elements")
-    return {"dtype": dtypes[0], "total": int(total), "pieces": pieces}
+    return {"dtype": dtypes[0], "total": int(total), "pieces": [list(one[2:]) for one in held]}
 
 
-def write_file(path, chunks):
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, int]:
     """Write a new file, through to the disk: {"bytes", "crc32"} of it. Raises OSError."""
     size, checksum = 0, 0
     with open(path, "xb") as file:
@@ -133,7 +179,7 @@ def write_file(path, chunks):
     return {"bytes": size, "crc32": checksum}
 
 
-def write_manifest(path, step, vectors, files, meta):
+def write_manifest(path: Path, step: int, vectors: Json, files: Sequence[dict[str, int]], meta: Json) -> None:
     """Write the manifest of the directory `path`, through to the disk. Raises OSError."""
     content = {"schema": SCHEMA, "step": int(step), "vectors": vectors, "files": files, "meta": meta}
     content = json.loads(json.dumps(content))  # keys become text before they are sorted, as they will be when it is read
@@ -141,11 +187,11 @@ def write_manifest(path, step, vectors, files, meta):
     write_file(path / MANIFEST, [text.encode()])
 
 
-def _checksum(content):
+def _checksum(content: Json) -> int:
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def check_meta(meta):
+def check_meta(meta: Json) -> None:
     """Raise ArgumentError unless JSON can hold `meta`."""
     try:
         json.dumps(meta)
@@ -153,10 +199,10 @@ def check_meta(meta):
         raise ArgumentError(f"meta: expected what JSON can hold, got {meta!r} ({error})") from None
 
 
-def read_manifest(path):
+def read_manifest(path: Path) -> Json:
     """The manifest of the directory `path`. Raises Damaged."""
     try:
-        content = json.loads((path / MANIFEST).read_bytes())
+        content: Json = json.loads((path / MANIFEST).read_bytes())
         expected = content.pop("crc32")
     except OSError as error:
         raise Damaged(f"{MANIFEST}: {error.strerror}") from None
@@ -169,7 +215,7 @@ def read_manifest(path):
     return content
 
 
-def check_file(path, rank, expected):
+def check_file(path: Path, rank: int, expected: Mapping[str, int]) -> None:
     """Read a rank's file and raise Damaged unless it has the {"bytes", "crc32"} expected."""
     name = file_name(rank)
     try:

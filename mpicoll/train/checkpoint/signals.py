@@ -1,23 +1,27 @@
 """SIGUSR1 and SIGTERM as a wish that training stops at the next step, instead of the end of the process."""
 
+from __future__ import annotations
+
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 class Stop:
     """What has been asked for: `received` is None, or the name of the first signal that came ("SIGUSR1", "SIGTERM")."""
 
-    def __init__(self):
-        self.received = None
+    def __init__(self) -> None:
+        self.received: str | None = None
 
-    def note(self, number, _frame):
+    def note(self, number: int, _frame: FrameType | None) -> None:
         """Handler: it sets the flag and nothing else, since it may run in the middle of an MPI call's bookkeeping."""
         self.received = self.received or signal.Signals(number).name
 
 
 @contextmanager
-def stop_signals():
+def stop_signals() -> Iterator[Stop]:
     """Within this context SIGUSR1 and SIGTERM only set `received` of the `Stop` it gives; then the former handlers are back.
 
     Outside the main thread, where Python sets no handlers, it changes nothing and `received` stays None. Signals reach

@@ -1,15 +1,15 @@
 """Data sets, sampling, and how batches reach the ranks.
 
-May import: errors, support.
+May import: errors, support, schedule, communicator.
 """
 
-from .dataset import Dataset
-from .loader import LocalFeed, ServerFeed
+from .dataset import Batch, Dataset
+from .loader import LocalLoader, ScatteringLoader
 from .prefetch import prefetched
 from .sampler import Sampler, shares
 from .sources import digits, load, synthetic
 
 __all__ = [
-    "Dataset", "LocalFeed", "Sampler", "ServerFeed", "digits", "load", "prefetched", "shares",
+    "Batch", "Dataset", "LocalLoader", "Sampler", "ScatteringLoader", "digits", "load", "prefetched", "shares",
     "synthetic",
 ]

@@ -1,13 +1,23 @@
 """Data sets: samples in memory or in a mapped file, and their split into training and test samples."""
 
+from __future__ import annotations
+
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy
+from numpy.typing import NDArray
 
 from ...errors import BufferError
+from ...support.arrays import Array
 from ...support.checks import check, check_integer
+
+#: features (rows, width) and labels (rows,)
+Batch: TypeAlias = tuple[Array, Array]
+#: which samples: a slice, or an array of their numbers
+Rows: TypeAlias = slice | NDArray[numpy.integer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,11 +28,11 @@ class Samples:
     """
 
     kind: str
-    features: numpy.ndarray
-    labels: numpy.ndarray
-    order: numpy.ndarray | None = None
+    features: Array
+    labels: Array
+    order: NDArray[numpy.integer] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         x, y = self.features, self.labels
         if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "iu":
             raise BufferError(
@@ -32,29 +42,50 @@ class Samples:
         if y.min(initial=0) < 0:
             raise BufferError(f"{self.kind} data: expected labels from 0, got {y.min()}; number the classes 0, 1, 2, …")
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.labels if self.order is None else self.order)
 
-    def take(self, rows):
+    def take(self, rows: Rows) -> Batch:
         """(features, labels) of `rows`, a slice or an array of sample numbers."""
         return self.rows_of(self.features, rows), self.rows_of(self.labels, rows)
 
-    def rows_of(self, array, rows=slice(None)):
+    def rows_of(self, array: Array, rows: Rows = slice(None)) -> Array:
         """Those rows of features or labels, aligned and writable, by default all.
 
         A slice of a mapped file is neither, which not every user of it can work with: it is copied.
         """
-        return numpy.require(array[rows if self.order is None else self.order[rows]], requirements="AW")
+        return numpy.require(array[rows if self.order is None else self.order[rows]], requirements=["A", "W"])
 
 
 class Dataset:
-    """Samples on the host: features (samples, width) and labels (samples,), integers from 0; the same for testing.
+    """Samples on the host, for training and for testing. Nothing is copied; ``len(dataset)`` counts the training samples.
 
-    The test arrays may have no rows; then there is no test accuracy. order, test_order: which rows of the arrays are meant
-    and in which order, by default all. Nothing is copied. Raises BufferError where shapes, dtypes or labels are not usable.
+    Parameters
+    ----------
+    features : ndarray of real numbers, shape (samples, width)
+        In memory or mapped from a file.
+    labels : ndarray of integers, shape (samples,)
+        The class of each sample, from 0.
+    test_features, test_labels : ndarray
+        As `features` and `labels`, of the same width; they may have no rows: then there is no test accuracy.
+    order, test_order : ndarray of integers, optional
+        Which rows of the arrays are meant and in which order, by default all.
+
+    Raises
+    ------
+    BufferError
+        Where shapes, dtypes or labels are not usable, or there is no training sample.
+
+    Examples
+    --------
+    >>> x, y = numpy.zeros((10, 3), "float32"), numpy.arange(10) % 2
+    >>> dataset = Dataset.split(x, y, seed=1, test_fraction=0.2)
+    >>> len(dataset), dataset.tests, dataset.widths
+    (8, 2, (3, 2))
     """
 
-    def __init__(self, features, labels, test_features, test_labels, order=None, test_order=None):
+    def __init__(self, features: Array, labels: Array, test_features: Array, test_labels: Array,
+                 order: NDArray[numpy.integer] | None = None, test_order: NDArray[numpy.integer] | None = None) -> None:
         self._training = Samples("training", features, labels, order)
         self._test = Samples("test", test_features, test_labels, test_order)
         if features.shape[1] != test_features.shape[1]:
@@ -64,41 +95,74 @@ class Dataset:
             raise BufferError("training data: expected at least one sample, got none")
 
     @classmethod
-    def split(cls, features, labels, seed=0, test_fraction=0.2):
-        """Shuffle by `seed` and keep `test_fraction` of the samples (rounded down) for testing; copies no samples."""
+    def split(cls, features: Array, labels: Array, seed: int = 0, test_fraction: float = 0.2) -> Dataset:
+        """Keep some of the samples for testing; copies no samples.
+
+        Parameters
+        ----------
+        features, labels : ndarray
+            Shapes (samples, width) and (samples,).
+        seed : int
+            Of the shuffle before the split.
+        test_fraction : float
+            From 0 to below 1; the number of test samples is rounded down.
+
+        Returns
+        -------
+        Dataset
+
+        Raises
+        ------
+        ArgumentError, BufferError
+            Where a value, or an array, is not usable.
+        """
         check_integer("seed", seed, 0)
         check("test_fraction", test_fraction, 0 <= test_fraction < 1, "a number from 0 to below 1")
         order = numpy.random.default_rng(seed).permutation(labels.size)
         test, train = numpy.split(order, [int(test_fraction * labels.size)])
         return cls(features, labels, features, labels, train, test)
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Training samples."""
         return len(self._training)
 
     @property
-    def tests(self):
+    def tests(self) -> int:
         """Number of test samples."""
         return len(self._test)
 
-    def take(self, rows):
-        """(features, labels) of training samples: a slice, or an array of numbers from 0 to below len(dataset).
+    def take(self, rows: Rows) -> Batch:
+        """Some of the training samples.
 
-        New arrays, unless `rows` is a slice and the data is neither split nor mapped: read them only. IndexError beyond.
+        Parameters
+        ----------
+        rows : slice or ndarray of integers
+            Numbers from 0 to below ``len(dataset)``.
+
+        Returns
+        -------
+        features : ndarray, shape (rows, width)
+        labels : ndarray, shape (rows,)
+            New arrays, unless `rows` is a slice and the data is neither split nor mapped: read them only.
+
+        Raises
+        ------
+        IndexError
+            For a number beyond the samples.
         """
         return self._training.take(rows)
 
-    def take_test(self, rows):
-        """(features, labels) of test samples, numbered from 0 to below `tests`, as `take` does for training samples."""
+    def take_test(self, rows: Rows) -> Batch:
+        """Some of the test samples, numbered from 0 to below `tests`, as `take` gives training samples."""
         return self._test.take(rows)
 
     @cached_property
-    def widths(self):
-        """(number of features, number of classes): what a model for this data takes and gives."""
+    def widths(self) -> tuple[int, int]:
+        """Number of features and number of classes: what a model for this data takes and gives."""
         parts = (self._training, self._test)
         return self._training.features.shape[1], 1 + max(int(part.labels.max(initial=-1)) for part in parts)
 
-    def facts(self):
+    def facts(self) -> dict[str, int]:
         """What must be equal wherever the same data is loaded: shapes, classes, and a checksum of the labels in order.
 
         Reads all labels and no features.
@@ -108,25 +172,25 @@ class Dataset:
             "test samples": self.tests,
             "features": self.widths[0],
             "classes": self.widths[1],
-            "checksum of the labels": zlib.crc32(numpy.concatenate([self.labels, self.test_labels]).astype("<i8")),
+            "checksum of the labels": zlib.crc32(numpy.concatenate([self.labels, self.test_labels]).astype("<i8").data),
         }
 
     @property
-    def features(self):
-        """Features of all training samples in order; a copy where the data is split or mapped."""
+    def features(self) -> Array:
+        """Features of all training samples in order, (samples, width); a copy where the data is split or mapped."""
         return self._training.rows_of(self._training.features)
 
     @property
-    def labels(self):
-        """Labels of all training samples in order; a copy where the data is split or mapped."""
+    def labels(self) -> Array:
+        """Labels of all training samples in order, (samples,); a copy where the data is split or mapped."""
         return self._training.rows_of(self._training.labels)
 
     @property
-    def test_features(self):
-        """Features of all test samples in order; a copy where the data is split or mapped."""
+    def test_features(self) -> Array:
+        """Features of all test samples in order, (tests, width); a copy where the data is split or mapped."""
         return self._test.rows_of(self._test.features)
 
     @property
-    def test_labels(self):
-        """Labels of all test samples in order; a copy where the data is split or mapped."""
+    def test_labels(self) -> Array:
+        """Labels of all test samples in order, (tests,); a copy where the data is split or mapped."""
         return self._test.rows_of(self._test.labels)

@@ -1,13 +1,18 @@
 """Arrays of an .npz archive, mapped instead of read where the archive stores them as they are."""
 
+from __future__ import annotations
+
 import math
+import os
 import zipfile
 import zlib
+from typing import Any, Literal
 
 import numpy
 from numpy.lib import format as npy
 
 from ...errors import ArgumentError
+from ...support.arrays import Array
 
 _UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -21,28 +26,28 @@ class Archive:
     Raises ArgumentError where the file is missing, is not such an archive, is damaged, or holds Python objects.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
         with self._open() as archive:
             self.names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Array:
         with self._open() as archive:
             try:
                 return self._read(archive, archive.getinfo(f"{name}.npy"))
             except _UNREADABLE as error:
                 raise self._unreadable(f"its array {name!r}: {error}") from error
 
-    def _open(self):
+    def _open(self) -> zipfile.ZipFile:
         try:
             return zipfile.ZipFile(self.path)
         except _UNREADABLE as error:
             raise self._unreadable(getattr(error, "strerror", None) or error) from error
 
-    def _unreadable(self, reason):
+    def _unreadable(self, reason: object) -> ArgumentError:
         return ArgumentError(f"{self.path}: cannot be read ({reason}); expected a whole file that numpy.savez wrote")
 
-    def _read(self, archive, info):
+    def _read(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         """The array of one member: a map of it, or what is in it where it is compressed or empty."""
         with archive.open(info) as member:
             version = npy.read_magic(member)
@@ -59,12 +64,13 @@ class Archive:
             member.seek(0)
             return npy.read_array(member, allow_pickle=False)
 
-    def _map(self, offset, shape, dtype, order):
+    def _map(self, offset: int, shape: tuple[int, ...], dtype: numpy.dtype[Any], order: Literal["C", "F"]) -> Array:
         return numpy.asarray(numpy.memmap(self.path, dtype, "r", offset, shape, order))
 
 
-def _data_offset(archive, info):
+def _data_offset(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
     """Where the bytes of a member begin in the file: behind its local header, whose last two fields give its length."""
+    assert archive.fp is not None  # it is open
     archive.fp.seek(info.header_offset + 26)
     name, extra = numpy.frombuffer(archive.fp.read(4), "<u2").tolist()
-    return info.header_offset + 30 + name + extra
+    return info.header_offset + 30 + int(name) + int(extra)

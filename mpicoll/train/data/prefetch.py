@@ -1,13 +1,20 @@
 """Work done ahead of time by a background thread: the next batches, while the present one is trained on."""
 
+from __future__ import annotations
+
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import TypeVar
 
 from ...support.checks import check_integer
 
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
-def prefetched(function, items, depth=2):
+
+def prefetched(function: Callable[[Item], Value], items: Iterable[Item], depth: int = 2) -> Generator[Value, None, None]:
     """Iterate over `function(item)` in order, computed by one background thread, up to `depth` items ahead.
 
     The thread starts when the first value is asked for, and has ended when the iteration has: by exhaustion, an exception
@@ -21,7 +28,7 @@ def prefetched(function, items, depth=2):
     return _run(function, iter(items), depth)
 
 
-def _run(function, items, depth):
+def _run(function: Callable[[Item], Value], items: Iterator[Item], depth: int) -> Generator[Value, None, None]:
     pool = ThreadPoolExecutor(1, thread_name_prefix="mpicoll-prefetch")
     try:
         pending = deque(pool.submit(function, item) for item in islice(items, depth))

@@ -1,20 +1,24 @@
 """The sampler: which samples of a data set each rank takes in each step."""
 
-from itertools import islice
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
 
 import numpy
+from numpy.typing import NDArray
 
+from ...schedule import bounds
 from ...support.checks import check, check_integer
 
 
-def shares(count, parts):
+def shares(count: int, parts: int) -> list[int]:
     """`count` things dealt out to `parts` as evenly as possible, the larger shares first.
 
     >>> shares(10, 4)
     [3, 3, 2, 2]
     """
-    quotient, remainder = divmod(count, parts)
-    return [quotient + (part < remainder) for part in range(parts)]
+    return [last - first for first, last in pairwise(bounds(count, parts))]
 
 
 class Sampler:
@@ -22,10 +26,31 @@ class Sampler:
 
     The global batches depend on (samples, batch_size, seed, epoch) alone, so training does not depend on the number
     of ranks, and can go on with another number. The last batch of an epoch holds the rest; where that is fewer samples
-    than ranks, some ranks get none. Raises ArgumentError where samples or batch_size are fewer than ranks (`size`).
+    than ranks, some ranks get none. ``len(sampler)`` is the number of steps per epoch.
+
+    Parameters
+    ----------
+    samples : int
+        Of the data set.
+    batch_size : int
+        Samples of one step on all ranks together.
+    seed : int
+        Of the order of the samples.
+    rank, size : int
+        This rank and the number of ranks.
+
+    Raises
+    ------
+    ArgumentError
+        Where samples or batch_size are fewer than ranks.
+
+    Examples
+    --------
+    >>> [len(batch) for batch in Sampler(10, 4).batches(epoch=0)]
+    [4, 4, 2]
     """
 
-    def __init__(self, samples, batch_size, seed=0, rank=0, size=1):
+    def __init__(self, samples: int, batch_size: int, seed: int = 0, rank: int = 0, size: int = 1) -> None:
         check_integer("samples", samples, 1)
         check_integer("batch_size", batch_size, 1)
         check_integer("seed", seed, 0)
@@ -34,22 +59,33 @@ class Sampler:
         check("batch_size", batch_size, batch_size >= size, f"{enough} (start fewer ranks, or take larger batches)")
         self.samples, self.batch_size, self.seed, self.rank, self.size = samples, batch_size, seed, rank, size
 
-    def __len__(self):
+    def __len__(self) -> int:
         """Steps per epoch."""
         return -(-self.samples // self.batch_size)
 
     @property
-    def sizes(self):
+    def sizes(self) -> list[int]:
         """Samples in each step of an epoch."""
         return [min(self.batch_size, self.samples - start) for start in range(0, self.samples, self.batch_size)]
 
-    def batches(self, epoch):
-        """The epoch's global batches: arrays of sample numbers, a new order in each epoch (counted from 0)."""
+    def batches(self, epoch: int) -> Iterator[NDArray[numpy.int64]]:
+        """The global batches of an epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Counted from 0; each has an order of its own.
+
+        Yields
+        ------
+        ndarray of int64, shape (samples of the step,)
+            Numbers of samples.
+        """
         order = numpy.random.default_rng([self.seed, epoch]).permutation(self.samples)
         for start in range(0, self.samples, self.batch_size):
             yield order[start : start + self.batch_size]
 
-    def epochs(self, steps, start=0):
+    def epochs(self, steps: int, start: int = 0) -> Iterator[list[NDArray[numpy.int64]]]:
         """For `steps` steps in all, of which `start` are done: lists of batches, one list per epoch.
 
         The first list leaves out what the epoch it falls into has done, the last one is possibly cut short.
@@ -61,25 +97,25 @@ class Sampler:
             done = max(0, start - epoch * length)
             yield list(islice(self.batches(epoch), done, steps - epoch * length))
 
-    def total(self, steps):
+    def total(self, steps: int) -> int:
         """Samples in the first `steps` steps."""
         whole, rest = divmod(steps, len(self))
         return whole * self.samples + min(rest * self.batch_size, self.samples)
 
-    def counts(self, batch):
+    def counts(self, batch: NDArray[numpy.int64]) -> list[int]:
         """How many samples of the batch each rank takes."""
         return shares(len(batch), self.size)
 
-    def share(self, batch):
+    def share(self, batch: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
         """This rank's part of the batch; the parts in rank order are the batch."""
-        counts = self.counts(batch)
-        start = sum(counts[: self.rank])
-        return batch[start : start + counts[self.rank]]
+        first, last = bounds(len(batch), self.size)[self.rank : self.rank + 2]
+        return batch[first:last]
 
-    def micro(self, batch, parts):
-        """This rank's shares of `parts` micro-batches, for gradient accumulation: a list of arrays, some maybe empty.
+    def micro(self, batch: NDArray[numpy.int64], parts: int) -> list[NDArray[numpy.int64]]:
+        """This rank's shares of `parts` micro-batches, for gradient accumulation: some maybe empty.
 
         In order they are `share(batch)`, whatever `parts` is; in each micro-batch the ranks' counts differ by at most 1.
         """
         check_integer("parts", parts, 1)
-        return numpy.array_split(self.share(batch), parts)
+        share = self.share(batch)
+        return [share[first:last] for first, last in pairwise(bounds(len(share), parts))]

@@ -1,8 +1,14 @@
 """The data sets that the command line knows: digits, synthetic ones of any size, and files."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
 import numpy
 
 from ...errors import ArgumentError, BufferError
+from ...support.arrays import Array
 from ...support.checks import check_integer
 from ...support.optional import require
 from .dataset import Dataset
@@ -15,19 +21,49 @@ TRAINING = (("features", "labels"), ("x", "y"), ("x_train", "y_train"))
 TEST = (("test_features", "test_labels"), ("x_test", "y_test"))
 
 
-def digits(seed=0, test_fraction=0.2):
-    """The 1,797 handwritten digits (8 x 8 pixels, 10 classes) that scikit-learn ships, features scaled to [0, 1].
+def digits(seed: int = 0, test_fraction: float = 0.2) -> Dataset:
+    """The handwritten digits that scikit-learn ships: 1,797 samples of 8 x 8 pixels, 10 classes.
 
-    seed: of the split into training and test samples. Raises LaunchError where scikit-learn is missing.
+    Parameters
+    ----------
+    seed : int
+        Of the split into training and test samples.
+    test_fraction : float
+        The part that is for testing, from 0 to below 1.
+
+    Returns
+    -------
+    Dataset
+        Features (samples, 64) of float64 from 0 to 1.
+
+    Raises
+    ------
+    LaunchError
+        Where scikit-learn is missing.
     """
     images = require("sklearn.datasets").load_digits()
     return Dataset.split(images.data / 16.0, images.target.astype("int64"), seed, test_fraction)
 
 
-def synthetic(seed=0, samples=65536, features=1024, classes=16):
-    """Normal float32 features whose class is the largest output of a hidden random linear map; a fifth is for testing.
+def synthetic(seed: int = 0, samples: int = 65536, features: int = 1024, classes: int = 16) -> Dataset:
+    """Normal features whose class is the largest output of a hidden random linear map; a fifth is for testing.
 
-    The same `seed` gives the same data everywhere. 4 * samples * features bytes. Raises ArgumentError.
+    Parameters
+    ----------
+    seed : int
+        The same one gives the same data everywhere.
+    samples, features, classes : int
+        At least 1. The features take 4 * samples * features bytes.
+
+    Returns
+    -------
+    Dataset
+        Features (samples, features) of float32.
+
+    Raises
+    ------
+    ArgumentError
+        Where a number cannot be used.
     """
     check_integer("seed", seed, 0)
     for name, value in (("samples", samples), ("features", features), ("classes", classes)):
@@ -43,7 +79,7 @@ def synthetic(seed=0, samples=65536, features=1024, classes=16):
     return Dataset.split(x, y, seed)
 
 
-def stored(path, seed=0):
+def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
     """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,), or `x` and `y`, or as TRAINING.
 
     With `test_features` and `test_labels` (or `x_test` and `y_test`) those are for testing, else a fifth by `seed`. Arrays
@@ -52,46 +88,65 @@ def stored(path, seed=0):
     """
     archive = Archive(path)
     train, test = _pair(archive, TRAINING, needed=True), _pair(archive, TEST)
+    assert train is not None  # it is needed
     try:
         return Dataset(*train, *test) if test else Dataset.split(*train, seed)
     except BufferError as error:
         raise BufferError(f"{path}: {error}") from error
 
 
-def _pair(archive, pairs, needed=False):
+def _pair(archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = False) -> tuple[Array, Array] | None:
     """The arrays of the first pair that is all there; None where no name of any pair is and none is needed."""
-    for pair in pairs:
-        if set(pair) <= set(archive.names):
-            return archive[pair[0]], archive[pair[1]]
-    if needed or not set(archive.names).isdisjoint(sum(pairs, ())):
+    for features, labels in pairs:
+        if {features, labels} <= set(archive.names):
+            return archive[features], archive[labels]
+    if needed or any(name in archive.names for pair in pairs for name in pair):
         expected = " or ".join(" and ".join(pair) for pair in pairs)
         raise ArgumentError(f"{archive.path}: expected arrays named {expected}, got {', '.join(archive.names) or 'none'}")
     return None
 
 
-#: the command line's words
-DATASETS = {"digits": digits, "synthetic": synthetic}
+#: by their names on the command line
+DATASETS: dict[str, Callable[..., Dataset]] = {"digits": digits, "synthetic": synthetic}
 
 
-def load(text, seed=0):
-    """The data set that `--data` names: digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, or FILE.npz.
+def load(text: str, seed: int = 0) -> Dataset:
+    """The data set that the command line's ``--data`` names.
 
-    seed: of the split and of synthetic data. Raises ArgumentError or BufferError where there is no such data, LaunchError
-    where a package for it is missing.
+    Parameters
+    ----------
+    text : str
+        ``digits``, ``synthetic``, ``synthetic:SAMPLES,FEATURES,CLASSES`` or ``FILE.npz`` with the arrays `features`
+        (samples, width) and `labels` (samples,), or `x` and `y`; arrays written by `numpy.savez` stay in the file.
+    seed : int
+        Of the split, and of synthetic data.
 
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ArgumentError, BufferError
+        Where there is no such data, or it cannot be used.
+    LaunchError
+        Where a package for it is missing.
+
+    Examples
+    --------
     >>> load("synthetic:50,8,3").facts()["training samples"]
     40
     """
-    word, colon, sizes = text.partition(":")
+    name, colon, sizes = text.partition(":")
     if text.endswith(".npz"):
         return stored(text, seed)
-    if word not in DATASETS or (colon and word != "synthetic"):
-        words = "digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, FILE.npz"
-        raise ArgumentError(f"--data: expected one of {words}, got {text!r}")
-    return DATASETS[word](seed, *(_sizes(text, sizes) if colon else ()))
+    if name not in DATASETS or (colon and name != "synthetic"):
+        forms = "digits, synthetic, synthetic:SAMPLES,FEATURES,CLASSES, FILE.npz"
+        raise ArgumentError(f"--data: expected one of {forms}, got {text!r}")
+    return DATASETS[name](seed, *(_sizes(text, sizes) if colon else ()))
 
 
-def _sizes(text, sizes):
+def _sizes(text: str, sizes: str) -> list[int]:
     """The three numbers behind the colon."""
     numbers = sizes.split(",")
     if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):

@@ -3,8 +3,15 @@
 May import: support.
 """
 
-from .function import FunctionModel
-from .layers import Linear, Model, ReLU, mlp
+from typing import TypeAlias
+
+from .function import Arrays, FunctionModel, LossFunction
+from .hooks import Hooks
+from .layers import Linear, ReLU
+from .sequential import Model, mlp
 from .tensor import Tensor
 
-__all__ = ["FunctionModel", "Linear", "Model", "ReLU", "Tensor", "mlp"]
+#: what a strategy can train
+AnyModel: TypeAlias = Model | FunctionModel
+
+__all__ = ["AnyModel", "Arrays", "FunctionModel", "Hooks", "Linear", "LossFunction", "Model", "ReLU", "Tensor", "mlp"]

@@ -8,10 +8,10 @@ class Tensor(NamedTuple):
     """A parameter of the model: its name and shape, and the layer (a number) whose computation needs it."""
 
     name: str
-    shape: tuple
+    shape: tuple[int, ...]
     layer: int
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Elements."""
         return math.prod(self.shape)

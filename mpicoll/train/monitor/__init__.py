@@ -1,12 +1,12 @@
 """What a run says of itself: times, timelines, metrics, the progress bar, the summary.
 
-May import: errors, support, measure.
+May import: errors, support, communicator, measure.
 """
 
+from .bar import Advance, progress_bar
 from .meter import Meter
-from .metrics import metrics_file
-from .progress_bar import progress_bar
-from .summary import document, finite, summary
+from .metrics import Log, metrics_file
+from .report import document, finite, summary
 from .trace import write
 
-__all__ = ["Meter", "document", "finite", "metrics_file", "progress_bar", "summary", "write"]
+__all__ = ["Advance", "Log", "Meter", "document", "finite", "metrics_file", "progress_bar", "summary", "write"]

@@ -1,17 +1,37 @@
 """What each training step costs on this rank: seconds and bytes, and on request a timeline."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from statistics import median, median_low
 from time import perf_counter
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...support.arrays import synchronize
 
+if TYPE_CHECKING:
+    from ...communicator import Communicator
+
+#: of a step, by the names of FIELDS: seconds and bytes
+Sums: TypeAlias = dict[str, float]
+
 #: what is kept of each step
 FIELDS = ("step_s", "compute_s", "communication_s", "exposed_s", "bytes", "data_bytes")
-#: steps back to which a flight still counts: it may have begun in an earlier step, and be reported in a later one
+#: steps back to which a transfer still counts: it may have begun in an earlier step, and be reported in a later one
 _LATE = 4
 #: steps that `summary_of_ranks` compares
 _COMPARED = 1000
+
+
+class Event(NamedTuple):
+    """What a timeline shows. kind: step, compute, wait or communication; begin, end: seconds of perf_counter."""
+
+    kind: str
+    name: str
+    begin: float
+    end: float
 
 
 class Meter:
@@ -23,24 +43,27 @@ class Meter:
     `estimate` replaces them where MPI's own calls move the data and cannot be counted. `data_bytes`: samples.
 
     Phases may nest; each counts only the time that is not spent in phases inside it. Outside `step` they count nowhere.
-    With `tracing` set, `events` gets (track, name, begin, end) of each; tracks: step, compute, wait, communication.
-    A phase costs about a microsecond. All but `flew` is for the main thread.
+    With `tracing` set, `events` gets an `Event` for each. A phase costs about a microsecond. All but `in_flight` is for
+    the main thread.
     """
 
-    def __init__(self, comm, module, estimate=None):
+    def __init__(self, comm: Communicator, module: ModuleType, estimate: int | None = None) -> None:
         self._comm, self._estimate = comm, estimate
         # asked once: looking for a missing attribute of a module takes microseconds
         self._device = module if hasattr(module, "cuda") else None
-        self._steps, self._recent = [], []
-        self._now, self._inner = dict.fromkeys(FIELDS, 0), 0.0
-        self.tracing, self.events, self.ranks = False, [], None
+        self._steps: list[Sums] = []
+        self._recent: list[_Step] = []
+        self._now: Sums = dict.fromkeys(FIELDS, 0)
+        self._inner, self.tracing = 0.0, False
+        self.events: list[Event] = []
+        self.ranks: dict[str, Any] | None = None
 
     @contextmanager
-    def step(self):
+    def step(self) -> Iterator[None]:
         """Around one step: its phases are added up, and the sums appended to `steps`, unless an exception ends it."""
         outside, self._now = self._now, dict.fromkeys(FIELDS, 0)
         current = _Step(self._now, perf_counter())
-        self._recent = [*self._settled()[1 - _LATE:], current]
+        self._recent = [*self._brought_up_to_date()[1 - _LATE:], current]
         try:
             yield
             current.end = perf_counter()
@@ -48,69 +71,69 @@ class Meter:
         finally:
             self._now = outside
 
-    def _close(self, step):
+    def _close(self, step: _Step) -> None:
         step.sums["step_s"] = step.end - step.begin
         if self._estimate is not None:
             step.sums["bytes"] = self._estimate
         if self.tracing:
-            self.events.append(("step", f"step {len(self._steps)}", step.begin, step.end))
+            self.events.append(Event("step", f"step {len(self._steps)}", step.begin, step.end))
         self._steps.append(step.sums)
 
-    def computing(self, name="compute"):
+    def computing(self, name: str = "compute") -> _Computing:
         """Around arithmetic."""
         return _Computing(self, name)
 
-    def waiting(self, name="wait"):
+    def waiting(self, name: str = "wait") -> _Waiting:
         """Around waiting for a non-blocking collective: exposed communication."""
         return _Waiting(self, name)
 
-    def communicating(self, name="communicate"):
+    def communicating(self, name: str = "communicate") -> _Blocking:
         """Around blocking collectives of gradients or parameters, with no other one in flight: exposed communication."""
         return _Blocking(self, name, "bytes")
 
-    def feeding(self, name="samples"):
+    def loading(self, name: str = "samples") -> _Blocking:
         """Around sending samples to the ranks by blocking collectives: exposed communication."""
         return _Blocking(self, name, "data_bytes")
 
-    def flew(self, name, begin, end):
+    def in_flight(self, name: str, begin: float, end: float) -> None:
         """A non-blocking collective was in flight from `begin` to `end`, seconds of perf_counter.
 
-        Each step gets the part inside it. Call it at the latest in the step after the one in which the flight ended; what
+        Each step gets the part inside it. Call it at the latest in the step after the one in which it ended; what
         lies four steps back is no longer counted. Any thread may call it.
         """
         for step in self._recent[::-1]:
-            step.flights.append((begin, end))
+            step.transfers.append((begin, end))
             if begin >= step.begin:
                 break
         if self.tracing:
-            self.events.append(("communication", name, begin, end))
+            self.events.append(Event("communication", name, begin, end))
 
-    def count(self, nbytes):
+    def count(self, nbytes: int) -> None:
         """Add bytes of gradients or parameters handed to MPI by non-blocking collectives in this step."""
         self._now["bytes"] += nbytes
 
-    def _settled(self):
-        """The recent steps, their `communication_s` brought up to date with the flights known by now."""
+    def _brought_up_to_date(self) -> list[_Step]:
+        """The recent steps, their `communication_s` with the transfers known by now."""
         for step in self._recent:
-            step.sums["communication_s"] = _covered(step.flights, step.begin, step.end)
+            step.sums["communication_s"] = _covered(step.transfers, step.begin, step.end)
         return self._recent
 
     @property
-    def steps(self):
+    def steps(self) -> list[Sums]:
         """A dict of FIELDS per finished step, in order."""
-        self._settled()
+        self._brought_up_to_date()
         return self._steps
 
-    def total(self, field, start=0):
+    def total(self, field: str, start: int = 0) -> float:
         """Sum of a field over the steps from number `start` on."""
         return sum(step[field] for step in self.steps[start:])
 
-    def typical(self, field, start=0, stop=None):
+    def typical(self, field: str, start: int = 0, stop: int | None = None) -> float:
         """Median of a field over the steps start to stop (default: all); of bytes, one that occurred."""
         values = [step[field] for step in self.steps[start:stop]]
-        return (median_low if field.endswith("bytes") else median)(values)
+        return median_low(values) if field.endswith("bytes") else median(values)
 
-    def hidden(self, start=0, stop=None):
+    def hidden(self, start: int = 0, stop: int | None = None) -> float | None:
         """Which part of the communication that computation could hide was hidden in the steps start to stop.
 
         Medians over the steps: (communication - exposed) / min(compute, communication), from 0 to 1; None where nothing
@@ -123,7 +146,7 @@ class Meter:
         hidden = median(max(0.0, step["communication_s"] - step["exposed_s"]) for step in steps)
         return min(1.0, hidden / hideable) if hideable else None
 
-    def summary_of_ranks(self):
+    def summary_of_ranks(self) -> dict[str, Any]:
         """Compare the ranks' last 1,000 steps; the result is kept in `ranks`. Collective: an allgather of their seconds.
 
         `compute_min_s`, `compute_median_s`, `compute_max_s`: of the ranks' median seconds of computing per step;
@@ -146,10 +169,11 @@ class Meter:
 class _Step:
     """Sums of a step, its begin and end, and when collectives were in flight."""
 
-    __slots__ = ("sums", "begin", "end", "flights")
+    __slots__ = ("sums", "begin", "end", "transfers")
 
-    def __init__(self, sums, begin):
-        self.sums, self.begin, self.end, self.flights = sums, begin, float("inf"), []
+    def __init__(self, sums: Sums, begin: float) -> None:
+        self.sums, self.begin, self.end = sums, begin, float("inf")
+        self.transfers: list[tuple[float, float]] = []
 
 
 class _Phase:
@@ -157,29 +181,29 @@ class _Phase:
 
     __slots__ = ("meter", "name", "begin", "end", "outer")
 
-    def __init__(self, meter, name):
+    def __init__(self, meter: Meter, name: str) -> None:
         self.meter, self.name = meter, name
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.outer, self.meter._inner = self.meter._inner, 0.0
         self.begin = perf_counter()
 
-    def stop(self):
+    def stop(self) -> float:
         """Read the clock; return the seconds that were not spent in phases inside this one."""
         meter, self.end = self.meter, perf_counter()
         spent = self.end - self.begin
         own, meter._inner = spent - meter._inner, self.outer + spent
         return own
 
-    def trace(self, track):
+    def trace(self, kind: str) -> None:
         if self.meter.tracing:
-            self.meter.events.append((track, self.name, self.begin, self.end))
+            self.meter.events.append(Event(kind, self.name, self.begin, self.end))
 
 
 class _Computing(_Phase):
     __slots__ = ()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         if self.meter._device:
             synchronize(self.meter._device)
         self.meter._now["compute_s"] += self.stop()
@@ -189,7 +213,7 @@ class _Computing(_Phase):
 class _Waiting(_Phase):
     __slots__ = ()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.meter._now["exposed_s"] += self.stop()
         self.trace("wait")
 
@@ -197,27 +221,27 @@ class _Waiting(_Phase):
 class _Blocking(_Phase):
     __slots__ = ("counter", "before")
 
-    def __init__(self, meter, name, counter):
+    def __init__(self, meter: Meter, name: str, counter: str) -> None:
         super().__init__(meter, name)
         self.counter = counter
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.before = self.meter._comm.sent[1]
         super().__enter__()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         meter = self.meter
         if meter._device:
             synchronize(meter._device)
         meter._now["exposed_s"] += self.stop()
         meter._now[self.counter] += meter._comm.sent[1] - self.before
         self.trace("wait")
-        meter.flew(self.name, self.begin, self.end)
+        meter.in_flight(self.name, self.begin, self.end)
 
 
-def _covered(intervals, begin, end):
+def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float) -> float:
     """Seconds between `begin` and `end` that lie in at least one of the intervals (pairs)."""
-    covered, reached = 0, begin
+    covered, reached = 0.0, begin
     for start, stop in sorted(intervals):
         start, stop = max(start, reached), min(stop, end)
         if stop > start:

@@ -4,10 +4,11 @@ May import: errors, support.
 """
 
 from . import lr_schedules
+from .base import Optimizer
 from .loss_scale import LossScale, clip_factor, first_bad, squared_norm
 from .optimizers import OPTIMIZERS, SGD, Adam, AdamW
 
 __all__ = [
-    "OPTIMIZERS", "SGD", "Adam", "AdamW", "LossScale", "clip_factor", "first_bad", "lr_schedules",
+    "OPTIMIZERS", "SGD", "Adam", "AdamW", "LossScale", "Optimizer", "clip_factor", "first_bad", "lr_schedules",
     "squared_norm",
 ]

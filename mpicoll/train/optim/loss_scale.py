@@ -1,12 +1,16 @@
 """The size of gradients: loss scaling for 16-bit precisions, the norm for clipping, and values that are not finite."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy
 
-from ...support.arrays import module_of
+from ...support.arrays import Array, module_of
 from ...support.checks import check
-from .optimizers import pieces
+from .base import pieces
 
 _FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
 _PATIENCE = 2000  # good steps in a row after which a dynamic scale is doubled
@@ -21,12 +25,12 @@ class LossScale:
     `skipped` counts the steps that were not made. Ranks that pass the same arguments to `update` keep the same scale.
     """
 
-    def __init__(self, value=1.0, dynamic=False):
+    def __init__(self, value: float = 1.0, dynamic: bool = False) -> None:
         check("loss_scale", value, 0 < value < math.inf, "a number above 0")
         self.value, self.dynamic, self.skipped, self._good = float(value), dynamic, 0, 0
 
     @classmethod
-    def of(cls, option):
+    def of(cls, option: str | float | None) -> LossScale:
         """The scale that a user asks for: `dynamic`, a number (or its text), None for 1. Raises ArgumentError."""
         if option == "dynamic":
             return cls(_FIRST, dynamic=True)
@@ -37,11 +41,11 @@ class LossScale:
         check("loss_scale", option, 0 < value < math.inf, "dynamic or a number above 0")
         return cls(value)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         """The option, not the present value: ranks and checkpoints compare it."""
         return f"LossScale({'dynamic' if self.dynamic else self.value})"
 
-    def update(self, finite):
+    def update(self, finite: bool) -> bool:
         """Take note of one step, whose gradients on all ranks were `finite` or not; True: it may be made."""
         self._good = self._good + 1 if finite else 0
         self.skipped += not finite
@@ -51,18 +55,18 @@ class LossScale:
             self.value, self._good = min(self.value * 2, _MOST), 0
         return bool(finite)
 
-    def state(self):
+    def state(self) -> dict[str, float]:
         """What `restore` needs, as a dict that JSON can hold."""
         return {"value": self.value, "good": self._good, "skipped": self.skipped}
 
-    def restore(self, state):
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state()`. A fixed scale keeps its value, so that a run can be resumed with another one."""
         self._good, self.skipped = state["good"], state["skipped"]
         if self.dynamic:
             self.value = min(max(state["value"], _LEAST), _MOST)
 
 
-def clip_factor(norm, limit):
+def clip_factor(norm: float, limit: float) -> float:
     """The factor that brings gradients of `norm` down to `limit`, at most 1 (Pascanu, Mikolov and Bengio, 2013).
 
     An infinite norm gives 0 and nan gives nan: find out first, with the norm, whether the gradients are finite.
@@ -74,7 +78,7 @@ def clip_factor(norm, limit):
     return 1.0 if norm <= limit else limit / norm
 
 
-def squared_norm(array):
+def squared_norm(array: Array) -> float:
     """The sum of the squares of a one-dimensional array of any floating dtype, in float64, as a Python float.
 
     Not finite where an element is not (or, in float64, its square); no warning then. One pass, no copy of the whole.
@@ -87,10 +91,10 @@ def squared_norm(array):
     return float(total)
 
 
-def first_bad(array):
+def first_bad(array: Array) -> int | None:
     """The index of the first element of a one-dimensional array that is infinite or nan; None if all are finite."""
     for part in pieces(array):
         bad = ~module_of(array).isfinite(array[part])
         if bad.any():
-            return part.start + int(bad.argmax())
+            return int(part.start) + int(bad.argmax())
     return None

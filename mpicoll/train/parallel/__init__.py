@@ -1,11 +1,15 @@
 """How ranks share the work: buckets, reductions overlapped with backward, sharded updates, the strategies.
 
-May import: errors, support, algorithms, train.data, train.optim, train.monitor.
+May import: errors, support, schedule, algorithms, communicator, train.data, train.model, train.optim, train.monitor.
 """
 
-from .buckets import Layout
-from .options import Options
-from .reducer import Buckets
+from .bucket_reducer import BucketReducer, bucket_layout
+from .buckets import Bucket
+from .options import Algorithm, OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
+from .reducer import Reducer
 from .strategy import Strategy
 
-__all__ = ["Buckets", "Layout", "Options", "Strategy"]
+__all__ = [
+    "Algorithm", "Bucket", "BucketReducer", "OptionKeywords", "Options", "Overlap", "Precision", "Reducer", "Reduction",
+    "Strategy", "StrategyName", "bucket_layout",
+]

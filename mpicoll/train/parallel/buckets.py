@@ -1,7 +1,14 @@
 """Buckets: where each parameter lies in one flat buffer, and what is sent together. Pure: no arrays, no MPI."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
+
+from ...schedule import bounds
+from ...support.arrays import Array
+from ..model import Tensor
 
 
 class Bucket(NamedTuple):
@@ -10,20 +17,20 @@ class Bucket(NamedTuple):
     number: int
     start: int
     stop: int
-    tensors: tuple
+    tensors: tuple[int, ...]
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Elements, padding included."""
         return self.stop - self.start
 
-    def shard(self, rank, ranks):
+    def shard(self, rank: int, ranks: int) -> slice:
         """The slice of the flat buffer that belongs to `rank`."""
-        share = self.size // ranks
-        return slice(self.start + rank * share, self.start + (rank + 1) * share)
+        low, high = bounds(self.size, ranks)[rank : rank + 2]
+        return slice(self.start + low, self.start + high)
 
 
-class Layout:
+class BucketLayout:
     """Buckets of about `limit` elements in the order in which gradients become ready.
 
     A bucket ends where the next tensor would exceed the limit, but not before it is half full: small tensors go with a large
@@ -33,15 +40,16 @@ class Layout:
     parts a bucket has. `tensors` and `places` (first element in the flat buffer) are by number; `size` counts the padding.
     The *plain* order of the elements, in which checkpoints keep them, is forward order without padding.
 
-    >>> layout = Layout([Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)], [2, 1, 0], 2, 7)
+    >>> layout = BucketLayout([Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)], [2, 1, 0], 2, 7)
     >>> [(bucket.start, bucket.stop, bucket.tensors) for bucket in layout.buckets]
     [(0, 8, (2, 1)), (8, 14, (0,))]
     """
 
-    def __init__(self, tensors, order, shards, limit):
+    def __init__(self, tensors: Iterable[Tensor], order: Iterable[int], shards: int, limit: float) -> None:
         self.tensors, self.shards = list(tensors), shards
-        self.places, self.buckets, self.bucket_of = [0] * len(self.tensors), [], [None] * len(self.tensors)
-        held = []
+        self.places, self.bucket_of = [0] * len(self.tensors), [0] * len(self.tensors)
+        self.buckets: list[Bucket] = []
+        held: list[int] = []
         for number in order:
             size = sum(self.tensors[one].size for one in held)
             if 2 * size >= limit and size + self.tensors[number].size > limit:
@@ -51,7 +59,7 @@ class Layout:
         self._close(held)
         self.plain = [0, *accumulate(tensor.size for tensor in self.tensors)]
 
-    def _close(self, held):
+    def _close(self, held: Sequence[int]) -> None:
         start = end = self.size
         for number in held:
             self.places[number], end = end, end + self.tensors[number].size
@@ -60,16 +68,16 @@ class Layout:
         self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held)))
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Elements of the flat buffer."""
         return self.buckets[-1].stop if self.buckets else 0
 
-    def view(self, flat, number, start=0):
+    def view(self, flat: Array, number: int, start: int = 0) -> Array:
         """The tensor's shaped view of an array that holds the flat buffer from `start` on."""
         first = self.places[number] - start
         return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
 
-    def runs(self, part):
+    def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
         """What a slice of the flat buffer holds, without padding: (first in plain order, first in it, elements) of each run."""
         for bucket in self.buckets:
             if bucket.start < part.stop and part.start < bucket.stop:
@@ -79,7 +87,7 @@ class Layout:
                     if low < high:
                         yield self.plain[number] + low - place, low, high - low
 
-    def name_at(self, element):
+    def name_at(self, element: int) -> str:
         """The tensor that holds this element of the flat buffer."""
         for number, place in enumerate(self.places):
             if place <= element < place + self.tensors[number].size:
@@ -87,13 +95,13 @@ class Layout:
         return "padding"
 
 
-def groups(buckets, limit):
+def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:
     """Neighbouring buckets, as many at a time as fit into `limit` elements, at least one: what starts together.
 
     >>> [[one.number for one in group] for group in groups([Bucket(n, 4 * n, 4 * n + 4, ()) for n in range(5)], 9)]
     [[0, 1], [2, 3], [4]]
     """
-    grouped = []
+    grouped: list[list[Bucket]] = []
     for bucket in buckets:
         if not grouped or sum(one.size for one in grouped[-1]) + bucket.size > limit:
             grouped.append([])

@@ -1,48 +1,90 @@
 """The options of a trainer, checked together."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from ...algorithms import list_algorithms
 from ...support.checks import check, check_integer, check_word
 from ..optim import LossScale
 
-PRECISIONS = ("float64", "float32", "float16", "bfloat16")
-OVERLAPS = ("none", "gradients", "all")
-REDUCTIONS = ("allreduce", "reduce_scatter")
+StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2"]
+Overlap: TypeAlias = Literal["none", "gradients", "all"]
+Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
+Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
+#: algorithms of allreduce that come with mpicoll; `cast` the name of one that you registered
+Algorithm: TypeAlias = Literal[
+    "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling", "halving_doubling", "ring", "circulant",
+    "pairwise", "allgather_reduce", "hierarchical", "native",
+]  # fmt: skip
+
 #: strategies: whether optimizer state is sharded, and whether gradients are kept as shards only
 SHARDED = {"parameter_server": (False, False), "allreduce": (False, False), "zero1": (True, False), "zero2": (True, True)}
-#: words that reduce_scatter and allgather know under other names than allreduce
+#: algorithms that reduce_scatter and allgather know under other names than allreduce
 _HALVES = {"halving_doubling": ("halving", "doubling"), "pairwise": ("pairwise", "ring")}
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The fields of `Options` that `Trainer` takes as further keywords, for type checkers."""
+
+    overlap: Overlap
+    bucket_bytes: int
+    parameter_bucket_bytes: int | None
+    reduction: Reduction | None
+    accumulate: int
+    clip_norm: float | None
+    loss_scale: Literal["dynamic"] | float | None
+    algorithm: Algorithm
 
 
 @dataclass(frozen=True)
 class Options:
-    """strategy: parameter_server, allreduce, zero1 (optimizer state sharded) or zero2 (gradients too). overlap: none; gradients
-    (their reduction with the rest of backward); all (the allgather of zero1 and zero2 too, with the next forward).
+    """How ranks share the work of a step, for `Trainer` and, but for precision and loss_scale, `wrap`.
 
-    bucket_bytes, parameter_bucket_bytes: how much of gradients and of parameters starts together (default: as the gradients).
-    reduction: of the gradients; default reduce_scatter for zero1 and zero2. accumulate: micro-batches per step. clip_norm: the
-    largest norm of all gradients. precision: of parameters and gradients in memory and on the wire; with 16 bits there are
-    float32 masters, and the arithmetic is float32. loss_scale: dynamic or a number. algorithm: of the bucket collectives, a
-    word of `mpicoll.list_algorithms("allreduce")`.
+    Parameters
+    ----------
+    strategy : {"allreduce", "parameter_server", "zero1", "zero2"}
+        zero1 shards the optimizer state over the ranks, zero2 the gradients too.
+    overlap : {"all", "gradients", "none"}
+        What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
+        allgather of zero1 and zero2 too, with the next forward.
+    bucket_bytes : int
+        Bytes of gradients whose reduction starts together.
+    parameter_bucket_bytes : int, optional
+        Bytes of parameters whose allgather starts together; by default as `bucket_bytes`.
+    reduction : {"reduce_scatter", "allreduce"}, optional
+        Of the gradients of zero1 and zero2; reduce_scatter by default.
+    accumulate : int
+        Micro-batches per step.
+    clip_norm : float, optional
+        The largest Euclidean norm of all gradients together.
+    precision : {"float32", "float64", "float16", "bfloat16"}
+        Of parameters and gradients in memory and on the wire; with 16 bits there are float32 masters, and the arithmetic
+        is float32.
+    loss_scale : {"dynamic"} or float, optional
+        The factor on the loss; with one, steps whose gradients are not finite are skipped.
+    algorithm : str
+        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``.
     """
 
-    strategy: str = "allreduce"
-    overlap: str = "all"
+    strategy: StrategyName = "allreduce"
+    overlap: Overlap = "all"
     bucket_bytes: int = 4 << 20
     parameter_bucket_bytes: int | None = None
-    reduction: str | None = None
+    reduction: Reduction | None = None
     accumulate: int = 1
     clip_norm: float | None = None
-    precision: str = "float32"
-    loss_scale: object = None
-    algorithm: str = "ring"
+    precision: Precision = "float32"
+    loss_scale: Literal["dynamic"] | float | None = None
+    algorithm: Algorithm = "ring"
 
-    def check(self):
+    def check(self) -> None:
         """Raise ArgumentError for the first value that cannot be used."""
-        check_word("strategy", self.strategy, SHARDED)
-        check_word("overlap", self.overlap, OVERLAPS)
-        check_word("precision", self.precision, PRECISIONS)
+        check_word("strategy", self.strategy, get_args(StrategyName))
+        check_word("overlap", self.overlap, get_args(Overlap))
+        check_word("precision", self.precision, get_args(Precision))
         check_word("algorithm", self.algorithm, list_algorithms("allreduce"))
         check_integer("bucket_bytes", self.bucket_bytes, 1)
         if self.parameter_bucket_bytes is not None:
@@ -51,51 +93,65 @@ class Options:
         norm = self.clip_norm
         check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
         LossScale.of(self.loss_scale)
-        allowed = REDUCTIONS if self.sharded else ("allreduce",)
+        self._check_collectives()
+
+    def _check_collectives(self) -> None:
+        allowed = get_args(Reduction) if self.sharded else ("allreduce",)
         good = self.reduction is None or self.reduction in allowed
         check("reduction", self.reduction, good, f"for {self.strategy} one of {', '.join(allowed)}")
-        words = [word for word in list_algorithms("allreduce") if self._serves(word)]
-        check("algorithm", self.algorithm, self.algorithm in words, f"for {self.strategy} one of {', '.join(words)}")
+        served = [algorithm for algorithm in list_algorithms("allreduce") if self._serves(algorithm)]
+        check("algorithm", self.algorithm, self.algorithm in served, f"for {self.strategy} one of {', '.join(served)}")
 
-    def _serves(self, word):
-        """Whether all collectives of the strategy know the word, or its counterpart."""
+    def _serves(self, algorithm: str) -> bool:
+        """Whether all collectives of the strategy know the algorithm, or its counterpart."""
         if self.strategy == "parameter_server":
-            return word == "ring"  # the default, which it does not use
-        return all(self.words_of(word)[name] in list_algorithms(name) for name in self.collectives)
+            return algorithm == "ring"  # the default, which it does not use
+        names = _counterparts(algorithm)
+        return all(names[collective] in list_algorithms(collective) for collective in self.collectives)
 
     @property
-    def bucket_limits(self):
+    def bucket_limits(self) -> tuple[int, int]:
         """Bytes that start together: of gradients, of parameters."""
         return self.bucket_bytes, self.parameter_bucket_bytes or self.bucket_bytes
 
+    def bucket_elements(self, itemsize: int) -> tuple[int, int]:
+        """Elements of `itemsize` bytes that start together, at least one: of gradients, of parameters."""
+        gradients, parameters = self.bucket_limits
+        return max(1, gradients // itemsize), max(1, parameters // itemsize)
+
     @property
-    def sharded(self):
+    def sharded(self) -> bool:
         """Whether each rank updates its shard only."""
         return SHARDED[self.strategy][0]
 
     @property
-    def scattered(self):
+    def scattered(self) -> bool:
         """Whether gradients are kept as shards only."""
         return SHARDED[self.strategy][1]
 
     @property
-    def collectives(self):
-        """Which collectives move the buckets."""
+    def collectives(self) -> Sequence[str]:
+        """Which collectives move the buckets, the reduction first."""
         if not self.sharded:
             return ("allreduce",)
         return (self.reduction or "reduce_scatter", "allgather")
 
-    @staticmethod
-    def words_of(word):
-        """The algorithm of each collective that a word of allreduce stands for."""
-        first, second = _HALVES.get(word, (word, word))
-        return {"allreduce": word, "reduce_scatter": first, "allgather": second}
+    @property
+    def algorithms(self) -> dict[str, Any]:
+        """The algorithm of each collective."""
+        return _counterparts(self.algorithm)
 
-    def facts(self):
+    def facts(self) -> dict[str, object]:
         """By name, what must be equal on all ranks."""
         return asdict(self)
 
     @classmethod
-    def names(cls):
+    def names(cls) -> list[str]:
         """Those of the options."""
         return [field.name for field in fields(cls)]
+
+
+def _counterparts(algorithm: str) -> dict[str, Any]:
+    """The algorithm of each collective that one of allreduce stands for."""
+    first, second = _HALVES.get(algorithm, (algorithm, algorithm))
+    return {"allreduce": algorithm, "reduce_scatter": first, "allgather": second}

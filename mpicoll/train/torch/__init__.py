@@ -3,6 +3,7 @@
 May import: support, communicator, train.model, train.optim, train.parallel, train.monitor.
 """
 
-from .data_parallel import wrap
+from .data_parallel import DataParallel
+from .wrapping import wrap
 
-__all__ = ["wrap"]
+__all__ = ["DataParallel", "wrap"]

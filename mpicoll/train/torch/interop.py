@@ -1,30 +1,41 @@
 """PyTorch tensors and arrays (NumPy on the host, CuPy on a device) that share memory."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy
 
-from ...support.arrays import module_of
+from ...support.arrays import Array, element_type, module_of
 from ...support.optional import require
 
-torch = require("torch")
+__all__ = ["array_of", "broadcast", "tensor_of", "torch"]
+
+if TYPE_CHECKING:
+    import torch
+    from mpi4py import MPI
+else:
+    torch = require("torch")
 
 
-def array_of(tensor):
+def array_of(tensor: torch.Tensor) -> Array:
     """The array in the memory of a contiguous tensor; bfloat16, which NumPy lacks, is that of ml_dtypes."""
     if tensor.dtype == torch.bfloat16:
-        return array_of(tensor.view(torch.int16)).view(require("ml_dtypes").bfloat16)
+        return array_of(tensor.view(torch.int16)).view(element_type("bfloat16"))
     tensor = tensor.detach()
-    return require("cupy").from_dlpack(tensor) if tensor.is_cuda else tensor.numpy()
+    array: Array = require("cupy").from_dlpack(tensor) if tensor.is_cuda else tensor.numpy()
+    return array
 
 
-def tensor_of(array):
+def tensor_of(array: Array) -> torch.Tensor:
     """The tensor in the memory of a contiguous array."""
     if array.dtype.name == "bfloat16":
         return tensor_of(array.view("int16")).view(torch.bfloat16)
-    return torch.from_numpy(array) if module_of(array) is numpy else torch.from_dlpack(array)
+    return torch.from_numpy(array) if module_of(array) is numpy else torch.utils.dlpack.from_dlpack(array)
 
 
 @torch.no_grad()
-def broadcast(tensor, comm):
+def broadcast(tensor: torch.Tensor, comm: MPI.Intracomm) -> None:
     """Give the tensor the values of rank 0, whatever its type and strides. Collective; one copy of it."""
     octets = tensor.reshape(-1).contiguous().view(torch.uint8)
     comm.Bcast(array_of(octets), root=0)

@@ -1,5 +1,10 @@
 """Any element-wise optimizer of PyTorch on this rank's shard of the parameters."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy
 from mpi4py import MPI
 
@@ -7,16 +12,19 @@ from ...support.checks import check
 from ..optim import clip_factor
 from .interop import torch
 
+if TYPE_CHECKING:
+    from .data_parallel import DataParallel
+
 #: optimizers that look at whole matrices or at all parameters together
 _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 
-def state_bytes(optimizer):
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of an optimizer's state on this rank."""
     return sum(value.nbytes for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
 
 
-def sharded(kind, model, options):
+def sharded(kind: type[torch.optim.Optimizer], model: DataParallel, options: Mapping[str, Any]) -> Any:
     """An instance of a subclass of the optimizer class `kind` that updates what this rank owns of a DataParallel `model`.
 
     Raises ArgumentError for a class whose update is not element by element.
@@ -33,28 +41,33 @@ def sharded(kind, model, options):
 class Sharded:
     """Mixed into an optimizer class: its step is made bucket by bucket, as the reduced gradients come."""
 
-    def place(self, pieces):
+    model: DataParallel
+    make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
+    param_groups: list[dict[str, Any]]
+    state: Any
+
+    def place(self, pieces: Sequence[torch.nn.Parameter]) -> None:
         """Update these parameters from now on."""
         self.param_groups[0]["params"], self.state = pieces, self.make(pieces).state
 
-    def step(self, closure=None):
+    def step(self, closure: None = None) -> None:
         """Update this rank's shards, and begin to bring the new parameters to all ranks. Collective."""
         check("closure", closure, closure is None, "None; compute the loss before step()")
         model = self.model
         model.expect_gradients()
         factor = self._clip_factor()
         for flat in model.flats:
-            flat.exchange.outdate()
+            flat.reducer.invalidate()
             for number, (piece, gradient) in enumerate(flat.reduced()):
                 with model.meter.computing(f"update {number}"):
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
-                    super().step()
+                    super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
                     piece.grad = None
         for flat in model.flats:
-            flat.exchange.publish()
+            flat.reducer.publish()
         model.zero_grad()
 
-    def _clip_factor(self):
+    def _clip_factor(self) -> float:
         """What brings the norm of all gradients, of all ranks, down to `clip_norm`."""
         limit = self.model.options.clip_norm
         if limit is None:
@@ -65,15 +78,15 @@ class Sharded:
         self.model.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
         return clip_factor(float(total[0]) ** 0.5, limit)
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""
         self.model.zero_grad(set_to_none)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state, and how it was cut: load it on the same rank of as many ranks."""
-        return {**super().state_dict(), "cut": self.model.cut()}
+        return {**super().state_dict(), "cut": self.model.cut()}  # type: ignore[misc]
 
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
 
         Raises ArgumentError where it was cut for another rank, number of ranks or bucket size, or after the first backward
@@ -81,4 +94,4 @@ class Sharded:
         """
         state = dict(state_dict)
         self.model.adopt(state.pop("cut"))
-        super().load_state_dict(state)
+        super().load_state_dict(state)  # type: ignore[misc]

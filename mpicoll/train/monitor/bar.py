@@ -1,13 +1,20 @@
 """The progress bar of rank 0."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from ...support.optional import require
 
+#: advance(samples, loss, hidden)
+Advance: TypeAlias = Callable[[int, float, float | None], None]
+
 
 @contextmanager
-def progress_bar(samples, done, shown):
+def progress_bar(samples: int, done: int, shown: bool) -> Iterator[Advance]:
     """Yield `advance(count, loss, hidden)`, which moves a bar over `samples` samples, of which `done` are done, where `shown`.
 
     hidden: the part of the communication that computation hides, or None.
@@ -19,7 +26,7 @@ def progress_bar(samples, done, shown):
     with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True,
                               mininterval=seconds) as bar:  # fmt: skip
 
-        def advance(count, loss, hidden):
+        def advance(count: int, loss: float, hidden: float | None) -> None:
             shown = {} if hidden is None else {"hidden": f"{hidden:.0%}"}
             bar.set_postfix(loss=f"{loss:.4f}", **shown, refresh=False)
             bar.update(count)

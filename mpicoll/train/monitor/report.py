@@ -1,11 +1,18 @@
 """What a finished training looks like, for programs and for people."""
 
+from __future__ import annotations
+
 import math
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mpi4py import MPI
 
-from ...measure import nodes
+from ...measure import measured_on, nodes
+
+if TYPE_CHECKING:
+    from ...communicator import Communicator
 
 #: a rank that computes longer than this many times the median is named
 _SLOW = 1.2
@@ -15,14 +22,36 @@ _NOTHING = 0.05
 _LONG = 5
 
 
-def document(trainer, config):
+class Trained(Protocol):
+    """What is told of a `Trainer`, which lies above this module."""
+
+    comm: Communicator
+    options: Any
+    model: Any
+    optimizer: Any
+    strategy: Any
+
+    @property
+    def losses(self) -> list[float]: ...
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def test_accuracy(self) -> float | None: ...
+
+    @property
+    def stopped(self) -> str | None: ...
+
+    def report(self) -> dict[str, Any]: ...
+
+
+def document(trainer: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON document of a run (schema 1), of this rank. Collective.
 
     A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is the report where there was
     nothing left to do.
     """
-    from ...measure import measured_on
-
     return {
         "schema": 1,
         "environment": measured_on(trainer.comm),
@@ -34,22 +63,23 @@ def document(trainer, config):
     }
 
 
-def finite(number):
+def finite(number: float) -> float | None:
     """The number, or None where JSON has none for it."""
     return number if math.isfinite(number) else None
 
 
-def _costs(trainer):
+def _costs(trainer: Trained) -> dict[str, Any]:
     """The report, and how the training went on."""
     return trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
 
 
-def _skipped(trainer):
+def _skipped(trainer: Trained) -> int:
     """Steps without an update, because a gradient was not finite."""
-    return trainer.strategy.scale.skipped if trainer.strategy.scale else 0
+    scale = trainer.strategy.scale
+    return int(scale.skipped) if scale else 0
 
 
-def summary(trainer):
+def summary(trainer: Trained) -> str:
     """The same in a few lines for a person. Collective: the ranks of this node are counted."""
     everywhere = nodes(trainer.comm)
     lines = [_outcome(trainer), *_events(trainer), _setup(trainer)]
@@ -59,14 +89,14 @@ def summary(trainer):
     return "\n".join(lines)
 
 
-def _outcome(trainer):
+def _outcome(trainer: Trained) -> str:
     accuracy, losses = trainer.test_accuracy, trainer.losses
     tested = "no test yet" if accuracy is None else f"test accuracy {accuracy:.4f}"
     loss = trainer.epochs[-1]["loss"] if trainer.epochs else losses[-1]
     return f"{tested}, loss {loss:.4g} after {len(losses)} steps"
 
 
-def _events(trainer):
+def _events(trainer: Trained) -> Iterator[str]:
     """What was out of the ordinary."""
     steps = len(trainer.losses)
     if not trainer.strategy.meter.steps:
@@ -78,13 +108,13 @@ def _events(trainer):
         yield f"{skipped} of {steps} steps skipped, because gradients were not finite; loss scale {scale:g}"
 
 
-def _setup(trainer):
-    ranks, elements = trainer.comm.Get_size(), trainer.strategy.exchange.layout.plain[-1]
+def _setup(trainer: Trained) -> str:
+    ranks, elements = trainer.comm.Get_size(), trainer.strategy.reducer.layout.plain[-1]
     return (f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {trainer.strategy.describe()}, "
             f"{elements:,} parameters of {trainer.options.precision}")  # fmt: skip
 
 
-def _times(trainer, report):
+def _times(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     """Where the time went; what is exposed is told apart: waiting for the slowest rank, and for the network."""
     meter = trainer.strategy.meter
     yield (f"{meter.total('step_s'):.2f} s training: {meter.total('compute_s'):.2f} s computing, "
@@ -99,11 +129,11 @@ def _times(trainer, report):
         yield f"rank {report['slowest_rank']} computes {ratio:.1f} x the median: all ranks wait for it"
 
 
-def _ms(seconds):
+def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-def _hidden(trainer, report, everywhere):
+def _hidden(trainer: Trained, report: Mapping[str, Any], everywhere: Sequence[tuple[str, int]]) -> Iterator[str]:
     """How much of the communication was hidden, and where it was nothing, why."""
     hidden = report["hidden"]
     if trainer.comm.Get_size() == 1 or hidden is None:
@@ -114,9 +144,9 @@ def _hidden(trainer, report, everywhere):
         yield f"no communication was hidden ({hidden:.0%}): {likely_cause(trainer, report, everywhere)}"
 
 
-def likely_cause(trainer, report, everywhere):
+def likely_cause(trainer: Trained, report: Mapping[str, Any], everywhere: Sequence[tuple[str, int]]) -> str:
     """Why nothing was hidden, in words. everywhere: (name, ranks) of each node."""
-    options, exchange, cores = trainer.options, trainer.strategy.exchange, len(os.sched_getaffinity(0))
+    options, reducer, cores = trainer.options, trainer.strategy.reducer, len(os.sched_getaffinity(0))
     ranks = max(count for _, count in everywhere)
     ratio = report["communication_s"] / max(report["compute_s"], 1e-9)
     causes = (
@@ -124,35 +154,35 @@ def likely_cause(trainer, report, everywhere):
         (len(trainer.model.layers) == 1, "a function, or a single layer, has all its gradients at once"),
         (MPI.Query_thread() < MPI.THREAD_MULTIPLE, "MPI did not grant THREAD_MULTIPLE, so nothing moves meanwhile"),
         (options.algorithm == "native", "MPI's own calls move little while ranks compute; take another --algorithm"),
-        (getattr(exchange, "sendings", 2) == 1, "all gradients start together, after the last; take smaller --bucket-bytes"),
+        (reducer.sendings == 1, "all gradients start together, after the last; take smaller --bucket-bytes"),
         (ranks > cores, f"{ranks} ranks share {cores} cores, so communication takes the time of computation"),
         (ratio > _LONG, f"communication takes {ratio:.0f} x the computation; take larger batches, or --accumulate"),
     )
     return next((text for true, text in causes if true), "the cause is not known; --trace shows when what was sent")
 
 
-def _bytes(trainer, report):
+def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     """What was sent and what is held, each with what theory says."""
     estimated = ", lower bound, not counted" if report["bytes_estimated"] else ""
     predicted = "" if report["bytes_predicted"] is None else f" (theory {report['bytes_predicted']:,}{estimated})"
     yield (f"bytes sent per step: {report['bytes_sent_per_step']:,} gradients/parameters{predicted}, "
            f"{report['data_bytes_sent_per_step']:,} data")  # fmt: skip
     theory = memory_in_theory(trainer)
-    held = [f"{report[name + '_bytes']:,} {word} (theory {theory[name]:,})"
-            for name, word in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))]  # fmt: skip
+    held = [f"{report[name + '_bytes']:,} {text} (theory {theory[name]:,})"
+            for name, text in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))]  # fmt: skip
     yield f"bytes held: {', '.join(held)}"
 
 
-def memory_in_theory(trainer):
+def memory_in_theory(trainer: Trained) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state on this rank, without padding and buckets that are on their way."""
-    options, exchange, update = trainer.options, trainer.strategy.exchange, trainer.strategy.update
-    elements, size = exchange.layout.plain[-1], trainer.comm.Get_size()
-    itemsize, served = exchange.parameters.itemsize, options.strategy == "parameter_server"
+    options, reducer, update = trainer.options, trainer.strategy.reducer, trainer.strategy.update
+    elements, size = reducer.layout.plain[-1], trainer.comm.Get_size()
+    itemsize, served = reducer.parameters.itemsize, options.strategy == "parameter_server"
     gradients = elements * itemsize // (size if options.scattered else 1)
-    owned = elements // size if options.sharded else elements * (not served or exchange.rank == 0)
+    owned = elements // size if options.sharded else elements * (not served or reducer.rank == 0)
     arrays = len(trainer.optimizer.slots) + (update.masters is not None)
     return {
         "parameter": elements * itemsize,
-        "gradient": gradients * (size + 1 if served and exchange.rank == 0 else 1),
+        "gradient": gradients * (size + 1 if served and reducer.rank == 0 else 1),
         "optimizer": arrays * owned * (itemsize if update.masters is None else update.masters.itemsize),
     }

@@ -1,0 +1,176 @@
+"""What moves in a step: the gradients of each bucket as soon as they are there, and its parameters before they are needed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from mpi4py import MPI
+
+from ...support.arrays import Array
+from ..model import Tensor
+from ..monitor import Meter
+from .buckets import Bucket, BucketLayout, groups
+from .gradients import FullGradients, PersistentCollective, ShardedGradients
+from .options import Options
+from .reducer import Reducer
+
+if TYPE_CHECKING:
+    from ...communicator import Communicator
+
+
+def bucket_layout(tensors: Sequence[Tensor], order: Iterable[int], ranks: int, options: Options, itemsize: int) -> BucketLayout:
+    """The layout for a `BucketReducer`: buckets small enough for gradients and, where those are gathered, for parameters.
+
+    order: numbers of the tensors in the order in which backward finishes them. itemsize: bytes of an element.
+    """
+    limits = options.bucket_elements(itemsize)
+    return BucketLayout(tensors, order, ranks, min(limits) if options.sharded else limits[0])
+
+
+class _Started(NamedTuple):
+    plan: PersistentCollective
+    name: str
+    time: float
+
+
+class BucketReducer(Reducer):
+    """Reduction and allgather bucket by bucket, in flight while this rank computes.
+
+    options: of zero1 and zero2 each rank updates its shard of every bucket, else all of it. fill: called with a bucket
+    before it is sent. Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
+    reduce_scatter, as much for the allgather, twice that for an allreduce; zero2 reduces every micro-batch.
+    """
+
+    def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, meter: Meter, options: Options,
+                 fill: Callable[[Bucket], None] | None = None) -> None:  # fmt: skip
+        super().__init__(layout, parameters, comm, meter)
+        self.divided, self._fill = options.sharded, fill
+        self._overlaps, self._gathers_later = options.overlap != "none", options.overlap == "all"
+        self.owned = [self._owned(bucket) for bucket in layout.buckets]
+        store = ShardedGradients if options.scattered else FullGradients
+        self.gradients = store(layout, parameters, comm, options, self.owned)
+        self._gathers = self._gatherings(options.algorithms["allgather"]) if self.divided else []
+        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
+        self._started: dict[tuple[str, int], _Started] = {}
+        first_layer = lambda bucket: min((layout.tensors[one].layer for one in bucket.tensors), default=0)
+        _, limit = options.bucket_elements(parameters.itemsize)
+        self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
+        self._parameter_groups = groups(sorted(layout.buckets, key=first_layer), limit)
+
+    def _owned(self, bucket: Bucket) -> slice:
+        return bucket.shard(self.rank, self.size) if self.divided else slice(bucket.start, bucket.stop)
+
+    # Gradients.
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self.gradients.nbytes
+
+    @property
+    def sendings(self) -> int:
+        return len(self._gradient_groups)
+
+    def begin(self, first: bool, last: bool) -> None:
+        self.fresh = first or self.gradients.every_micro_batch
+        self._first, self._sends, self._next = first, last or self.gradients.every_micro_batch, 0
+        self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
+
+    def acquire(self, number: int) -> None:
+        for bucket in self.gradients.sharing(self.layout.bucket_of[number]):
+            self._collect(bucket)
+
+    def gradient(self, number: int) -> Array:
+        bucket = self.layout.buckets[self.layout.bucket_of[number]]
+        return self.layout.view(self.gradients.buffer(bucket), number, bucket.start)
+
+    def ready(self, number: int) -> None:
+        self._missing[self.layout.bucket_of[number]] -= 1
+        if self._overlaps or self.gradients.every_micro_batch:
+            self._send_complete()
+
+    def end(self) -> None:
+        """Send what is left; a tensor without a gradient in this micro-batch counts as it lies in its buffer."""
+        self._missing = [0] * len(self._missing)
+        self._send_complete()
+
+    def _send_complete(self) -> None:
+        """Start the reductions in the order of the buckets, the same on all ranks, as far as gradients are there."""
+        while self._sends and self._next < len(self._gradient_groups):
+            group = self._gradient_groups[self._next]
+            if any(self._missing[bucket.number] for bucket in group):
+                return
+            self._next += 1
+            for bucket in group:
+                self._send(bucket)
+
+    def _send(self, bucket: Bucket) -> None:
+        if self._fill:
+            self._fill(bucket)
+        self.gradients.prepare(bucket, self._first)
+        self._start("reduce", bucket, self.gradients.plans[bucket.number])
+        if self.gradients.every_micro_batch and not self._overlaps:
+            self._collect(bucket)
+
+    def _collect(self, bucket: Bucket) -> None:
+        """Wait for the reduction of a bucket, if it is on its way."""
+        if self._wait("reduce", bucket):
+            self.gradients.arrived(bucket)
+
+    def reduced(self, bucket: Bucket) -> Array:
+        self._collect(bucket)
+        return self.gradients.reduced(bucket)
+
+    # Parameters.
+
+    def _gatherings(self, algorithm: Any) -> list[PersistentCollective]:
+        parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
+        return [self.comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
+
+    def publish(self) -> None:
+        """In forward order."""
+        if not self.divided:
+            self._all_are_current()
+            return
+        for group in self._parameter_groups:
+            for bucket in group:
+                self._start("gather", bucket, self._gathers[bucket.number])
+        if not self._gathers_later:
+            self.wait()
+
+    def _wait_for_bucket(self, number: int) -> None:
+        if self._wait("gather", self.layout.buckets[number]):
+            self._current[number] = self.generation
+        super()._wait_for_bucket(number)
+
+    # Collectives in flight.
+
+    def _start(self, kind: Literal["reduce", "gather"], bucket: Bucket, plan: PersistentCollective) -> None:
+        self._started[kind, bucket.number] = _Started(plan, f"{kind} {bucket.number}", perf_counter())
+        self.meter.count(getattr(plan, "nbytes", 0))
+        plan.Start()
+
+    def _wait(self, kind: Literal["reduce", "gather"], bucket: Bucket) -> bool:
+        """Whether there was something to wait for."""
+        started = self._started.pop((kind, bucket.number), None)
+        if started is None:
+            return False
+        with self.meter.waiting(started.name):
+            started.plan.Wait()
+        self.meter.in_flight(started.name, *_in_flight(started))
+        return True
+
+
+def _in_flight(started: _Started) -> tuple[float, float]:
+    """From when to when; of MPI's own call all that is known is when it was started and awaited."""
+    flight = getattr(started.plan, "flight", None)
+    return (flight.begun, flight.ended) if flight else (started.time, perf_counter())
+
+
+def _free(plans: Iterable[PersistentCollective]) -> None:
+    """Free the plans of a reducer that is no more, or at exit, when those in flight cannot be freed."""
+    for plan in plans:
+        if plan and not getattr(plan, "in_flight", False):
+            plan.Free()

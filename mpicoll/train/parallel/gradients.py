@@ -1,0 +1,179 @@
+"""Where the gradients of a rank lie, and the collectives that sum them over the ranks: whole, or as shards only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from mpi4py import MPI
+
+from ...support.arrays import Array, module_of
+from .buckets import Bucket, BucketLayout
+from .options import Options
+
+if TYPE_CHECKING:
+    from ...communicator import Communicator
+
+#: buffers that the buckets of zero2 share: two on their way and one that backward writes; where micro-batches are added up
+#: their arrivals need memory too, so one less
+SLOTS, SLOTS_ADDING = 3, 2
+
+
+class PersistentCollective(Protocol):
+    """What `Allreduce_init` and its like return."""
+
+    def Start(self) -> object: ...
+
+    def Wait(self) -> object: ...
+
+    def Free(self) -> object: ...
+
+
+class GradientStore(ABC):
+    """The gradients of a rank, by bucket, and `plans[b]`, the collective that reduces bucket b.
+
+    A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is this rank's part of the
+    sums. parameters: an array of their dtype and module. owned: for each bucket the slice of the flat buffer that this
+    rank updates.
+    """
+
+    #: whether each micro-batch is reduced, not only their sum
+    every_micro_batch: bool
+    #: elements of neighbouring buckets that start together
+    group_limit: int
+
+    def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, options: Options,
+                 owned: Sequence[slice]) -> None:  # fmt: skip
+        self.layout, self.owned, self._comm, self._algorithms = layout, owned, comm, options.algorithms
+        self._module, self._dtype = module_of(parameters), parameters.dtype
+        self._allocate(options)
+        reduce = self._allreduce if options.collectives[0] == "allreduce" else self._reduce_scatter
+        made = [reduce(bucket) for bucket in layout.buckets]
+        self.plans, self._parts = [plan for plan, _ in made], [part for _, part in made]
+
+    @abstractmethod
+    def _allocate(self, options: Options) -> None:
+        """Make the buffers."""
+
+    def _zeros(self, size: int) -> Array:
+        zeros: Array = self._module.zeros(size, self._dtype)
+        return zeros
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+
+    @abstractmethod
+    def buffer(self, bucket: Bucket) -> Array:
+        """Where this rank's gradients of a bucket are written."""
+
+    def sharing(self, number: int) -> Sequence[Bucket]:
+        """The buckets whose reduction must be done before bucket `number` is written."""
+        return ()
+
+    def prepare(self, bucket: Bucket, first: bool) -> None:
+        """The buffer is about to be reduced. first: in the first micro-batch of the step."""
+
+    def arrived(self, bucket: Bucket) -> None:
+        """The reduction is done."""
+
+    def reduced(self, bucket: Bucket) -> Array:
+        """This rank's part of the sums."""
+        return self._parts[bucket.number]
+
+    # The reductions: the plan, and the array in which this rank finds its part.
+
+    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+        buffer, owned = self.buffer(bucket), self.owned[bucket.number]
+        plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["allreduce"])
+        return plan, buffer[owned.start - bucket.start : owned.stop - bucket.start]
+
+    @abstractmethod
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]: ...
+
+
+class FullGradients(GradientStore):
+    """All gradients in one flat array; what is reduced is the sum of the micro-batches, bucket by bucket."""
+
+    every_micro_batch = False
+
+    def _allocate(self, options: Options) -> None:
+        self._flat = self._zeros(self.layout.size)
+        self.group_limit, _ = options.bucket_elements(self._flat.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        return self._flat.nbytes
+
+    def buffer(self, bucket: Bucket) -> Array:
+        return self._flat[bucket.start : bucket.stop]
+
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+        """In place, which for MPI means that the result is at the front."""
+        buffer = self.buffer(bucket)
+        plan = self._comm.Reduce_scatter_block_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["reduce_scatter"])
+        return plan, buffer[: bucket.size // self._comm.Get_size()]
+
+
+class ShardedGradients(GradientStore):
+    """This rank's shard of the summed gradients; buckets are written in few buffers, which are used again and again.
+
+    Every micro-batch is reduced, and added to the shard.
+    """
+
+    every_micro_batch = True
+    group_limit = 1  # a group waits for its last gradient, and buckets in one buffer cannot wait for each other
+
+    def _allocate(self, options: Options) -> None:
+        buckets, ranks = self.layout.buckets, self._comm.Get_size()
+        adding, largest = options.accumulate > 1, max((bucket.size for bucket in buckets), default=0)
+        count = min(len(buckets), SLOTS_ADDING if adding else SLOTS)
+        self._slots = [self._zeros(largest) for _ in range(count)]
+        self._arrivals = [self._zeros(largest // ranks) for _ in range(count)] if adding else []
+        self._shards = self._zeros(self.layout.size // ranks)
+        self._sharing = [[other for other in buckets if (other.number - number) % count == 0] for number in range(len(buckets))]
+        self._adds = [False] * len(buckets)
+        # whether the reduction writes where the shard is kept
+        self._direct = options.collectives[0] == "reduce_scatter" and not adding
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (*self._slots, *self._arrivals, self._shards))
+
+    def buffer(self, bucket: Bucket) -> Array:
+        return self._slots[bucket.number % len(self._slots)][: bucket.size]
+
+    def sharing(self, number: int) -> Sequence[Bucket]:
+        return self._sharing[number]
+
+    def prepare(self, bucket: Bucket, first: bool) -> None:
+        """Padding is zero: the last user of the buffer may have been longer."""
+        held = sum(self.layout.tensors[number].size for number in bucket.tensors)
+        self.buffer(bucket)[held:] = 0
+        self._adds[bucket.number] = not first
+
+    def arrived(self, bucket: Bucket) -> None:
+        """Keep or add what has come elsewhere than in the shard."""
+        if self._direct:
+            return
+        part, shard = self._parts[bucket.number], self._shard(bucket)
+        if self._adds[bucket.number]:
+            shard += part
+        else:
+            shard[...] = part
+
+    def reduced(self, bucket: Bucket) -> Array:
+        return self._shard(bucket)
+
+    def _shard(self, bucket: Bucket) -> Array:
+        ranks = self._comm.Get_size()
+        return self._shards[bucket.start // ranks : bucket.stop // ranks]
+
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+        part = self._shard(bucket)
+        if not self._direct:
+            part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
+        algorithm = self._algorithms["reduce_scatter"]
+        return self._comm.Reduce_scatter_block_init(self.buffer(bucket), part, algorithm=algorithm), part

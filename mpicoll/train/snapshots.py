@@ -1,0 +1,74 @@
+"""What the checkpoints of a training hold, and going on from one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ..support.checks import check
+from .checkpoint import Checkpoints
+from .history import History
+from .parallel import Strategy
+
+
+class Snapshots:
+    """The checkpoints of one training in a directory. Collective.
+
+    data: facts of the data set and its order, which must be those of a checkpoint to go on from it. resume: whether the
+    directory may have checkpoints; those of another training would be mixed with this one's.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int, resume: bool, strategy: Strategy, history: History,
+                 data: Mapping[str, Any]) -> None:  # fmt: skip
+        self._strategy, self._history, self._data = strategy, history, data
+        self._checkpoints = Checkpoints(directory, strategy.comm, keep)
+        self._saved: int | None = None  # step of the newest
+        empty = resume or not self._checkpoints.steps()
+        check("checkpoint", directory, empty, "an empty directory, or resume=True (--resume) to go on from what is there")
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint and a training that goes on from it have in common."""
+        strategy = self._strategy
+        optimizer = type(strategy.update.optimizer).__name__
+        return {"layers": strategy.model.describe(), "optimizer": optimizer, "data": self._data}
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint of all steps so far, unless there is one."""
+        if self._saved == step:
+            return
+        strategy, history = self._strategy, self._history
+        history.losses += strategy.reduce_losses()
+        vectors, elements = strategy.update.vectors(), strategy.reducer.layout.plain[-1]
+        meta = self._identity() | {
+            "updates": strategy.update.optimizer.steps,
+            "losses": history.losses,
+            "epochs": history.epochs,
+            "precision": strategy.options.precision,
+            "scale": None if strategy.scale is None else strategy.scale.state(),
+        }
+        self._checkpoints.save(step, vectors, dict.fromkeys(vectors, elements), meta)
+        self._saved = step
+
+    def resume(self) -> int:
+        """Take over the newest whole checkpoint, if there is one; returns the steps done."""
+        found = self._checkpoints.load(self._accept)
+        if found is None:
+            return 0
+        strategy, history, meta = self._strategy, self._history, found.meta
+        strategy.update.restore(found, meta["updates"])
+        strategy.reducer.wait()
+        if strategy.scale is not None and meta["scale"] is not None:
+            strategy.scale.restore(meta["scale"])
+        history.losses, history.epochs = list(meta["losses"]), list(meta["epochs"])
+        history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None
+        self._saved = found.step
+        if strategy.rank == 0:
+            print(f"mpicoll: resumed from {found.path}, step {found.step}", file=sys.stderr, flush=True)
+        return found.step
+
+    def _accept(self, meta: Mapping[str, Any]) -> None:
+        """Raise ArgumentError for a checkpoint of another model, data set or optimizer."""
+        for name, value in self._identity().items():
+            check(f"checkpoint: {name}", meta.get(name), meta.get(name) == value, f"this run's {value}; use another directory")
