@@ -165,8 +165,8 @@ class BucketReducer(Reducer):
 
 def _in_flight(started: _Started) -> tuple[float, float]:
     """From when to when; of MPI's own call all that is known is when it was started and awaited."""
-    flight = getattr(started.plan, "flight", None)
-    return (flight.begun, flight.ended) if flight else (started.time, perf_counter())
+    task = getattr(started.plan, "task", None)  # MPI's own request has none
+    return (task.begun, task.ended) if task else (started.time, perf_counter())
 
 
 def _free(plans: Iterable[PersistentCollective]) -> None:
