@@ -3,8 +3,8 @@
 May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute, select.
 """
 
-from .explanation import explain
+from .explanation import Explanation, explain
 from .repeated import repeated
 from .request import begin
 
-__all__ = ["begin", "explain", "repeated"]
+__all__ = ["Explanation", "begin", "explain", "repeated"]
