@@ -123,7 +123,7 @@ def test_no_submodule_shares_a_public_name():
 
 
 def test_public_names_are_there():
-    for name in set(mpicoll.__all__) - {"Communicator", "install_abort_hook"}:  # those load MPI
+    for name in set(mpicoll.__all__) - {"Communicator", "Explanation", "Plan", "Request", "install_abort_hook"}:  # those load MPI
         assert getattr(mpicoll, name) is not None
     assert sorted(mpicoll.__all__) == dir(mpicoll)
     assert not hasattr(mpicoll, "nonsense")

@@ -57,11 +57,11 @@ def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
     core = power_of_two(size)
     pairs = size - core
 
-    def survivor(n):
+    def survivor(n: int) -> int:
         return (root if root // 2 == n else 2 * n + 1) if n < pairs else n + pairs
 
     number, goal = (r // 2 if r < 2 * pairs else r - pairs for r in (rank, root))
-    merges = [(rank ^ 1, rank != survivor(number))] if rank < 2 * pairs else []
+    merges: list[tuple[int, int]] = [(rank ^ 1, rank != survivor(number))] if rank < 2 * pairs else []
     merges += [(survivor(number ^ 1 << bit), (number ^ goal) >> bit & 1) for bit in range(core.bit_length() - 1)]
     mine, total, received = Input(0), Output(0) if rank == root else Scratch("sum", 0), Scratch("received", 0)
     for peer, hand_over in merges:

@@ -6,11 +6,12 @@ its output instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ..collectives import REDUCE_SCATTER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Recv, Reduce, Round, Scratch, Send, folded
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Reduce, Round, Scratch, Send, folded
 from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order
 
 WORDS: dict[str, dict[str, Any]] = {
@@ -42,7 +43,8 @@ def halving(rank: int, size: int) -> Iterator[Round]:
 
     log2 p rounds, (p-1)/p m at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
     """
-    first, count, place = 0, size, Input
+    first, count = 0, size
+    place: Callable[[int, int], Part] = Input
     while count > 1:
         half = count // 2
         keep = first + half if rank >= first + half else first
@@ -50,7 +52,7 @@ def halving(rank: int, size: int) -> Iterator[Round]:
         received, total = Scratch("received", keep, half), Scratch("sum", keep, half) if half > 1 else Output(keep)
         yield Send(peer, place(give, half)), Recv(peer, received), \
             Reduce(*in_rank_order(rank, peer, place(keep, half), received), total)
-        first, count, place = keep, half, lambda f, n: Scratch("sum", f, n)
+        first, count, place = keep, half, partial(Scratch, "sum")
 
 
 def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
@@ -58,7 +60,7 @@ def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
 
     ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Source: Traeff, arXiv 2410.14234.
     """
-    place = Input
+    place: Callable[[int, int], Part] = Input
     for near, far in reversed(circulant_steps(size)):
         count = far - near
         received, total = Scratch("received", rank, count), Scratch(sums, rank, count) if near > 1 else Output(rank)
@@ -66,7 +68,7 @@ def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
         middle = Copy(Input(rank + count), Scratch(sums, rank + count, near - count if far == size else 0))
         yield Send(rank + near, place(rank + near, count)), Recv(rank - near, received), \
             Reduce(received, place(rank, count), total), middle
-        place = lambda first, n: Scratch(sums, first, n)  # noqa: E731
+        place = partial(Scratch, sums)
 
 
 def pairwise(rank: int, size: int) -> Iterator[Round]:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from ..collectives import CallName
 
 
-class Communicator(BlockingMoves, BlockingReductions, NonBlocking, Persistent):
+# a plan is no MPI.Prequest, see `persistent`
+class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+    BlockingMoves, BlockingReductions, NonBlocking, Persistent
+):
     """An intracommunicator with mpicoll's collectives; everything else is mpi4py's. Made by all ranks of `comm` together.
 
     Signatures are mpi4py's plus two keywords: `algorithm` (a name of `mpicoll.list_algorithms`; None: chosen) and

@@ -102,9 +102,9 @@ def renamed(
     places = places or {}
 
     def expand(operation: Any) -> Iterator[Operation]:
-        kind = type(operation)
+        kind: Any = type(operation)
         message = kind is Send or kind is Recv
-        parts = operation[1:] if message else operation
+        parts: tuple[Part, ...] = operation[1:] if message else operation
         for cyclic in block(*parts[-1][1:]) if block else (parts[-1][1:],):
             others = [Part(places.get(part[0], part[0]), *cyclic) for part in parts]
             yield kind(peer(operation[0]) if peer else operation[0], *others) if message else kind(*others)
@@ -146,7 +146,8 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
             blocks = blocks or size
             core = power_of_two(size)
             pairs = size - core
-            held, wanted = (lambda r: collective.before(r, size, blocks)), (lambda r: collective.after(r, size, blocks))
+            held: Callable[[int], Part] = lambda r: collective.before(r, size, blocks)
+            wanted: Callable[[int], Part] = lambda r: collective.after(r, size, blocks)
             if rank < 2 * pairs and rank % 2 == 0:
                 yield Send(rank + 1, held(rank))
                 yield Recv(rank + 1, wanted(rank))
@@ -159,7 +160,7 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
                 generator(rank // 2 if paired else rank - pairs, core),
                 places,
                 peer=lambda n: 2 * (n % core) + 1 if n % core < pairs else n % core + pairs,
-                block=(lambda *cyclic: _pairs_as_one(*cyclic, core, pairs)) if collective.blocks_of_ranks else None,
+                block=(lambda first, count: _pairs_as_one(first, count, core, pairs)) if collective.blocks_of_ranks else None,
             )
             if paired:
                 result = places.get(OUTPUT, OUTPUT)
@@ -167,7 +168,7 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
                     Send(rank - 1, wanted(rank - 1)._replace(place=result))
 
         del fold.__wrapped__  # the signature that counts is fold's own: it takes `blocks`
-        fold.folds = True  # it takes `blocks` to place what the extras hold, not to be pipelined
+        fold.folds = True  # type: ignore[attr-defined]  # it takes `blocks` to place what the extras hold, not to be pipelined
         return fold
 
     return decorate

@@ -80,4 +80,4 @@ _OPERATIONS = (Send, Recv, Reduce, Copy)
 def operations_of(step: Round) -> tuple[Operation, ...]:
     """The operations of one round as a tuple: a generator may yield a single operation bare."""
     kind = type(step)
-    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)
+    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)  # type: ignore[return-value,arg-type]

@@ -164,20 +164,20 @@ class _Rank:
 
     def __init__(self, number: int, phases: Iterable[Phase]) -> None:
         self.number, self.phases = number, iter(phases)
-        self.phase: Phase | None = Phase((), (), 0)  # the one it is in; None after the last
+        self.phase: Any = Phase((), (), 0)  # the one it is in; None after the last
         self.entered = self.rounds = 0  # phases so far, and those of them that start something
         self.time = 0  # when it entered the phase, or when the last that it waits for is through, as far as known
         self.ends: list[int | None] = []  # when each transfer it has started is through; None where that is not known yet
         self.missing = 0  # how many of those it waits for are not known yet
 
-    def enter_next(self) -> Phase | None:
-        """Compute, then enter the next phase; None at the end."""
-        self.time += self.phase.work if self.phase else 0
+    def enter_next(self) -> bool:
+        """Compute, then enter the next phase; False at the end."""
+        self.time += self.phase.work
         self.phase = next(self.phases, None)
         if self.phase:
             self.entered += 1
             self.rounds += bool(self.phase.starts)
-        return self.phase
+        return self.phase is not None
 
     def wait(self) -> None:
         """Wait for what the phase waits for, as far as it is known when that is through."""

@@ -62,7 +62,7 @@ def least_seconds(collective: str, size: int, nbytes: float, network: Network) -
     for depth, level in enumerate(network.levels):
         if level.shared_port and collective not in ("scatter", "gather"):
             groups = len({level.group_of(rank) for rank in range(size)})
-            outside = max(link.bandwidth for link in [network, *network.levels[depth + 1 :]])
+            outside = max(link.bandwidth for link in (links[0], *links[depth + 2 :]))
             floors.append(lower_bound(collective, groups).sent * nbytes / outside)
     return max(floors)
 

@@ -27,10 +27,10 @@ class _Half(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A half that was started: through when the peer has started more than `count` at its end."""
+    """A half that was started: through when the peer has started more than `before` at its end."""
 
     half: _Half
-    count: int
+    before: int
 
 
 def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
@@ -46,7 +46,7 @@ def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     todo = deque(range(len(programs)))
     while todo:
         rank = todo.popleft()
-        while all(started[half.theirs] > count for half, count in waiting[rank]):
+        while all(started[half.theirs] > before for half, before in waiting[rank]):
             waiting[rank] = []
             if not turns[rank]:
                 break

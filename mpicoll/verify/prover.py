@@ -117,7 +117,8 @@ def check(
     if entry and entry.cuttable and not flows_in_pieces(programs):
         raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
-    return Cost(max(rank.clock for rank in run.ranks), *map(max, zip(*ranks)), in_order, ranks)
+    messages, sent, received, reduced = map(max, zip(*ranks))
+    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks)
 
 
 def programs_of(
