@@ -97,7 +97,8 @@ REDUCE = Collective("reduce", True, INPUT, ALL, ROOT)
 SCATTER = Collective("scatter", False, INPUT, ROOT, OWN)
 GATHER = Collective("gather", False, INPUT, OWN, ROOT)
 
-COLLECTIVES: dict[CollectiveName, Collective] = {c.name: c for c in (ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST, REDUCE, SCATTER, GATHER)}
+_ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST, REDUCE, SCATTER, GATHER
+COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for collective in _ALL}
 
 
 def find(name: str) -> Collective:

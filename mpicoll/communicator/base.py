@@ -82,7 +82,7 @@ class Base(MPI.Intracomm):
         return small_calls(select.native_below(collective, self._wire.topology), share, self._wire.unattended)
 
 
-def small_calls(limit: int, share: int, unattended: list[Any]) -> IsSmall:
+def small_calls(limit: float, share: int, unattended: list[Any]) -> IsSmall:
     """A function is_small(vector, other): whether a call goes to MPI without being looked at.
 
     limit: bytes from which on it is looked at. vector: the argument that is as large as the collective's vector. other:

@@ -29,7 +29,8 @@ class BlockingMoves(Base):
 
     def Bcast(
         self, buf: BufSpec, root: int = 0, *,
-        algorithm: BcastName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: BcastName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Every rank gets the root's vector.
 
         Parameters
@@ -68,7 +69,8 @@ class BlockingMoves(Base):
 
     def Scatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Rank r gets block r of the root's vector, which is p equal blocks.
 
         Parameters
@@ -99,7 +101,8 @@ class BlockingMoves(Base):
 
     def Scatterv(
         self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Rank r gets block r of the root's vector; blocks have any sizes, which only the root needs to know.
 
         Parameters
@@ -135,7 +138,8 @@ class BlockingMoves(Base):
 
     def Gather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """The root gets the equal blocks of all ranks, in rank order.
 
         Parameters
@@ -166,7 +170,8 @@ class BlockingMoves(Base):
 
     def Gatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """The root gets the blocks of all ranks; they have any sizes, which only the root needs to know.
 
         Parameters
@@ -198,7 +203,8 @@ class BlockingMoves(Base):
 
     def Allgather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Every rank gets the equal blocks of all ranks, in rank order.
 
         Parameters
@@ -236,7 +242,8 @@ class BlockingMoves(Base):
 
     def Allgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Every rank gets the blocks of all ranks, of any sizes.
 
         Parameters

@@ -30,7 +30,8 @@ class BlockingReductions(Base):
 
     def Reduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
-        algorithm: ReduceName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """The root gets the elementwise `op` over the vectors of all ranks.
 
         Parameters
@@ -64,7 +65,8 @@ class BlockingReductions(Base):
 
     def Allreduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
-        algorithm: AllreduceName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Every rank gets the elementwise `op` over the vectors of all ranks, the same bits everywhere.
 
         Parameters
@@ -106,7 +108,8 @@ class BlockingReductions(Base):
 
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Rank r gets block r, of p equal blocks, of the elementwise `op` over the vectors of all ranks.
 
         Parameters
@@ -147,7 +150,8 @@ class BlockingReductions(Base):
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> None:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> None:
         """Rank r gets block r, of `recvcounts[r]` elements, of the elementwise `op` over the vectors of all ranks.
 
         Parameters

@@ -33,7 +33,8 @@ class NonBlocking(Base):
 
     def Ibcast(
         self, buf: BufSpec, root: int = 0, *,
-        algorithm: BcastName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: BcastName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Bcast` without waiting.
 
         Parameters
@@ -55,7 +56,8 @@ class NonBlocking(Base):
 
     def Iscatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Scatter` without waiting.
 
         Parameters
@@ -77,7 +79,8 @@ class NonBlocking(Base):
 
     def Iscatterv(
         self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Scatterv` without waiting.
 
         Parameters
@@ -99,7 +102,8 @@ class NonBlocking(Base):
 
     def Igather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Gather` without waiting.
 
         Parameters
@@ -121,7 +125,8 @@ class NonBlocking(Base):
 
     def Igatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Gatherv` without waiting.
 
         Parameters
@@ -143,7 +148,8 @@ class NonBlocking(Base):
 
     def Iallgather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Allgather` without waiting.
 
         Parameters
@@ -165,7 +171,8 @@ class NonBlocking(Base):
 
     def Iallgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Allgatherv` without waiting.
 
         Parameters
@@ -187,7 +194,8 @@ class NonBlocking(Base):
 
     def Ireduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
-        algorithm: ReduceName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Reduce` without waiting.
 
         Parameters
@@ -209,7 +217,8 @@ class NonBlocking(Base):
 
     def Iallreduce(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
-        algorithm: AllreduceName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Allreduce` without waiting.
 
         Parameters
@@ -231,7 +240,8 @@ class NonBlocking(Base):
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Reduce_scatter_block` without waiting.
 
         Parameters
@@ -254,7 +264,8 @@ class NonBlocking(Base):
     def Ireduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> MPI.Request:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
         """`Reduce_scatter` without waiting.
 
         Parameters

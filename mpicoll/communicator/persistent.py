@@ -38,7 +38,8 @@ class Persistent(Base):
 
     def Bcast_init(
         self, buf: BufSpec, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: BcastName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: BcastName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Bcast`, to be started any number of times.
 
         Parameters
@@ -61,7 +62,8 @@ class Persistent(Base):
     def Scatter_init(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Scatter`, to be started any number of times.
 
         Parameters
@@ -84,7 +86,8 @@ class Persistent(Base):
     def Scatterv_init(
         self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ScatterName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Scatterv`, to be started any number of times.
 
         Parameters
@@ -107,7 +110,8 @@ class Persistent(Base):
     def Gather_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Gather`, to be started any number of times.
 
         Parameters
@@ -130,7 +134,8 @@ class Persistent(Base):
     def Gatherv_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: GatherName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Gatherv`, to be started any number of times.
 
         Parameters
@@ -152,7 +157,8 @@ class Persistent(Base):
 
     def Allgather_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Allgather`, to be started any number of times.
 
         Parameters
@@ -174,7 +180,8 @@ class Persistent(Base):
 
     def Allgatherv_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Allgatherv`, to be started any number of times.
 
         Parameters
@@ -197,7 +204,8 @@ class Persistent(Base):
     def Reduce_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Reduce`, to be started any number of times.
 
         Parameters
@@ -220,7 +228,8 @@ class Persistent(Base):
     def Allreduce_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: AllreduceName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Allreduce`, to be started any number of times.
 
         Parameters
@@ -243,7 +252,8 @@ class Persistent(Base):
     def Reduce_scatter_block_init(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Reduce_scatter_block`, to be started any number of times.
 
         Parameters
@@ -266,7 +276,8 @@ class Persistent(Base):
     def Reduce_scatter_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None) -> Plan:
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
         """A plan of `Reduce_scatter`, to be started any number of times.
 
         Parameters

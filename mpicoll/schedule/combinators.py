@@ -102,12 +102,15 @@ def renamed(
     places = places or {}
 
     def expand(operation: Any) -> Iterator[Operation]:
-        kind: Any = type(operation)
+        kind: Callable[..., Operation] = type(operation)
         message = kind is Send or kind is Recv
         parts: tuple[Part, ...] = operation[1:] if message else operation
         for cyclic in block(*parts[-1][1:]) if block else (parts[-1][1:],):
             others = [Part(places.get(part[0], part[0]), *cyclic) for part in parts]
-            yield kind(peer(operation[0]) if peer else operation[0], *others) if message else kind(*others)
+            if message:
+                yield kind(peer(operation[0]) if peer else operation[0], *others)
+            else:
+                yield kind(*others)  # pyright: ignore[reportArgumentType]
 
     for step in steps:
         yield tuple([new for operation in operations_of(step) for new in expand(operation)])

@@ -7,4 +7,7 @@ from .clocks import Prediction, estimate_work, predict
 from .costs import PathCost, closed_form, least_seconds, lower_bound
 from .network import Level, Network
 
-__all__ = ["Level", "Network", "PathCost", "Prediction", "closed_form", "estimate_work", "least_seconds", "lower_bound", "predict"]
+__all__ = [
+    "Level", "Network", "PathCost", "Prediction", "closed_form", "estimate_work",
+    "least_seconds", "lower_bound", "predict",
+]

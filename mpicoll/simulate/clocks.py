@@ -221,9 +221,10 @@ class Clocks:
     def __init__(self, programs: Iterable[Iterable[Phase]], network: Network) -> None:
         self.network = network
         self.ranks = [_Rank(number, phases) for number, phases in enumerate(programs)]
-        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # (source, target): the sides that wait for their partner
+        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # the sides that wait for their partner
         self.free: defaultdict[Hashable, int] = defaultdict(int)  # port: from when on it is free
-        self.agenda: list[tuple[int, int, int, _Message]] = []  # a heap: when a message may begin, since when it is ready, its number, itself
+        # a heap: when a message may begin, since when it is ready, its number, itself
+        self.agenda: list[tuple[int, int, int, _Message]] = []
         self.messages = 0
 
     def play(self) -> int:

@@ -36,8 +36,8 @@ class _Wait(NamedTuple):
 def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     """Whether a schedule comes to its end when each message is cut in two and a rank takes its halves in turn.
 
-    This is the order of `execute.ordering.by_pieces` where nothing runs ahead; running ahead only starts things earlier. It fails
-    where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
+    This is the order of `execute.ordering.by_pieces` where nothing runs ahead; running ahead only starts things earlier.
+    It fails where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
     programs: the sorted rounds of every rank.
     """
     started: defaultdict[_End, int] = defaultdict(int)

@@ -69,8 +69,13 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> It
 def _placements(size: int) -> list[tuple[int, ...]]:
     """Maps from rank to node, each once."""
     few = -(-size // 3)
-    maps: list[Iterable[int]] = [range(size), [rank // 3 for rank in range(size)], [rank % few for rank in range(size)],
-            [rank.bit_length() for rank in range(size)], [rank * rank % 7 % 4 for rank in range(size)]]  # fmt: skip
+    maps: list[Iterable[int]] = [
+        range(size),
+        [rank // 3 for rank in range(size)],
+        [rank % few for rank in range(size)],
+        [rank.bit_length() for rank in range(size)],
+        [rank * rank % 7 % 4 for rank in range(size)],
+    ]
     return list(dict.fromkeys(map(tuple, maps)))
 
 

@@ -52,7 +52,8 @@ class Expressions:
 
     def __init__(self, size: int) -> None:
         self.ranks = [1 << rank for rank in range(size)]  # the ranks in each expression, as bits
-        self.span: list[tuple[int, int] | None] = [(rank, rank) for rank in range(size)]  # its first and last rank; None where the order is lost
+        # its first and last rank; None where the order is lost
+        self.span: list[tuple[int, int] | None] = [(rank, rank) for rank in range(size)]
         self.sums: dict[tuple[int, int], int] = {}
 
     def add(self, lower: int, higher: int) -> int | None:

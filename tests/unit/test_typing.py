@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -52,17 +53,16 @@ def pyright():
     """The same of pyright, as basedpyright brings it: with its own node, so that nothing is fetched when it runs."""
     done = run("basedpyright", "--pythonpath", sys.executable, "--outputjson", *public_modules(), CORRECT, MISTAKES)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    found = {}
+    found, text = {}, []
     for one in json.loads(done.stdout)["generalDiagnostics"]:
         if one["severity"] == "error":
+            text.append(f"{one['file']}:{one['range']['start']['line'] + 1}: {one['message']}")
             found.setdefault(Path(one["file"]).resolve(), set()).add(one["range"]["start"]["line"] + 1)
-    return found, done.stdout
+    return found, "\n".join(text)
 
 
 def public_modules():
     """`files` of mypy in setup.cfg."""
-    from configparser import ConfigParser
-
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     return [name.strip() for name in config["mypy"]["files"].split(",")]
@@ -120,7 +120,7 @@ def test_public_functions_are_annotated_and_documented(function):
     parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "arguments", "keywords")]
     assert {*parameters, "return"} <= set(function.__annotations__)
     assert function.__doc__
-    if "algorithm" in parameters:  # a collective, or `explain`: complete by itself
+    if "segment_bytes" in parameters:  # a collective, or `explain`: complete by itself
         headings = {line.strip() for line in function.__doc__.splitlines()}
         assert {"Parameters", "Raises"} <= headings
         documented = function.__doc__.partition("Parameters")[2].partition("Raises")[0]
