@@ -13,8 +13,8 @@ from mpicoll import select
 from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
-from mpicoll.execute import topology
 from mpicoll.communicator import communicator
+from mpicoll.execute import topology
 from mpicoll.execute.context import Wire
 from mpicoll.select import probe, table
 from mpicoll.support import settings
