@@ -9,32 +9,51 @@ algorithms, the verifier) can be imported where there is none.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
+    from . import algorithms, collectives, schedule, train, verify
+    from .algorithms import AlgorithmName, list_algorithms
+    from .calls import Explanation
+    from .communicator import Communicator, Plan, Request
+    from .errors import ArgumentError, BufferError, LaunchError, MpicollError, ScheduleError
+    from .launch import install_abort_hook
+    from .verify import register
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "AlgorithmName", "ArgumentError", "BufferError", "Communicator", "Explanation", "LaunchError", "MpicollError", "Plan",
+    "Request", "ScheduleError", "__version__", "algorithms", "collectives", "install_abort_hook", "list_algorithms",
+    "register", "schedule", "train", "verify",
+]
+
 _HOME = {
-    "Communicator": "mpicoll.communicator",
-    "install_abort_hook": "mpicoll.launch",
-    "list_algorithms": "mpicoll.algorithms",
-    "register": "mpicoll.verify",
-    "MpicollError": "mpicoll.errors",
-    "ArgumentError": "mpicoll.errors",
-    "BufferError": "mpicoll.errors",
-    "ScheduleError": "mpicoll.errors",
+    "AlgorithmName": "algorithms",
+    "ArgumentError": "errors",
+    "BufferError": "errors",
+    "Communicator": "communicator",
+    "Explanation": "calls",
+    "LaunchError": "errors",
+    "MpicollError": "errors",
+    "Plan": "communicator",
+    "Request": "communicator",
+    "ScheduleError": "errors",
+    "install_abort_hook": "launch",
+    "list_algorithms": "algorithms",
+    "register": "verify",
 }
-_SUBMODULES = ("algorithms", "schedule", "collectives", "verify", "train")
-
-__all__ = [*_HOME, *_SUBMODULES, "__version__"]
+_SUBMODULES = ("algorithms", "collectives", "schedule", "train", "verify")
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name in _HOME:
-        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        value = globals()[name] = getattr(import_module(f"mpicoll.{_HOME[name]}"), name)
         return value
     if name in _SUBMODULES:
         return import_module(f"mpicoll.{name}")
     raise AttributeError(f"module 'mpicoll' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted(__all__)

@@ -6,62 +6,83 @@ an extra rank hands over and what it is owed.
 May import: errors, schedule.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
 
 from .errors import ArgumentError
-from .schedule import INPUT, OUTPUT, Copy, Part, rounds
+from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
+
+CollectiveName: TypeAlias = Literal["allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scatter", "gather"]
+#: what `Communicator.explain` can be asked about: blocking calls and non-blocking ones
+CallName: TypeAlias = Literal[
+    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ibcast", "ireduce", "iscatter", "igather"
+]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
 
 
 class Collective(NamedTuple):
-    """One collective: its blocks before (place and whose) and after (always in the output)."""
+    """One collective: its blocks before (place and whose) and after (always in the output).
 
-    name: str
+    Attributes
+    ----------
+    name : str
+        As in `algorithms.list_algorithms`.
+    reduces : bool
+        Whether results are sums over ranks.
+    place : str
+        Where the blocks lie before: the input, or the output (bcast).
+    initial, final : str
+        Whose blocks a rank has before and after: `ALL`, `OWN` or `ROOT`.
+    """
+
+    name: CollectiveName
     reduces: bool
     place: str
     initial: str
     final: str
 
     @property
-    def rooted(self):
+    def rooted(self) -> bool:
         """Whether calls name a root."""
         return ROOT in (self.initial, self.final)
 
     @property
-    def blocks_of_ranks(self):
+    def blocks_of_ranks(self) -> bool:
         """Whether block r belongs to rank r, so that sizes come from the caller and not from a partition of ours."""
         return OWN in (self.initial, self.final)
 
     @property
-    def shares_memory(self):
+    def shares_memory(self) -> bool:
         """Whether IN_PLACE lets a block's input and output be the same memory (reduce_scatter moves its result)."""
         return self.place == INPUT and self.name != "reduce_scatter"
 
-    def before(self, rank, size, blocks, root=0):
+    def before(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` holds at the start, or None."""
         return _part(self.place, self.initial, rank, size, blocks, root)
 
-    def after(self, rank, size, blocks, root=0):
+    def after(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` must hold at the end, or None; a rank has output memory for just these blocks."""
         return _part(OUTPUT, self.final, rank, size, blocks, root)
 
-    def contributors(self, block, size, blocks, root=0):
+    def contributors(self, block: int, size: int, blocks: int, root: int = 0) -> range:
         """The ranks whose data the result of `block` is made of, in rank order."""
         if self.reduces:
             return range(size)
         source = root if self.initial == ROOT else block * size // blocks
         return range(source, source + 1)
 
-    def program(self, generator, rank, size, root, blocks):
+    def program(
+        self, generator: Generator, rank: int, size: int, root: int | None, blocks: int
+    ) -> Iterator[tuple[Operation, ...]]:
         """Iterate over the rounds of one rank; at one rank every collective is the same copy."""
         if size > 1:
             yield from rounds(generator, rank, size, root if self.rooted else None, blocks)
         elif self.place != OUTPUT:
-            yield (Copy(self.before(0, 1, blocks), self.after(0, 1, blocks)),)
+            yield (Copy(Part(self.place, 0, blocks), Part(OUTPUT, 0, blocks)),)
 
 
-def _part(place, whose, rank, size, blocks, root):
+def _part(place: str, whose: str, rank: int, size: int, blocks: int, root: int) -> Part | None:
     if whose == OWN:
         share = blocks // size
         return Part(place, rank * share, share)
@@ -76,12 +97,19 @@ REDUCE = Collective("reduce", True, INPUT, ALL, ROOT)
 SCATTER = Collective("scatter", False, INPUT, ROOT, OWN)
 GATHER = Collective("gather", False, INPUT, OWN, ROOT)
 
-COLLECTIVES = {c.name: c for c in (ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST, REDUCE, SCATTER, GATHER)}
+_ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST, REDUCE, SCATTER, GATHER
+COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for collective in _ALL}
 
 
-def find(name):
-    """The collective of that name, or ArgumentError that lists them."""
+def find(name: str) -> Collective:
+    """The collective of that name.
+
+    Raises
+    ------
+    ArgumentError
+        There is none; the message lists them.
+    """
     try:
-        return COLLECTIVES[name]
+        return COLLECTIVES[name]  # type: ignore[index]  # whatever the text
     except KeyError:
         raise ArgumentError(f"unknown collective {name!r}; there are: {', '.join(COLLECTIVES)}") from None

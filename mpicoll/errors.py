@@ -15,7 +15,10 @@ class ArgumentError(MpicollError, ValueError):
 
 
 class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
-    """A buffer has the wrong type, size, layout or access for this call."""
+    """A buffer has the wrong type, size, layout or access for this call.
+
+    It is also what Python and mpi4py would raise: the builtin BufferError, a TypeError and a ValueError.
+    """
 
 
 class ScheduleError(MpicollError, ValueError):

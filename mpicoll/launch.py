@@ -3,10 +3,13 @@
 May import: errors.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import time
 import traceback
+from types import TracebackType
 
 from mpi4py import MPI
 
@@ -18,7 +21,7 @@ _COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCA
 _TRUSTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def install_abort_hook():
+def install_abort_hook() -> None:
     """Let an uncaught exception on one rank end the whole job, with its traceback.
 
     Without it the rank that failed waits in MPI_Finalize for the others, and they wait for its messages: a hang.
@@ -26,7 +29,7 @@ def install_abort_hook():
     The exit status of the job is not zero.
     """
 
-    def hook(kind, value, trace):
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         rank = MPI.COMM_WORLD.Get_rank() if not MPI.Is_finalized() else "?"
         text = "".join(traceback.format_exception(kind, value, trace))
         abort(f"mpicoll: rank {rank} failed, the job ends:\n{text}")
@@ -34,7 +37,7 @@ def install_abort_hook():
     sys.excepthook = hook
 
 
-def abort(message, status=1):
+def abort(message: str, status: int = 1) -> None:
     """Print the message on standard error, and end the job on all ranks with this exit status."""
     print(message, file=sys.stderr, flush=True)
     if not MPI.Is_finalized():
@@ -42,7 +45,7 @@ def abort(message, status=1):
         MPI.COMM_WORLD.Abort(status)
 
 
-def check_launch():
+def check_launch() -> None:
     """Raise LaunchError where a launcher started several processes and MPI connected none of them.
 
     It happens when launcher and MPI library do not speak the same protocol (``srun`` without ``--mpi``, an mpiexec of

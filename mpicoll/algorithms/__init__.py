@@ -6,9 +6,21 @@ May import: errors, schedule, collectives, algorithms.patterns.
 """
 
 from . import allgather, allreduce, bcast, gather, reduce, reduce_scatter, scatter
+from .names import (
+    AlgorithmName,
+    AllgatherName,
+    AllreduceName,
+    AnyName,
+    BcastName,
+    GatherName,
+    ReduceName,
+    ReduceScatterName,
+    ScatterName,
+)
 from .registry import NATIVE, Algorithm, add, declared, find, list_algorithms, registered
 
 __all__ = [
-    "NATIVE", "Algorithm", "add", "allgather", "allreduce", "bcast", "declared", "find", "gather",
-    "list_algorithms", "reduce", "reduce_scatter", "registered", "scatter",
+    "NATIVE", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AnyName", "BcastName", "GatherName",
+    "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather", "allreduce", "bcast", "declared", "find",
+    "gather", "list_algorithms", "reduce", "reduce_scatter", "registered", "scatter",
 ]

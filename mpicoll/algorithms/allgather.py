@@ -4,14 +4,25 @@ m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the n
 the rank's block: the input, or the output where another algorithm has put it there.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 from ..collectives import ALLGATHER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Send, folded
-from .patterns import LanesOfRanks, circulant_steps
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Round, Send, folded
+from .patterns import LanesOfRanks, Nodes, circulant_steps
 
-WORDS = {"ring": {"neighbours": True}, "doubling": {}, "circulant": {}, "bruck": {}, "hierarchical": {}}
+WORDS: dict[str, dict[str, Any]] = {
+    "ring": {"neighbours": True},
+    "doubling": {},
+    "circulant": {},
+    "bruck": {},
+    "hierarchical": {},
+}
 
 
-def ring(rank, size, own=INPUT):
+def ring(rank: int, size: int, own: str = INPUT) -> Iterator[Round]:
     """Pass on what came last: p-1 rounds, neighbours only. Source: Chan et al., CCPE 19 (2007)."""
     left, right = (rank - 1) % size, (rank + 1) % size
     yield Copy(Part(own, rank), Output(rank))
@@ -23,7 +34,7 @@ def ring(rank, size, own=INPUT):
 
 
 @folded(ALLGATHER)
-def doubling(rank, size):
+def doubling(rank: int, size: int) -> Iterator[Round]:
     """Exchange all I have with the partner at distance 1, 2, 4, …; folded at other sizes.
 
     log2 p rounds at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
@@ -36,14 +47,14 @@ def doubling(rank, size):
         distance *= 2
 
 
-def circulant(rank, size, own=INPUT):
+def circulant(rank: int, size: int, own: str = INPUT) -> Iterator[Round]:
     """The circulant reduce-scatter backwards: ceil(log2 p) rounds at any size. Source: Traeff, arXiv 2410.14234."""
     yield Copy(Part(own, rank), Output(rank))
     for near, far in circulant_steps(size):
         yield Send(rank - near, Output(rank, far - near)), Recv(rank + near, Output(rank + near, far - near))
 
 
-def bruck(rank, size):
+def bruck(rank: int, size: int) -> Iterator[Round]:
     """Distances 1, 2, 4, …, the last round short: ceil(log2 p) rounds. Source: Bruck et al., IEEE TPDS 8 (1997)."""
     yield Copy(Input(rank), Output(rank))
     distance = 1
@@ -53,7 +64,7 @@ def bruck(rank, size):
         distance *= 2
 
 
-def hierarchical(rank, size, nodes=None):
+def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     """Each lane gathers its blocks across nodes, then the ranks of a node exchange their lanes.
 
     Half the rounds of the hierarchical allreduce; (N-1)/N m enter a node. Source: as there.

@@ -3,14 +3,22 @@
 m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less than 2 (p-1)/p m per rank.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 from ..collectives import ALLREDUCE
 from ..schedule import (
     INPUT,
     OUTPUT,
     Input,
+    Operation,
     Output,
+    Part,
     Recv,
     Reduce,
+    Round,
     Scratch,
     Send,
     folded,
@@ -19,9 +27,9 @@ from ..schedule import (
     segmented,
 )
 from . import allgather, bcast, reduce, reduce_scatter
-from .patterns import Lanes, fold_tree, in_rank_order, lane_blocks, one_block
+from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block
 
-WORDS = {
+WORDS: dict[str, dict[str, Any]] = {
     "parameter_server": {"ordered": True, "blocks": one_block},
     "reduce_bcast": {"ordered": True, "blocks": one_block},
     "tree": {"ordered": True, "blocks": "segments"},
@@ -36,7 +44,7 @@ WORDS = {
 }
 
 
-def parameter_server(rank, size):
+def parameter_server(rank: int, size: int) -> Iterator[Round]:
     """Rank 0 receives from each rank in turn and sends to each: 2(p-1) rounds and (p-1) m each way at rank 0.
 
     What one machine in the middle costs. Source: Li et al., OSDI 2014 (with one server).
@@ -53,14 +61,14 @@ def parameter_server(rank, size):
         yield Send(peer, Output(0))
 
 
-def reduce_bcast(rank, size):
+def reduce_bcast(rank: int, size: int) -> Iterator[Round]:
     """Binomial reduce to rank 0, binomial broadcast from it: 2q rounds of m. Source: MPICH 1's allreduce."""
     yield from renamed(reduce.binomial(rank, size, 0), {"sum": OUTPUT})
     yield from bcast.binomial(rank, size, 0)
 
 
 @segmented
-def tree(rank, size):
+def tree(rank: int, size: int) -> Iterator[Round]:
     """Up and down a balanced binary tree in rank order, pipelined in segments: 3 m at inner ranks, m at leaves.
 
     n segments: n + 4 depth rounds or so, two receives in each. Source: Sanders, Speck, Traeff, ParCo 35 (2009).
@@ -85,8 +93,9 @@ def tree(rank, size):
         yield tuple(Send(child, Output(0)) for child in children)
 
 
-def _gather_children(rank, children):
-    total, operations = Input(0), []
+def _gather_children(rank: int, children: list[int]) -> Round:
+    operations: list[Operation] = []
+    total = Input(0)
     for child in children:
         received = Scratch(f"from {child}", 0)
         operations += Recv(child, received), Reduce(*in_rank_order(rank, child, total, received), Output(0))
@@ -95,7 +104,7 @@ def _gather_children(rank, children):
 
 
 @segmented
-def pipeline(rank, size):
+def pipeline(rank: int, size: int) -> Iterator[Round]:
     """Sum along the chain 0 … p-1, result back along it, in segments: 2 (n + p - 2) rounds of m/n each.
 
     2 m per middle rank whatever p; latency grows with p. Source: Chan et al., CCPE 19 (2007), with both chains overlapped.
@@ -113,7 +122,7 @@ def pipeline(rank, size):
 
 
 @folded(ALLREDUCE)
-def recursive_doubling(rank, size):
+def recursive_doubling(rank: int, size: int) -> Iterator[Round]:
     """Exchange whole vectors with the partner at distance 1, 2, 4, …: log2 p rounds of m; folded at other sizes.
 
     Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
@@ -126,12 +135,13 @@ def recursive_doubling(rank, size):
 
 
 @folded(ALLREDUCE)
-def halving_doubling(rank, size):
+def halving_doubling(rank: int, size: int) -> Iterator[Round]:
     """Exchange halves with the nearest partner, quarters with the next, …, then gather back; folded at other sizes.
 
     2 log2 p rounds, 2 (p-1)/p m at powers of two, up to twice as much elsewhere. Source: Rabenseifner, ICCS 2004.
     """
-    first, count, place, exchanges = 0, size, Input, []
+    first, count, exchanges = 0, size, []
+    place = Input
     for peer in (rank ^ (1 << bit) for bit in range(size.bit_length() - 1)):
         half = count // 2
         keep, give = (first, first + half) if rank < peer else (first + half, first)
@@ -144,31 +154,31 @@ def halving_doubling(rank, size):
         yield Send(peer, Output(keep, half)), Recv(peer, Output(give, half))
 
 
-def ring(rank, size):
+def ring(rank: int, size: int) -> Iterator[Round]:
     """Ring reduce-scatter, ring allgather: 2(p-1) rounds, 2 (p-1)/p m. Source: Patarasuk and Yuan, JPDC 69 (2009)."""
     yield from reduce_scatter.ring(rank, size, sums=OUTPUT)
     yield from allgather.ring(rank, size, own=OUTPUT)
 
 
-def circulant(rank, size):
+def circulant(rank: int, size: int) -> Iterator[Round]:
     """Circulant reduce-scatter and allgather: 2q rounds, 2 (p-1)/p m, at any size. Source: Traeff, arXiv 2410.14234."""
     yield from reduce_scatter.circulant(rank, size, sums=OUTPUT)
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
-def pairwise(rank, size):
+def pairwise(rank: int, size: int) -> Iterator[Round]:
     """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m, canonical bits."""
     yield from reduce_scatter.pairwise(rank, size)
     for t in range(1, size):
         yield Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))
 
 
-def allgather_reduce(rank, size):
+def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
     """Gather all vectors everywhere, add them locally in the canonical order: q rounds, (p-1) m, for tiny vectors.
 
     Source: Open MPI's allgather_reduce, with an order that is the same on all ranks.
     """
-    def vector(of):
+    def vector(of: int) -> Part:
         return Input(0) if of % size == rank else Scratch(f"from {of % size}", 0)
 
     for step in allgather.circulant(rank, size):
@@ -177,7 +187,7 @@ def allgather_reduce(rank, size):
     yield fold_tree(map(vector, range(size)), Output(0))
 
 
-def hierarchical(rank, size, nodes=None):
+def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     """Reduce-scatter inside the node, allreduce in each lane across nodes, allgather inside.
 
     Circulant inside; across nodes a ring up to 8 of them, circulant above: 2 ceil(log2 n) + 2 (N-1) or 2 ceil(log2 N)

@@ -3,11 +3,16 @@
 The buffer of a broadcast is the output on every rank; the root's is filled at the start.
 """
 
-from ..schedule import INPUT, OUTPUT, Output, Recv, Send, renamed, segmented
-from . import allgather, scatter
-from .patterns import Lanes, broadcast_blocks, children, lane_blocks, one_block, parent
+from __future__ import annotations
 
-WORDS = {
+from collections.abc import Iterator
+from typing import Any
+
+from ..schedule import INPUT, OUTPUT, Output, Recv, Round, Send, renamed, segmented
+from . import allgather, scatter
+from .patterns import Lanes, Nodes, broadcast_blocks, children, lane_blocks, one_block, parent
+
+WORDS: dict[str, dict[str, Any]] = {
     "linear": {"blocks": one_block},
     "binomial": {"blocks": one_block},
     "scatter_allgather": {},
@@ -17,7 +22,7 @@ WORDS = {
 }
 
 
-def linear(rank, size, root):
+def linear(rank: int, size: int, root: int) -> Iterator[Round]:
     """The root sends to each rank: p-1 rounds, (p-1) m at the root."""
     if rank != root:
         yield Recv(root, Output(0))
@@ -26,7 +31,7 @@ def linear(rank, size, root):
         yield Send(root + step, Output(0))
 
 
-def binomial(rank, size, root):
+def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
     """Whoever has the vector sends it on: q rounds of m. Source: Chan et al., CCPE 19 (2007)."""
     if rank != root:
         yield Recv(parent(rank, size, root)[0], Output(0))
@@ -34,14 +39,14 @@ def binomial(rank, size, root):
         yield Send(child, Output(0))
 
 
-def scatter_allgather(rank, size, root):
+def scatter_allgather(rank: int, size: int, root: int) -> Iterator[Round]:
     """Binomial scatter, circulant allgather: 2q rounds, about 2 m. Source: van de Geijn; Thakur et al., IJHPCA 19 (2005)."""
     yield from renamed(scatter.binomial(rank, size, root), {INPUT: OUTPUT, "subtree": OUTPUT})
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
 @segmented
-def pipeline(rank, size, root):
+def pipeline(rank: int, size: int, root: int) -> Iterator[Round]:
     """Along the chain root, root + 1, …, in n segments: n + p - 2 rounds of m/n. Source: Chan et al., CCPE 19 (2007)."""
     relative = (rank - root) % size
     yield from ((),) * (relative - 1)
@@ -51,7 +56,7 @@ def pipeline(rank, size, root):
         yield Send(rank + 1, Output(0))
 
 
-def circulant(rank, size, root, blocks):
+def circulant(rank: int, size: int, root: int, blocks: int) -> Iterator[Round]:
     """In n segments over the circulant graph: n - 1 + q rounds of m/n, optimal at any size.
 
     Source: Traeff, arXiv 2407.18004; MPICH's circulant-graph broadcast.
@@ -62,7 +67,7 @@ def circulant(rank, size, root, blocks):
         yield *([Recv(rank - skip, Output(receive))] if receive >= 0 and relative else []), *sends
 
 
-def hierarchical(rank, size, root, nodes=None):
+def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:
     """Scatter inside the root's node, scatter and allgather in each lane across nodes, allgather inside every node.
 
     About 2 m leave the root's node, m / n of it by each of its n ranks. Source: as allreduce.

@@ -1,12 +1,17 @@
 """Gather: rank r has block r, the root gets all blocks. m: bytes of the whole vector, p: ranks."""
 
-from ..schedule import Copy, Input, Output, Recv, Scratch, Send
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
 from .patterns import children, parent
 
-WORDS = {"linear": {}, "binomial": {}}
+WORDS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
 
 
-def linear(rank, size, root):
+def linear(rank: int, size: int, root: int) -> Iterator[Round]:
     """The root receives from each rank in turn: p-1 rounds, (p-1)/p m; no rank needs the others' sizes."""
     if rank != root:
         yield Send(root, Input(rank))
@@ -16,7 +21,7 @@ def linear(rank, size, root):
         yield Recv(root + step, Output(root + step))
 
 
-def binomial(rank, size, root):
+def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
     """Collect the blocks of my subtree, hand them to my parent: ceil(log2 p) rounds, (p-1)/p m at the root.
 
     Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19 (2007).

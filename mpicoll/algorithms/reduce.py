@@ -3,6 +3,11 @@
 A rank that is not the root has no output; its partial sums live in scratch "sum".
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 from ..schedule import (
     INPUT,
     OUTPUT,
@@ -10,6 +15,7 @@ from ..schedule import (
     Output,
     Recv,
     Reduce,
+    Round,
     Scratch,
     Send,
     power_of_two,
@@ -17,9 +23,9 @@ from ..schedule import (
     segmented,
 )
 from . import gather, reduce_scatter
-from .patterns import Lanes, in_rank_order, lane_blocks, one_block
+from .patterns import Lanes, Nodes, in_rank_order, lane_blocks, one_block
 
-WORDS = {
+WORDS: dict[str, dict[str, Any]] = {
     "linear": {"ordered": True, "blocks": one_block},
     "binomial": {"ordered": True, "blocks": one_block},
     "reduce_scatter_gather": {},
@@ -28,7 +34,7 @@ WORDS = {
 }
 
 
-def linear(rank, size, root):
+def linear(rank: int, size: int, root: int) -> Iterator[Round]:
     """The root receives from each rank in rank order: p-1 rounds, (p-1) m received and reduced at the root."""
     if rank != root:
         yield Send(root, Input(0))
@@ -42,7 +48,7 @@ def linear(rank, size, root):
         total = into if total else part
 
 
-def binomial(rank, size, root):
+def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
     """The canonical tree towards any root: ceil(log2 p) rounds of m, the bits of recursive doubling.
 
     At sizes that are no power of two the leading ranks fold in pairs first; in every merge the side that contains the
@@ -51,11 +57,11 @@ def binomial(rank, size, root):
     core = power_of_two(size)
     pairs = size - core
 
-    def survivor(n):
+    def survivor(n: int) -> int:
         return (root if root // 2 == n else 2 * n + 1) if n < pairs else n + pairs
 
     number, goal = (r // 2 if r < 2 * pairs else r - pairs for r in (rank, root))
-    merges = [(rank ^ 1, rank != survivor(number))] if rank < 2 * pairs else []
+    merges: list[tuple[int, int]] = [(rank ^ 1, rank != survivor(number))] if rank < 2 * pairs else []
     merges += [(survivor(number ^ 1 << bit), (number ^ goal) >> bit & 1) for bit in range(core.bit_length() - 1)]
     mine, total, received = Input(0), Output(0) if rank == root else Scratch("sum", 0), Scratch("received", 0)
     for peer, hand_over in merges:
@@ -66,14 +72,14 @@ def binomial(rank, size, root):
         mine = total
 
 
-def reduce_scatter_gather(rank, size, root):
+def reduce_scatter_gather(rank: int, size: int, root: int) -> Iterator[Round]:
     """Circulant reduce-scatter, binomial gather: 2q rounds, (p-1)/p m reduced per rank. Source: Rabenseifner, 2004."""
     yield from renamed(reduce_scatter.circulant(rank, size), {OUTPUT: "mine"})
     yield from renamed(gather.binomial(rank, size, root), {INPUT: "mine"})
 
 
 @segmented
-def pipeline(rank, size, root):
+def pipeline(rank: int, size: int, root: int) -> Iterator[Round]:
     """Along the chain root + 1, …, root, in n segments: n + p - 2 rounds of m/n. Source: Chan et al., CCPE 19 (2007)."""
     place = (rank - root - 1) % size
     mine = Input(0)
@@ -85,7 +91,7 @@ def pipeline(rank, size, root):
         yield Send(rank + 1, mine)
 
 
-def hierarchical(rank, size, root, nodes=None):
+def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:
     """Reduce-scatter inside every node, reduce-scatter and gather in each lane across nodes, gather in the root's node.
 
     About 2 m enter the root's node, m / n of it to each of its n ranks. Source: as allreduce.

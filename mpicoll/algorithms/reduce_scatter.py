@@ -4,11 +4,17 @@ m: bytes of the vector, p: ranks. Arrivals lie in scratch "received", partial su
 its output instead.
 """
 
-from ..collectives import REDUCE_SCATTER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Recv, Reduce, Scratch, Send, folded
-from .patterns import LanesOfRanks, circulant_steps, fold_tree, in_rank_order
+from __future__ import annotations
 
-WORDS = {
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from ..collectives import REDUCE_SCATTER
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Reduce, Round, Scratch, Send, folded
+from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order
+
+WORDS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},
@@ -17,7 +23,7 @@ WORDS = {
 }
 
 
-def ring(rank, size, sums="sum"):
+def ring(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
     """Each block travels once around the ring and gathers a contribution at every rank.
 
     p-1 rounds, (p-1)/p m sent and reduced. Source: Patarasuk and Yuan, JPDC 69 (2009).
@@ -32,12 +38,13 @@ def ring(rank, size, sums="sum"):
 
 
 @folded(REDUCE_SCATTER)
-def halving(rank, size):
+def halving(rank: int, size: int) -> Iterator[Round]:
     """Halve the range that is still mine, give the other half to the partner who keeps it; folded at other sizes.
 
     log2 p rounds, (p-1)/p m at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
     """
-    first, count, place = 0, size, Input
+    first, count = 0, size
+    place: Callable[[int, int], Part] = Input
     while count > 1:
         half = count // 2
         keep = first + half if rank >= first + half else first
@@ -45,15 +52,15 @@ def halving(rank, size):
         received, total = Scratch("received", keep, half), Scratch("sum", keep, half) if half > 1 else Output(keep)
         yield Send(peer, place(give, half)), Recv(peer, received), \
             Reduce(*in_rank_order(rank, peer, place(keep, half), received), total)
-        first, count, place = keep, half, lambda f, n: Scratch("sum", f, n)
+        first, count, place = keep, half, partial(Scratch, "sum")
 
 
-def circulant(rank, size, sums="sum"):
+def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
     """Send the far part of what is still mine, s blocks ahead, and add what comes from s behind; any size, no fold.
 
     ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Source: Traeff, arXiv 2410.14234.
     """
-    place = Input
+    place: Callable[[int, int], Part] = Input
     for near, far in reversed(circulant_steps(size)):
         count = far - near
         received, total = Scratch("received", rank, count), Scratch(sums, rank, count) if near > 1 else Output(rank)
@@ -61,10 +68,10 @@ def circulant(rank, size, sums="sum"):
         middle = Copy(Input(rank + count), Scratch(sums, rank + count, near - count if far == size else 0))
         yield Send(rank + near, place(rank + near, count)), Recv(rank - near, received), \
             Reduce(received, place(rank, count), total), middle
-        place = lambda first, n: Scratch(sums, first, n)  # noqa: E731
+        place = partial(Scratch, sums)
 
 
-def pairwise(rank, size):
+def pairwise(rank: int, size: int) -> Iterator[Round]:
     """Every rank sends each owner its raw contribution; owners add them in rank order as one fixed tree.
 
     p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise exchange.
@@ -74,7 +81,7 @@ def pairwise(rank, size):
     yield fold_tree([Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)], Output(rank))
 
 
-def hierarchical(rank, size, nodes=None):
+def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     """Inside the node each rank sums the blocks of its lane, then the lane sums them across nodes.
 
     Half the rounds of the hierarchical allreduce; (N-1)/N m leave a node. Source: as there.

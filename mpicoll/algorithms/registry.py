@@ -4,55 +4,71 @@ Generators live at ``mpicoll.algorithms.<collective>.<word>``. What is declared 
 the verifier.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from inspect import signature
-from typing import Callable, NamedTuple
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
 
 from .. import collectives
 from ..errors import ArgumentError
-from ..schedule import joined, renamed
+from ..schedule import Generator, Operation, joined, renamed
 from . import allgather, allreduce, bcast, gather, reduce, reduce_scatter, scatter
+from .names import AlgorithmName
 
 #: MPI's own call; a candidate for every collective, and no schedule
 NATIVE = "native"
 
 
 class Algorithm(NamedTuple):
-    """A registered algorithm. `ordered`: operands stay in rank order, so that op need not be commutative.
+    """A registered algorithm.
 
-    `blocks`: number of blocks its vector has, as a function of size; None: one per rank; "segments": free.
-    `neighbours`: it talks to the ranks beside it only, so these had better be on the same node. `cuttable`: its messages may
-    be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`).
+    Attributes
+    ----------
+    collective, name : str
+        What it is called by.
+    generator : callable
+        generator(rank, size[, root][, blocks][, nodes]) gives the rounds of a rank.
+    ordered : bool
+        Operands stay in rank order, so that op need not be commutative.
+    blocks : callable, "segments" or None
+        How many blocks its vector has, as a function of size; "segments": free; None: one per rank.
+    neighbours : bool
+        It talks to the ranks beside it only, so these had better be on the same node.
+    cuttable : bool
+        Its messages may be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`).
     """
 
-    collective: str
+    collective: collectives.CollectiveName
     name: str
-    generator: Callable
+    generator: Generator
     ordered: bool = False
-    blocks: object = None
+    blocks: Callable[..., int] | Literal["segments"] | None = None
     neighbours: bool = False
     cuttable: bool = True
 
     @property
-    def node_aware(self):
+    def node_aware(self) -> bool:
         """Whether the generator asks which node each rank is on."""
         return "nodes" in signature(self.generator).parameters
 
-    def vector_blocks(self, size, segments=1, nodes=None):
+    def vector_blocks(self, size: int, segments: int = 1, nodes: Sequence[int] | None = None) -> int:
         """How many blocks the vector has at `size` ranks, where pipelines get `segments`."""
-        if self.blocks == "segments":
-            return segments
         if self.blocks is None:
             return size
+        if self.blocks == "segments":
+            return segments
         return self.blocks(size, nodes) if self.node_aware else self.blocks(size)
 
-    def placed(self, nodes):
+    def placed(self, nodes: tuple[int, ...] | None) -> Generator:
         """The generator for ranks on these nodes (a tuple: the node of each rank; None: unknown)."""
         return _placed(self, nodes) if nodes else self.generator
 
 
 @lru_cache(maxsize=1024)
-def _placed(algorithm, nodes):
+def _placed(algorithm: Algorithm, nodes: tuple[int, ...]) -> Generator:
     if algorithm.node_aware:
         return partial(algorithm.generator, nodes=nodes)
     order = sorted(range(len(nodes)), key=lambda rank: nodes.index(nodes[rank]))  # node by node, by their lowest ranks
@@ -61,56 +77,69 @@ def _placed(algorithm, nodes):
     return _in_order(algorithm, order)
 
 
-def _in_order(algorithm, order):
+def _in_order(algorithm: Algorithm, order: list[int]) -> Generator:
     """Let the ranks take the places that `order` gives them, so that each node is entered and left once."""
     collective, place_of = collectives.find(algorithm.collective), {rank: place for place, rank in enumerate(order)}
 
-    def blocks_of(first, count):
+    def blocks_of(first: int, count: int) -> list[tuple[int, int]]:
         return joined((order[place % len(order)], 1) for place in range(first, first + count))
 
-    def reordered(rank, size, *root, **blocks):
+    def reordered(rank: int, size: int, *root: int, **blocks: int) -> Iterator[tuple[Operation, ...]]:
         steps = algorithm.generator(place_of[rank], size, *(place_of[r] for r in root), **blocks)
         return renamed(steps, peer=lambda place: order[place % size],
                        block=blocks_of if collective.blocks_of_ranks else None)  # fmt: skip
 
-    reordered.__signature__ = signature(algorithm.generator)
+    reordered.__signature__ = signature(algorithm.generator)  # type: ignore[attr-defined]
     return reordered
 
 
-_REGISTRY = {name: {} for name in collectives.COLLECTIVES}
+_REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in collectives.COLLECTIVES}
 
 
-def add(algorithm):
-    """Put an algorithm into the registry; a word in use is an error."""
-    collectives.find(algorithm.collective)
-    words = _REGISTRY[algorithm.collective]
-    if algorithm.name in (*words, NATIVE):
+def add(algorithm: Algorithm) -> None:
+    """Put an algorithm into the registry; ArgumentError where its name is in use."""
+    known = _REGISTRY[collectives.find(algorithm.collective).name]
+    if algorithm.name in (*known, NATIVE):
         raise ArgumentError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
-    words[algorithm.name] = algorithm
+    known[algorithm.name] = algorithm
 
 
-def list_algorithms(collective):
-    """The words that `algorithm=` takes for this collective, `native` among them.
+def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmName]:
+    """The names that `algorithm=` takes for this collective, `native` among them.
 
-    Raises ArgumentError for an unknown collective.
+    Parameters
+    ----------
+    collective : str
+        `allreduce`, `reduce_scatter`, `allgather`, `bcast`, `reduce`, `scatter` or `gather`.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such collective; the message lists them.
     """
-    return [*_REGISTRY[collectives.find(collective).name], NATIVE]
+    return [AlgorithmName(name) for name in (*_REGISTRY[collectives.find(collective).name], NATIVE)]
 
 
-def registered(collective):
+def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
     """The algorithms of a collective that have a schedule."""
     return list(_REGISTRY[collectives.find(collective).name].values())
 
 
-def find(collective, name):
-    """The registered algorithm, or ArgumentError that lists those there are."""
-    words = _REGISTRY[collectives.find(collective).name]
-    if name not in words:
+def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
+    """The registered algorithm of that name.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such collective, or algorithm (`native` has no schedule); the message lists those there are.
+    """
+    known = _REGISTRY[collectives.find(collective).name]
+    if name not in known:
         raise ArgumentError(f"{collective} has no algorithm {name!r}; choose from: {', '.join(list_algorithms(collective))}")
-    return words[name]
+    return known[name]
 
 
-def declared(module, collective):
+def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
     """The algorithms a module of this package declares in its `WORDS`."""
     for name, traits in module.WORDS.items():
         yield Algorithm(collective, name, getattr(module, name), **traits)

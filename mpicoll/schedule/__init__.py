@@ -18,27 +18,31 @@ through, `Reduce` and `Copy` run in the order written. Ranks and block numbers a
 At one rank every collective is a plain copy, so a generator is only asked from two ranks up.
 No MPI, no NumPy.
 
-May import: nothing.
+May import: errors.
 """
 
 from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two
 from .combinators import folded, renamed, rounds, segmented
+from .deadlock import deadlock, unmatched
 from .operations import (
     INPUT,
     OUTPUT,
     Copy,
+    Generator,
     Input,
+    Operation,
     Output,
     Part,
     Recv,
     Reduce,
+    Round,
     Scratch,
     Send,
     operations_of,
 )
 
 __all__ = [
-    "Copy", "INPUT", "Input", "MAX_MESSAGE_BYTES", "OUTPUT", "Output", "Part", "Recv", "Reduce",
-    "Scratch", "Send", "bounds", "folded", "joined", "offsets", "operations_of", "pieces", "power_of_two",
-    "renamed", "rounds", "segmented",
+    "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "OUTPUT", "Operation", "Output", "Part", "Recv", "Reduce",
+    "Round", "Scratch", "Send", "bounds", "deadlock", "folded", "joined", "offsets", "operations_of", "pieces",
+    "power_of_two", "renamed", "rounds", "segmented", "unmatched",
 ]

@@ -1,12 +1,34 @@
 """Blocks: the one place that says where a block begins and how a range of blocks is cut into messages."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .operations import Part
+
 #: Messages are cut below this many bytes, so that no MPI library overflows an int.
 MAX_MESSAGE_BYTES = (1 << 30) - 64
 
 
-def bounds(count, blocks):
-    """Offsets of `blocks` blocks, equal up to one element, in a vector of `count` elements: blocks + 1 numbers.
+def bounds(count: int, blocks: int) -> list[int]:
+    """Where the blocks of a vector begin that is cut as evenly as can be; the first are larger by one element.
 
+    Parameters
+    ----------
+    count : int
+        Elements of the vector.
+    blocks : int
+        How many blocks.
+
+    Returns
+    -------
+    list of int
+        blocks + 1 offsets, in elements; the last is `count`.
+
+    Examples
+    --------
     >>> bounds(7, 3)
     [0, 3, 5, 7]
     """
@@ -14,7 +36,7 @@ def bounds(count, blocks):
     return [block * share + min(block, extra) for block in range(blocks + 1)]
 
 
-def offsets(counts):
+def offsets(counts: Iterable[int]) -> list[int]:
     """Offsets of blocks of the given sizes that lie one after the other.
 
     >>> offsets([2, 0, 1])
@@ -26,12 +48,28 @@ def offsets(counts):
     return result
 
 
-def pieces(part, edges, limit=None):
-    """The messages that carry `part`: (from, to) element offsets in the vector whose blocks begin at `edges`.
+def pieces(part: Part, edges: Sequence[int], limit: int | None = None) -> Iterator[tuple[int, int]]:
+    """The messages that carry `part`.
 
-    A range that wraps around is two pieces, an empty one none, and none has more than `limit` elements. Both partners
-    of a message compute this from block numbers alone, so they cut alike wherever their memory lies.
+    A range that wraps around is two pieces, an empty one none. Both partners of a message compute this from block
+    numbers alone, so they cut alike wherever their memory lies.
 
+    Parameters
+    ----------
+    part : Part
+        The blocks.
+    edges : sequence of int
+        Where blocks begin, in elements, as `bounds` gives it.
+    limit : int, optional
+        Elements of the largest piece; None: whole ranges.
+
+    Yields
+    ------
+    (int, int)
+        From and to: offsets in elements.
+
+    Examples
+    --------
     >>> from mpicoll.schedule import Output
     >>> list(pieces(Output(2, 2), [0, 3, 5, 7]))
     [(5, 7), (0, 3)]
@@ -46,13 +84,13 @@ def pieces(part, edges, limit=None):
                 yield offset, min(offset + step, end)
 
 
-def joined(ranges):
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges (first, count), ascending, those that follow one another as one.
 
     >>> joined([(5, 1), (1, 1), (2, 2)])
     [(1, 3), (5, 1)]
     """
-    found = []
+    found: list[tuple[int, int]] = []
     for first, count in sorted(ranges):
         if found and sum(found[-1]) == first:
             first, count = found[-1][0], found.pop()[1] + count
@@ -60,6 +98,6 @@ def joined(ranges):
     return found
 
 
-def power_of_two(size):
+def power_of_two(size: int) -> int:
     """The largest power of two that is not above `size`."""
     return 1 << (size.bit_length() - 1)

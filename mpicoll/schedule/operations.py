@@ -5,7 +5,10 @@ place: the caller's `Input` (never written), the caller's `Output`, or a named `
 wherever it goes.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias, Union
 
 INPUT, OUTPUT = "input", "output"
 
@@ -18,20 +21,20 @@ class Part(NamedTuple):
 
     place: str
     first: int
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # hides tuple.count
 
 
-def Input(first, count=1):
+def Input(first: int, count: int = 1) -> Part:
     """Blocks of the caller's input; read-only."""
     return _new(Part, (INPUT, first, count))
 
 
-def Output(first, count=1):
+def Output(first: int, count: int = 1) -> Part:
     """Blocks of the caller's output."""
     return _new(Part, (OUTPUT, first, count))
 
 
-def Scratch(name, first, count=1):
+def Scratch(name: str, first: int, count: int = 1) -> Part:
     """Blocks of a scratch vector; memory is taken only for the blocks and the rounds that need it."""
     return _new(Part, (name, first, count))
 
@@ -65,13 +68,16 @@ class Copy(NamedTuple):
     into: Part
 
 
+Operation: TypeAlias = Union[Send, Recv, Reduce, Copy]
+#: what a generator yields: one operation, or all that a rank does in a round
+Round: TypeAlias = Union[Operation, Iterable[Operation]]
+#: generator(rank, size[, root][, blocks]) gives the rounds of one rank
+Generator: TypeAlias = Callable[..., Iterable[Round]]
+
 _OPERATIONS = (Send, Recv, Reduce, Copy)
 
 
-# Combinators.
-
-
-def operations_of(step):
+def operations_of(step: Round) -> tuple[Operation, ...]:
     """The operations of one round as a tuple: a generator may yield a single operation bare."""
     kind = type(step)
-    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)
+    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)  # type: ignore[return-value,arg-type]

@@ -1,10 +1,13 @@
 """Time without MPI: schedules on simulated clocks, networks of several levels, and costs by formula.
 
-May import: errors, schedule, collectives.
+May import: errors, schedule, collectives, algorithms.
 """
 
-from .clocks import estimate_work, predict
-from .costs import closed_form, least_seconds, lower_bound
+from .clocks import Prediction, estimate_work, predict
+from .costs import PathCost, closed_form, least_seconds, lower_bound
 from .network import Level, Network
 
-__all__ = ["Level", "Network", "closed_form", "estimate_work", "least_seconds", "lower_bound", "predict"]
+__all__ = [
+    "Level", "Network", "PathCost", "Prediction", "closed_form", "estimate_work",
+    "least_seconds", "lower_bound", "predict",
+]

@@ -8,59 +8,93 @@ its messages and then its local operations are. A `Send` is one message even whe
 the vector; one of no bytes is none.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import collectives
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import Copy, Output, Reduce, Send, bounds, pieces
+from ..schedule import Copy, Operation, Output, Recv, Reduce, Send, bounds, deadlock, pieces, unmatched
+
+if TYPE_CHECKING:
+    from ..algorithms import Algorithm
+    from .network import Network
+
+    Measure = Callable[[int, int], int]
+    Channel = tuple[int, int]  # source, target
 
 #: Seconds. Clocks count whole ticks, so that sums are exact, and what should happen at the same time does.
 TICK = 1e-24
 
 
-def _ticks(seconds):
+def _ticks(seconds: float) -> int:
     return round(seconds / TICK)
 
 
 class Transfer(NamedTuple):
     """One side of a message: kind is `Send` or `Recv`."""
 
-    kind: type
+    kind: type[Send] | type[Recv]
     peer: int
     nbytes: int
 
 
-class Step(NamedTuple):
+class Phase(NamedTuple):
     """What a rank does before it goes on: start transfers, wait for some, then compute.
 
     waits: numbers of transfers that must be through, counted from 0 over all that this rank has started so far, this
-    step's included. work: ticks of local operations once they are.
+    phase's included. work: ticks of local operations once they are.
     """
 
-    starts: list
-    waits: object
+    starts: Sequence[Transfer]
+    waits: Sequence[int]
     work: int
 
 
 class Prediction(NamedTuple):
-    """seconds: until the last rank is done. rounds: of the rank that takes part in most. messages: of all ranks."""
+    """What a schedule takes: seconds until the last rank is done, rounds of the rank that has most, messages of all."""
 
     seconds: float
     rounds: int
     messages: int
 
 
-def predict(algorithm, size, nbytes, network, *, root=0, segments=1, nodes=None, itemsize=1):
-    """The `Prediction` for an `algorithms.Algorithm` on a vector of `nbytes` bytes at `size` ranks.
+def predict(
+    algorithm: Algorithm, size: int, nbytes: int, network: Network, *, root: int = 0, segments: int = 1,
+    nodes: tuple[int, ...] | None = None, itemsize: int = 1,
+) -> Prediction:
+    """How long an algorithm takes.
 
-    segments: of pipelined algorithms. nodes: the node of each rank, where the algorithm is to know them, say
-    `network.nodes(size)`. itemsize: the vector is cut between elements of this many bytes. Raises ScheduleError where
-    ranks wait for ever or do not agree on their messages; ArgumentError for bad arguments. Cost: some 10 to 20
-    microseconds for each round and each transfer of each rank, and about as much for what a long generator computes.
+    Parameters
+    ----------
+    algorithm : algorithms.Algorithm
+        As of `algorithms.find`.
+    size, nbytes : int
+        Ranks, and bytes of the whole vector.
+    network : Network
+        What the ranks are connected by.
+    root, segments : int
+        Of rooted collectives, and of pipelined algorithms.
+    nodes : tuple of int, optional
+        The node of each rank, where the algorithm is to know them: `network.nodes(size)`, say.
+    itemsize : int
+        The vector is cut between elements of this many bytes.
+
+    Raises
+    ------
+    ScheduleError
+        Ranks wait for ever, or do not agree on their messages.
+    ArgumentError
+        An argument is out of range.
+
+    Cost
+    ----
+    Some 10 to 20 microseconds for each round and each transfer of each rank, and about as much for a long generator.
     """
     if size < 1 or not 0 <= root < size or nbytes < 0 or segments < 1 or itemsize < 1:
         raise ArgumentError(f"expected ranks, segments and itemsize above 0, a root below size, bytes: got size {size}, "
@@ -68,43 +102,50 @@ def predict(algorithm, size, nbytes, network, *, root=0, segments=1, nodes=None,
     network.check(size)
     blocks = algorithm.vector_blocks(size, segments, nodes)
     measure = _measure(bounds(nbytes // itemsize, blocks), itemsize)
-    price = {Reduce: _ticks(network.gamma), Copy: _ticks(network.copying)}
+    price: dict[type, int] = {Reduce: _ticks(network.gamma), Copy: _ticks(network.copying)}
     programs = _programs(algorithm, size, root, blocks, nodes)
     clocks = Clocks([_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)], network)
     ticks = clocks.play()
     return Prediction(ticks * TICK, max(rank.rounds for rank in clocks.ranks), clocks.messages)
 
 
-def estimate_work(algorithm, size, *, root=0, segments=1, nodes=None):
+def estimate_work(
+    algorithm: Algorithm, size: int, *, root: int = 0, segments: int = 1, nodes: tuple[int, ...] | None = None
+) -> int:
     """About how many rounds and transfers all ranks have together, which is what `predict` takes its time for.
 
     A few ranks are asked, and their median stands for all.
     """
     programs = _programs(algorithm, size, root, algorithm.vector_blocks(size, segments, nodes), nodes)
     counts = [
-        sum(1 + len(step.starts) for step in _by_rounds(rank, program, lambda first, count: 1, {Reduce: 0, Copy: 0}))
+        sum(1 + len(phase.starts) for phase in _by_rounds(rank, program, lambda first, count: 1, {Reduce: 0, Copy: 0}))
         for rank, program in list(enumerate(programs))[:: max(1, size // 5)]
     ]
     return round(median(counts) * size)
 
 
-def _programs(algorithm, size, root, blocks, nodes):
+def _programs(
+    algorithm: Algorithm, size: int, root: int, blocks: int, nodes: tuple[int, ...] | None
+) -> list[Iterator[tuple[Operation, ...]]]:
     """The rounds of every rank, as iterators."""
     collective, generator = collectives.find(algorithm.collective), algorithm.placed(nodes)
     return [collective.program(generator, rank, size, root, blocks) for rank in range(size)]
 
 
-def _measure(edges, itemsize):
+def _measure(edges: Sequence[int], itemsize: int) -> Measure:
     """A function that gives the bytes of a cyclic range of blocks, from its first and its count."""
     return cache(lambda first, count: itemsize * sum(end - start for start, end in pieces(Output(first, count), edges)))
 
 
-def _by_rounds(rank, program, measure, price):
-    """Yield a `Step` for each round: all that it starts, it waits for. price: ticks per byte of local operations."""
+def _by_rounds(
+    rank: int, program: Iterable[Sequence[Any]], measure: Measure, price: dict[type, int]
+) -> Iterator[Phase]:
+    """Yield a `Phase` for each round: all that it starts, it waits for. price: ticks per byte of local operations."""
     started = 0
     try:
         for operations in program:
-            starts, work = [], 0
+            starts: list[Transfer] = []
+            work = 0
             for op in operations:
                 kind, (_, first, count) = type(op), op[-1]  # the last field: the blocks that leave, arrive or change
                 nbytes = measure(first, count)
@@ -112,7 +153,7 @@ def _by_rounds(rank, program, measure, price):
                     work += price[kind] * nbytes
                 elif nbytes:
                     starts.append(Transfer(kind, op.peer, nbytes))
-            yield Step(starts, range(started, started + len(starts)), work)
+            yield Phase(starts, range(started, started + len(starts)), work)
             started += len(starts)
     except Exception as error:  # whatever a user's generator raises
         raise ScheduleError(f"the generator of rank {rank} fails: {error!r}") from error
@@ -121,36 +162,36 @@ def _by_rounds(rank, program, measure, price):
 class _Rank:
     """Where one rank is in its program."""
 
-    def __init__(self, number, steps):
-        self.number, self.steps = number, iter(steps)
-        self.step = Step((), (), 0)  # the one it is in; None after the last
-        self.entered = self.rounds = 0  # steps so far, and those of them that start something
-        self.time = 0  # when it entered the step, or when the last that it waits for is through, as far as known
-        self.ends = []  # when each transfer it has started is through; None where that is not known yet
+    def __init__(self, number: int, phases: Iterable[Phase]) -> None:
+        self.number, self.phases = number, iter(phases)
+        self.phase: Any = Phase((), (), 0)  # the one it is in; None after the last
+        self.entered = self.rounds = 0  # phases so far, and those of them that start something
+        self.time = 0  # when it entered the phase, or when the last that it waits for is through, as far as known
+        self.ends: list[int | None] = []  # when each transfer it has started is through; None where that is not known yet
         self.missing = 0  # how many of those it waits for are not known yet
 
-    def enter_next(self):
-        """Compute, then enter the next step; None at the end."""
-        self.time += self.step.work
-        self.step = next(self.steps, None)
-        if self.step:
+    def enter_next(self) -> bool:
+        """Compute, then enter the next phase; False at the end."""
+        self.time += self.phase.work
+        self.phase = next(self.phases, None)
+        if self.phase:
             self.entered += 1
-            self.rounds += bool(self.step.starts)
-        return self.step
+            self.rounds += bool(self.phase.starts)
+        return self.phase is not None
 
-    def wait(self):
-        """Wait for what the step waits for, as far as it is known when that is through."""
-        for number in self.step.waits:
+    def wait(self) -> None:
+        """Wait for what the phase waits for, as far as it is known when that is through."""
+        for number in self.phase.waits:
             end = self.ends[number]
             if end is None:
                 self.missing += 1
             elif end > self.time:
                 self.time = end
 
-    def note(self, number, end):
+    def note(self, number: int, end: int) -> bool:
         """Note when a transfer is through; whether the rank can go on by it."""
         self.ends[number] = end
-        if not self.missing or number not in self.step.waits:
+        if not self.missing or number not in self.phase.waits:
             return False
         self.time = max(self.time, end)
         self.missing -= 1
@@ -169,23 +210,24 @@ class _Side(NamedTuple):
 class _Message(NamedTuple):
     """A message both ranks are ready for: it occupies the ports for so many ticks."""
 
-    sides: tuple
+    sides: tuple[_Side, _Side]
     ticks: int
-    ports: list
+    ports: list[Hashable]
 
 
 class Clocks:
-    """All ranks on their clocks. programs: for each rank an iterable of `Step`s, read as time goes on."""
+    """All ranks on their clocks. programs: for each rank an iterable of `Phase`s, read as time goes on."""
 
-    def __init__(self, programs, network):
+    def __init__(self, programs: Iterable[Iterable[Phase]], network: Network) -> None:
         self.network = network
-        self.ranks = [_Rank(number, steps) for number, steps in enumerate(programs)]
-        self.channels = defaultdict(deque)  # (source, target): the sides that wait for their partner
-        self.free = defaultdict(int)  # port: from when on it is free
-        self.agenda = []  # a heap: when a message may begin, since when it is ready, its number, itself
+        self.ranks = [_Rank(number, phases) for number, phases in enumerate(programs)]
+        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # the sides that wait for their partner
+        self.free: defaultdict[Hashable, int] = defaultdict(int)  # port: from when on it is free
+        # a heap: when a message may begin, since when it is ready, its number, itself
+        self.agenda: list[tuple[int, int, int, _Message]] = []
         self.messages = 0
 
-    def play(self):
+    def play(self) -> int:
         """Run to the end; return the ticks until the last rank is done. ScheduleError where a rank waits for ever."""
         for rank in self.ranks:
             self._advance(rank)
@@ -199,14 +241,14 @@ class Clocks:
         self._check_end()
         return max(rank.time for rank in self.ranks)
 
-    def _advance(self, rank):
-        """Enter steps until one waits for a message of which it is not known yet when it is through."""
+    def _advance(self, rank: _Rank) -> None:
+        """Enter phases until one waits for a message of which it is not known yet when it is through."""
         while not rank.missing and rank.enter_next():
-            for kind, peer, nbytes in rank.step.starts:
+            for kind, peer, nbytes in rank.phase.starts:
                 self._post(rank, (rank.number, peer) if kind is Send else (peer, rank.number), nbytes)
             rank.wait()
 
-    def _post(self, rank, channel, nbytes):
+    def _post(self, rank: _Rank, channel: Channel, nbytes: int) -> None:
         """A rank is ready to send or receive; where its partner is too, the message may begin."""
         side = _Side(rank, len(rank.ends), nbytes, rank.time)
         rank.ends.append(None)
@@ -224,7 +266,7 @@ class Clocks:
         heappush(self.agenda, (ready, ready, self.messages, message))
         self.messages += 1
 
-    def _transfer(self, message, end):
+    def _transfer(self, message: _Message, end: int) -> None:
         """The message occupies its ports until `end`; a rank that waited for nothing else goes on then."""
         for port in message.ports:
             self.free[port] = end
@@ -232,15 +274,12 @@ class Clocks:
             if side.rank.note(side.number, end):
                 self._advance(side.rank)
 
-    def _check_end(self):
-        stuck = [rank for rank in self.ranks if rank.step]
+    def _check_end(self) -> None:
+        stuck = [(rank, rank.phase) for rank in self.ranks if rank.phase]
         if stuck:
-            raise ScheduleError("deadlock: " + "; ".join(map(_waiting, stuck[:8])))
-        for (source, target), waiting in self.channels.items():
-            if waiting:
-                raise ScheduleError(f"a message from rank {source} to rank {target} is never matched")
+            raise deadlock((rank.number, rank.entered - 1, map(_want, phase.starts)) for rank, phase in stuck)
+        unmatched(self.channels)
 
 
-def _waiting(rank):
-    wants = [f"{'send to' if kind is Send else 'receive from'} {peer}" for kind, peer, _ in rank.step.starts]
-    return f"rank {rank.number} waits in round {rank.entered - 1} ({', '.join(wants)})"
+def _want(transfer: Transfer) -> str:
+    return f"{'send to' if transfer.kind is Send else 'receive from'} {transfer.peer}"

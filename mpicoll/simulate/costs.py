@@ -5,9 +5,13 @@ simulator finds the same times by running all ranks. Sources: the docstrings of 
 (2007); Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005). In the formulas: q = ceil(log2 p), k = floor(log2 p), f = (p-1)/p.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from .. import collectives
+from .network import Level, Network
 
 
 class PathCost(NamedTuple):
@@ -17,24 +21,24 @@ class PathCost(NamedTuple):
     sent: float
     reduced: float
 
-    def seconds(self, nbytes, alpha, bandwidth, gamma=0.0):
+    def seconds(self, nbytes: float, alpha: float, bandwidth: float, gamma: float = 0.0) -> float:
         """The time for a vector of `nbytes` bytes; alpha in seconds, bandwidth in bytes/s, gamma in seconds per byte."""
         return self.rounds * alpha + self.sent * nbytes / bandwidth + self.reduced * nbytes * gamma
 
 
-def closed_form(collective, word, size, segments=1):
-    """The `PathCost` of an algorithm at `size` ranks, or None where there is no formula (unknown words among them).
+def closed_form(collective: str, algorithm: str, size: int, segments: int = 1) -> PathCost | None:
+    """The `PathCost` of an algorithm at `size` ranks, or None where there is no formula (unknown names among them).
 
     segments: of pipelined algorithms. Exact, but an upper limit for allreduce `pipeline` at three or more ranks and
     segments where gamma > 0: its reductions partly overlap with transfers, which saves up to a tenth.
     """
-    formula = _FORMULAS.get((collective, word))
+    formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
         return None
     return formula(size, segments) if size > 1 else PathCost(0, 0, 0)
 
 
-def lower_bound(collective, size):
+def lower_bound(collective: str, size: int) -> PathCost:
     """What no algorithm can do without: rounds, bytes sent or received, and bytes reduced by the busiest rank.
 
     Each by itself: an algorithm may reach one at the expense of another, and overlap them. `sent` is also the factor
@@ -45,75 +49,76 @@ def lower_bound(collective, size):
     return PathCost(_ceil_log2(size), sent, share if collectives.find(collective).reduces else 0)
 
 
-def least_seconds(collective, size, nbytes, network):
+def least_seconds(collective: str, size: int, nbytes: float, network: Network) -> float:
     """The time that no algorithm can beat on a `network.Network`, whose fastest links are taken for all.
 
     Where groups share a port, what must leave or enter a group passes through it. (Scatter and gather are left out
     there: with groups of different sizes it depends on the root's.)
     """
-    links = network, *network.levels
+    links: list[Network | Level] = [network, *network.levels]
     bound, fastest = lower_bound(collective, size), max(link.bandwidth for link in links)
     floors = [bound.rounds * min(link.alpha for link in links), bound.sent * nbytes / fastest,
               bound.reduced * nbytes * network.gamma]  # fmt: skip
     for depth, level in enumerate(network.levels):
         if level.shared_port and collective not in ("scatter", "gather"):
             groups = len({level.group_of(rank) for rank in range(size)})
-            outside = max(link.bandwidth for link in (network, *network.levels[depth + 1 :]))
+            outside = max(link.bandwidth for link in (links[0], *links[depth + 2 :]))
             floors.append(lower_bound(collective, groups).sent * nbytes / outside)
     return max(floors)
 
 
-def _ceil_log2(size):
+def _ceil_log2(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def _floor_log2(size):
+def _floor_log2(size: int) -> int:
     return size.bit_length() - 1
 
 
-def _share(size):
+def _share(size: int) -> float:
     return (size - 1) / size
 
 
-def _fold(size):
+def _fold(size: int) -> int:
     """The ranks that a power-of-two algorithm leaves over."""
     return size - (1 << _floor_log2(size))
 
 
-def _plus(*costs):
+def _plus(*costs: PathCost) -> PathCost:
     """One after the other."""
-    return PathCost(*map(sum, zip(*costs)))
+    return PathCost(sum(c.rounds for c in costs), sum(c.sent for c in costs), sum(c.reduced for c in costs))
 
 
-# Formulas. Each takes the number of ranks and of segments.
+#: of the number of ranks and of segments
+Formula: TypeAlias = Callable[[int, int], PathCost]
 
 
-def _linear(p, _, reduces=False):
+def _linear(p: int, _: int, reduces: bool = False) -> PathCost:
     """One rank deals with all others in turn, each time with the whole vector."""
     return PathCost(p - 1, p - 1, p - 1 if reduces else 0)
 
 
-def _binomial(p, _, reduces=False):
+def _binomial(p: int, _: int, reduces: bool = False) -> PathCost:
     """Whole vectors along a binomial tree."""
     return PathCost(_ceil_log2(p), _ceil_log2(p), _ceil_log2(p) if reduces else 0)
 
 
-def _in_turns(p, _, reduces=False):
+def _in_turns(p: int, _: int, reduces: bool = False) -> PathCost:
     """p-1 blocks in as many rounds: ring, pairwise, and the root of a linear scatter or gather."""
     return PathCost(p - 1, _share(p), _share(p) if reduces else 0)
 
 
-def _logarithmic(p, _, reduces=False):
+def _logarithmic(p: int, _: int, reduces: bool = False) -> PathCost:
     """The same blocks in q rounds: circulant, Bruck; binomial scatter and gather, where the root is the critical path."""
     return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
 
 
-def _chain(p, n, reduces=False):
+def _chain(p: int, n: int, reduces: bool = False) -> PathCost:
     """Along a chain, in n segments: n + p - 2 rounds."""
     return PathCost(n + p - 2, (n + p - 2) / n, (n + p - 2) / n if reduces else 0)
 
 
-def _both_chains(p, n):
+def _both_chains(p: int, n: int) -> PathCost:
     """Up and down a chain at the same time; middle ranks receive from two sides in every round."""
     if p == 2:
         return PathCost(n + 1, (n + 1) / n, 1)
@@ -121,24 +126,24 @@ def _both_chains(p, n):
     return PathCost(rounds, rounds / n, (n + p - 2) / n)
 
 
-def _circulant_bcast(p, n):
+def _circulant_bcast(p: int, n: int) -> PathCost:
     rounds = n - 1 + _ceil_log2(p)
     return PathCost(rounds, rounds / n, 0)
 
 
-def _recursive_doubling(p, _):
+def _recursive_doubling(p: int, _: int) -> PathCost:
     """Extra ranks hand over the vector first and get the result at the end, as in the two below."""
     k, folds = _floor_log2(p), _fold(p) > 0
     return PathCost(k + 2 * folds, k + 2 * folds, k + folds)
 
 
-def _halving_doubling(p, _):
+def _halving_doubling(p: int, _: int) -> PathCost:
     core = 1 << _floor_log2(p)
     k, folds = _floor_log2(p), _fold(p) > 0
     return PathCost(2 * (k + folds), 2 * (_share(core) + folds), _share(core) + folds)
 
 
-def _halves(p):
+def _halves(p: int) -> tuple[int, int]:
     """(k, blocks exchanged in k rounds of halving or doubling); a rank with a folded neighbour stands for two blocks.
 
     Those come first, so that the lowest group of each round is the largest: the critical path.
@@ -147,27 +152,27 @@ def _halves(p):
     return k, sum((1 << bit) + min(_fold(p), 1 << bit) for bit in range(k))
 
 
-def _halving(p, _):
+def _halving(p: int, _: int) -> PathCost:
     """An extra rank sends the whole vector, and gets its block."""
     k, blocks = _halves(p)
     folds = _fold(p) > 0
     return PathCost(k + 2 * folds, blocks / p + folds * (1 + 1 / p), blocks / p + folds)
 
 
-def _doubling(p, _):
+def _doubling(p: int, _: int) -> PathCost:
     """An extra rank sends its block, and gets the whole vector."""
     return _halving(p, _)._replace(reduced=0)
 
 
-def _reduces(formula):
+def _reduces(formula: Callable[..., PathCost]) -> Formula:
     return lambda p, n: formula(p, n, reduces=True)
 
 
-def _two(first, second):
+def _two(first: Formula, second: Formula) -> Formula:
     return lambda p, n: _plus(first(p, n), second(p, n))
 
 
-_FORMULAS = {
+_FORMULAS: dict[tuple[str, str], Formula] = {
     ("allreduce", "parameter_server"): _two(_reduces(_linear), _linear),
     ("allreduce", "reduce_bcast"): _two(_reduces(_binomial), _binomial),
     ("allreduce", "pipeline"): _both_chains,

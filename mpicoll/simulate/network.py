@@ -1,5 +1,8 @@
 """What ranks are connected by, as the simulator sees it: times per message and per byte, and who shares which port."""
 
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -14,12 +17,12 @@ class Level(NamedTuple):
     shared_port: whatever leaves the group passes through one port, one message after the other; so does what enters it.
     """
 
-    group: object
+    group: int | Sequence[int]
     alpha: float
     bandwidth: float
     shared_port: bool = False
 
-    def group_of(self, rank):
+    def group_of(self, rank: int) -> int:
         """The number of the group that `rank` is in."""
         return rank // self.group if isinstance(self.group, int) else self.group[rank]
 
@@ -34,11 +37,11 @@ class Network(NamedTuple):
     bandwidth: float
     gamma: float = 0.0
     copying: float = 0.0
-    levels: tuple = ()
+    levels: tuple[Level, ...] = ()
 
-    def path(self, source, target):
+    def path(self, source: int, target: int) -> tuple[float, float, list[Hashable]]:
         """(alpha, bandwidth, ports) of a message between two ranks; a port is any hashable value."""
-        ports = [("out of rank", source), ("into rank", target)]
+        ports: list[Hashable] = [("out of rank", source), ("into rank", target)]
         for depth, level in enumerate(self.levels):
             left, entered = level.group_of(source), level.group_of(target)
             if left == entered:
@@ -47,13 +50,15 @@ class Network(NamedTuple):
                 ports += [("out of group", depth, left), ("into group", depth, entered)]
         return self.alpha, self.bandwidth, ports
 
-    def nodes(self, size):
+    def nodes(self, size: int) -> tuple[int, ...] | None:
         """The innermost group of each rank, as `algorithms.Algorithm.placed` takes it; None where there are no groups."""
         return tuple(self.levels[0].group_of(rank) for rank in range(size)) if self.levels else None
 
-    def check(self, size):
+    def check(self, size: int) -> None:
         """Raise ArgumentError unless the figures make sense for this many ranks."""
-        for where, link in [("network", self), *((f"level {n}", level) for n, level in enumerate(self.levels))]:
+        levels = [(f"level {number}", level) for number, level in enumerate(self.levels)]
+        links: list[tuple[str, Network | Level]] = [("network", self), *levels]
+        for where, link in links:
             if not (0 <= link.alpha < inf and link.bandwidth > 0):
                 raise ArgumentError(f"{where}: expected alpha from 0 s up and bandwidth above 0 bytes/s, got {link}")
         if not (0 <= self.gamma < inf and 0 <= self.copying < inf):

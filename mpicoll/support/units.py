@@ -8,7 +8,7 @@ _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
-def parse_bytes(text):
+def parse_bytes(text: object) -> float:
     """Number of bytes that `text` means; `inf` gives a float infinity.
 
     >>> parse_bytes("64K"), parse_bytes("1.5m"), parse_bytes("12")
@@ -22,7 +22,7 @@ def parse_bytes(text):
     return int(float(match[1]) * _FACTORS[match[2].lower()])
 
 
-def parse_rate(text):
+def parse_rate(text: object) -> float:
     """Bits per second that `text` means: as `tc` writes them, or with ``b/s`` (factors of 1000). Always above 0.
 
     A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are refused, rather than wrong by eight.
@@ -37,7 +37,7 @@ def parse_rate(text):
     return rate
 
 
-def format_bytes(number):
+def format_bytes(number: int) -> str:
     """The shortest exact way to write `number` bytes.
 
     >>> format_bytes(65536), format_bytes(1000)
@@ -52,7 +52,7 @@ def format_bytes(number):
 _POWERS_OF_A_SECOND = {"s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
 
 
-def parse_seconds(text):
+def parse_seconds(text: object) -> float:
     """Seconds that `text` means; only 0 needs no unit.
 
     >>> parse_seconds("5us"), parse_seconds("1.5 ms"), parse_seconds("0")

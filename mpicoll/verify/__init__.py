@@ -5,6 +5,6 @@ May import: errors, schedule, collectives, algorithms.
 
 from .flow import flows_in_pieces
 from .prover import Cost, RankCost, check
-from .registering import cases, check_cases, register
+from .registering import Case, cases, check_cases, register
 
-__all__ = ["Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "register"]
+__all__ = ["Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "register"]

@@ -1,44 +1,76 @@
 """Whether a schedule still comes to its end when its messages are cut into pieces."""
 
+from __future__ import annotations
+
 from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .symbolic import SortedRound
 
 
-def flows_in_pieces(programs):
+class _End(NamedTuple):
+    """One end of the messages from one rank to another: the rank that sends them, or the one that receives."""
+
+    sends: bool
+    source: int
+    target: int
+
+
+class _Half(NamedTuple):
+    """Half a message that a rank starts: its own end, the peer's, and the peer."""
+
+    mine: _End
+    theirs: _End
+    peer: int
+
+
+class _Wait(NamedTuple):
+    """A half that was started: through when the peer has started more than `before` at its end."""
+
+    half: _Half
+    before: int
+
+
+def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     """Whether a schedule comes to its end when each message is cut in two and a rank takes its halves in turn.
 
-    This is the order of `dataflow.by_pieces` where nothing runs ahead; running ahead only starts things earlier. It fails
-    where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
+    This is the order of `execute.ordering.by_pieces` where nothing runs ahead; running ahead only starts things earlier.
+    It fails where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
     programs: the sorted rounds of every rank.
     """
-    started, turns = defaultdict(int), [_turns(rank, steps) for rank, steps in enumerate(programs)]
-    waiting, todo = [None] * len(programs), deque(range(len(programs)))
+    started: defaultdict[_End, int] = defaultdict(int)
+    turns = [_turns(rank, steps) for rank, steps in enumerate(programs)]
+    waiting: list[list[_Wait]] = [[] for _ in programs]
+    todo = deque(range(len(programs)))
     while todo:
         rank = todo.popleft()
-        while waiting[rank] is None or all(started[mine] > count < started[theirs] for mine, theirs, count in waiting[rank]):
-            waiting[rank] = None
+        while all(started[half.theirs] > before for half, before in waiting[rank]):
+            waiting[rank] = []
             if not turns[rank]:
                 break
-            waiting[rank] = []
-            for mine, theirs in turns[rank].popleft():
-                waiting[rank].append((mine, theirs, started[mine]))
-                started[mine] += 1
-                todo.append(mine[3])  # the peer may have waited for this
+            for half in turns[rank].popleft():
+                waiting[rank].append(_Wait(half, started[half.mine]))
+                started[half.mine] += 1
+                todo.append(half.peer)  # it may have waited for this
     return not any(waiting)
 
 
-def _turns(rank, steps):
-    """What a rank starts, half a message per peer and direction at a time: queue of lists of (lane, the peer's lane)."""
-    turns = deque()
+def _turns(rank: int, steps: Sequence[SortedRound]) -> deque[list[_Half]]:
+    """What a rank starts, turn by turn: half a message per peer and direction."""
+    turns: deque[list[_Half]] = deque()
     for step in steps:
-        lanes = defaultdict(int)
-        for name, transfers in (("send", step.sends), ("receive", step.receives)):
-            for peer, _ in transfers:
-                lanes[name, peer] += 2
-        for turn in range(max(lanes.values(), default=0)):
-            turns.append([_lane_pair(rank, *lane) for lane, count in lanes.items() if turn < count])
+        halves: defaultdict[_Half, int] = defaultdict(int)
+        for peer, _ in step.sends:
+            halves[_half(rank, peer, sends=True)] += 2
+        for peer, _ in step.receives:
+            halves[_half(rank, peer, sends=False)] += 2
+        for turn in range(max(halves.values(), default=0)):
+            turns.append([half for half, count in halves.items() if turn < count])
     return turns
 
 
-def _lane_pair(rank, name, peer):
-    ends = (rank, peer) if name == "send" else (peer, rank)
-    return (name, *ends, peer), ("receive" if name == "send" else "send", *ends, rank)
+def _half(rank: int, peer: int, sends: bool) -> _Half:
+    ends = (rank, peer) if sends else (peer, rank)
+    return _Half(_End(sends, *ends), _End(not sends, *ends), peer)

@@ -1,19 +1,57 @@
 """Which cases prove an algorithm, and how a user's own generator becomes usable everywhere by its name."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from .flow import flows_in_pieces
 from .prover import check, programs_of
 
+if TYPE_CHECKING:
+    from ..algorithms import Algorithm, AlgorithmName
+    from ..collectives import Collective, CollectiveName
+    from ..schedule import Generator
 
-def cases(algorithm, sizes, every_root=9):
-    """What to check of an algorithm: (size, root, blocks, nodes) for each of the sizes.
 
-    Up to `every_root` ranks every root is taken, above it the first, a middle and the last. Pipelines get several
-    segment counts, from one to more than there are ranks, above 16 ranks one. Where nodes matter they are of two and
-    three ranks, filled in order and in turn, of very different sizes, and scattered.
+class Case(NamedTuple):
+    """What an algorithm is checked at: ranks, root, blocks of the vector, and the node of each rank where that matters."""
+
+    size: int
+    root: int
+    blocks: int
+    nodes: tuple[int, ...] | None
+
+
+class Checked(NamedTuple):
+    """How many cases were proved, and whether operands stayed in rank order in all."""
+
+    cases: int
+    ordered: bool
+
+
+def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Iterator[Case]:
+    """What to check of an algorithm.
+
+    Pipelines get several segment counts, from one to more than there are ranks, above 16 ranks one. Where nodes matter
+    they are of two and three ranks, filled in order and in turn, of very different sizes, and scattered.
+
+    Parameters
+    ----------
+    algorithm : algorithms.Algorithm
+        As of `algorithms.find`.
+    sizes : iterable of int
+        Numbers of ranks.
+    every_root : int
+        Up to so many ranks every root is taken; above, the first, a middle and the last.
+
+    Yields
+    ------
+    Case
+        size, root, blocks, nodes.
     """
     rooted = collectives.find(algorithm.collective).rooted
     for size in sizes:
@@ -22,24 +60,32 @@ def cases(algorithm, sizes, every_root=9):
         counts = segments if algorithm.blocks == "segments" else (algorithm.vector_blocks(size),)
         for root in roots if rooted else (0,):
             for blocks in counts:
-                yield size, root, blocks, None
+                yield Case(size, root, blocks, None)
         for nodes in _placements(size) if algorithm.node_aware or algorithm.neighbours else ():
             for root in {0, size // 2, size - 1} if rooted else (0,):
-                yield size, root, algorithm.vector_blocks(size, 3, nodes), nodes
+                yield Case(size, root, algorithm.vector_blocks(size, 3, nodes), nodes)
 
 
-def _placements(size):
+def _placements(size: int) -> list[tuple[int, ...]]:
     """Maps from rank to node, each once."""
     few = -(-size // 3)
-    maps = [range(size), [rank // 3 for rank in range(size)], [rank % few for rank in range(size)],
-            [rank.bit_length() for rank in range(size)], [rank * rank % 7 % 4 for rank in range(size)]]  # fmt: skip
+    maps: list[Iterable[int]] = [
+        range(size),
+        [rank // 3 for rank in range(size)],
+        [rank % few for rank in range(size)],
+        [rank.bit_length() for rank in range(size)],
+        [rank * rank % 7 % 4 for rank in range(size)],
+    ]
     return list(dict.fromkeys(map(tuple, maps)))
 
 
-def check_cases(algorithm, sizes, every_root=9):
-    """Check an algorithm in all its `cases`; return how many they are and whether all keep operands in rank order.
+def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Checked:
+    """Check an algorithm in all its `cases`, whose arguments these are.
 
-    Raises ScheduleError that names the first case that is wrong.
+    Raises
+    ------
+    ScheduleError
+        The first case that is wrong, and what is wrong with it.
     """
     checked, ordered = 0, True
     for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
@@ -50,16 +96,48 @@ def check_cases(algorithm, sizes, every_root=9):
             case = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}, {blocks} blocks{placed}"
             raise ScheduleError(f"{case}: {error}") from error
         checked, ordered = checked + 1, ordered and cost.ordered
-    return checked, ordered
+    return Checked(checked, ordered)
 
 
-def register(collective, name, generator, *, blocks=None, max_size=17):
-    """Verify a generator at 1..max_size ranks (every root), then make it usable everywhere by its name.
+def register(
+    collective: CollectiveName, name: str, generator: Generator, *,
+    blocks: Callable[..., int] | Literal["segments"] | None = None, max_size: int = 17,
+) -> AlgorithmName:
+    """Verify a generator at 1 to max_size ranks and every root, then make it usable everywhere by its name.
 
-    blocks: how many blocks its vector has, as a function of size (default: one per rank; as many segments as the
-    caller wants where the generator takes `blocks`). To be called on all ranks alike, before the name is used. Raises
-    ScheduleError with the first thing that is wrong, and ArgumentError where the name is taken. Operands may be
-    reordered unless it proves ordered at every size.
+    To be called on all ranks alike, before the name is used. Where operands stay in rank order at every size, it also
+    serves operations that do not commute.
+
+    Parameters
+    ----------
+    collective : str
+        `allreduce`, say.
+    name : str
+        What `algorithm=`, the command line and MPICOLL_ALGORITHM will call it.
+    generator : callable
+        generator(rank, size[, root]) yields the rounds of a rank, as `mpicoll.schedule` describes them.
+    blocks : callable, optional
+        How many blocks its vector has, as a function of size. Default: one per rank; as many segments as the caller
+        wants where the generator takes `blocks`.
+    max_size : int
+        Up to how many ranks it is verified.
+
+    Returns
+    -------
+    AlgorithmName
+        The name, as type checkers admit it in `algorithm=`.
+
+    Raises
+    ------
+    ScheduleError
+        The first thing that is wrong with it.
+    ArgumentError
+        The name is taken, there is no such collective, or the generator takes other arguments.
+
+    Examples
+    --------
+    >>> mine = mpicoll.register("allreduce", "mine", my_allreduce)
+    >>> comm.Allreduce(MPI.IN_PLACE, x, algorithm=mine)
     """
     meaning = collectives.find(collective)
     if name in algorithms.list_algorithms(collective):
@@ -72,9 +150,10 @@ def register(collective, name, generator, *, blocks=None, max_size=17):
     programs = (programs_of(meaning, generator, size, root, blocks)
                 for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size))  # fmt: skip
     algorithms.add(algorithm._replace(ordered=ordered, cuttable=all(map(flows_in_pieces, programs))))
+    return algorithms.AlgorithmName(name)
 
 
-def _must_fit(generator, collective):
+def _must_fit(generator: Generator, collective: Collective) -> bool:
     """ArgumentError unless it can be called as this collective's generators are; whether it takes `blocks`."""
     wanted = ("rank", "size", "root") if collective.rooted else ("rank", "size")
     try:

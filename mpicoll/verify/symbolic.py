@@ -4,25 +4,35 @@ A value is the number of an *expression*: the contribution of a rank, or the sum
 round; a transfer is through when its send and its receive have met, and a round is over when all its transfers are.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict, deque
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from ..errors import ScheduleError
-from ..schedule import INPUT, OUTPUT, Copy, Part, Recv, Reduce, Send
+from ..schedule import INPUT, OUTPUT, Copy, Operation, Part, Recv, Reduce, Send, deadlock, unmatched
+
+if TYPE_CHECKING:
+    from ..collectives import Collective
+
+    Observer = Callable[["Rank", Union["SortedRound", None], "Expressions"], object]
+
+_new = tuple.__new__  # half the cost of a NamedTuple's own
 
 
-class Step(NamedTuple):
+class SortedRound(NamedTuple):
     """One round of one rank, sorted: transfers, local operations in order, and how many ports' worth of time it takes."""
 
-    sends: tuple
-    receives: tuple
-    local: tuple
+    sends: tuple[Send, ...]
+    receives: tuple[Recv, ...]
+    local: tuple[Reduce | Copy, ...]
     ports: int
 
 
-def sort(operations):
-    """The `Step` of one round; ScheduleError where something in it is no operation."""
-    by_kind = {Send: [], Recv: [], Reduce: [], Copy: []}
+def sort(operations: Iterable[Operation]) -> SortedRound:
+    """The `SortedRound` of one round; ScheduleError where something in it is no operation."""
+    by_kind: dict[type, list[Any]] = {Send: [], Recv: [], Reduce: [], Copy: []}
     by_kind[Copy] = by_kind[Reduce]  # the order of local operations matters
     for op in operations:
         if type(op) not in by_kind or not all(map(_whole, op)):
@@ -30,31 +40,31 @@ def sort(operations):
         by_kind[type(op)].append(op)
     sends, receives, local = by_kind[Send], by_kind[Recv], by_kind[Reduce]
     ports = max(len({op.peer for op in sends}), len({op.peer for op in receives})) if sends or receives else 0
-    return Step(tuple(sends), tuple(receives), tuple(local), ports)
+    return SortedRound(tuple(sends), tuple(receives), tuple(local), ports)
 
 
-def _whole(field):
+def _whole(field: object) -> bool:
     return type(field) is int or (type(field) is Part and type(field[1]) is type(field[2]) is int)
 
 
 class Expressions:
     """Numbered expressions: rank r's contribution is number r; equal sums of equal operands are one and the same."""
 
-    def __init__(self, size):
+    def __init__(self, size: int) -> None:
         self.ranks = [1 << rank for rank in range(size)]  # the ranks in each expression, as bits
-        self.span = [(rank, rank) for rank in range(size)]  # its first and last rank; None where the order is lost
-        self.sums = {}
+        # its first and last rank; None where the order is lost
+        self.span: list[tuple[int, int] | None] = [(rank, rank) for rank in range(size)]
+        self.sums: dict[tuple[int, int], int] = {}
 
-    def add(self, lower, higher):
+    def add(self, lower: int, higher: int) -> int | None:
         """The number of `lower` + `higher`, or None where they have a rank in common."""
         pair = lower, higher
         if pair not in self.sums:
             if self.ranks[lower] & self.ranks[higher]:
                 return None
             left, right = self.span[lower], self.span[higher]
-            in_order = left and right and left[1] + 1 == right[0]
             self.ranks.append(self.ranks[lower] | self.ranks[higher])
-            self.span.append((left[0], right[1]) if in_order else None)
+            self.span.append((left[0], right[1]) if left and right and left[1] + 1 == right[0] else None)
             self.sums[pair] = len(self.ranks) - 1
         return self.sums[pair]
 
@@ -62,22 +72,24 @@ class Expressions:
 class Rank:
     """One rank's program and memory: for each place the expression in every block, None where there is nothing."""
 
-    def __init__(self, number, steps, blocks, owned, in_place):
+    def __init__(
+        self, number: int, steps: Sequence[SortedRound], blocks: int, owned: Part | None, in_place: bool
+    ) -> None:
         self.number, self.steps, self.blocks, self.in_place = number, steps, blocks, in_place
         self.owned = owned  # the blocks it has output memory for
-        self.memory = defaultdict(lambda: [None] * blocks)
+        self.memory: defaultdict[str, list[Any]] = defaultdict(lambda: [None] * blocks)
         self.round = -1  # index of the round it is in
         self.pending = 0  # transfers of that round that have not met their partner
-        self.arrivals = []
+        self.arrivals: list[tuple[Part, list[int]]] = []
         self.clock = self.start = 0  # rounds that have passed when it entered this one, and when its transfers began
 
-    def fill(self, part, expressions):
+    def fill(self, part: Part, expressions: list[int]) -> None:
         """Put what it holds at the start into `part`; in place, input and output are one and the same memory."""
         if self.in_place and part.place == INPUT and self.owned:
             self.memory[INPUT] = self.memory[OUTPUT]
         self.store(part, expressions)
 
-    def read(self, part):
+    def read(self, part: Part) -> list[int]:
         """The expressions in `part`."""
         place, first, count = part
         held, last = self.memory[place], first + count
@@ -92,7 +104,7 @@ class Rank:
             self.fail(f"block {block} of {place!r} is wanted but nothing was put there")
         return values
 
-    def store(self, part, values):
+    def store(self, part: Part, values: list[int]) -> None:
         """Put expressions into `part`."""
         place, first, count = part
         held, last = self.memory[place], first + count
@@ -101,7 +113,7 @@ class Rank:
         else:
             held[first:], held[:last - self.blocks] = values[:self.blocks - first], values[self.blocks - first:]
 
-    def must_be_writable(self, part):
+    def must_be_writable(self, part: Part) -> None:
         """Fail where a schedule may not write."""
         place, first, count = part
         if not 0 < count <= self.blocks:
@@ -111,13 +123,13 @@ class Rank:
         if place == OUTPUT and not self._owns(first, count):
             self.fail(f"{part} is written, but this rank has output memory for other blocks only")
 
-    def _owns(self, first, count):
+    def _owns(self, first: int, count: int) -> bool:
         if self.owned is None:
             return False
         whole = self.owned.count == self.blocks
         return whole or (first - self.owned.first) % self.blocks + count <= self.owned.count
 
-    def overlap(self, part, others):
+    def overlap(self, part: Part, others: Iterable[Part]) -> bool:
         """Whether `part` shares memory with one of the other parts."""
         place, first, count = part
         memory = self.memory[place]
@@ -127,25 +139,39 @@ class Rank:
             for other in others
         )
 
-    def fail(self, message):
+    def fail(self, message: str) -> NoReturn:
         """Raise ScheduleError that says where this rank is."""
         where = "in place" if self.in_place else "out of place"
         raise ScheduleError(f"rank {self.number}, round {self.round} ({where}): {message}")
 
 
+class _Side(NamedTuple):
+    """One side of a transfer that waits for its partner; values: what is sent, None on the receiving side."""
+
+    rank: Rank
+    part: Part
+    values: list[int] | None
+
+
+Channel: TypeAlias = "tuple[int, int]"  # source, target
+
+
 class Run:
     """All ranks of one schedule.
 
-    programs: the `Step`s of each rank. observer: called with (rank, step, expressions) at the start, where step is
+    programs: the `SortedRound`s of each rank. observer: called with (rank, step, expressions) at the start, where step is
     None, and whenever a rank has finished a round; `rank.clock` is then the number of rounds that have passed.
     """
 
-    def __init__(self, collective, root, blocks, programs, expressions, in_place=False, observer=None):
+    def __init__(
+        self, collective: Collective, root: int, blocks: int, programs: Sequence[Sequence[SortedRound]],
+        expressions: Expressions, in_place: bool = False, observer: Observer | None = None,
+    ) -> None:
         size = len(programs)
         self.expressions, self.observer = expressions, observer
-        self.channels = defaultdict(deque)  # (source, destination): (rank, part, values) of what waits for its partner
+        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # what waits for its partner
         self.ready = deque(range(size))
-        self.ranks = []
+        self.ranks: list[Rank] = []
         for number, steps in enumerate(programs):
             rank = Rank(number, steps, blocks, collective.after(number, size, blocks, root), in_place)
             self.ranks.append(rank)
@@ -156,18 +182,16 @@ class Run:
             if observer:
                 observer(rank, None, expressions)
 
-    def play(self):
+    def play(self) -> None:
         """Run to the end; ScheduleError where a rank does what it must not, or waits for ever."""
         while self.ready:
             self._advance(self.ranks[self.ready.popleft()])
         stuck = [rank for rank in self.ranks if rank.round < len(rank.steps)]
         if stuck:
-            raise ScheduleError("deadlock: " + "; ".join(map(_waiting, stuck[:8])))
-        for (source, target), waiting in self.channels.items():
-            if waiting:
-                raise ScheduleError(f"a message from rank {source} to rank {target} is never matched")
+            raise deadlock((rank.number, rank.round, _wants(rank.steps[rank.round])) for rank in stuck)
+        unmatched(self.channels)
 
-    def _advance(self, rank):
+    def _advance(self, rank: Rank) -> None:
         """Enter rounds until one has a transfer that must wait for its partner."""
         while not rank.pending:
             if rank.round >= 0:
@@ -177,8 +201,8 @@ class Run:
                 return
             self._post(rank, rank.steps[rank.round])
 
-    def _post(self, rank, step):
-        used = []
+    def _post(self, rank: Rank, step: SortedRound) -> None:
+        used: list[Part] = []
         for peer, part in step.sends:
             values = rank.read(part)
             used.append(part)
@@ -190,22 +214,22 @@ class Run:
             used.append(part)
             self._meet(rank, self.ranks[peer], (peer, rank.number), part, None)
 
-    def _meet(self, rank, peer, channel, part, values):
+    def _meet(self, rank: Rank, peer: Rank, channel: Channel, part: Part, values: list[int] | None) -> None:
         """A send or a receive (no values) joins its channel; where the partner waits there, the message is through."""
         if rank is peer:
             rank.fail(f"{part} is sent to, or received from, the rank itself")
         waiting = self.channels[channel]
-        if not waiting or waiting[0][0] is rank:
-            waiting.append((rank, part, values))
+        if not waiting or waiting[0].rank is rank:
+            waiting.append(_new(_Side, (rank, part, values)))
             rank.pending += 1
             return
         _, other, theirs = waiting.popleft()
         if part[1:] != other[1:]:
             sent, into = (part, other) if theirs is None else (other, part)
             self.ranks[channel[1]].fail(f"rank {channel[0]} sends blocks {sent} but rank {channel[1]} expects {into}")
-        if theirs is None:
+        if values is not None:
             peer.arrivals.append((other, values))
-        else:
+        elif theirs is not None:
             rank.arrivals.append((part, theirs))
         start = max(rank.clock, peer.clock)
         rank.start, peer.start = max(rank.start, start), max(peer.start, start)
@@ -213,7 +237,7 @@ class Run:
         if not peer.pending:
             self.ready.append(peer.number)
 
-    def _finish(self, rank, step):
+    def _finish(self, rank: Rank, step: SortedRound) -> None:
         """The round's transfers are through: store what came, then reduce and copy in the order written."""
         for part, values in rank.arrivals:
             rank.store(part, values)
@@ -222,15 +246,15 @@ class Run:
             if any(part[1:] != op.into[1:] for part in op):
                 rank.fail(f"{op} mixes different blocks")
             rank.must_be_writable(op.into)
-            rank.store(op.into, self._sum(rank, op) if type(op) is Reduce else rank.read(op.source))
+            rank.store(op.into, self._sum(rank, op) if type(op) is Reduce else rank.read(op[0]))
         if step.ports:
             rank.clock = max(rank.start, rank.clock) + step.ports
         if self.observer:
             self.observer(rank, step, self.expressions)
 
-    def _sum(self, rank, op):
+    def _sum(self, rank: Rank, op: Reduce) -> list[int]:
         lower, higher = rank.read(op.lower), rank.read(op.higher)
-        values = list(map(self.expressions.add, lower, higher))
+        values: list[Any] = list(map(self.expressions.add, lower, higher))
         if None in values:
             at = values.index(None)
             ranks = self.expressions.ranks
@@ -239,7 +263,5 @@ class Run:
         return values
 
 
-def _waiting(rank):
-    step = rank.steps[rank.round]
-    wants = [f"send to {op.peer}" for op in step.sends] + [f"receive from {op.peer}" for op in step.receives]
-    return f"rank {rank.number} waits in round {rank.round} ({', '.join(wants)})"
+def _wants(step: SortedRound) -> list[str]:
+    return [f"send to {op.peer}" for op in step.sends] + [f"receive from {op.peer}" for op in step.receives]

@@ -8,10 +8,11 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import communicator, select
+from mpicoll import select
 from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
+from mpicoll.communicator import communicator
 from mpicoll.execute import topology
 from mpicoll.execute.context import Context
 from mpicoll.select import probe, table

@@ -5,7 +5,7 @@ import pytest
 from mpicoll import ArgumentError, ScheduleError, algorithms
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
-from mpicoll.simulate.clocks import TICK, Clocks, Step, Transfer, estimate_work, predict
+from mpicoll.simulate.clocks import TICK, Clocks, Phase, Transfer, estimate_work, predict
 from mpicoll.simulate.costs import PathCost, closed_form, least_seconds, lower_bound
 from mpicoll.simulate.network import Level, Network
 from mpicoll.support.units import parse_seconds
@@ -170,24 +170,24 @@ def played(*programs, network=Network(1, 1)):
 
 
 def test_a_port_passes_one_message_after_the_other():
-    sender = [Step([Transfer(Send, 1, 4), Transfer(Send, 2, 9)], range(2), 0)]
-    one, two = ([Step([Transfer(Recv, 0, nbytes)], range(1), 0)] for nbytes in (4, 9))
+    sender = [Phase([Transfer(Send, 1, 4), Transfer(Send, 2, 9)], range(2), 0)]
+    one, two = ([Phase([Transfer(Recv, 0, nbytes)], range(1), 0)] for nbytes in (4, 9))
     assert played(sender, one, two) == (exactly(5 + 10), 2)
-    exchange = [[Step([Transfer(Recv, peer, 4), Transfer(Send, peer, 4)], range(2), 0)] for peer in (1, 0)]
+    exchange = [[Phase([Transfer(Recv, peer, 4), Transfer(Send, peer, 4)], range(2), 0)] for peer in (1, 0)]
     assert played(*exchange) == (exactly(5), 2)
 
 
 def test_a_message_begins_when_its_receiver_is_there():
-    late = [Step([], (), round(7 / TICK)), Step([Transfer(Recv, 0, 2)], range(1), 0)]
-    assert played([Step([Transfer(Send, 1, 2)], range(1), 0)], late) == (exactly(7 + 3), 1)
+    late = [Phase([], (), round(7 / TICK)), Phase([Transfer(Recv, 0, 2)], range(1), 0)]
+    assert played([Phase([Transfer(Send, 1, 2)], range(1), 0)], late) == (exactly(7 + 3), 1)
 
 
 def test_pieces_overtake_the_ends_of_rounds():
-    first = [Step([Transfer(Send, 1, 1), Transfer(Send, 1, 1)], range(2), 0)]
-    last = [Step([Transfer(Recv, 1, 1), Transfer(Recv, 1, 1)], range(2), 0)]
-    by_rounds = [Step([Transfer(Recv, 0, 1)] * 2, range(2), 0), Step([Transfer(Send, 2, 1)] * 2, range(2, 4), 0)]
-    by_pieces = [Step([Transfer(Recv, 0, 1)] * 2, (0,), 0), Step([Transfer(Send, 2, 1)], (1,), 0),
-                 Step([Transfer(Send, 2, 1)], (2, 3), 0)]
+    first = [Phase([Transfer(Send, 1, 1), Transfer(Send, 1, 1)], range(2), 0)]
+    last = [Phase([Transfer(Recv, 1, 1), Transfer(Recv, 1, 1)], range(2), 0)]
+    by_rounds = [Phase([Transfer(Recv, 0, 1)] * 2, range(2), 0), Phase([Transfer(Send, 2, 1)] * 2, range(2, 4), 0)]
+    by_pieces = [Phase([Transfer(Recv, 0, 1)] * 2, (0,), 0), Phase([Transfer(Send, 2, 1)], (1,), 0),
+                 Phase([Transfer(Send, 2, 1)], (2, 3), 0)]
     assert played(first, by_rounds, last)[0] == exactly(4 * 2)
     assert played(first, by_pieces, last)[0] == exactly(3 * 2)
 
@@ -225,7 +225,7 @@ def test_sends_that_wait_for_each_other_are_a_deadlock():
 
 
 def test_a_message_nobody_waits_for_is_refused():
-    lonely = [Step([Transfer(Send, 1, 8)], (), 0)]
+    lonely = [Phase([Transfer(Send, 1, 8)], (), 0)]
     with pytest.raises(ScheduleError, match="from rank 0 to rank 1 is never matched"):
         played(lonely, [])
 

@@ -1,14 +1,16 @@
 """The binomial tree of rooted collectives, in ranks relative to the root: the parent clears the lowest bit set."""
 
+from collections.abc import Iterator
 
-def parent(rank, size, root):
+
+def parent(rank: int, size: int, root: int) -> tuple[int, int]:
     """The parent of `rank` (itself at the root) and the number of ranks in the subtree of `rank`."""
     relative = (rank - root) % size
     width = relative & -relative or size
     return (rank - (width if relative else 0)) % size, min(width, size - relative)
 
 
-def children(rank, size, root):
+def children(rank: int, size: int, root: int) -> Iterator[tuple[int, int]]:
     """The children of `rank`, largest subtree first, each with the number of ranks in its subtree.
 
     >>> list(children(2, 7, 2))

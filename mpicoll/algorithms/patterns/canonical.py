@@ -1,25 +1,28 @@
-"""What several algorithms share: the order of operands, the canonical tree, and the skips of the circulant graph."""
+"""The order of operands, and the canonical tree in which a vector of contributions is added."""
 
-from ...schedule import INPUT, Reduce, power_of_two
+from collections.abc import Iterable
+
+from ...schedule import INPUT, Part, Reduce, power_of_two
 
 
-def one_block(size):
+def one_block(size: int) -> int:
     """How many blocks a vector has that is never cut."""
     return 1
 
 
-def in_rank_order(rank, peer, mine, theirs):
+def in_rank_order(rank: int, peer: int, mine: Part, theirs: Part) -> tuple[Part, Part]:
     """The two operands of a reduction, the lower rank's first."""
     return (mine, theirs) if rank < peer else (theirs, mine)
 
 
-def fold_tree(parts, into):
+def fold_tree(parts: Iterable[Part], into: Part) -> tuple[Reduce, ...]:
     """Reductions that combine `parts`, given in rank order, as recursive doubling with a fold combines ranks.
 
     First the leading pairs, until a power of two is left, then a perfect binary tree: the canonical order, whose
     floating-point bits do not depend on the algorithm. Scratch operands are overwritten, the input is not.
     """
-    steps, parts = [], list(parts)
+    steps: list[Reduce] = []
+    parts = list(parts)
     pairs = len(parts) - power_of_two(len(parts)) or len(parts) // 2
     while len(parts) > 1:
         merged = []

@@ -1,9 +1,12 @@
 """Which block the circulant broadcast moves in each round (Traeff, arXiv 2407.18004)."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from functools import lru_cache
 
 
-def broadcast_blocks(rank, size, blocks):
+def broadcast_blocks(rank: int, size: int, blocks: int) -> Iterator[tuple[int, int, int]]:
     """Yield (skip, block to send to rank + skip, block to receive from rank - skip) for each round.
 
     `rank` is relative to the root. A negative block means nothing; numbers are capped at the last block, which may
@@ -20,7 +23,7 @@ def broadcast_blocks(rank, size, blocks):
 
 
 @lru_cache(maxsize=4096)
-def receive_schedule(rank, size):
+def receive_schedule(rank: int, size: int) -> tuple[int, ...]:
     """For each of the ceil(log2 size) rounds of a phase: the block to receive, relative to the phase's first.
 
     A depth-first search over the skips, linked in a list from the largest down; each skip found leaves the list.
@@ -29,13 +32,14 @@ def receive_schedule(rank, size):
     top = len(skips) - 1
     below = {top + 1: top, **{k: k - 1 for k in range(top + 1)}}  # the list, entered at top + 1, ended by -1
     above = {k: k + 1 for k in range(-1, top + 1)}
-    reach, found = [*skips, float("inf")], []
+    reach: list[float] = [*skips, float("inf")]
+    found: list[int] = []
     target = size + rank
 
-    def unlink(k):
+    def unlink(k: int) -> None:
         below[above[k]], above[below[k]] = below[k], above[k]
 
-    def search(total, bound, k):
+    def search(total: int, bound: int, k: int) -> None:
         while k >= 0:
             i = len(found)
             if total + skips[k] <= target - reach[i] and total + skips[k] < bound:
@@ -55,7 +59,7 @@ def receive_schedule(rank, size):
     return tuple(base if k == top else k - top for k in found)
 
 
-def _base_block(rank, skips):
+def _base_block(rank: int, skips: list[int]) -> int:
     """The smallest skip index in the greedy decomposition of `rank` into skips; the root has the last."""
     index, rest = len(skips) - 1, rank
     for k in reversed(range(len(skips) - 1)):
@@ -64,7 +68,7 @@ def _base_block(rank, skips):
     return index
 
 
-def circulant_steps(size):
+def circulant_steps(size: int) -> list[tuple[int, int]]:
     """The ranges (s[k], s[k+1]) of the circulant graph's rounds, near to far: s[q] = p, s[k] = ceil(s[k+1] / 2).
 
     >>> circulant_steps(7)

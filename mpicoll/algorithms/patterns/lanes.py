@@ -7,9 +7,17 @@ node i, if it has one. `inside` runs an algorithm among the ranks of a node, wit
 among the nodes in every lane of this rank, with the lane's cells as blocks.
 """
 
-from itertools import zip_longest
+from __future__ import annotations
 
-from ...schedule import joined, operations_of, renamed
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeAlias, Union
+
+from ...schedule import Generator, Operation, joined, operations_of, renamed
+
+#: the node of each rank, any labels; None: not known
+Nodes: TypeAlias = Union[Sequence[Hashable], None]
+Places: TypeAlias = Union[Mapping[str, str], None]
 
 #: up to so many nodes a ring runs across them: in pieces it keeps links busier than circulant (by an eighth on four nodes)
 RINGED = 8
@@ -22,49 +30,53 @@ class Lanes:
     many ranks this one has.
     """
 
-    def __init__(self, rank, size, nodes):
+    def __init__(self, rank: int, size: int, nodes: Nodes) -> None:
         self.members = node_members(size, nodes)
         self.node, self.local = self.place_of(rank)
         self.nodes, self.ranks = len(self.members), len(self.members[self.node])
         self.count = max(map(len, self.members))
 
-    def cells(self, lane, first, count):
+    def cells(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
         """The cells of `count` nodes from `first` on (cyclic) as ranges of blocks, in a vector that is ours to cut."""
         start, end = lane * self.nodes + first % self.nodes, (lane + 1) * self.nodes
         inside = min(count, end - start)
         return [(start, inside), (lane * self.nodes, count - inside)] if count > inside else [(start, inside)]
 
-    def place_of(self, rank):
+    def place_of(self, rank: int) -> tuple[int, int]:
         """(node, local rank) of a rank."""
         return next((node, ranks.index(rank)) for node, ranks in enumerate(self.members) if rank in ranks)
 
-    def suited(self, ring, circulant):
+    def suited(self, ring: Generator, circulant: Generator) -> Generator:
         """Which of two algorithms suits this many nodes."""
         return ring if self.nodes <= RINGED else circulant
 
-    def inside(self, generator, *root, places=None, **names):
+    def inside(
+        self, generator: Generator, *root: int, places: Places = None, **names: Any
+    ) -> Iterator[tuple[Operation, ...]]:
         """Rounds of an algorithm among the ranks of this node; its block j is the lanes that local rank j serves."""
         steps = generator(self.local, self.ranks, *root, **names)
         ranks = self.members[self.node]
         return renamed(steps, places, peer=lambda j: ranks[j % self.ranks], block=self._lanes_of)
 
-    def across(self, generator, *root, places=None):
+    def across(self, generator: Generator, *root: int, places: Places = None) -> Iterator[tuple[Operation, ...]]:
         """Rounds of an algorithm among the nodes, in all lanes of this rank at once; its block i is the cell of node i."""
         lanes = range(self.local, self.count, self.ranks)
         for steps in zip_longest(*(self._lane(lane, generator, root, places) for lane in lanes), fillvalue=()):
             yield tuple(operation for step in steps for operation in operations_of(step))
 
-    def _lane(self, lane, generator, root, places):
-        def server(node):
+    def _lane(
+        self, lane: int, generator: Generator, root: tuple[int, ...], places: Places
+    ) -> Iterator[tuple[Operation, ...]]:
+        def server(node: int) -> int:
             ranks = self.members[node % self.nodes]
             return ranks[lane % len(ranks)]
 
-        def cells(first, count):
+        def cells(first: int, count: int) -> list[tuple[int, int]]:
             return joined(self.cells(lane, first, count))
 
         return renamed(generator(self.node, self.nodes, *root), places, peer=server, block=cells)
 
-    def _lanes_of(self, first, count):
+    def _lanes_of(self, first: int, count: int) -> list[tuple[int, int]]:
         """The ranges of all cells of the lanes that `count` local ranks from `first` on (cyclic) serve."""
         lanes = (lane for j in range(first, first + count) for lane in range(j % self.ranks, self.count, self.ranks))
         return joined(cyclic for lane in lanes for cyclic in self.cells(lane, 0, self.nodes))
@@ -73,21 +85,21 @@ class Lanes:
 class LanesOfRanks(Lanes):
     """Lanes of a vector whose blocks belong to ranks."""
 
-    def cells(self, lane, first, count):
+    def cells(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
         """As above; a node without a rank in this lane has none."""
         members = (self.members[node % self.nodes] for node in range(first, first + count))
         return [(ranks[lane], 1) for ranks in members if lane < len(ranks)]
 
 
-def node_members(size, nodes):
+def node_members(size: int, nodes: Nodes) -> list[list[int]]:
     """The ranks of each node, in the order of the nodes' lowest ranks."""
-    members = {}
+    members: dict[Hashable, list[int]] = {}
     for rank, node in enumerate(nodes or (rank // 2 for rank in range(size))):
         members.setdefault(node, []).append(rank)
     return list(members.values())
 
 
-def lane_blocks(size, nodes=None):
+def lane_blocks(size: int, nodes: Nodes = None) -> int:
     """How many cells a vector has."""
     members = node_members(size, nodes)
     return max(map(len, members)) * len(members)

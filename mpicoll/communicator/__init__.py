@@ -1,0 +1,12 @@
+"""`Communicator`: an MPI.Intracomm whose collectives are served by schedules or by MPI, whichever is chosen.
+
+The eleven collectives lie in three forms: `blocking_moves` and `blocking_reductions`, `nonblocking`, `persistent`. What
+all of them go through is in `base`; how communicators are made, and what else they tell, in `communicator`.
+
+May import: errors, support, collectives, algorithms, execute, select, calls, launch.
+"""
+
+from .communicator import Communicator
+from .handles import Plan, Request
+
+__all__ = ["Communicator", "Plan", "Request"]

@@ -1,0 +1,203 @@
+"""How communicators are made from others and freed, and what they tell about themselves."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import collectives, select
+from ..calls import arguments, explain
+from ..errors import ArgumentError
+from ..execute import Context
+from ..launch import check_launch
+from ..select import table
+from ..support import settings
+from .blocking_moves import BlockingMoves
+from .blocking_reductions import BlockingReductions
+from .nonblocking import NonBlocking
+from .persistent import Persistent
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..algorithms import AnyName
+    from ..calls import Explanation
+    from ..collectives import CallName
+
+
+# a plan is no MPI.Prequest, see `persistent`
+class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+    BlockingMoves, BlockingReductions, NonBlocking, Persistent
+):
+    """An intracommunicator with mpicoll's collectives; everything else is mpi4py's. Made by all ranks of `comm` together.
+
+    Signatures are mpi4py's plus two keywords: `algorithm` (a name of `mpicoll.list_algorithms`; None: chosen) and
+    `segment_bytes` (messages are cut into pieces of at most so many; 0: whole; None: chosen).
+    Results are the same bits on all ranks.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
+
+    Raises
+    ------
+    ArgumentError
+        `comm` is no intracommunicator, or an MPICOLL_* variable has a value that cannot be used. Of a call: unknown
+        algorithm, one that cannot serve, root out of range, freed communicator; before anything is sent.
+    BufferError
+        Of a call: types, sizes, access, overlap of buffers; before anything is sent.
+    LaunchError
+        Several processes were started, and each is alone in its COMM_WORLD.
+
+    Examples
+    --------
+    >>> comm = mpicoll.Communicator(MPI.COMM_WORLD)
+    >>> comm.Allreduce(MPI.IN_PLACE, x)
+    """
+
+    def __new__(cls, comm: MPI.Comm | None = None) -> Self:
+        if isinstance(comm, MPI.Intercomm) and comm != MPI.COMM_NULL:
+            raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
+        if comm == MPI.COMM_WORLD:
+            check_launch()
+        new = super().__new__(cls, comm)
+        if comm is not None and comm != MPI.COMM_NULL:
+            topology = Context.of(new).topology  # the first wrapper of a handle finds the nodes, and ranks that disagree
+            settings.check()  # a bad value is an error here, and on all ranks, not at the first call
+            select.environment_rules()
+            _warn_once(table.problem(topology.library))
+        return new
+
+    # The same class again.
+
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        """MPI's; a `Communicator`, with what was measured on this one."""
+        return self._duplicate(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Self:
+        """MPI's; a `Communicator`, with what was measured on this one."""
+        return self._duplicate(super().Dup_with_info(info))
+
+    def Clone(self) -> Self:
+        """mpi4py's `Dup` without arguments."""
+        return self._duplicate(super().Clone())
+
+    def _duplicate(self, comm: Self) -> Self:
+        """Give the new communicator what this one knows."""
+        Context.duplicate(comm, self)
+        return comm
+
+    def Split(self, color: int = 0, key: int = 0) -> Self:
+        """MPI's; a `Communicator` of the ranks of the same color."""
+        return self._derive(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Self:
+        """MPI's; a `Communicator` of the ranks that share what `split_type` names."""
+        return self._derive(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Self:
+        """MPI's; a `Communicator` of the ranks of the group. Called by all ranks."""
+        return self._derive(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
+        """MPI's; a `Communicator` of the ranks of the group. Called by these alone."""
+        return self._derive(super().Create_group(group, tag))
+
+    def _derive(self, comm: MPI.Comm) -> Self:
+        """The same class for some of the ranks, which knows their nodes."""
+        return type(self)(Context.derive(comm, self))
+
+    @classmethod
+    def Create_from_group(cls, *arguments: Any, **keywords: Any) -> Self:
+        """MPI's; a `Communicator` of the ranks of the group, made without a parent."""
+        return cls(super().Create_from_group(*arguments, **keywords))
+
+    def Free(self) -> None:
+        """MPI's; what is in flight comes to its end before."""
+        if self:
+            self._context.drain()
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """MPI's; what is in flight comes to its end before."""
+        if self:
+            self._context.drain()
+        super().Disconnect()
+
+    # Counting and explaining.
+
+    @property
+    def sent(self) -> tuple[int, int]:
+        """(messages, bytes) this rank has sent in schedules so far, counted where the sends are started."""
+        return self._context.sent
+
+    def explain(
+        self, collective: CallName, sendbuf: Any, recvbuf: Any = None, *, op: MPI.Op = MPI.SUM, root: int = 0,
+        algorithm: AnyName | None = None, segment_bytes: int | None = None,
+    ) -> Explanation:
+        """What a call would do and why; nothing is sent and nothing is changed.
+
+        Parameters
+        ----------
+        collective : str
+            `allreduce`, say; or `iallreduce` for the non-blocking call.
+        sendbuf, recvbuf : buffer
+            As in the call (bcast: the buffer). One array is enough: it then stands for the input.
+        op, root, algorithm, segment_bytes
+            As in the call.
+
+        Returns
+        -------
+        Explanation
+            algorithm, size, nbytes, rounds, messages, bytes_sent (by this rank), lower_bound (bytes), predicted_seconds,
+            segment_bytes and reason; printable. None where this rank cannot know, or nothing was measured.
+
+        Raises
+        ------
+        ArgumentError, BufferError
+            What the call would raise.
+
+        Examples
+        --------
+        >>> print(comm.explain("allreduce", x))
+        """
+        name = collectives.find(collective.removeprefix("i")).name
+        if recvbuf is None:
+            sendbuf, recvbuf = _in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
+        given = {"bcast": (sendbuf, root), "reduce": (sendbuf, recvbuf, op, root), "allreduce": (sendbuf, recvbuf, op),
+                 "reduce_scatter": (sendbuf, recvbuf, op), "allgather": (sendbuf, recvbuf),
+                 "scatter": (sendbuf, recvbuf, root), "gather": (sendbuf, recvbuf, root)}[name]  # fmt: skip
+        understand = arguments.reduce_scatter_block if name == "reduce_scatter" else getattr(arguments, name)
+        call = understand(self, *given)
+        call.nonblocking = collective.startswith("i")
+        return explain(call, algorithm, segment_bytes)
+
+
+@cache
+def _warn_once(problem: str | None) -> None:
+    if problem and MPI.COMM_WORLD.Get_rank() == 0:
+        text = f"mpicoll: {problem}; the default table and a probe decide instead"
+        try:
+            warnings.warn(text, stacklevel=3)
+        except UserWarning:  # made an error: on this rank alone it would leave the others waiting
+            print(text, file=sys.stderr, flush=True)
+
+
+def _in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any, Any]:
+    """The two buffers of a call whose input is `buffer`, where a caller who only asks gave no second one."""
+    if name == "reduce":
+        return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
+    if name in ("allreduce", "reduce_scatter"):
+        return MPI.IN_PLACE, buffer
+    if name in ("allgather", "gather"):
+        whole = np.empty((size, *np.shape(buffer)), buffer.dtype)
+        return buffer, whole if name == "allgather" or at_root else None
+    if name == "scatter":
+        return (buffer, MPI.IN_PLACE) if at_root else (None, buffer[: len(buffer) // size])
+    return buffer, None

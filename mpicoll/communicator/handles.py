@@ -1,0 +1,40 @@
+"""What non-blocking and persistent calls return, for annotations: `Request` and `Plan`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from mpi4py import MPI
+
+#: of a non-blocking call: MPI's own request, or one that MPI's Waitall, Waitany and Testall take like its own
+Request: TypeAlias = MPI.Request
+
+
+@runtime_checkable
+class Plan(Protocol):
+    """A persistent collective, bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
+
+    As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait for
+    them in different orders.
+    """
+
+    def Start(self) -> None:
+        """Take the input and begin; RuntimeError where it is in flight, or was freed."""
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Run to the end: the result is then in the caller's buffer. Without Start it returns at once. True."""
+        ...
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Make progress without blocking; True when done."""
+        ...
+
+    def Free(self) -> None:
+        """Free what the plan holds of MPI's; RuntimeError where it is in flight."""
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """`Wait`; None, because a collective has no object to return."""
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """`Test`; (done, None)."""
+        ...
