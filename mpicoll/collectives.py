@@ -57,11 +57,11 @@ class Collective(NamedTuple):
         """Whether IN_PLACE lets a block's input and output be the same memory (reduce_scatter moves its result)."""
         return self.place == INPUT and self.name != "reduce_scatter"
 
-    def before(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
+    def precondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` holds at the start, or None."""
         return _part(self.place, self.initial, rank, size, blocks, root)
 
-    def after(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
+    def postcondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` must hold at the end, or None; a rank has output memory for just these blocks."""
         return _part(OUTPUT, self.final, rank, size, blocks, root)
 

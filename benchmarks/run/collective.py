@@ -43,12 +43,12 @@ def main():
     with ExitStack() as stack:
         candidates = _candidates(comm, options, stack)
         for nbytes in parse_sizes(options.sizes, options.factor):
-            tried = [one for one in candidates if (one.word, one.segment_bytes) not in hopeless]
+            tried = [one for one in candidates if (one.algorithm, one.segment_bytes) not in hopeless]
             found = compare(comm, options.collective, tried, nbytes, np.dtype(np.float32), seconds=options.min_time,
                             hopeless=None if options.keep else HOPELESS, least=options.least,
                             in_place=options.collective == "allreduce")  # fmt: skip
             if nbytes >= LARGE:
-                hopeless |= {(one.word, one.segment_bytes) for one in tried if _hopeless(one, found)}
+                hopeless |= {(one.algorithm, one.segment_bytes) for one in tried if _hopeless(one, found)}
             rows += found
             _print(comm, found)
     if comm.Get_rank() == 0 and options.json:
@@ -59,7 +59,7 @@ def main():
 def _hopeless(candidate, rows):
     cut = candidate.segment_bytes
     return any(row.get("hopeless") for row in rows
-               if row["algorithm"] == candidate.word and (cut is None or row["segment_bytes"] == cut))  # fmt: skip
+               if row["algorithm"] == candidate.algorithm and (cut is None or row["segment_bytes"] == cut))  # fmt: skip
 
 
 def _options():

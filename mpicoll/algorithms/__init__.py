@@ -1,4 +1,4 @@
-"""Every algorithm of every collective, one file per collective, and the registry that knows them by their words.
+"""Every algorithm of every collective, one file per collective, and the registry that knows them by their names.
 
 Generators live at ``mpicoll.algorithms.<collective>.<algorithm>``. No MPI, no NumPy.
 

@@ -13,7 +13,7 @@ from ..collectives import ALLGATHER
 from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Round, Send, folded
 from .patterns import LanesOfRanks, Nodes, circulant_steps
 
-WORDS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "doubling": {},
     "circulant": {},

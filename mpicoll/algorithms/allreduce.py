@@ -29,7 +29,7 @@ from ..schedule import (
 from . import allgather, bcast, reduce, reduce_scatter
 from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block
 
-WORDS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, Any]] = {
     "parameter_server": {"ordered": True, "blocks": one_block},
     "reduce_bcast": {"ordered": True, "blocks": one_block},
     "tree": {"ordered": True, "blocks": "segments"},

@@ -12,7 +12,7 @@ from ..schedule import INPUT, OUTPUT, Output, Recv, Round, Send, renamed, segmen
 from . import allgather, scatter
 from .patterns import Lanes, Nodes, broadcast_blocks, children, lane_blocks, one_block, parent
 
-WORDS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"blocks": one_block},
     "binomial": {"blocks": one_block},
     "scatter_allgather": {},

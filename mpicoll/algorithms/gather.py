@@ -8,7 +8,7 @@ from typing import Any
 from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
 from .patterns import children, parent
 
-WORDS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
+ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
 
 
 def linear(rank: int, size: int, root: int) -> Iterator[Round]:

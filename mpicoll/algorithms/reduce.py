@@ -25,7 +25,7 @@ from ..schedule import (
 from . import gather, reduce_scatter
 from .patterns import Lanes, Nodes, in_rank_order, lane_blocks, one_block
 
-WORDS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"ordered": True, "blocks": one_block},
     "binomial": {"ordered": True, "blocks": one_block},
     "reduce_scatter_gather": {},

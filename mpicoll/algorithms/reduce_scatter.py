@@ -14,7 +14,7 @@ from ..collectives import REDUCE_SCATTER
 from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Reduce, Round, Scratch, Send, folded
 from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order
 
-WORDS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},

@@ -1,6 +1,6 @@
-"""The registry: every algorithm by its collective and word, with what is declared about it.
+"""The registry: every algorithm by its collective and name, with what is declared about it.
 
-Generators live at ``mpicoll.algorithms.<collective>.<word>``. What is declared here (`ordered`, `blocks`) is proved by
+Generators live at ``mpicoll.algorithms.<collective>.<name>``. What is declared here (`ordered`, `blocks`) is proved by
 the verifier.
 """
 
@@ -140,8 +140,8 @@ def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
 
 
 def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
-    """The algorithms a module of this package declares in its `WORDS`."""
-    for name, traits in module.WORDS.items():
+    """The algorithms a module of this package declares in its `ALGORITHMS`."""
+    for name, traits in module.ALGORITHMS.items():
         yield Algorithm(collective, name, getattr(module, name), **traits)
 
 

@@ -1,6 +1,7 @@
 """The benchmark harness: collectives with known results, candidates compared in one run, tuning tables made from it.
 
-May import: errors, support, collectives, algorithms, simulate, buffers, execute, measure, select.
+May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute,
+measure, select.
 """
 
 from . import tuning

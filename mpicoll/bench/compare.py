@@ -1,8 +1,8 @@
 """Candidates compared at one size, every result checked."""
 
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -12,21 +12,32 @@ from .workload import Workload
 
 
 class Candidate(NamedTuple):
-    """What is measured: an algorithm's word, the pieces its messages are cut into, or a peer made by a function.
+    """What is measured: an algorithm, the pieces its messages are cut into, or a peer made by a function.
 
     make(case): for what is no algorithm of ours; returns the function to call on the arguments of a `Workload`, or None
     where the peer cannot serve it. within: makes a context that each call runs in, which is not measured. always: it is
     measured as often as the fastest however slow it is.
     """
 
-    word: str
+    algorithm: str
     segment_bytes: int | None = None
-    make: Callable | None = None
-    within: Callable = nullcontext
+    make: Callable[[Workload], Callable[[], object] | None] | None = None
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
     always: bool = False
 
 
-def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=None, hopeless=None, least=5, **options):
+def compare(
+    comm: Any,
+    collective: str,
+    candidates: Iterable[Candidate],
+    nbytes: int,
+    dtype: "np.dtype[Any]",
+    seconds: float = 1.0,
+    repeats: int | None = None,
+    hopeless: float | None = None,
+    least: int = 5,
+    **options: Any,
+) -> list[dict[str, Any]]:
     """One entry of `bench --json` for each candidate at one size, all checked. Collective over a `Communicator`.
 
     seconds: for all candidates together, but `least` repetitions, unless `repeats` is given. hopeless: measure no more
@@ -35,18 +46,18 @@ def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=No
     """
     own = comm.Dup()  # freed with the plans and the scratch of this size
     case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
-    calls = {one: one.make(case) if one.make else case.call(one.word, one.segment_bytes) for one in candidates}
-    calls = {one: call for one, call in calls.items() if call}
+    made = {one: one.make(case) if one.make else case.call(one.algorithm, one.segment_bytes) for one in candidates}
+    calls = {one: call for one, call in made.items() if call}
     wrong, stack = dict.fromkeys(calls, 0), ExitStack()
 
-    def setup(one, repetition):
+    def setup(one: Candidate, repetition: int) -> None:
         case.prepare(poison=repetition == 0)
         stack.enter_context(one.within())
 
-    def teardown(one, repetition):
+    def teardown(one: Candidate, repetition: int) -> None:
         stack.close()
 
-    def checking(one, repetition):
+    def checking(one: Candidate, repetition: int) -> None:
         stack.close()
         wrong[one] += case.wrong() if repetition == 0 else 0
 
@@ -67,11 +78,11 @@ def compare(comm, collective, candidates, nbytes, dtype, seconds=1.0, repeats=No
     return entries
 
 
-def _entry(case, candidate, times, wrong, in_race):
+def _entry(case: Workload, candidate: Candidate, times: Any, wrong: int, in_race: bool) -> dict[str, Any]:
     result = statistics(times)
     algbw, busbw = case.rates(result["median_us"] / 1e6)
     return {
-        "collective": case.collective.name, "algorithm": candidate.word, **_served(case, candidate),
+        "collective": case.collective.name, "algorithm": candidate.algorithm, **_served(case, candidate),
         "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
         "op": case.op if case.collective.reduces else None, **result,
         "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
@@ -79,9 +90,9 @@ def _entry(case, candidate, times, wrong, in_race):
     }  # fmt: skip
 
 
-def _served(case, candidate):
+def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:
     """The pieces that messages were cut into, and for `auto` what it chose."""
-    if candidate.make or candidate.word == "native":
+    if candidate.make or candidate.algorithm == "native":
         return {"segment_bytes": None}
-    said = case.explain(candidate.word, candidate.segment_bytes)
-    return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.word == "auto" else {})}
+    said = case.explain(candidate.algorithm, candidate.segment_bytes)
+    return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.algorithm == "auto" else {})}

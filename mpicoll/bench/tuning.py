@@ -1,13 +1,20 @@
 """Tuning: measure the candidates on the machine at hand and find the fastest of each size, and the cost model's figures."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 from .. import algorithms, collectives
 from ..algorithms import NATIVE
-from ..execute import Context
+from ..execute import Context, Topology
 from ..select import rules_of
 from ..simulate import closed_form
 from .compare import Candidate, compare
+
+Rows = list[dict[str, Any]]  # entries of `bench --json`
+Tick = Callable[[Rows], object]
+Winner = tuple[str, int | None]  # algorithm, segment_bytes
 
 #: a candidate that takes so many times as long as the fastest in two trial calls is not measured any more
 HOPELESS = 2.0
@@ -15,7 +22,7 @@ HOPELESS = 2.0
 EQUAL = 1.03
 
 
-def candidates(collective, size, nbytes, segments):
+def candidates(collective: collectives.CollectiveName, size: int, nbytes: int, segments: Sequence[int]) -> list[Candidate]:
     """MPI's own call, and every algorithm whole and in each of the pieces that cut a rank's share of the vector."""
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
     found = [Candidate(NATIVE)]
@@ -25,12 +32,20 @@ def candidates(collective, size, nbytes, segments):
     return found
 
 
-def measure(comm, collective, sizes, segments, dtype, seconds, tick=lambda rows: None):
+def measure(
+    comm: Any,
+    collective: collectives.CollectiveName,
+    sizes: Sequence[int],
+    segments: Sequence[int],
+    dtype: "np.dtype[Any]",
+    seconds: float,
+    tick: Tick = lambda rows: None,
+) -> Rows:
     """Entries of `bench --json` for all candidates at all sizes. Collective over a `Communicator`.
 
     seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each size.
     """
-    rows = []
+    rows: Rows = []
     for nbytes in sizes:
         tried = candidates(collective, comm.Get_size(), nbytes, segments)
         found = compare(comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS)
@@ -39,9 +54,10 @@ def measure(comm, collective, sizes, segments, dtype, seconds, tick=lambda rows:
     return rows
 
 
-def entry(topology, collective, rows):
+def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
     """The table's entry for this place, from measured rows in ascending size."""
-    winners, before = [], (NATIVE, None)
+    winners: list[tuple[int, str, int | None]] = []
+    before: Winner = (NATIVE, None)
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
         before = winner(here, before)
@@ -56,7 +72,7 @@ def entry(topology, collective, rows):
     }
 
 
-def winner(rows, before):
+def winner(rows: Rows, before: Winner) -> Winner:
     """(algorithm, segment_bytes) of the fastest; of equals MPI's own call, else what serves the size before."""
     best = min(row["median_us"] for row in rows)
     equals = [(row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= EQUAL * best]
@@ -67,13 +83,14 @@ def winner(rows, before):
     return fastest["algorithm"], fastest["segment_bytes"]
 
 
-def fit(topology, rows):
+def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
     """The cost model's (alpha, bandwidth, gamma) that come nearest to the measured times, as an entry of `links`, or None.
 
     Least squares of relative errors over the algorithms that have a formula and were not cut into pieces; figures are not
     negative.
     """
-    size, equations = len(topology.nodes), []
+    size = len(topology.nodes)
+    equations: list[list[float]] = []
     for row in rows:
         cost = closed_form(row["collective"], row["algorithm"], size)
         if cost and row["segment_bytes"] is None:
@@ -86,7 +103,7 @@ def fit(topology, rows):
     return {"mpi": topology.library, "transport": topology.transport, "alpha": alpha, "bandwidth": 1 / beta, "gamma": gamma}
 
 
-def _not_negative(equations):
+def _not_negative(equations: "np.ndarray[Any, Any]") -> list[float]:
     """Least-squares x >= 0 of equations · x = 1: an unknown that would be negative is left out, and the rest solved again."""
     wanted, solution = list(range(equations.shape[1])), np.zeros(equations.shape[1])
     scale = np.abs(equations).max(axis=0) + 1e-300
@@ -99,9 +116,19 @@ def _not_negative(equations):
     return [float(value) for value in solution]
 
 
-def tune(comm, names, sizes, segments, dtype, seconds, tick=lambda rows: None):
+def tune(
+    comm: Any,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    segments: Sequence[int],
+    dtype: "np.dtype[Any]",
+    seconds: float,
+    tick: Tick = lambda rows: None,
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`."""
-    topology, entries, everything = Context.of(comm).topology, [], []
+    topology = Context.of(comm).topology
+    entries: list[dict[str, Any]] = []
+    everything: Rows = []
     for name in names:
         rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick)
         entries.append(entry(topology, name, rows))

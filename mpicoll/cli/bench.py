@@ -72,7 +72,7 @@ def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int
     """
     if factor < 2:
         raise ArgumentError(f"--factor: expected 2 or more, got {factor}")
-    sizes: set[int] = set()
+    sizes: set[Any] = set()
     for entry in text.split(","):
         low, _, high = entry.partition(":")
         size, last = parse_bytes(low), parse_bytes(high or low)

@@ -60,7 +60,7 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
         pool.shutdown(cancel_futures=True)
 
 
-def _check_size(collective: str, name: str, size: int) -> Any:
+def _check_size(collective: collectives.CollectiveName, name: str, size: int) -> Any:
     return check_cases(algorithms.find(collective, name), [size])
 
 

@@ -38,7 +38,7 @@ class ScratchPool:
         self._free.clear()
 
 
-class KnownCalls(dict[Any, tuple["Plan | None", Callable[..., object] | None]]):
+class KnownCalls(dict[Any, tuple["Plan | None", Any]]):
     """How repeated calls are served, by what they are recognised by: a plan, or MPI's own method."""
 
     def keep(self, key: Any, plan: "Plan | None", native: Callable[..., object] | None = None) -> None:

@@ -32,11 +32,15 @@ class Memory:
         segment_bytes: int | None = None,
     ) -> None:
         self.edges, self.vectors = edges, vectors
+        self.arena: Any
+        self.scratch: Any
         self.limit = max(1, min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // dtype.itemsize)
         # where pieces overtake the rounds' ends, arrivals of the next round must not wait for the memory of this one
         self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger=1 if segment_bytes else 0)
-        self.arena: Any = acquire(nbytes) if nbytes else None
-        self.scratch: Any = self.arena[:nbytes].view(dtype) if nbytes else None
+        self.arena = self.scratch = None
+        if nbytes:
+            self.arena = acquire(nbytes)
+            self.scratch = self.arena[:nbytes].view(dtype)
 
     def views(self, part: Part) -> Iterator[Any]:
         """The array slices of a part, cut into messages; empty blocks have none."""

@@ -72,7 +72,7 @@ class Work(Staging):
         """Find the vectors of input and output."""
         before, after = (
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
-            for condition in (call.collective.before, call.collective.after)
+            for condition in (call.collective.precondition, call.collective.postcondition)
         )
         send, recv = (self._array(one, one is call.recv) for one in (call.send, call.recv))
         if call.collective is collectives.REDUCE_SCATTER and call.shared:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         @property
         def blocks_of_ranks(self) -> bool: ...
 
-        def before(self, rank: int, size: int, blocks: int) -> Any: ...
+        def precondition(self, rank: int, size: int, blocks: int) -> Any: ...
 
-        def after(self, rank: int, size: int, blocks: int) -> Any: ...
+        def postcondition(self, rank: int, size: int, blocks: int) -> Any: ...
 
 
 def rounds(
@@ -149,8 +149,8 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
             blocks = blocks or size
             core = power_of_two(size)
             pairs = size - core
-            held: Callable[[int], Part] = lambda r: collective.before(r, size, blocks)
-            wanted: Callable[[int], Part] = lambda r: collective.after(r, size, blocks)
+            held: Callable[[int], Part] = lambda r: collective.precondition(r, size, blocks)
+            wanted: Callable[[int], Part] = lambda r: collective.postcondition(r, size, blocks)
             if rank < 2 * pairs and rank % 2 == 0:
                 yield Send(rank + 1, held(rank))
                 yield Recv(rank + 1, wanted(rank))

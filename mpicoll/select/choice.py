@@ -31,7 +31,7 @@ class Query(NamedTuple):
     for this one time, as non-blocking calls are.
     """
 
-    collective: str
+    collective: collectives.CollectiveName
     topology: Topology
     nbytes: int | None
     commutative: bool = True
@@ -119,7 +119,7 @@ def _wishes(query: Query) -> Iterator[Choice]:
         return
     for one in _tables():
         for rule in one.rules(query.collective, query.topology, query.nbytes):
-            low = format_bytes(max(rule.low, rule.share * query.size))
+            low = format_bytes(int(max(rule.low, rule.share * query.size)))
             yield Choice(rule.algorithm, rule.segment_bytes, f"{one.name}, from {low} bytes")
 
 
@@ -166,7 +166,7 @@ def native_below(collective: str, topology: Topology) -> float:
 class EnvironmentRule(NamedTuple):
     """An entry of MPICOLL_ALGORITHM: which algorithm serves a collective from `low` to below `high` bytes."""
 
-    collective: str
+    collective: collectives.CollectiveName
     low: float
     high: float
     algorithm: str
@@ -200,11 +200,10 @@ def _parse_rule(text: str) -> EnvironmentRule:
     fields, low, high = text.split(":"), 0.0, inf
     try:
         if len(fields) not in (2, 3):
-            raise ArgumentError("expected collective:word or collective:from-below:word")
-        collective, algorithm = fields[0], fields[-1]
+            raise ArgumentError("expected collective:algorithm or collective:from-below:algorithm")
+        collective, algorithm = collectives.find(fields[0]).name, fields[-1]
         if len(fields) == 3:
             low, high = map(parse_bytes, fields[1].split("-", 1))
-        collectives.find(collective)
         if algorithm != NATIVE:
             algorithms.find(collective, algorithm)
     except (ArgumentError, ValueError) as error:

@@ -58,7 +58,7 @@ class Entry(NamedTuple):
     transport: str
     ranks: int | str
     nodes: int | str
-    collective: str
+    collective: collectives.CollectiveName
     rules: tuple[Rule, ...]
 
     def is_about(self, topology: Topology) -> bool:
@@ -161,12 +161,12 @@ def _entry(entry: dict[str, Any]) -> Entry:
         raise ArgumentError(f"expected texts for mpi and transport, got {entry['mpi']!r} and {entry['transport']!r}")
     if not (ranks in _RANKS or type(ranks) is int) or not (nodes in _NODES or type(nodes) is int):
         raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {ranks!r} and {nodes!r}")
-    collectives.find(entry["collective"])
-    rules = tuple([_rule(entry["collective"], rule) for rule in entry["rules"]])
-    return Entry(entry["mpi"], entry["transport"], ranks, nodes, entry["collective"], rules)
+    collective = collectives.find(entry["collective"]).name
+    rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
+    return Entry(entry["mpi"], entry["transport"], ranks, nodes, collective, rules)
 
 
-def _rule(collective: str, rule: dict[str, Any]) -> Rule:
+def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
     if rule["algorithm"] != algorithms.NATIVE:
         algorithms.find(collective, rule["algorithm"])
     segment = rule.get("segment_bytes")

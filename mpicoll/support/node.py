@@ -43,7 +43,7 @@ DEVICES = ("cpu", "cuda")
 @contextmanager
 def ranks_of_node(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
     """A communicator of the ranks that can share memory with this one, freed at the end. Collective."""
-    node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)  # type: ignore[arg-type]  # plain: not of comm's class
+    node: Any = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)  # plain: not of comm's class
     try:
         yield node
     finally:

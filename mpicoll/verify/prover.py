@@ -145,7 +145,7 @@ def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ord
     results: dict[int, int] = {}
     size, ordered = len(run.ranks), True
     for rank in run.ranks:
-        after = collective.after(rank.number, size, blocks, root)
+        after = collective.postcondition(rank.number, size, blocks, root)
         for block, expression in enumerate(rank.read(after) if after else (), after.first if after else 0):
             if results.get(block) == expression:
                 continue

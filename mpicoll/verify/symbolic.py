@@ -173,9 +173,9 @@ class Run:
         self.ready = deque(range(size))
         self.ranks: list[Rank] = []
         for number, steps in enumerate(programs):
-            rank = Rank(number, steps, blocks, collective.after(number, size, blocks, root), in_place)
+            rank = Rank(number, steps, blocks, collective.postcondition(number, size, blocks, root), in_place)
             self.ranks.append(rank)
-            before = collective.before(number, size, blocks, root)
+            before = collective.precondition(number, size, blocks, root)
             if before:
                 rank.fill(before, [number if collective.reduces else collective.contributors(b, size, blocks, root)[0]
                                    for b in range(before.first, before.first + before.count)])

@@ -82,7 +82,7 @@ def test_canonical_algorithms_give_the_same_bits(comm, dtype):
     reference = Case("Allreduce", dtype=dtype, fill=mixed_magnitudes).call(comm, algorithm="recursive_doubling")
     for method, word in CANONICAL:
         case = Case(method, dtype=dtype, fill=mixed_magnitudes)
-        result, part = case.call(comm, algorithm=word), case.part(case.collective.after)
+        result, part = case.call(comm, algorithm=word), case.part(case.collective.postcondition)
         if result is not None:
             assert result.tobytes() == reference[part].tobytes(), (method, word)
 

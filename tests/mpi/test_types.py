@@ -94,7 +94,7 @@ def test_half_precision_everywhere(comm, dtype, method):
     for word in (None, *words(method)):
         case = Case(method, COUNT, dtype=dtype)
         wanted = sum(small_integers(rank, case.edges[-1], np.dtype(dtype)) for rank in range(SIZE))
-        part = case.part(case.collective.after)
+        part = case.part(case.collective.postcondition)
         same(case.call(comm, algorithm=word), None if part is None else wanted[part])
 
 

@@ -75,7 +75,7 @@ class Case:
         return None if part is None else self.array(np.full(part.stop - part.start, 7, self.dtype))
 
     def _build(self):
-        before, after = self.part(self.collective.before), self.part(self.collective.after)
+        before, after = self.part(self.collective.precondition), self.part(self.collective.postcondition)
         if self.collective.place != INPUT:
             self.result = self._empty(after) if before is None else self.array(self.vector)
             self.arguments = (self.result, self.root)

@@ -17,19 +17,23 @@ class Layer(Protocol):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Those of its parameters."""
+        ...
 
     @property
     def gradients(self) -> Sequence[Array]:
         """Where `backward` writes: it overwrites, so there is one call per forward."""
+        ...
 
     def initialize(self, random: numpy.random.Generator) -> Sequence[Array]:
         """First values of the parameters."""
+        ...
 
     def bind(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
         """Use these arrays from now on."""
 
     def forward(self, x: Array) -> Array:
         """Values for x of shape (samples, inputs); what `backward` needs is kept."""
+        ...
 
     def backward(self, dy: Array, first: bool = False) -> Array | None:
         """Write the parameters' gradients; return the gradient of x, or None where nobody needs it (`first`)."""

@@ -1,15 +1,16 @@
 """How ranks share the work: buckets, reductions overlapped with backward, sharded updates, the strategies.
 
-May import: errors, support, schedule, algorithms, communicator, train.data, train.model, train.optim, train.monitor.
+May import: errors, support, schedule, collectives, algorithms, communicator, train.data, train.model,
+train.optim, train.monitor.
 """
 
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import Bucket
-from .options import Algorithm, OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
+from .options import OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
 from .reducer import Reducer
 from .strategy import Strategy
 
 __all__ = [
-    "Algorithm", "Bucket", "BucketReducer", "OptionKeywords", "Options", "Overlap", "Precision", "Reducer", "Reduction",
+    "Bucket", "BucketReducer", "OptionKeywords", "Options", "Overlap", "Precision", "Reducer", "Reduction",
     "Strategy", "StrategyName", "bucket_layout",
 ]

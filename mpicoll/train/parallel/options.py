@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from ...algorithms import list_algorithms
+from ...algorithms import AllreduceName, list_algorithms
+from ...collectives import CollectiveName
 from ...support.checks import check, check_integer, check_word
 from ..optim import LossScale
 
@@ -14,12 +15,6 @@ StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zer
 Overlap: TypeAlias = Literal["none", "gradients", "all"]
 Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
-#: algorithms of allreduce that come with mpicoll; `cast` the name of one that you registered
-Algorithm: TypeAlias = Literal[
-    "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling", "halving_doubling", "ring", "circulant",
-    "pairwise", "allgather_reduce", "hierarchical", "native",
-]  # fmt: skip
-
 #: strategies: whether optimizer state is sharded, and whether gradients are kept as shards only
 SHARDED = {"parameter_server": (False, False), "allreduce": (False, False), "zero1": (True, False), "zero2": (True, True)}
 #: algorithms that reduce_scatter and allgather know under other names than allreduce
@@ -36,7 +31,7 @@ class OptionKeywords(TypedDict, total=False):
     accumulate: int
     clip_norm: float | None
     loss_scale: Literal["dynamic"] | float | None
-    algorithm: Algorithm
+    algorithm: AllreduceName
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class Options:
     clip_norm: float | None = None
     precision: Precision = "float32"
     loss_scale: Literal["dynamic"] | float | None = None
-    algorithm: Algorithm = "ring"
+    algorithm: AllreduceName = "ring"
 
     def check(self) -> None:
         """Raise ArgumentError for the first value that cannot be used."""
@@ -130,7 +125,7 @@ class Options:
         return SHARDED[self.strategy][1]
 
     @property
-    def collectives(self) -> Sequence[str]:
+    def collectives(self) -> Sequence[CollectiveName]:
         """Which collectives move the buckets, the reduction first."""
         if not self.sharded:
             return ("allreduce",)

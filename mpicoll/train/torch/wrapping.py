@@ -14,18 +14,31 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...communicator import Communicator
 from ...support.checks import agree, check
-from ..parallel import Algorithm, Options, Overlap, Reduction
+from ..parallel import Options, Overlap, Reduction
 from .data_parallel import DataParallel
 from .interop import torch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from ...algorithms import AllreduceName
 
-def wrap(module: torch.nn.Module, comm: MPI.Intracomm, strategy: Literal["allreduce", "zero1", "zero2"] = "allreduce", *,
-         optimizer: type[torch.optim.Optimizer] | None = None, overlap: Overlap = "all", bucket_bytes: int = 4 << 20,
-         parameter_bucket_bytes: int | None = None, reduction: Reduction | None = None, accumulate: int = 1,
-         clip_norm: float | None = None, algorithm: Algorithm = "ring", **optimizer_options: Any) -> DataParallel:  # fmt: skip
+
+def wrap(
+    module: torch.nn.Module,
+    comm: MPI.Intracomm,
+    strategy: Literal["allreduce", "zero1", "zero2"] = "allreduce",
+    *,
+    optimizer: type[torch.optim.Optimizer] | None = None,
+    overlap: Overlap = "all",
+    bucket_bytes: int = 4 << 20,
+    parameter_bucket_bytes: int | None = None,
+    reduction: Reduction | None = None,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    algorithm: AllreduceName = "ring",
+    **optimizer_options: Any,
+) -> DataParallel:
     """Make a module data-parallel: every rank computes on its rows, and all have the same parameters after each step.
 
     Gradients are means over the ranks: with a loss that is a mean over local rows, give all ranks as many rows. Collective.

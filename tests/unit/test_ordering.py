@@ -15,7 +15,7 @@ import pytest
 
 from mpicoll import algorithms
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.execute import ordering as dataflow
+from mpicoll.execute import ordering
 from mpicoll.execute.ordering import Piece, by_pieces, by_rounds
 from mpicoll.execute.plan import pieces_of
 from mpicoll.execute.scratch import Memory, Vector
@@ -35,7 +35,7 @@ class Rank:
         collective = COLLECTIVES[algorithm.collective]
         blocks = algorithm.vector_blocks(size, 5, nodes)
         self.edges = bounds(count, blocks)
-        before, after = (part(rank, size, blocks, root) for part in (collective.before, collective.after))
+        before, after = (part(rank, size, blocks, root) for part in (collective.precondition, collective.postcondition))
         vectors, source = {}, np.arange(count) * 100 + (rank + 1 if collective.reduces else 0)
         if before is not None:
             vectors[before.place] = self.vector(source, before)
@@ -183,7 +183,7 @@ def test_round_by_round_is_one_step_per_round():
     task = Piece(Send, 1, ((0, 8),), (), None)
     local = Piece(None, None, ((8, 16),), ((0, 8),), None)
     (step,) = by_rounds([[task, local]])
-    assert step == dataflow.Step(0, [task], [task], [local])
+    assert step == ordering.Step(0, [task], [task], [local])
     (piece,) = by_pieces([[task, local]], 4)
     assert piece == step  # the sum overwrites what is sent: the send is awaited first
 
