@@ -48,34 +48,44 @@ def compare(
     case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
     made = {one: one.make(case) if one.make else case.call(one.algorithm, one.segment_bytes) for one in candidates}
     calls = {one: call for one, call in made.items() if call}
-    wrong, stack = dict.fromkeys(calls, 0), ExitStack()
-
-    def setup(one: Candidate, repetition: int) -> None:
-        case.prepare(poison=repetition == 0)
-        stack.enter_context(one.within())
-
-    def teardown(one: Candidate, repetition: int) -> None:
-        stack.close()
-
-    def checking(one: Candidate, repetition: int) -> None:
-        stack.close()
-        wrong[one] += case.wrong() if repetition == 0 else 0
-
-    times = alternate(own, calls, 3, setup, checking)
+    hooks = _Hooks(case, dict.fromkeys(calls, 0))
+    times = hooks.checked(calls, 3)
     times = {one: trial[1:] for one, trial in times.items()}  # the first call binds plans and touches memory
     once = {one: trial.min() for one, trial in times.items()}
-    best = min(once.values())
-    rest = {one: call for one, call in calls.items() if not hopeless or one.always or once[one] <= hopeless * best}
+    slowest = hopeless * min(once.values()) if hopeless else float("inf")
+    rest = {one: call for one, call in calls.items() if one.always or once[one] <= slowest}
     several = calls_per_time(once)  # of the same: a lone short call finds the caches cold
     repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
-        times |= alternate(own, rest, repeats, setup, teardown, several)
-    alternate(own, rest, 1, setup, checking)
-    counts = np.array(list(wrong.values()))
+        times |= alternate(own, rest, repeats, hooks.setup, hooks.teardown, several)
+    hooks.checked(rest, 1)
+    counts = np.array(list(hooks.wrong.values()))
     collect(own, counts, MPI.SUM)
     entries = [_entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)]
     own.Free()
     return entries
+
+
+class _Hooks:
+    """What happens around each measured call. wrong: elements of each candidate that were wrong so far."""
+
+    def __init__(self, case: Workload, wrong: dict[Candidate, int]) -> None:
+        self.case, self.wrong, self._stack = case, wrong, ExitStack()
+
+    def setup(self, one: Candidate, repetition: int) -> None:
+        self.case.prepare(poison=repetition == 0)
+        self._stack.enter_context(one.within())
+
+    def teardown(self, one: Candidate, repetition: int) -> None:
+        self._stack.close()
+
+    def check(self, one: Candidate, repetition: int) -> None:
+        self.teardown(one, repetition)
+        self.wrong[one] += self.case.wrong() if repetition == 0 else 0
+
+    def checked(self, calls: dict[Candidate, Callable[[], object]], repeats: int) -> dict[Candidate, Any]:
+        """Times of calls of which the first is checked."""
+        return alternate(self.case.comm, calls, repeats, self.setup, self.check)
 
 
 def _entry(case: Workload, candidate: Candidate, times: Any, wrong: int, in_race: bool) -> dict[str, Any]:
