@@ -11,6 +11,8 @@ algorithms, the verifier) can be imported where there is none.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .support.version import __version__
+
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
     from . import algorithms, collectives, schedule, train, verify
     from .algorithms import AlgorithmName, list_algorithms
@@ -19,8 +21,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .errors import ArgumentError, BufferError, LaunchError, MpicollError, ScheduleError
     from .launch import install_abort_hook
     from .verify import register
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AlgorithmName", "ArgumentError", "BufferError", "Communicator", "Explanation", "LaunchError", "MpicollError", "Plan",

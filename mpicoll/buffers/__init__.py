@@ -6,12 +6,13 @@ May import: errors, support, schedule.
 """
 
 from . import ops
-from .device import cuda_awareness, device_of, gpu_mode
+from .device import cuda_awareness, device_of, gpu_mode, stage
 from .memory import address, at
-from .operand import Operand, in_place, operand
+from .message import operand
+from .operand import Operand, in_place
 from .ops import HALF, PREDEFINED
 
 __all__ = [
     "HALF", "PREDEFINED", "Operand", "address", "at", "cuda_awareness", "device_of", "gpu_mode", "in_place",
-    "operand", "ops",
+    "operand", "ops", "stage",
 ]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,9 +15,7 @@ from mpi4py import MPI
 from ..errors import ArgumentError
 from ..support.arrays import synchronize
 from .memory import check_contiguous
-
-if TYPE_CHECKING:
-    from .operand import Operand
+from .operand import Operand
 
 #: how MPICH's MPIX_GPU_query_support numbers CUDA
 _MPICH_CUDA = 0
@@ -48,7 +46,7 @@ def device_array(buffer: Any) -> Any:
     return cupy.asarray(buffer)
 
 
-def device_of(operands: Iterable["Operand"]) -> AbstractContextManager[object] | None:
+def device_of(operands: Iterable[Operand]) -> AbstractContextManager[object] | None:
     """A context manager under which another thread uses the GPU that this thread uses (CuPy keeps one per thread).
 
     None where no operand is on a device. What the device still computes for them is waited for.
@@ -61,7 +59,7 @@ def device_of(operands: Iterable["Operand"]) -> AbstractContextManager[object] |
     return current
 
 
-def stage_device(result: "Operand", array: Any) -> None:
+def stage_device(result: Operand, array: Any) -> None:
     """Copies between device and host, ordered after the work already in the current stream."""
     cupy, order = optional_cupy(), "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
     result.module = np  # what arrives is reduced on the host
@@ -76,7 +74,14 @@ def stage_device(result: "Operand", array: Any) -> None:
     result.pack, result.unpack = pack, unpack
 
 
-def through_host(array: Any, describe: Callable[[Any], "Operand"]) -> "Operand":
+def stage(one: Operand) -> None:
+    """Let device memory that MPI could read pass through the host all the same: the other buffer must."""
+    if not one.staged:
+        one.vector = None
+        stage_device(one, one.device)
+
+
+def through_host(array: Any, describe: Callable[[Any], Operand]) -> Operand:
     """Device memory that displacements or another type describe: the whole array passes through the host, gaps too."""
     cupy = optional_cupy()
     check_contiguous(array)

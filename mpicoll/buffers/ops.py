@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from ..errors import BufferError
-
-if TYPE_CHECKING:
-    from .operand import Operand
+from .operand import Operand
 
 Reducer = Callable[[Any, Any, Any], object]  # lower, higher, out
 
@@ -68,7 +66,7 @@ def _defined(op_handle: int, type_handle: int) -> bool:
     return True
 
 
-def check_op(op: MPI.Op, operand: "Operand") -> None:
+def check_op(op: MPI.Op, operand: Operand) -> None:
     """Raise BufferError where MPI does not define `op` on the operand's type, whatever the size or the algorithm."""
     dtype, datatype = operand.dtype, operand.datatype
     kind: object
@@ -83,14 +81,14 @@ def check_op(op: MPI.Op, operand: "Operand") -> None:
         raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
 
 
-def reducible(op: MPI.Op, operand: "Operand") -> bool:
+def reducible(op: MPI.Op, operand: Operand) -> bool:
     """Whether schedules can reduce this: a ufunc or a user's function on elements that NumPy can hold."""
     if operand.dtype is None:
         return False
     return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
 
 
-def reducer(op: MPI.Op, operand: "Operand") -> Reducer:
+def reducer(op: MPI.Op, operand: Operand) -> Reducer:
     """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
     if op.handle in _UFUNCS:
         ufunc = getattr(operand.module, _UFUNCS[op.handle])

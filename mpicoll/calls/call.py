@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import Operand, ops
+from ..buffers import Operand, ops, stage
 from ..collectives import Collective
 from ..errors import ArgumentError, BufferError
 from ..execute import BYTES, PROGRESS, Context
@@ -55,8 +55,8 @@ class Call:
         if send is None or recv is None or send.foreign or recv.foreign:
             return self
         if send.device is not None and recv.device is not None and send.staged != recv.staged:
-            send.stage()
-            recv.stage()
+            stage(send)
+            stage(recv)
         if send.module is not recv.module:
             raise BufferError(
                 f"{self.method}: one buffer is in host memory, the other on a device: copy one of them first"

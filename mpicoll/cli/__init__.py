@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from .. import __version__
 from ..errors import MpicollError
+from ..support.version import __version__
 from . import outfiles
 
 COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm")

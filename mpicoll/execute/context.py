@@ -4,16 +4,13 @@ import atexit
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
-from .pool import KnownCalls, ScratchPool
+from .pool import Kept, KnownCalls, ScratchPool
 from .progress import PROGRESS, Queue, Task
 from .topology import Topology, discover, inherited
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
@@ -34,7 +31,7 @@ class Context:
         self.measured = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
         self.pool, self.known = ScratchPool(), KnownCalls()
-        self.plans: weakref.WeakSet[Plan] = weakref.WeakSet()
+        self.plans: weakref.WeakSet[Kept] = weakref.WeakSet()
         self.queue = Queue()
         self.unattended: list[Task] = []
         self._connecting: tuple[MPI.Comm, MPI.Request] | None = None

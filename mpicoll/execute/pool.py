@@ -3,16 +3,31 @@
 from collections import defaultdict
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 #: calls on the same memory that are recognised, per communicator, and the scratch and requests that their plans may hold
 KNOWN_CALLS, KEPT_BYTES, KEPT_REQUESTS = 128, 512 << 20, 1 << 16
 _PAGE = 4096
+
+
+class Kept(Protocol):
+    """A plan, as far as keeping and freeing it goes. scratch: bytes that it holds; requests: how many."""
+
+    scratch: int
+    requests: int
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether it was started and has not ended."""
+        ...
+
+    def run(self) -> None:
+        """Start and wait."""
+
+    def Free(self) -> None:
+        """Free the requests and return the scratch."""
 
 
 class ScratchPool:
@@ -38,10 +53,10 @@ class ScratchPool:
         self._free.clear()
 
 
-class KnownCalls(dict[Any, tuple["Plan | None", Any]]):
+class KnownCalls(dict[Any, tuple[Kept | None, Any]]):
     """How repeated calls are served, by what they are recognised by: a plan, or MPI's own method."""
 
-    def keep(self, key: Any, plan: "Plan | None", native: Callable[..., object] | None = None) -> None:
+    def keep(self, key: Any, plan: Kept | None, native: Callable[..., object] | None = None) -> None:
         """Let later calls with this key be served so; the oldest makes room, its plan is freed."""
         self[key] = plan, native
         while len(self) > 1 and self._too_much():

@@ -18,7 +18,7 @@ through, `Reduce` and `Copy` run in the order written. Ranks and block numbers a
 At one rank every collective is a plain copy, so a generator is only asked from two ranks up.
 No MPI, no NumPy.
 
-May import: errors.
+May import: nothing.
 """
 
 from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two

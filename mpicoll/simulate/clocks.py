@@ -277,8 +277,9 @@ class Clocks:
     def _check_end(self) -> None:
         stuck = [(rank, rank.phase) for rank in self.ranks if rank.phase]
         if stuck:
-            raise deadlock((rank.number, rank.entered - 1, map(_want, phase.starts)) for rank, phase in stuck)
-        unmatched(self.channels)
+            raise ScheduleError(deadlock((rank.number, rank.entered - 1, map(_want, phase.starts)) for rank, phase in stuck))
+        if left := unmatched(self.channels):
+            raise ScheduleError(left)
 
 
 def _want(transfer: Transfer) -> str:

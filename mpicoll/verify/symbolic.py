@@ -188,8 +188,9 @@ class Run:
             self._advance(self.ranks[self.ready.popleft()])
         stuck = [rank for rank in self.ranks if rank.round < len(rank.steps)]
         if stuck:
-            raise deadlock((rank.number, rank.round, _wants(rank.steps[rank.round])) for rank in stuck)
-        unmatched(self.channels)
+            raise ScheduleError(deadlock((rank.number, rank.round, _wants(rank.steps[rank.round])) for rank in stuck))
+        if left := unmatched(self.channels):
+            raise ScheduleError(left)
 
     def _advance(self, rank: Rank) -> None:
         """Enter rounds until one has a transfer that must wait for its partner."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 from mpi4py import MPI
@@ -11,9 +11,6 @@ from mpi4py import MPI
 from ...support.checks import check
 from ..optim import clip_factor
 from .interop import torch
-
-if TYPE_CHECKING:
-    from .data_parallel import DataParallel
 
 #: optimizers that look at whole matrices or at all parameters together
 _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -24,7 +21,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(value.nbytes for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
 
 
-def sharded(kind: type[torch.optim.Optimizer], model: DataParallel, options: Mapping[str, Any]) -> Any:
+def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str, Any]) -> Any:
     """An instance of a subclass of the optimizer class `kind` that updates what this rank owns of a DataParallel `model`.
 
     Raises ArgumentError for a class whose update is not element by element.
@@ -41,7 +38,7 @@ def sharded(kind: type[torch.optim.Optimizer], model: DataParallel, options: Map
 class Sharded:
     """Mixed into an optimizer class: its step is made bucket by bucket, as the reduced gradients come."""
 
-    model: DataParallel
+    model: Any  # the DataParallel whose step it makes
     make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
     param_groups: list[dict[str, Any]]
     state: Any
