@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from ..errors import BufferError
 from ..schedule import bounds, offsets
 
 Packing = Callable[[Any], None]
+#: held during a message to myself: those of two threads could be taken for each other
+_EXCHANGING = Lock()
 
 
 class Layout(NamedTuple):
@@ -143,7 +146,8 @@ def _raw(location: int, nbytes: int) -> Any:
 
 def _exchange(source: list[Any], target: list[Any]) -> None:
     """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
-    _self().Sendrecv(source, 0, 0, target, 0, 0)
+    with _EXCHANGING:
+        _self().Sendrecv(source, 0, 0, target, 0, 0)
 
 
 @lru_cache(maxsize=None)

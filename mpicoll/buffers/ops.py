@@ -46,7 +46,8 @@ def numpy_type(handle: int) -> "np.dtype[Any] | None":
         dtype = np.dtype(dtlib.to_numpy_dtype(datatype))
     except (ValueError, TypeError):
         return None
-    return None if dtype.names or dtype.itemsize != datatype.Get_size() else dtype
+    # NumPy "adds" strings, which MPI_CHAR would be, by joining them
+    return None if dtype.names or dtype.kind in "SU" or dtype.itemsize != datatype.Get_size() else dtype
 
 
 def op_name(op: MPI.Op) -> str:

@@ -1,7 +1,7 @@
 """What the arguments of each collective mean: one function per mpi4py method, from its arguments to a checked `Call`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from mpi4py import MPI
@@ -14,7 +14,7 @@ from .call import Call
 Comm = MPI.Intracomm
 
 
-def bcast(comm: Comm, buf: Any, root: int) -> Call:
+def bcast(comm: Comm, buf: Any, root: SupportsIndex) -> Call:
     call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
     return call.with_operands(None, operand(buf, writable=not call.is_root))
 
@@ -27,7 +27,7 @@ def allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
     return _reduction(call, sendbuf, recvbuf)
 
 
-def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int) -> Call:
+def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsIndex) -> Call:
     call = Call(comm, "Reduce", collectives.REDUCE, (sendbuf, recvbuf, op, root), root=root, op=op)
     if call.is_root:
         return _reduction(call, sendbuf, recvbuf)
@@ -90,7 +90,7 @@ def allgatherv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
     return _gathered(call, sendbuf, recvbuf, vector=True)
 
 
-def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool = False) -> Call:
+def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vector: bool = False) -> Call:
     method = "Gatherv" if vector else "Gather"
     call = Call(comm, method, collectives.GATHER, (sendbuf, recvbuf, root), root=root)
     if call.is_root:
@@ -101,7 +101,7 @@ def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool = 
     return call.with_operands(send, None)
 
 
-def gatherv(comm: Comm, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+def gatherv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
     return gather(comm, sendbuf, recvbuf, root, vector=True)
 
 
@@ -116,7 +116,7 @@ def _gathered(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
 # Blocks that are dealt out.
 
 
-def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool = False) -> Call:
+def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vector: bool = False) -> Call:
     method = "Scatterv" if vector else "Scatter"
     call = Call(comm, method, collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
@@ -130,7 +130,7 @@ def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: int, *, vector: bool =
     return call.with_operands(send, recv, shared).check_block(recv, "receive")
 
 
-def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
     return scatter(comm, sendbuf, recvbuf, root, vector=True)
 
 

@@ -44,7 +44,7 @@ def plan_of(
 def share_counts(call: Call, algorithm: str) -> None:
     """`sharing_counts`, blocking."""
     if not call.counts_shared:
-        PROGRESS.wait(PROGRESS.submit(sharing_counts(call, algorithm, Context.of(call.comm).next_tag()), Queue()))
+        PROGRESS.wait(PROGRESS.submit(sharing_counts(call, algorithm, Context.of(call.comm).next_call_tag()), Queue()))
 
 
 def sharing_counts(call: Call, algorithm: str, tag: int) -> Iterator[MPI.Request]:

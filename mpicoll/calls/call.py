@@ -4,8 +4,9 @@ Nothing is sent while a call is being understood, so whatever is wrong with it i
 """
 
 from collections.abc import Sequence
+from operator import index
 from types import ModuleType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from mpi4py import MPI
@@ -31,17 +32,17 @@ class Call:
         collective: Collective,
         arguments: Sequence[Any],
         *,
-        root: int | None = None,
+        root: SupportsIndex | None = None,
         op: MPI.Op | None = None,
     ) -> None:
         self.comm, self.method, self.collective, self.arguments = comm, method, collective, arguments
-        self.root, self.op = root, op
+        self.root, self.op = _rank(method, root), op
         if comm == MPI.COMM_NULL:
             raise ArgumentError(f"{method} on a communicator that was freed")
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        if root is not None and not 0 <= root < self.size:
+        if self.root is not None and not 0 <= self.root < self.size:
             raise ArgumentError(f"{method}: root {root} is out of range, this communicator has ranks 0 to {self.size - 1}")
-        self.is_root = root is None or root == self.rank
+        self.is_root = self.root is None or self.root == self.rank
         self.send: Operand | None = None
         self.recv: Operand | None = None
         self.counts: list[int] | None = None
@@ -160,6 +161,14 @@ class Call:
         """Free what the operands hold of MPI's."""
         for one in self.operands:
             one.release()
+
+
+def _rank(method: str, root: SupportsIndex | None) -> int | None:
+    """The root as a plain integer, whatever integer it is."""
+    try:
+        return None if root is None else index(root)
+    except TypeError:
+        raise ArgumentError(f"{method}: expected a rank as root, got {root!r}") from None
 
 
 def kind(one: Operand) -> str:

@@ -34,8 +34,8 @@ def choose(
 
 def run(call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: object = None) -> None:
     """Serve the call, blocking; key: what the next call on the same memory will be recognised by."""
+    context, keep = _working_context(call), key is not None and call.repeatable
     name, segment_bytes, _ = choose(call, algorithm, segment_bytes)
-    context, keep = Context.of(call.comm), key is not None and call.repeatable
     if name == NATIVE:
         native = NativeCall(call)
         if keep and native.is_given(call.arguments):
@@ -56,23 +56,23 @@ def persist(
     call: Call, info: MPI.Info, algorithm: str | None = None, segment_bytes: int | None = None
 ) -> Plan | NativePlan | MPI.Prequest:
     """A persistent plan of the call."""
+    context = _working_context(call)
     name, segment_bytes, _ = choose(call, algorithm, segment_bytes)
     if name == NATIVE:
         return NativeCall(call).persistent(info)
-    context = Context.of(call.comm)
     context.connect(call.comm)
     share_counts(call, name)
-    return plan_of(call, name, segment_bytes, context.next_tag(), persistent=True)
+    return plan_of(call, name, segment_bytes, context.next_plan_tag(), persistent=True)
 
 
 def begin(call: Call, algorithm: str | None = None, segment_bytes: int | None = None) -> Request | MPI.Request:
     """Begin the call without waiting; returns its request, MPI's own where MPI serves it without help. Local."""
     call.nonblocking = True
+    context = _working_context(call)
     name, segment_bytes, _ = choose(call, algorithm, segment_bytes, probe.known)
-    context = Context.of(call.comm)
     if name != NATIVE:
         context.begin_connecting(call.comm)
-        tags = context.next_tag(), context.next_tag()
+        tags = context.next_call_tag(), context.next_call_tag()
         return Request(context, _scheduled(call, context, name, segment_bytes, tags), call.operands)
     if not PROGRESS.threaded:  # nobody could unpack what was packed
         as_given: MPI.Request = native_method(call.comm, f"I{call.method.lower()}")(*call.arguments)
@@ -80,6 +80,12 @@ def begin(call: Call, algorithm: str | None = None, segment_bytes: int | None = 
     native = NativeCall(call)
     request = native.begin()
     return Request(context, native.run_as_task(request), call.operands) if native.staged else request
+
+
+def _working_context(call: Call) -> Context:
+    context = Context.of(call.comm)
+    context.require_working()
+    return context
 
 
 def _scheduled(

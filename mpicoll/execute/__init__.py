@@ -1,6 +1,6 @@
 """The executor: a schedule bound to buffers becomes persistent point-to-point requests and ufunc calls.
 
-May import: support, schedule, collectives, buffers.
+May import: errors, support, schedule, collectives, buffers.
 """
 
 from .context import Context

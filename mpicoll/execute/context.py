@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
+from ..errors import MpicollError
 from .pool import Kept, KnownCalls, ScratchPool
 from .progress import PROGRESS, Queue, Task
 from .topology import Topology, discover, inherited
@@ -15,10 +16,25 @@ from .topology import Topology, discover, inherited
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
 
+def _in_turn(first: int, last: int) -> Iterator[int]:
+    """The tags from `first` to `last`, and again from the first.
+
+    MPI grants at least 32,767. The libraries that we know grant millions, so that no call in flight lives to see its tag
+    come round again.
+    """
+    while True:
+        yield from range(first, last + 1)
+
+
+#: plans that were ended in the middle: MPI may still write into their memory
+_ABANDONED: list[Kept] = []
+
+
 class Context:
     """One communicator's nodes, private duplicate, tags, scratch, cached plans, and counters.
 
-    measured: what the probe found, shared by duplicates. unattended: tasks that no thread advances.
+    measured: what the probe found. unattended: tasks that no thread advances.
+    broken: why no further call can be served; empty while all is well.
     sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
     """
 
@@ -34,8 +50,11 @@ class Context:
         self.plans: weakref.WeakSet[Kept] = weakref.WeakSet()
         self.queue = Queue()
         self.unattended: list[Task] = []
+        self.broken = ""
         self._connecting: tuple[MPI.Comm, MPI.Request] | None = None
-        self._tag = 0
+        limit = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
+        # plans may live for long: the tags of single calls, which come round again, are not theirs
+        self._plan_tags, self._call_tags = _in_turn(1, limit // 2), _in_turn(limit // 2 + 1, limit)
         self._alive.add(self)
 
     # One per communicator.
@@ -57,9 +76,10 @@ class Context:
 
     @classmethod
     def duplicate(cls, comm: Comm, parent: MPI.Comm) -> Comm:
-        """Give a duplicate of `parent` its context, with all that was measured. Local."""
+        """Give a duplicate of `parent` its context, with all that was measured so far. Local."""
         context = cls.of(parent)
-        cls._set(comm, context.topology, context.measured)
+        # a copy: what one of them measures later, another may be asked for earlier, in different order on the ranks
+        cls._set(comm, context.topology, dict(context.measured))
         return comm
 
     @classmethod
@@ -121,10 +141,13 @@ class Context:
             else:
                 yield request
 
-    def next_tag(self) -> int:
+    def next_plan_tag(self) -> int:
         """A tag for one persistent plan, reserved in program order, so the same on all ranks; 0 is for blocking calls."""
-        self._tag = self._tag % 32000 + 1
-        return self._tag
+        return next(self._plan_tags)
+
+    def next_call_tag(self) -> int:
+        """A tag for one non-blocking call, likewise; its range is not that of plans, which may live for long."""
+        return next(self._call_tags)
 
     # What is under way.
 
@@ -145,14 +168,34 @@ class Context:
 
         It is under way on all ranks then, as collectives begin in the same order everywhere.
         """
+        self.require_working()
         while self.unattended:
             task = self.unattended.pop()
             if not task.ended:
                 PROGRESS.wait(task)
 
+    def give_up(self, plan: Kept, reason: str) -> None:
+        """A plan was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
+
+        Its memory is never given back, as MPI may still write there, and no further call is served.
+        """
+        self.broken = reason
+        self.plans.discard(plan)
+        _ABANDONED.append(plan)
+        self.known.clear()
+        self.unattended.append(Task(iter(()), self.queue))  # so that no call passes by `finish`
+
+    def require_working(self) -> None:
+        """Raise MpicollError where a call has left the communicator in disorder."""
+        if self.broken:
+            raise MpicollError(
+                f"this communicator cannot be used any more: {self.broken}. Its messages and those of other ranks no "
+                "longer fit together: free it and make a new one on all ranks, or end the job"
+            )
+
     def drain(self) -> None:
         """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""
-        for task in self.queue.tasks:
+        for task in () if self.broken else self.queue.tasks:
             PROGRESS.wait(task)
 
     @property
@@ -175,5 +218,5 @@ class Context:
         self.free_plans()
         self.pool.clear()
         self._alive.discard(self)
-        if self.comm is not None:
+        if self.comm is not None and not self.broken:
             self.comm.Free()

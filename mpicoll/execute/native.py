@@ -48,7 +48,13 @@ class NativeCall(Staging):
             work = self.packed(one, np.empty(one.nbytes, BYTES).view(one.dtype or BYTES), written)
         if reduces:
             return [work, one.datatype]
-        return [work.view(BYTES), one.counts, MPI.BYTE] if one.counts is not None else [work.view(BYTES), MPI.BYTE]
+        # as their own type where MPI has one: some libraries choose by it, and other ranks may not have to pack
+        kind = one.datatype if one.dtype is not None and one.datatype is not None else MPI.BYTE
+        size = kind.Get_size()
+        message = [work.view(BYTES), kind]
+        if one.counts is not None:
+            message.insert(1, [count // size for count in one.counts])
+        return message
 
     @property
     def staged(self) -> bool:

@@ -5,6 +5,7 @@ at any moment which round it is in (`Plan.where`).
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from ..schedule import Copy, Recv, Reduce, Send
 from . import ordering
 from .context import Context
 from .ordering import Piece, Span
-from .progress import PROGRESS, Task
+from .progress import PROGRESS, Task, as_mpi_computes
 from .scratch import Memory, Round
 from .staging import Work
 
@@ -86,8 +87,13 @@ class Plan(LowerCase):
     def run(self) -> None:
         """Start and wait: the blocking call."""
         self.work.pack()
-        for request in self._steps(self.context.sent_blocking):
-            request.Wait()
+        with as_mpi_computes() if self.work.reduce else nullcontext():
+            try:
+                for request in self._steps(self.context.sent_blocking):
+                    request.Wait()
+            except BaseException as error:  # Ctrl-C and signal handlers that raise among them
+                self._give_up(error)
+                raise
 
     def run_as_task(self) -> Iterator[MPI.Request]:
         """The same for a `Task`: the input is taken now; a generator of the requests for which `run` would wait."""
@@ -95,9 +101,15 @@ class Plan(LowerCase):
         return self._until_done(self._steps(self.context.sent_by_tasks))
 
     def _until_done(self, requests: Iterator[MPI.Prequest]) -> Iterator[MPI.Request]:
-        for request in requests:
-            while not request.Test():
-                yield request
+        try:
+            for request in requests:
+                while not request.Test():
+                    yield request
+        except GeneratorExit:  # the process ends
+            raise
+        except BaseException as error:
+            self._give_up(error)
+            raise
 
     def _steps(self, sent: list[int]) -> Iterator[MPI.Prequest]:
         for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
@@ -112,6 +124,11 @@ class Plan(LowerCase):
                 function(*arguments)
         self.step = None
         self.work.unpack()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Say that it was ended in the middle of its rounds, unless it was before the first or after the last."""
+        if self.step is not None:
+            self.context.give_up(self, f"{self.where()}, ended by {error!r}")
 
     # As a persistent request.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter, sleep
 
+import numpy as np
 from mpi4py import MPI
 
 #: seconds: poll without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
@@ -20,6 +21,12 @@ SPIN, PAUSE, NAP, PATIENCE = 50e-6, 200e-6, 50e-6, 250e-6
 LINGER = 0.1
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
+
+
+def as_mpi_computes() -> AbstractContextManager[object]:
+    """Sums that overflow are no NumPy errors or warnings, whatever the user has told NumPy: they are none for MPI."""
+    context: AbstractContextManager[object] = np.errstate(all="ignore")
+    return context
 
 
 class Queue:
@@ -97,16 +104,25 @@ class Progress:
     def wait(self, task: Task) -> None:
         """Advance all tasks until this one has ended; raises its error."""
         if not task.ended:
-            with self._having_turn():
-                moved = perf_counter()
-                while not task.ended:
-                    if self._advance_all():
-                        moved = perf_counter()
-                    elif (still := perf_counter() - moved) > PATIENCE:
-                        sleep(NAP)
-                    elif still > SPIN:  # ranks that wait must not keep those that compute from a core
-                        os.sched_yield()
+            with self._among_those_who_wait(), as_mpi_computes():
+                self._wait(task)
         task.raise_error()
+
+    def _wait(self, task: Task) -> None:
+        moved = perf_counter()
+        while not task.ended:
+            # whoever has the turn may wait for longer than this task takes: look after it from time to time
+            if not self._turn.acquire(timeout=PATIENCE):
+                continue
+            try:
+                if self._advance_all():
+                    moved = perf_counter()
+            finally:
+                self._turn.release()
+            if (still := perf_counter() - moved) > PATIENCE:
+                sleep(NAP)
+            elif still > SPIN:  # ranks that wait must not keep those that compute from a core
+                os.sched_yield()
 
     def test(self, task: Task) -> bool:
         """Advance all tasks once; whether this one has ended. Raises its error."""
@@ -119,17 +135,18 @@ class Progress:
         """Advance all tasks once, unless somebody else is at it."""
         if self._turn.acquire(blocking=False):
             try:
-                self._advance_all()
+                with as_mpi_computes():
+                    self._advance_all()
             finally:
                 self._turn.release()
 
     @contextmanager
-    def _having_turn(self) -> Iterator[None]:
+    def _among_those_who_wait(self) -> Iterator[None]:
+        """The thread leaves the turn to them."""
         with self._lock:
             self._waiting += 1
         try:
-            with self._turn:
-                yield
+            yield
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -185,6 +202,10 @@ class Progress:
             self._thread.join()
 
     def _run(self) -> None:
+        with as_mpi_computes():
+            self._attend_tasks()
+
+    def _attend_tasks(self) -> None:
         moved = busy = 0.0
         while not self._stopping:
             if self._tasks:

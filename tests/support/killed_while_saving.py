@@ -70,11 +70,11 @@ def job(directory, victim=None, moment=None):
         kill_at(moment)
     low, high = SIZE * rank // size, SIZE * (rank + 1) // size
     while victim:
-        step += 1
-        checkpoints.save(step, {"x": [(low, state(step)[low:high])]}, {"x": SIZE}, {"step": step})
-        if rank == 0:
+        if rank == 0:  # of the one found too: its save may not have returned
             returned.with_suffix(".new").write_text(str(step))
             returned.with_suffix(".new").rename(returned)
+        step += 1
+        checkpoints.save(step, {"x": [(low, state(step)[low:high])]}, {"x": SIZE}, {"step": step})
 
 
 if __name__ == "__main__":

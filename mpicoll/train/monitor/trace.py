@@ -163,7 +163,8 @@ def picture(output: str | os.PathLike[str], traces: Iterable[tuple[str, str | os
         axes.set_title(title, fontsize="medium", loc="left")
     panels[-1].set_xlabel("milliseconds from the begin of the step")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize="small")
-    figure.savefig(output)
+    # an SVG of the same trace is the same file
+    figure.savefig(output, metadata={"Date": None} if str(output).endswith(".svg") else None)
 
 
 def _draw(axes: Any, ranks: int, bars: Sequence[Bar]) -> None:
