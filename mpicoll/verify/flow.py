@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .symbolic import SortedRound
+
+_new = tuple.__new__  # half the cost of a NamedTuple's own
 
 
 class _End(NamedTuple):
@@ -46,12 +49,12 @@ def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     todo = deque(range(len(programs)))
     while todo:
         rank = todo.popleft()
-        while all(started[half.theirs] > before for half, before in waiting[rank]):
+        while all(started[theirs] > before for (_, theirs, _), before in waiting[rank]):
             waiting[rank] = []
             if not turns[rank]:
                 break
             for half in turns[rank].popleft():
-                waiting[rank].append(_Wait(half, started[half.mine]))
+                waiting[rank].append(_new(_Wait, (half, started[half.mine])))
                 started[half.mine] += 1
                 todo.append(half.peer)  # it may have waited for this
     return not any(waiting)
@@ -61,16 +64,17 @@ def _turns(rank: int, steps: Sequence[SortedRound]) -> deque[list[_Half]]:
     """What a rank starts, turn by turn: half a message per peer and direction."""
     turns: deque[list[_Half]] = deque()
     for step in steps:
-        halves: defaultdict[_Half, int] = defaultdict(int)
+        halves: defaultdict[tuple[int, bool], int] = defaultdict(int)
         for peer, _ in step.sends:
-            halves[_half(rank, peer, sends=True)] += 2
+            halves[peer, True] += 2
         for peer, _ in step.receives:
-            halves[_half(rank, peer, sends=False)] += 2
+            halves[peer, False] += 2
         for turn in range(max(halves.values(), default=0)):
-            turns.append([half for half, count in halves.items() if turn < count])
+            turns.append([_half(rank, *end) for end, count in halves.items() if turn < count])
     return turns
 
 
+@lru_cache(maxsize=1 << 14)
 def _half(rank: int, peer: int, sends: bool) -> _Half:
     ends = (rank, peer) if sends else (peer, rank)
     return _Half(_End(sends, *ends), _End(not sends, *ends), peer)
