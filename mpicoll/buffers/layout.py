@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import BufferError
+from .. import errors
 from ..schedule import bounds, offsets
 
 Packing = Callable[[Any], None]
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
         entries = _infer(length - start, extent, blocks) if count is None else int(count) * max(1, blocks)
         if start < 0 or entries < 0:
             each = entries // max(1, blocks)
-            raise BufferError(f"count and displacement must not be negative, got {each} and {displacement}")
+            raise errors.BufferError(f"count and displacement must not be negative, got {each} and {displacement}")
         return cls(datatype, [entries], [start])
 
     @property
@@ -61,16 +61,16 @@ class Layout(NamedTuple):
         extent = self.datatype.Get_extent()[1]
         if memory is None or extent < 0 or not self.datatype.is_predefined:
             if memory is None and any(self.counts) and self.datatype.is_predefined:
-                raise BufferError("the buffer is None or BOTTOM, but the count is not 0")
+                raise errors.BufferError("the buffer is None or BOTTOM, but the count is not 0")
             return
         used = sorted((place, place + count * extent) for place, count in zip(self.places, self.counts) if count)
         if used and (used[0][0] < 0 or max(end for _, end in used) > memory.nbytes):
-            raise BufferError(
+            raise errors.BufferError(
                 f"counts and displacements reach bytes {used[0][0]} to {max(end for _, end in used)} "
                 f"of a buffer of {memory.nbytes} bytes"
             )
         if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
-            raise BufferError("counts and displacements of the receive buffer overlap")
+            raise errors.BufferError("counts and displacements of the receive buffer overlap")
 
     def packing(self, memory: MPI.memory | None) -> tuple[Packing, Packing, Callable[[], object]]:
         """(pack, unpack, release) between the blocks and a work array, through MPI's own knowledge of the datatype."""
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
 def equal_blocks(entries: int, blocks: int) -> None:
     """Raise BufferError where so many elements are not so many equal blocks."""
     if blocks > 1 and entries % blocks:
-        raise BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
+        raise errors.BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
 
 
 def block_bytes(counts: Any, entries: int, blocks: int, itemsize: int) -> list[int]:
@@ -111,10 +111,10 @@ def block_bytes(counts: Any, entries: int, blocks: int, itemsize: int) -> list[i
     elif not hasattr(counts, "__len__"):
         counts = [counts] * blocks
     if len(counts) != blocks:
-        raise BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
+        raise errors.BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
     nbytes = [int(count) * itemsize for count in counts]
     if min(nbytes, default=0) < 0:
-        raise BufferError("counts must not be negative")
+        raise errors.BufferError("counts must not be negative")
     return nbytes
 
 
@@ -122,9 +122,9 @@ def _infer(length: int, extent: int, blocks: int) -> int:
     if extent <= 0:
         if not length:
             return 0
-        raise BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
+        raise errors.BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
     if length % extent:
-        raise BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
+        raise errors.BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
     equal_blocks(length // extent, blocks)
     return length // extent
 
@@ -136,7 +136,7 @@ def _places(displs: Any, counts: Sequence[int], extent: int) -> list[int]:
     if not hasattr(displs, "__len__"):
         return [int(displs) * block * extent for block in range(len(counts))]
     if len(displs) != len(counts):
-        raise BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
+        raise errors.BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
     return [int(displacement) * extent for displacement in displs]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import BufferError
+from .. import errors
 
 
 def address(array: Any) -> int:
@@ -33,4 +33,4 @@ def memory_of(array: Any) -> MPI.memory | None:
 def check_contiguous(array: Any) -> None:
     """Raise BufferError for an array with gaps."""
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")
+        raise errors.BufferError("a non-contiguous array cannot be described by displacements or another type: pass it alone")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import BufferError
+from .. import errors
 from .device import device_array, gpu_mode, optional_cupy, stage_device, through_host
 from .dlpack import dlpack_array
 from .layout import Layout, block_bytes, equal_blocks
@@ -43,7 +43,7 @@ class Message(NamedTuple):
         if not isinstance(spec, (list, tuple)):
             return cls(spec)
         if not 2 <= len(spec) <= 4:
-            raise BufferError(
+            raise errors.BufferError(
                 f"expected a buffer or a list of 2 to 4 items (buffer, counts, displacements, type), got {spec!r}"
             )
         buffer, *rest = spec
@@ -89,7 +89,7 @@ def _from_code(code: Any) -> MPI.Datatype:
     try:
         return MPI.Datatype.fromcode(code)
     except (KeyError, ValueError, TypeError):
-        raise BufferError(
+        raise errors.BufferError(
             f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}"
         ) from None
 
@@ -107,14 +107,17 @@ def _as_array(buffer: Any) -> Any:
     except TypeError:
         if hasattr(buffer, "__dlpack__"):
             return dlpack_array(buffer)
-    raise BufferError(f"expected an array or another buffer, or a list that begins with one, got {type(buffer).__name__}")
+    got = type(buffer).__name__
+    raise errors.BufferError(f"expected an array or another buffer, or a list that begins with one, got {got}")
 
 
 def _check_array(array: Any, writable: bool) -> None:
     if array.dtype.hasobject:
-        raise BufferError("arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)")
+        raise errors.BufferError(
+            "arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)"
+        )
     if writable and isinstance(array, np.ndarray) and not array.flags.writeable and array.size:
-        raise BufferError("the receive buffer is read-only: pass a writable array")
+        raise errors.BufferError("the receive buffer is read-only: pass a writable array")
 
 
 def _whole_array(array: Any, counts: Any, expected: Expected) -> Operand:
@@ -150,7 +153,7 @@ def _described(array: Any, message: Message, expected: Expected) -> Operand:
     if datatype is None:
         datatype = MPI.BYTE if array is None else mpi_type(array.dtype)
         if datatype is None:
-            raise BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
+            raise errors.BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
     length = memory.nbytes if memory is not None else 0
     describe = Layout.blockwise if expected.vector else Layout.whole
     layout = describe(length, message.counts, message.displacements, datatype, expected.blocks)

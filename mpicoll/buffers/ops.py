@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.util import dtlib
 
-from ..errors import BufferError
+from .. import errors
 from .operand import Operand
 
 Reducer = Callable[[Any, Any, Any], object]  # lower, higher, out
@@ -79,7 +79,7 @@ def check_op(op: MPI.Op, operand: Operand) -> None:
         known = half and _NAMES.get(op.handle) in ("SUM", "PROD", "MAX", "MIN")
         kind = dtype
     if not known:
-        raise BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
+        raise errors.BufferError(f"MPI does not define {op_name(op)} on {kind}: use another op or convert the data")
 
 
 def reducible(op: MPI.Op, operand: Operand) -> bool:

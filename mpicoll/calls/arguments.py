@@ -6,9 +6,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 from mpi4py import MPI
 
-from .. import collectives
+from .. import collectives, errors
 from ..buffers import Operand, in_place, operand
-from ..errors import ArgumentError, BufferError
+from ..errors import ArgumentError
 from .call import Call
 
 Comm = MPI.Intracomm
@@ -61,7 +61,7 @@ def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: 
     call.counts = [int(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
     whole = send or recv
     if whole.nbytes != sum(call.counts):
-        raise BufferError(
+        raise errors.BufferError(
             f"Reduce_scatter: the input has {whole.nbytes} bytes, the receive counts ask for {sum(call.counts)}"
         )
     return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
@@ -72,7 +72,7 @@ def _counts(call: Call, counts: Any, mine: int, shared: bool) -> Sequence[int]:
         counts = np.empty(call.size, np.int64)
         MPI.Intracomm.Allgather(call.comm, np.array(mine, np.int64), counts)
     if not hasattr(counts, "__len__") or len(counts) != call.size or min(counts) < 0:
-        raise BufferError(f"Reduce_scatter: expected {call.size} receive counts, one per rank, got {counts}")
+        raise errors.BufferError(f"Reduce_scatter: expected {call.size} receive counts, one per rank, got {counts}")
     given: Sequence[int] = counts
     return given
 

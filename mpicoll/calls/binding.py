@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from .. import algorithms, collectives
+from .. import algorithms, collectives, errors
 from ..buffers import operand
-from ..errors import BufferError
 from ..execute import PROGRESS, Context, Plan, Queue, Schedule, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES
@@ -63,6 +62,6 @@ def sharing_counts(call: Call, algorithm: str, tag: int) -> Iterator[MPI.Request
     plan.Free()
     own, call.counts = call.counts[call.rank], sizes.tolist()
     if own != call.counts[call.rank]:
-        raise BufferError(
+        raise errors.BufferError(
             f"{call.method}: rank {call.rank} has a block of {own} bytes, the root says {call.counts[call.rank]}"
         )

@@ -11,9 +11,10 @@ from typing import Any, SupportsIndex
 import numpy as np
 from mpi4py import MPI
 
+from .. import errors
 from ..buffers import Operand, ops, stage
 from ..collectives import Collective
-from ..errors import ArgumentError, BufferError
+from ..errors import ArgumentError
 from ..execute import BYTES, PROGRESS, Context
 from ..select import Query
 
@@ -59,12 +60,12 @@ class Call:
             stage(send)
             stage(recv)
         if send.module is not recv.module:
-            raise BufferError(
+            raise errors.BufferError(
                 f"{self.method}: one buffer is in host memory, the other on a device: copy one of them first"
             )
         if _overlap(send, recv):
             if send.nbytes != recv.nbytes or not _same_layout(send, recv):
-                raise BufferError(
+                raise errors.BufferError(
                     f"{self.method}: send and receive buffer overlap without being the same: "
                     "use MPI.IN_PLACE, one array for both, or two arrays"
                 )
@@ -81,9 +82,9 @@ class Call:
         if send and recv and not (send.foreign or recv.foreign):
             if not _same_type(send, recv):
                 kinds = f"send buffer {kind(send)}, receive buffer {kind(recv)}"
-                raise BufferError(f"{self.method}: types differ: {kinds}")
+                raise errors.BufferError(f"{self.method}: types differ: {kinds}")
             if recv.nbytes != expected:
-                raise BufferError(
+                raise errors.BufferError(
                     f"{self.method}: the receive buffer has {recv.nbytes} bytes, expected {expected} "
                     f"for a send buffer of {send.nbytes}"
                 )
@@ -92,7 +93,7 @@ class Call:
     def check_block(self, operand: Operand | None, whose: str) -> "Call":
         """A block that is sent or received has the bytes that the counts say."""
         if operand and self.counts and not operand.foreign and operand.nbytes != self.counts[self.rank]:
-            raise BufferError(
+            raise errors.BufferError(
                 f"{self.method}: the {whose} buffer of rank {self.rank} has {operand.nbytes} bytes, "
                 f"expected {self.counts[self.rank]} (one block)"
             )

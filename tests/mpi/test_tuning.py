@@ -153,7 +153,7 @@ def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(configured):
     found = context.measured["allreduce"]
     assert WORLD.allgather(found) == [found] * SIZE and found.points[0][0] == probe.SIZES[0]
     comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 16))
-    assert context.measured["allreduce"] is found and Context.of(comm.Dup()).measured is context.measured
+    assert context.measured["allreduce"] is found and Context.of(comm.Dup()).measured == context.measured
     said = comm.explain("allreduce", np.zeros(1 << 15), algorithm="ring")
     assert said.predicted_seconds > 0 and "predicted" in str(said)
     assert "probed at 64K" in comm.explain("allreduce", np.zeros(1 << 15)).reason

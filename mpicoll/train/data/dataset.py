@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy
 from numpy.typing import NDArray
 
-from ...errors import BufferError
+from ... import errors
 from ...support.arrays import Array
 from ...support.checks import check, check_integer
 
@@ -35,12 +35,12 @@ class Samples:
     def __post_init__(self) -> None:
         x, y = self.features, self.labels
         if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "iu":
-            raise BufferError(
+            raise errors.BufferError(
                 f"{self.kind} data: expected real features of shape (samples, width) and as many integer labels, "
                 f"got shapes {x.shape} and {y.shape}, features of {x.dtype} and labels of {y.dtype}"
             )
         if y.min(initial=0) < 0:
-            raise BufferError(f"{self.kind} data: expected labels from 0, got {y.min()}; number the classes 0, 1, 2, …")
+            raise errors.BufferError(f"{self.kind} data: expected labels from 0, got {y.min()}; number the classes 0, 1, 2, …")
 
     def __len__(self) -> int:
         return len(self.labels if self.order is None else self.order)
@@ -90,9 +90,9 @@ class Dataset:
         self._test = Samples("test", test_features, test_labels, test_order)
         if features.shape[1] != test_features.shape[1]:
             widths = f"{features.shape[1]} and {test_features.shape[1]}"
-            raise BufferError(f"expected training and test features of one width, got {widths}")
+            raise errors.BufferError(f"expected training and test features of one width, got {widths}")
         if not len(self):
-            raise BufferError("training data: expected at least one sample, got none")
+            raise errors.BufferError("training data: expected at least one sample, got none")
 
     @classmethod
     def split(cls, features: Array, labels: Array, seed: int = 0, test_fraction: float = 0.2) -> Dataset:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 import numpy
 
-from ...errors import ArgumentError, BufferError
+from ... import errors
+from ...errors import ArgumentError
 from ...support.arrays import Array
 from ...support.checks import check_integer
 from ...support.optional import require
@@ -91,8 +92,8 @@ def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
     assert train is not None  # it is needed
     try:
         return Dataset(*train, *test) if test else Dataset.split(*train, seed)
-    except BufferError as error:
-        raise BufferError(f"{path}: {error}") from error
+    except errors.BufferError as error:
+        raise errors.BufferError(f"{path}: {error}") from error
 
 
 def _pair(archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = False) -> tuple[Array, Array] | None:
