@@ -26,7 +26,7 @@ def _in_turn(first: int, last: int) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
-#: plans that were ended in the middle: MPI may still write into their memory
+#: plans of communicators in disorder: MPI may still write into their memory
 _ABANDONED: list[Kept] = []
 
 
@@ -180,9 +180,7 @@ class Context:
         Its memory is never given back, as MPI may still write there, and no further call is served.
         """
         self.broken = reason
-        self.plans.discard(plan)
         _ABANDONED.append(plan)
-        self.known.clear()
         self.unattended.append(Task(iter(()), self.queue))  # so that no call passes by `finish`
 
     def require_working(self) -> None:
@@ -207,7 +205,10 @@ class Context:
     # The end.
 
     def free_plans(self) -> None:
-        """Free the requests of all plans, cached or not."""
+        """Free the requests of all plans, cached or not; not where one was ended in the middle: others may be active too."""
+        if self.broken:
+            _ABANDONED.extend(self.plans)
+            return
         for plan in list(self.plans):
             if not plan.in_flight:
                 plan.Free()
