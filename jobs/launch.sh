@@ -13,11 +13,13 @@ library() { # which MPI this Python's mpi4py uses
     python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library; print(library())'
 }
 
-choose() { # PMI, the protocol of this MPI library under srun
+choose() { # PMI, the protocol of this MPI library under srun; mpirun, its own launcher
     local found
     found=$(library 2>&1) || stop 1 "VENV=$VENV: no MPI for Python (${found##*$'\n'})" \
         "Load the module of the MPI that mpi4py was built with in $JOBS/env.sh, or: $VENV/bin/pip install '.[mpich,train]'"
     case $found in *"Open MPI"*) : "${PMI:=pmix}" ;; *) : "${PMI:=pmi2}" ;; esac
+    # Intel's mpirun is a script, which would keep signals to itself
+    case $found in *"Intel MPI"*) mpirun=mpiexec.hydra ;; *) mpirun=mpirun ;; esac
     case $LAUNCHER in
         auto | srun | mpirun | mpiexec) ;;
         *) stop 1 "LAUNCHER=$LAUNCHER: no such launcher" "Expected auto, srun, mpirun or mpiexec" ;;
@@ -27,7 +29,7 @@ choose() { # PMI, the protocol of this MPI library under srun
 compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on so many $ranks of $NODES nodes
     case $1 in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
-        *) launch=(env -u SLURM_NTASKS_PER_NODE "$1" -n "$ranks") ;;
+        *) launch=(env -u SLURM_NTASKS_PER_NODE "${1/mpirun/$mpirun}" -n "$ranks") ;;
     esac
 }
 

@@ -8,7 +8,7 @@
 : "${VENV:=$PWD/.venv}"
 : "${OUT:=$PWD/scaling}"
 : "${JOBS:=$(cd "$(dirname "$0")" && pwd)}"
-export DATA LENGTH VENV JOBS
+export DATA LENGTH VENV OUT JOBS
 
 [ -x "$VENV/bin/python" ] || { echo "mpicoll: VENV=$VENV: there is no bin/python" >&2; exit 1; }
 mkdir -p "$OUT" || exit
@@ -22,5 +22,5 @@ for nodes in $COUNTS; do
     done
 done
 sbatch "$@" --job-name=scaling --nodes=1 --ntasks=1 --ntasks-per-node=1 --time=10 --dependency="afterany$ids" \
-    --output="$OUT/table.txt" --wrap "exec '$VENV/bin/python' -m mpicoll slurm scaling '$OUT' --plot '$OUT/scaling.svg'" || exit
+    --output="$OUT/table.txt" --wrap 'exec "$VENV/bin/python" -m mpicoll slurm scaling "$OUT" --plot "$OUT/scaling.svg"' || exit
 echo "table and plot will be in $OUT: table.txt, scaling.svg"

@@ -18,20 +18,32 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .algorithms import AlgorithmName, list_algorithms
     from .calls import Explanation
     from .communicator import Communicator, Plan, Request
-    from .errors import ArgumentError, BufferError, LaunchError, MpicollError, ScheduleError
+    from .errors import (
+        ArgumentError,
+        BufferError,
+        CollectiveMismatch,
+        CollectiveTimeout,
+        LaunchError,
+        MpicollError,
+        ScheduleError,
+    )
     from .launch import install_abort_hook
+    from .support.gpus import use_local_device
     from .verify import register
 
 __all__ = [
-    "AlgorithmName", "ArgumentError", "BufferError", "Communicator", "Explanation", "LaunchError", "MpicollError", "Plan",
-    "Request", "ScheduleError", "__version__", "algorithms", "collectives", "install_abort_hook", "list_algorithms",
-    "register", "schedule", "train", "verify",
+    "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
+    "Explanation", "LaunchError", "MpicollError", "Plan", "Request", "ScheduleError", "__version__", "algorithms",
+    "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
+    "use_local_device", "verify",
 ]
 
 _HOME = {
     "AlgorithmName": "algorithms",
     "ArgumentError": "errors",
     "BufferError": "errors",
+    "CollectiveMismatch": "errors",
+    "CollectiveTimeout": "errors",
     "Communicator": "communicator",
     "Explanation": "calls",
     "LaunchError": "errors",
@@ -42,6 +54,7 @@ _HOME = {
     "install_abort_hook": "launch",
     "list_algorithms": "algorithms",
     "register": "verify",
+    "use_local_device": "support.gpus",
 }
 _SUBMODULES = ("algorithms", "collectives", "schedule", "train", "verify")
 

@@ -21,6 +21,14 @@ class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
     """
 
 
+class CollectiveMismatch(MpicollError, RuntimeError):
+    """Ranks of one communicator do not make the same call; raised on all of them, with each group of ranks and its call."""
+
+
+class CollectiveTimeout(MpicollError, TimeoutError):
+    """A collective made no progress for as long as it was given; the message says who waits for whom."""
+
+
 class ScheduleError(MpicollError, ValueError):
     """A schedule does not do what its collective promises; the message names the rank, round and block."""
 

@@ -5,41 +5,132 @@ May import: errors.
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
-from types import TracebackType
+import weakref
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import NoReturn
 
 from mpi4py import MPI
 
-from .errors import LaunchError
+from .errors import CollectiveTimeout, LaunchError
 
 #: what launchers tell each process about the number of processes they started
 _COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS", "PMIX_SIZE")
 #: the two by which a launcher says that one process is all there is
 _TRUSTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+#: told why this rank ends the job, in a few words, before it does
+LAST_WORDS: list[Callable[[str], object]] = []
 
 
 def install_abort_hook() -> None:
-    """Let an uncaught exception on one rank end the whole job, with its traceback.
+    """Let a failure of one rank end the whole job, and say what it was.
 
-    Without it the rank that failed waits in MPI_Finalize for the others, and they wait for its messages: a hang.
-    ``python -m mpi4py script.py`` does the same from outside, without the half second in which launchers read the traceback.
-    The exit status of the job is not zero.
+    A failure is an exception that nobody catches, in the main thread or another, and an end with an exit status other
+    than 0: ``sys.exit("no such file")``. Without the hook that rank waits in MPI_Finalize for the
+    others, and they wait for its messages: a hang. The exit status of the job is that of the rank, or 1.
+
+    ``python -m mpi4py script.py`` does the same from outside, but for threads, and without the half second in which
+    launchers read what was printed. Not seen: ``raise SystemExit(1)``, and an ``exit`` imported from sys before this call.
+    """
+    sys.excepthook, threading.excepthook = _on_exception, _on_exception_in_thread
+    sys.exit = _exit
+    atexit.register(_at_exit)
+
+
+def _on_exception(kind: type[BaseException], value: BaseException | None, trace: TracebackType | None,
+                  place: str = "") -> None:  # fmt: skip
+    text = "".join(traceback.format_exception(kind, value, trace))
+    status = 128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1
+    abort(f"mpicoll: rank {_rank()} failed{place}, the job ends:\n{text}", status, words_of(value))
+
+
+def _on_exception_in_thread(failure: threading.ExceptHookArgs) -> None:
+    if not issubclass(failure.exc_type, SystemExit):  # by which a thread may end itself
+        name = failure.thread.name if failure.thread else "?"
+        _on_exception(failure.exc_type, failure.exc_value, failure.exc_traceback, f" in its thread {name}")
+
+
+def _on_exit(code: object) -> None:
+    """The program ends by a SystemExit with this code. Where nobody else waits Python's own end is good enough."""
+    if code in (None, 0) or sys.excepthook is not _on_exception or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
+        return
+    status, reason = (int(code), f"exit status {int(code)}") if isinstance(code, int) else (1, f"an error: {code}")
+    abort(f"mpicoll: rank {_rank()} ended, and so the job ends, with {reason}", status, f"ended with {reason}")
+
+
+class _Exit(SystemExit):
+    """What `sys.exit` raises. Python calls no hook when it ends the program, but drops it, sooner or later.
+
+    It ended the program if the main thread's outermost function is over, and did nothing after it.
     """
 
-    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        rank = MPI.COMM_WORLD.Get_rank() if not MPI.Is_finalized() else "?"
-        text = "".join(traceback.format_exception(kind, value, trace))
-        abort(f"mpicoll: rank {rank} failed, the job ends:\n{text}")
+    #: the last one
+    last: weakref.ref[_Exit] | None = None
 
-    sys.excepthook = hook
+    def __init__(self, *code: object) -> None:
+        super().__init__(*code)
+        self.outermost = _stack()[-1]
+        self.instruction = self.outermost.f_lasti
+        _Exit.last = weakref.ref(self)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.see_to()
+
+    def see_to(self) -> None:
+        """End the job where this ended the program."""
+        if self.outermost not in _stack() and self.outermost.f_lasti == self.instruction:
+            code, self.code = self.code, None  # once
+            _on_exit(code)
 
 
-def abort(message: str, status: int = 1) -> None:
-    """Print the message on standard error, and end the job on all ranks with this exit status."""
+def _stack() -> list[FrameType]:
+    """What the main thread is in, the innermost first."""
+    frames, frame = [], sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    """End the program (or the thread) with this exit status, or with this message on standard error and status 1."""
+    raise (_Exit if threading.current_thread() is threading.main_thread() else SystemExit)(status)
+
+
+def _at_exit() -> None:
+    """See to an exit that is still there, since what it passed on its way refers to it: a call under way, say."""
+    if _Exit.last is not None and (error := _Exit.last()):
+        error.see_to()
+
+
+def words_of(error: BaseException | None) -> str:
+    """What a report says of an error that ended this rank; nothing where others are to blame."""
+    if error is None or isinstance(error, CollectiveTimeout):
+        return ""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    at = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    return f"raised {type(error).__name__}: {str(error)[:200]}{at}"
+
+
+def _rank() -> int | str:
+    return "?" if MPI.Is_finalized() else MPI.COMM_WORLD.Get_rank()
+
+
+def abort(message: str, status: int = 1, because: str = "") -> None:
+    """Print the message on standard error, and end the job on all ranks with this exit status. because: for reports."""
     print(message, file=sys.stderr, flush=True)
+    for tell in LAST_WORDS:
+        tell(because)
     if not MPI.Is_finalized():
         time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
         MPI.COMM_WORLD.Abort(status)
@@ -61,5 +152,5 @@ def check_launch() -> None:
                 f"{name}={count}: the launcher started {count} processes, but each is alone in a world "
                 f"of one rank, because the launcher and the MPI library ({library}) do not understand each other. "
                 "Use the mpiexec of this MPI library, or `srun --mpi=pmix` for Open MPI and `srun --mpi=pmi2` for "
-                "MPICH; `srun --mpi=list` shows what this cluster offers. Where one rank is meant: mpiexec -n 1."
+                "MPICH and Intel MPI; `srun --mpi=list` shows what this cluster offers. Where one rank is meant: mpiexec -n 1."
             )

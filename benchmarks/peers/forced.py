@@ -10,6 +10,9 @@ like in every call, so they are set around the call. With several ranks on sever
 two levels in place of the algorithm on all ranks: coll_tuned_priority keeps Open MPI's coll/han from it, and
 MPIR_CVAR_DEVICE_COLLECTIVES=none MPICH's ch4 device.
 
+Intel MPI reads I_MPI_ADJUST_ALLREDUCE and its like once, when it starts, and takes no other value beside them: in a job
+with a preset that is the one candidate, and the library's own choice is measured in another job.
+
 That the forced algorithm runs is seen from outside: an operation written in Python notes on each rank how many elements
 it is given each time, and that is the signature of the algorithm. tests/system/test_peers.py checks it on 3 ranks, with the
 library's own choice in between; on 2 hosts x 2 ranks the signatures were those of the flat algorithms, and without the
@@ -20,6 +23,7 @@ may serve by another, silently: ring with fewer elements than ranks, doubling wh
 """
 
 import ctypes
+import os
 import re
 from contextlib import ExitStack, contextmanager
 
@@ -54,7 +58,7 @@ def forced(comm, collective, segment_bytes=None):
 def find_library(name):
     """The function that makes the candidates for this MPI library. Raises ArgumentError."""
     if name not in _LIBRARIES:
-        raise ArgumentError(f"algorithms can be forced in {' and '.join(_LIBRARIES)}, this is {name}: leave them out")
+        raise ArgumentError(f"algorithms can be forced in {', '.join(_LIBRARIES)}, this is {name}: leave them out")
     return _LIBRARIES[name]
 
 
@@ -89,7 +93,13 @@ def _mpich(stack, tools, comm, collective, segment_bytes):
     return candidates
 
 
-_LIBRARIES = {"Open MPI": _open_mpi, "MPICH": _mpich}
+def _intel_mpi(stack, tools, comm, collective, segment_bytes):
+    preset = os.environ.get(f"I_MPI_ADJUST_{collective.upper()}")
+    label = f"preset {preset}"
+    return {label: Candidate(label, getattr(comm, collective.capitalize()), {})} if preset else {}
+
+
+_LIBRARIES = {"Open MPI": _open_mpi, "MPICH": _mpich, "Intel MPI": _intel_mpi}
 
 
 class Candidate:

@@ -45,14 +45,25 @@ def load(pattern):
 
 
 def _read(path):
-    """A result; that of `hosts` with the rows of `small`, which is the same job for the sizes below."""
+    """A result; that of `hosts` with the rows of `small`, which is the same job for the sizes below, and those of `forced`."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    small = path.with_name(path.name.replace("hosts-", "small-"))
-    if small != path:
+    if not path.name.startswith("hosts-"):
+        return document
+    small, apart = (path.with_name(path.name.replace("hosts-", f"{part}-")) for part in ("small", "forced"))
+    if small.exists():
         rows = json.loads(small.read_text(encoding="utf-8"))["results"]
         largest = max(row["bytes"] for row in rows)
         document["results"] = rows + [row for row in document["results"] if row["bytes"] > largest]
+    if apart.exists():
+        document["results"] += _beside(document["results"], json.loads(apart.read_text(encoding="utf-8"))["results"])
     return document
+
+
+def _beside(rows, others):
+    """The forced rows of another job, which had a noise of its own: as long as they took there in times of `auto`."""
+    auto, theirs = ({row["bytes"]: row["median_us"] for row in some if row["algorithm"] == "auto"} for some in (rows, others))
+    return [row | {"median_us": row["median_us"] / theirs[row["bytes"]] * auto[row["bytes"]]}
+            for row in others if forced(row["algorithm"])]  # fmt: skip
 
 
 def forced(name):
@@ -156,7 +167,7 @@ def _save(figure, name):
 
 def _bandwidth(pyplot):
     """The share of the link that native, its best forced algorithm, gloo and auto use, over size, at 7 and 13 hosts."""
-    jobs = [job for job in load("hosts-*") if job.size in (7, 13)]
+    jobs = [job for job in load("hosts-*") if job.size in (7, 13) and ("gloo", job.sizes[-1]) in job.median]
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), layout="constrained", sharex=True, sharey=True)
     for job, ax in zip(jobs, axes.flat):
         lines = {"MPI_Allreduce": lambda n: job.median["native", n], "mpicoll": lambda n: job.median["auto", n],

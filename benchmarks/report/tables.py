@@ -14,13 +14,14 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import compared, rooms, trained
+from . import chosen, compared, devices, rooms, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
-#: markers of the network measurements
-NETWORK = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
-           "placed": lambda: compared.table("placed-*"), "law": compared.law_table,
-           "training": trained.table, "torch": trained.torch_table}  # fmt: skip
+#: markers with a report of their own
+REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
+           "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
+           "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
+           "checks": trusted.cost, "trust": trusted.proof}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -57,8 +58,8 @@ def _file(path):
 
 def tables(folder, name):
     """The Markdown for one marker."""
-    if name in NETWORK:
-        return NETWORK[name]()
+    if name in REPORTS:
+        return REPORTS[name]()
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{name}-*.json"))]
     if not documents:
         sys.exit(f"there is no {folder.name}/{name}-*.json for the marker results:{name}")

@@ -1,9 +1,9 @@
 """All network measurements behind the README: `python -m benchmarks.run.suite [PART …]` (root, an hour).
 
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it),
-others (reduce_scatter, allgather, bcast), placed (4 hosts x 2 ranks, two placements), law (parameter server against ring,
-2 to 8 hosts), training and torch (2, 4 and 7 hosts). Each job leaves one file in benchmarks/results/;
-`python -m benchmarks.report.tables` then makes the tables.
+forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast), placed (4 hosts x 2 ranks, two placements),
+law (parameter server against ring, 2 to 8 hosts), training and torch (2, 4 and 7 hosts). Each job leaves one file in
+benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -17,6 +17,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: hosts and the rate of their links: what two to four cores can move between so many hosts
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
+#: of Intel MPI's presets for allreduce the best at 7 hosts
+PRESETS = {"I_MPI_ADJUST_ALLREDUCE": "8"}
 #: for training, where the cores must compute as well
 SLOW = {2: "400mbit", 4: "200mbit", 7: "200mbit"}
 
@@ -34,6 +36,12 @@ def jobs():
         for placement in PLACEMENTS:
             options = ["--sizes", "1M:16M", "--algorithms", "hierarchical,ring,circulant,halving_doubling", "--least", "9"]
             yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
+    for hosts in (4, 7):
+        options = ["--sizes", "64K:16M", "--min-time", "4", "--peers", "forced", "--algorithms", "ring,circulant"]
+        for part in ("hosts", "forced"):  # in a job of its own, says peers.forced
+            yield part, f"{part}-intelmpi-{hosts:02}", "intelmpi", hosts, RATES[hosts], 1, "node", options
+        small = ["--sizes", "1K:16K", "--min-time", "3", "--peers", "none", "--algorithms", "recursive_doubling,tree,circulant"]
+        yield "small", f"small-intelmpi-{hosts:02}", "intelmpi", hosts, RATES[hosts], 1, "node", small
     for hosts in range(2, 9):
         options = ["--sizes", "4M", "--algorithms", "parameter_server,ring", "--peers", "none", "--least", "9", "--keep"]
         yield "law", f"law-mpich-{hosts}", "mpich", hosts, "500mbit", 1, "node", options
@@ -68,8 +76,9 @@ def _run(module, name, mpi, hosts, rate, more, options, **where):
     print(f"--- {name}", flush=True)
     command = ["python", "-m", module, "--link", rate, "--json", os.path.relpath(RESULTS / f"{name}.json"), *more]
     python = options.python.format(mpi) if options.python else None
+    env = {**os.environ, **(PRESETS if name.startswith("forced-") else {})}
     with Cluster(hosts, rate) as cluster:
-        status = cluster.run(command, mpi, python=python, **where).returncode
+        status = cluster.run(command, mpi, python=python, env=env, **where).returncode
     if status:
         sys.exit(f"{name}: exit status {status}")
 

@@ -17,10 +17,23 @@ from .names import (
     ReduceScatterName,
     ScatterName,
 )
-from .registry import NATIVE, Algorithm, add, declared, find, list_algorithms, registered
+from .registry import (
+    LIBRARIES,
+    NATIVE,
+    NCCL,
+    Algorithm,
+    add,
+    declared,
+    find,
+    library_names,
+    list_algorithms,
+    registered,
+    require,
+)
 
 __all__ = [
-    "NATIVE", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AnyName", "BcastName", "GatherName",
-    "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather", "allreduce", "bcast", "declared", "find",
-    "gather", "list_algorithms", "reduce", "reduce_scatter", "registered", "scatter",
+    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AnyName",
+    "BcastName", "GatherName", "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather", "allreduce",
+    "bcast", "declared", "find", "gather", "library_names", "list_algorithms", "reduce", "reduce_scatter",
+    "registered", "require", "scatter",
 ]

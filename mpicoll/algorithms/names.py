@@ -12,21 +12,23 @@ AlgorithmName = NewType("AlgorithmName", str)
 AllreduceName: TypeAlias = Union[
     Literal[
         "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling", "halving_doubling", "ring",
-        "circulant", "pairwise", "allgather_reduce", "hierarchical", "native",
+        "circulant", "pairwise", "allgather_reduce", "hierarchical", "native", "nccl",
     ],
     AlgorithmName,
 ]
 ReduceScatterName: TypeAlias = Union[
-    Literal["ring", "halving", "circulant", "pairwise", "hierarchical", "native"], AlgorithmName
+    Literal["ring", "halving", "circulant", "pairwise", "hierarchical", "native", "nccl"], AlgorithmName
 ]
 AllgatherName: TypeAlias = Union[
-    Literal["ring", "doubling", "circulant", "bruck", "hierarchical", "native"], AlgorithmName
+    Literal["ring", "doubling", "circulant", "bruck", "hierarchical", "native", "nccl"], AlgorithmName
 ]
 BcastName: TypeAlias = Union[
-    Literal["linear", "binomial", "scatter_allgather", "pipeline", "circulant", "hierarchical", "native"], AlgorithmName
+    Literal["linear", "binomial", "scatter_allgather", "pipeline", "circulant", "hierarchical", "native", "nccl"],
+    AlgorithmName,
 ]
 ReduceName: TypeAlias = Union[
-    Literal["linear", "binomial", "reduce_scatter_gather", "pipeline", "hierarchical", "native"], AlgorithmName
+    Literal["linear", "binomial", "reduce_scatter_gather", "pipeline", "hierarchical", "native", "nccl"],
+    AlgorithmName,
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName

@@ -18,8 +18,10 @@ from ..schedule import Generator, Operation, joined, renamed
 from . import allgather, allreduce, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
 
-#: MPI's own call; a candidate for every collective, and no schedule
-NATIVE = "native"
+#: what serves calls without a schedule: MPI's own call, a candidate for every collective, and NCCL, where it is asked for
+NATIVE, NCCL = "native", "nccl"
+LIBRARIES = {NATIVE: "MPI's own call", NCCL: "NVIDIA's NCCL"}
+_OF_NCCL = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
 
 
 class Algorithm(NamedTuple):
@@ -99,13 +101,13 @@ _REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in collectives.C
 def add(algorithm: Algorithm) -> None:
     """Put an algorithm into the registry; ArgumentError where its name is in use."""
     known = _REGISTRY[collectives.find(algorithm.collective).name]
-    if algorithm.name in (*known, NATIVE):
+    if algorithm.name in (*known, *LIBRARIES):
         raise ArgumentError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
     known[algorithm.name] = algorithm
 
 
 def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmName]:
-    """The names that `algorithm=` takes for this collective, `native` among them.
+    """The names that `algorithm=` takes for this collective, `native` among them; `nccl`, for device memory alone, is not.
 
     Parameters
     ----------
@@ -120,6 +122,17 @@ def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmNam
     return [AlgorithmName(name) for name in (*_REGISTRY[collectives.find(collective).name], NATIVE)]
 
 
+def require(collective: collectives.CollectiveName, name: str) -> None:
+    """Raise ArgumentError unless `algorithm=` takes this name for the collective."""
+    if name not in library_names(collective):
+        find(collective, name)
+
+
+def library_names(collective: collectives.CollectiveName) -> list[str]:
+    """Those of `LIBRARIES` that have the collective."""
+    return [NATIVE, NCCL] if collective in _OF_NCCL else [NATIVE]
+
+
 def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
     """The algorithms of a collective that have a schedule."""
     return list(_REGISTRY[collectives.find(collective).name].values())
@@ -131,9 +144,12 @@ def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
     Raises
     ------
     ArgumentError
-        There is no such collective, or algorithm (`native` has no schedule); the message lists those there are.
+        There is no such collective, or algorithm (`LIBRARIES` have no schedules); the message lists those there are.
     """
     known = _REGISTRY[collectives.find(collective).name]
+    if name == NCCL:
+        served = ", ".join(_OF_NCCL)
+        raise ArgumentError(f"nccl is {LIBRARIES[NCCL]}: it has no schedules, and of MPI's collectives it has {served}")
     if name not in known:
         raise ArgumentError(f"{collective} has no algorithm {name!r}; choose from: {', '.join(list_algorithms(collective))}")
     return known[name]

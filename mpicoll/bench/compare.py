@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..algorithms import LIBRARIES
 from ..measure import alternate, calls_per_time, collect, how_often, statistics
 from .workload import Workload
 
@@ -54,7 +55,8 @@ def compare(
     once = {one: trial.min() for one, trial in times.items()}
     slowest = hopeless * min(once.values()) if hopeless else float("inf")
     rest = {one: call for one, call in calls.items() if one.always or once[one] <= slowest}
-    several = calls_per_time(once)  # of the same: a lone short call finds the caches cold
+    # of the same: a lone short call finds the caches cold; but one of a rooted collective would overlap the next
+    several = 1 if case.collective.rooted else calls_per_time(once)
     repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
         times |= alternate(own, rest, repeats, hooks.setup, hooks.teardown, several)
@@ -102,7 +104,7 @@ def _entry(case: Workload, candidate: Candidate, times: Any, wrong: int, in_race
 
 def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:
     """The pieces that messages were cut into, and for `auto` what it chose."""
-    if candidate.make or candidate.algorithm == "native":
+    if candidate.make or candidate.algorithm in LIBRARIES:
         return {"segment_bytes": None}
     said = case.explain(candidate.algorithm, candidate.segment_bytes)
     return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.algorithm == "auto" else {})}

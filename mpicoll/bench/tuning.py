@@ -1,12 +1,14 @@
 """Tuning: measure the candidates on the machine at hand and find the fastest of each size, and the cost model's figures."""
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from .. import algorithms, collectives
-from ..algorithms import NATIVE
+from ..algorithms import NATIVE, NCCL
+from ..errors import MpicollError
 from ..execute import Context, Topology
 from ..select import rules_of
 from ..simulate import closed_form
@@ -22,14 +24,16 @@ HOPELESS = 2.0
 EQUAL = 1.03
 
 
-def candidates(collective: collectives.CollectiveName, size: int, nbytes: int, segments: Sequence[int]) -> list[Candidate]:
-    """MPI's own call, and every algorithm whole and in each of the pieces that cut a rank's share of the vector."""
+def candidates(
+    collective: collectives.CollectiveName, size: int, nbytes: int, segments: Sequence[int], nccl: bool = False
+) -> list[Candidate]:
+    """MPI's own call, every algorithm whole and in each of the pieces that cut a rank's share of the vector, and NCCL."""
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
     found = [Candidate(NATIVE)]
     for algorithm in algorithms.registered(collective):
         pipelined = algorithm.blocks == "segments"  # always in segments
         found += [Candidate(algorithm.name, cut) for cut in (segments if pipelined else cuts) if cut < nbytes]
-    return found
+    return found + [Candidate(NCCL)] * (nccl and NCCL in algorithms.library_names(collective))
 
 
 def measure(
@@ -40,15 +44,18 @@ def measure(
     dtype: "np.dtype[Any]",
     seconds: float,
     tick: Tick = lambda rows: None,
+    module: ModuleType = np,
+    nccl: bool = False,
 ) -> Rows:
     """Entries of `bench --json` for all candidates at all sizes. Collective over a `Communicator`.
 
-    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each size.
+    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each size. module: of the
+    arrays. nccl: whether NCCL is a candidate.
     """
     rows: Rows = []
     for nbytes in sizes:
-        tried = candidates(collective, comm.Get_size(), nbytes, segments)
-        found = compare(comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS)
+        tried = candidates(collective, comm.Get_size(), nbytes, segments, nccl)
+        found = compare(comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS, module=module)
         tick(found)
         rows += found
     return rows
@@ -60,6 +67,8 @@ def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
     before: Winner = (NATIVE, None)
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
+        if not here:
+            raise MpicollError(f"{collective} of {nbytes} bytes: every algorithm gave a wrong result, so none can be chosen")
         before = winner(here, before)
         winners.append((nbytes, *before))
     return {
@@ -124,13 +133,15 @@ def tune(
     dtype: "np.dtype[Any]",
     seconds: float,
     tick: Tick = lambda rows: None,
+    module: ModuleType = np,
+    nccl: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`."""
+    """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`; see `measure`."""
     topology = Context.of(comm).topology
     entries: list[dict[str, Any]] = []
     everything: Rows = []
     for name in names:
-        rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick)
+        rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick, module, nccl)
         entries.append(entry(topology, name, rows))
         everything += rows
     return entries, fit(topology, everything)

@@ -1,24 +1,19 @@
-"""Device memory: CuPy arrays, how they travel, and whether MPI takes their pointers."""
+"""Device memory: CuPy arrays, and how they travel through the host."""
 
-import ctypes
 import importlib
 import importlib.util
-import os
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from ..errors import ArgumentError
-from ..support.arrays import synchronize
-from .memory import check_contiguous
+from .. import errors
+from ..support.arrays import Device
+from .awareness import gpu_mode
+from .footprint import Strided
 from .operand import Operand
-
-#: how MPICH's MPIX_GPU_query_support numbers CUDA
-_MPICH_CUDA = 0
 
 
 @lru_cache(maxsize=None)
@@ -27,93 +22,106 @@ def optional_cupy() -> Any:
     return importlib.import_module("cupy") if importlib.util.find_spec("cupy") else None
 
 
-def gpu_mode() -> str:
-    """How device memory travels: "direct" (its pointers go to MPI) or "staged" through host memory (the default)."""
-    mode = os.environ.get("MPICOLL_GPU", "auto")
-    if mode not in ("auto", "direct", "staged"):
-        raise ArgumentError(f"MPICOLL_GPU={mode}: expected auto, direct or staged")
-    return "direct" if mode == "direct" else "staged"
-
-
 def device_array(buffer: Any) -> Any:
-    """The CuPy array over a buffer with __cuda_array_interface__; None where it is host memory or CuPy is missing."""
-    cupy = optional_cupy()
+    """The array over a buffer with __cuda_array_interface__: CuPy's, NumPy's over host memory; None without CuPy."""
+    cupy, interface = optional_cupy(), buffer.__cuda_array_interface__
     if cupy is None:
         return None
-    pointer = buffer.__cuda_array_interface__["data"][0]
-    if pointer and cupy.cuda.runtime.pointerGetAttributes(pointer).type < 2:  # unregistered or page-locked host memory
-        return None
+    if pointer := interface["data"][0]:
+        attributes = _asked(cupy.cuda.runtime.pointerGetAttributes, pointer)
+        if attributes.type < 2:  # unregistered or page-locked host memory
+            return _as_if_on_host(interface, buffer)
+        require_current(attributes.device)
+    if is_bfloat16(buffer):
+        buffer = SimpleNamespace(__cuda_array_interface__={**interface, "typestr": "<u2"}, owner=buffer)
     return cupy.asarray(buffer)
 
 
-def device_of(operands: Iterable[Operand]) -> AbstractContextManager[object] | None:
-    """A context manager under which another thread uses the GPU that this thread uses (CuPy keeps one per thread).
+def _asked(question: Callable[..., Any], *given: object) -> Any:
+    """What CUDA answers; BufferError where it does not, as without a driver that works."""
+    try:
+        return question(*given)
+    except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
+        raise errors.BufferError(
+            f"CUDA says nothing of this device array ({error}): `mpicoll info --gpu` says whether driver and device work"
+        ) from error
 
-    None where no operand is on a device. What the device still computes for them is waited for.
+
+def device_key(buffer: Any) -> tuple[Any, ...] | None:
+    """All that decides how device memory is served, which the buffer alone tells; None for any other memory."""
+    interface = getattr(buffer, "__cuda_array_interface__", None)
+    if interface is None or (cupy := optional_cupy()) is None:
+        return None
+    strides, stream = interface.get("strides"), interface.get("stream")
+    device, dtype = _asked(cupy.cuda.runtime.getDevice), str(getattr(buffer, "dtype", ""))
+    return *interface["data"], interface["shape"], strides, interface["typestr"], dtype, stream, device, gpu_mode()
+
+
+def require_current(device: int) -> None:
+    """Raise BufferError for an array on another device than the thread's: CuPy would copy it, and the copy be reduced."""
+    current = optional_cupy().cuda.runtime.getDevice()
+    if device != current:
+        raise errors.BufferError(
+            f"the array is on device {device}, the current device is {current}: "
+            f"make the array's own current first, as with cupy.cuda.Device({device}).use()"
+        )
+
+
+def is_bfloat16(buffer: object) -> bool:
+    """Whether it holds bfloat16, which the interface shows as two bytes of nothing in particular."""
+    return str(getattr(buffer, "dtype", "")).endswith("bfloat16")
+
+
+def computes(dtype: "np.dtype[Any]") -> bool:
+    """Whether CuPy computes with this type; bfloat16 it knows since version 14."""
+    return dtype.name != "bfloat16" or int(optional_cupy().__version__.partition(".")[0]) >= 14
+
+
+def footprint_of(array: Any) -> Strided:
+    """The footprint of device memory; only its addresses are ever looked at."""
+    alike = _as_if_on_host(array.__cuda_array_interface__, array)
+    contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    return Strided(alike.reshape(-1, order="A") if contiguous else alike)
+
+
+def _as_if_on_host(interface: dict[str, Any], owner: object) -> Any:
+    return np.asarray(SimpleNamespace(__array_interface__={**interface, "version": 3}, owner=owner))
+
+
+def at_device(location: int, nbytes: int, dtype: Any) -> Any:
+    """A 1-d device array over memory at an address, which it does not keep alive."""
+    interface = {"shape": (nbytes,), "typestr": "|u1", "data": (location, False), "version": 3}
+    return optional_cupy().asarray(SimpleNamespace(__cuda_array_interface__=interface)).view(dtype)
+
+
+def device_of(operands: Iterable[Operand]) -> Device | None:
+    """The GPU that this thread uses, for another thread to use it (CUDA keeps one per thread).
+
+    None where no operand is on a device.
     """
     if all(one.device is None for one in operands):
         return None
-    cupy = optional_cupy()
-    synchronize(cupy)
-    current: AbstractContextManager[object] = cupy.cuda.Device()
+    current: Device = optional_cupy().cuda.Device()
     return current
 
 
-def stage_device(result: Operand, array: Any) -> None:
-    """Copies between device and host, ordered after the work already in the current stream."""
-    cupy, order = optional_cupy(), "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
-    result.module = np  # what arrives is reduced on the host
-
-    def pack(work: Any) -> None:
-        cupy.asnumpy(array.ravel(order=order), out=work)
-
-    def unpack(work: Any) -> None:
-        array[...] = cupy.asarray(work).reshape(array.shape, order=order)
-        synchronize(cupy)  # the work array goes back to the pool
-
-    result.pack, result.unpack = pack, unpack
+def note_begin(operands: Iterable[Operand]) -> None:
+    """The call begins now, in this thread and stream, wherever it is served."""
+    for one in operands:
+        if one.device is not None:
+            one.begun = one.caller_stream().record()
 
 
 def stage(one: Operand) -> None:
-    """Let device memory that MPI could read pass through the host all the same: the other buffer must."""
-    if not one.staged:
-        one.vector = None
-        stage_device(one, one.device)
+    """Keep device memory from MPI, which could read it; host memory stays as it is."""
+    one.staged = one.device is not None and one.mirror is None
 
 
-def through_host(array: Any, describe: Callable[[Any], Operand]) -> Operand:
-    """Device memory that displacements or another type describe: the whole array passes through the host, gaps too."""
-    cupy = optional_cupy()
-    check_contiguous(array)
-    flat, host = array.reshape(-1, order="A"), np.empty(array.size, array.dtype)
-    result = describe(host)
-    vector, pack_host, unpack_host = result.vector, result.pack, result.unpack
-    result.vector, result.device = None, array
-
-    def pack(work: Any) -> None:
-        cupy.asnumpy(flat, out=host)
-        pack_host(work) if vector is None else np.copyto(work.view(vector.dtype), vector)
-
-    def unpack(work: Any) -> None:
-        unpack_host(work) if vector is None else np.copyto(vector, work.view(vector.dtype))
-        flat[...] = cupy.asarray(host)
-        synchronize(cupy)
-
-    result.pack, result.unpack = pack, unpack
-    return result
+def page_locked(nbytes: int, dtype: Any) -> Any:
+    """Host memory that a device copies to and from while the host does something else."""
+    memory = optional_cupy().cuda.alloc_pinned_memory(nbytes)
+    return np.frombuffer(memory, dtype, nbytes // np.dtype(dtype).itemsize)
 
 
-def cuda_awareness() -> tuple[bool | None, str]:
-    """(answer, how it was found): whether the loaded MPI library says that it takes CUDA device pointers.
-
-    None where the library offers no way to ask. What is asked is the library, never an option or a file name.
-    """
-    handle = ctypes.CDLL(MPI.__file__)  # a symbol is looked up in the MPI library it is linked to as well
-    if hasattr(handle, "MPIX_Query_cuda_support"):
-        return bool(handle.MPIX_Query_cuda_support()), "MPIX_Query_cuda_support"
-    if hasattr(handle, "MPIX_GPU_query_support"):
-        answer = ctypes.c_int(0)
-        if handle.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(answer)) == 0:
-            return bool(answer.value), "MPIX_GPU_query_support"
-        return None, "MPIX_GPU_query_support failed"
-    return None, "not offered: the library has neither MPIX_Query_cuda_support nor MPIX_GPU_query_support"
+#: as a module of arrays, for a pool
+PAGE_LOCKED = SimpleNamespace(empty=page_locked)

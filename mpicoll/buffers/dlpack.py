@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .device import optional_cupy
+from ..support.arrays import element_type
+from .device import is_bfloat16, optional_cupy, require_current
 from .memory import at
+
+
+#: DLPack's device types in host memory: plain, and page-locked for CUDA and for ROCm
+_HOST = (1, 3, 11)
 
 
 class _DLTensor(ctypes.Structure):
@@ -29,9 +34,24 @@ def dlpack_array(buffer: Any) -> Any:
 
     The capsule is only looked at: numpy.from_dlpack would make memory of the older protocol read-only.
     """
-    if buffer.__dlpack_device__()[0] != 1:
-        return optional_cupy().from_dlpack(buffer) if optional_cupy() else None
-    capsule, memory = buffer.__dlpack__(), MPI.memory(buffer)
+    kind, device = buffer.__dlpack_device__()
+    if kind not in _HOST:
+        if optional_cupy() is None:
+            return None
+        require_current(device)
+        return optional_cupy().from_dlpack(buffer)
+    memory = MPI.memory(buffer)
+    return at(memory.address, memory.nbytes, foreign_type(buffer, memory))
+
+
+def foreign_type(buffer: Any, memory: MPI.memory) -> "np.dtype[Any]":
+    """The element type of an object with __cuda_array_interface__ or DLPack; memory: where it lies."""
+    if is_bfloat16(buffer):
+        return element_type("bfloat16")
+    if hasattr(buffer, "__cuda_array_interface__"):
+        typestr: str = buffer.__cuda_array_interface__["typestr"]
+        return np.dtype(typestr)
+    capsule = buffer.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     if '"dltensor_versioned"' in repr(capsule):
@@ -43,4 +63,4 @@ def dlpack_array(buffer: Any) -> Any:
     # older producers write the bits of a complex number's half, and 256 does not fit the field: the size tells
     bits = 8 * memory.nbytes // count if count else tensor.bits
     kind = "complex" if kind == "float" and tensor.lanes == 2 else kind  # how some write a long double complex
-    return at(memory.address, memory.nbytes, np.dtype("bool" if kind == "bool" else f"{kind}{bits}"))
+    return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")

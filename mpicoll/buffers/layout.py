@@ -17,6 +17,15 @@ Packing = Callable[[Any], None]
 _EXCHANGING = Lock()
 
 
+class _Owned(MPI.Datatype):
+    """A datatype that is freed when nobody has it any more."""
+
+    def __del__(self) -> None:
+        # a cycle is collected by any thread: rather a leak than MPI called by one that may not
+        if not MPI.Is_finalized() and (MPI.Is_thread_main() or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+            self.Free()
+
+
 class Layout(NamedTuple):
     """Blocks in memory. datatype: of their elements. counts: elements of each. places: byte offset of each."""
 
@@ -72,18 +81,26 @@ class Layout(NamedTuple):
         if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
             raise errors.BufferError("counts and displacements of the receive buffer overlap")
 
-    def packing(self, memory: MPI.memory | None) -> tuple[Packing, Packing, Callable[[], object]]:
-        """(pack, unpack, release) between the blocks and a work array, through MPI's own knowledge of the datatype."""
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Where its first byte lies, and where its last ends."""
+        (first, length), step = self.datatype.Get_true_extent(), self.datatype.Get_extent()[1]
+        starts = [place + last * step for place, count in zip(self.places, self.counts) if count for last in (0, count - 1)]
+        return min(starts, default=0) + first, max(starts, default=0) + first + length
+
+    def owned(self) -> "Layout":
+        """The same with a datatype of its own: the caller may free theirs before a plan is done."""
+        return self if self.datatype.is_predefined else self._replace(datatype=_Owned(self.datatype.Dup()))
+
+    def packing(self, base: int) -> tuple[Packing, Packing]:
+        """(pack, unpack) between the blocks from address `base` on and a work array, through MPI's own knowledge."""
         size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
-        base = memory.address if memory is not None else 0
-        # the caller may free theirs before a plan is done
-        datatype = self.datatype if self.datatype.is_predefined else self.datatype.Dup()
 
         def blocks(work: Any) -> Iterator[tuple[list[Any], list[Any]]]:
             raw, offset = work.view(np.uint8), 0
             for count, place in zip(self.counts, self.places):
                 if count and size:
-                    mine = [_raw(base + place, count * extent), count, datatype]
+                    mine = [_raw(base + place, count * extent), count, self.datatype]
                     yield mine, [raw[offset : offset + count * size], MPI.PACKED]
                 offset += count * size
 
@@ -95,7 +112,7 @@ class Layout(NamedTuple):
             for mine, packed in blocks(work):
                 _exchange(packed, mine)
 
-        return pack, unpack, (lambda: None) if self.datatype.is_predefined else datatype.Free
+        return pack, unpack
 
 
 def equal_blocks(entries: int, blocks: int) -> None:

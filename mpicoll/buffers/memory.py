@@ -10,8 +10,19 @@ from .. import errors
 
 def address(array: Any) -> int:
     """Where an array's memory begins."""
-    location: int = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
+    if not isinstance(array, np.ndarray):
+        location: int = array.data.ptr
+        return location
+    if array.flags.forc:  # a tenth of the time
+        return MPI.Get_address(array)
+    location = array.__array_interface__["data"][0]
     return location
+
+
+def span(array: Any) -> tuple[int, int]:
+    """Where a contiguous array's memory begins and ends."""
+    start = address(array)
+    return start, start + array.nbytes
 
 
 def at(location: int, nbytes: int, dtype: Any) -> "np.ndarray[Any, Any]":

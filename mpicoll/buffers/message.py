@@ -4,18 +4,24 @@ Everything that depends on the kind of memory is in this room: host or device, c
 datatype. CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
 """
 
+import builtins
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from .. import errors
-from .device import device_array, gpu_mode, optional_cupy, stage_device, through_host
-from .dlpack import dlpack_array
+from ..support.arrays import element_type
+from .awareness import gpu_mode
+from .device import device_array, footprint_of, is_bfloat16, optional_cupy
+from .dlpack import dlpack_array, foreign_type
+from .footprint import Described, Strided
 from .layout import Layout, block_bytes, equal_blocks
-from .memory import at, memory_of
+from .memory import address, at, memory_of
+from .mirror import mirrored
 from .operand import Operand
 from .ops import mpi_type, numpy_type
+from .streams import caller_stream, device_packing
 
 
 class Expected(NamedTuple):
@@ -50,6 +56,8 @@ class Message(NamedTuple):
         datatype = rest.pop() if len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str)) else None
         counts, displacements = [*rest, None, None][:2]
         if isinstance(counts, tuple) or (isinstance(counts, list) and not vector):
+            if len(counts) != 2:
+                raise errors.BufferError(f"expected (counts, displacements), got {counts!r}")
             counts, displacements = counts
         if datatype is not None and not isinstance(datatype, MPI.Datatype):
             datatype = _from_code(datatype)
@@ -74,15 +82,24 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
     expected = Expected(blocks, vector, writable)
     message = Message.parse(spec, vector)
     array = _as_array(message.buffer)
+    result = _operand(array, message, expected)
+    if result.device is not None:
+        result.caller_stream = caller_stream(message.buffer)
+    return result
+
+
+def _operand(array: Any, message: Message, expected: Expected) -> Operand:
+    if expected.writable:
+        _check_writable(message.buffer, array)
     if array is None and message.buffer is not None and message.buffer is not MPI.BOTTOM:
-        return _foreign(message)
+        return _through_mpi(message, expected)
     if array is not None:
-        _check_array(array, writable)
+        _check_array(array)
         if message.covers(array, expected):
-            return _whole_array(array, message.counts, expected)
+            return _whole_array(array, message, expected)
     if array is None or isinstance(array, np.ndarray):
         return _described(array, message, expected)
-    return through_host(array, lambda host: _described(host, message, expected))
+    return mirrored(array, lambda host: _described(host, message, expected))
 
 
 def _from_code(code: Any) -> MPI.Datatype:
@@ -95,7 +112,7 @@ def _from_code(code: Any) -> MPI.Datatype:
 
 
 def _as_array(buffer: Any) -> Any:
-    """The NumPy or CuPy array over any buffer; None for BOTTOM, None, and device memory that only MPI can judge."""
+    """The NumPy or CuPy array over any buffer; None for BOTTOM, None, and memory for CuPy where CuPy is missing."""
     if isinstance(buffer, np.ndarray):
         return buffer
     if buffer is None or buffer is MPI.BOTTOM:
@@ -111,39 +128,55 @@ def _as_array(buffer: Any) -> Any:
     raise errors.BufferError(f"expected an array or another buffer, or a list that begins with one, got {got}")
 
 
-def _check_array(array: Any, writable: bool) -> None:
+def _check_array(array: Any) -> None:
     if array.dtype.hasobject:
         raise errors.BufferError(
             "arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)"
         )
-    if writable and isinstance(array, np.ndarray) and not array.flags.writeable and array.size:
+
+
+def _check_writable(buffer: Any, array: Any) -> None:
+    if isinstance(array, np.ndarray):
+        read_only = array.size and not array.flags.writeable
+    else:
+        read_only = hasattr(buffer, "__cuda_array_interface__") and buffer.__cuda_array_interface__["data"][1]
+    if read_only:
         raise errors.BufferError("the receive buffer is read-only: pass a writable array")
 
 
-def _whole_array(array: Any, counts: Any, expected: Expected) -> Operand:
+def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
     """An operand that is a whole array, host or device, with any strides."""
-    dtype = array.dtype
+    host, contiguous = isinstance(array, np.ndarray), array.flags.c_contiguous or array.flags.f_contiguous
+    is_plain = host or message.datatype is not None or not is_bfloat16(message.buffer)
+    dtype = array.dtype if is_plain else element_type("bfloat16")  # which CuPy has as integers
     if not expected.vector:
         equal_blocks(array.size, expected.blocks)
     result = Operand(array, mpi_type(dtype), dtype, array.nbytes)
-    host = isinstance(array, np.ndarray)
-    if not host:
-        result.module, result.device = optional_cupy(), array
-    if (array.flags.c_contiguous or array.flags.f_contiguous) and (host or gpu_mode() == "direct"):
+    if contiguous:
         result.vector = array.reshape(-1, order="A")
     elif host:
-        result.pack = lambda work: np.copyto(work.reshape(array.shape), array)
-        result.unpack = lambda work: np.copyto(array, work.reshape(array.shape))
-    else:
-        stage_device(result, array)
+        result.pack_from(Strided(array))
+    if not host:
+        result.device, result.packs_on, result.footprint = array, optional_cupy(), footprint_of(array)
+        result.pack, result.unpack = device_packing(array)
+        result.staged = gpu_mode() != "direct"
     if expected.vector:
-        result.counts = block_bytes(counts, array.size, expected.blocks, dtype.itemsize)
+        result.counts = block_bytes(message.counts, array.size, expected.blocks, dtype.itemsize)
     return result
 
 
-def _foreign(message: Message) -> Operand:
-    result = Operand(message.buffer, message.datatype, None, 0)
-    result.foreign = True
+def _through_mpi(message: Message, expected: Expected) -> Operand:
+    """An operand over memory that may be a device's, without CuPy: MPI packs it, so that all ranks choose alike."""
+    try:
+        memory = MPI.memory(message.buffer)
+    except builtins.BufferError as error:
+        raise errors.BufferError(f"{error}: without CuPy, device memory must be contiguous") from None
+    array = at(memory.address, memory.nbytes, foreign_type(message.buffer, memory))  # tells size and type; is never read
+    result = (_whole_array if message.covers(array, expected) else _described)(array, message, expected)
+    if not result.packed:
+        result.pack_from(Described(Layout(MPI.BYTE, [result.nbytes], [0]), address(result.vector)))
+        result.vector = None
+    result.buffer = message.buffer
     return result
 
 
@@ -166,5 +199,5 @@ def _described(array: Any, message: Message, expected: Expected) -> Operand:
         start = memory.address + layout.places[0] if memory is not None and result.nbytes else 0
         result.vector = at(start, result.nbytes, dtype or np.uint8)
     else:
-        result.pack, result.unpack, result.release = layout.packing(memory)
+        result.pack_from(Described(layout.owned(), memory.address if memory is not None else 0))
     return result

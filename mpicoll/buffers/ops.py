@@ -9,6 +9,7 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from .. import errors
+from .device import computes
 from .operand import Operand
 
 Reducer = Callable[[Any, Any, Any], object]  # lower, higher, out
@@ -21,17 +22,26 @@ PREDEFINED = {
 _UFUNCS = {op.handle: ufunc for op, ufunc in PREDEFINED.values()}
 _NAMES = {op.handle: name.upper() for name, (op, _) in PREDEFINED.items()}
 _NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
+#: handles of MPI's own datatypes; those of derived ones are used again once they are freed
+OWN_TYPES = frozenset(
+    one.handle for one in vars(MPI).values() if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL
+)
 #: dtypes MPI has no type for; the library reduces them itself, in float32, rounding once per addition
 HALF = ("float16", "bfloat16")
 
 
-@lru_cache(maxsize=None)
 def mpi_type(dtype: "np.dtype[Any]") -> MPI.Datatype | None:
     """The predefined MPI datatype of a NumPy dtype, or None where MPI has none."""
     if not dtype.isnative or dtype.kind not in "biufc" or dtype.name in HALF:  # dates, strings, records move as bytes
         return None
+    return _type_of_code(dtype.char)
+
+
+@lru_cache(maxsize=None)
+def _type_of_code(code: str) -> MPI.Datatype | None:
+    # not by dtype: NumPy's long and long long are equal, MPI's are not
     try:
-        return MPI.Datatype.fromcode(dtype.char)
+        return MPI.Datatype.fromcode(code)
     except (ValueError, KeyError):
         return None
 
@@ -48,6 +58,19 @@ def numpy_type(handle: int) -> "np.dtype[Any] | None":
         return None
     # NumPy "adds" strings, which MPI_CHAR would be, by joining them
     return None if dtype.names or dtype.kind in "SU" or dtype.itemsize != datatype.Get_size() else dtype
+
+
+def element_of(datatype: MPI.Datatype) -> MPI.Datatype | None:
+    """The predefined datatype that a datatype is made of, or None where it is made of several."""
+    if datatype.is_predefined:
+        return datatype
+    *_, parts = datatype.Get_contents()
+    elements = [element_of(part) for part in parts]
+    for part in parts:
+        if not part.is_predefined:
+            part.Free()
+    first = elements[0] if elements else None
+    return first if all(one == first for one in elements) else None
 
 
 def op_name(op: MPI.Op) -> str:
@@ -89,10 +112,15 @@ def reducible(op: MPI.Op, operand: Operand) -> bool:
     return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
 
 
-def reducer(op: MPI.Op, operand: Operand) -> Reducer:
-    """A function (lower, higher, out) that reduces arrays of the operand's dtype where the operand lives."""
+def host_only(op: MPI.Op, operand: Operand) -> bool:
+    """Whether only the host can reduce this: a user's function is Python's, and CuPy may not know the type."""
+    return not op.is_predefined or (operand.dtype is not None and operand.device is not None and not computes(operand.dtype))
+
+
+def reducer(op: MPI.Op, operand: Operand, module: Any = np) -> Reducer:
+    """A function (lower, higher, out) that reduces arrays of the operand's dtype; module: NumPy, or CuPy on a device."""
     if op.handle in _UFUNCS:
-        ufunc = getattr(operand.module, _UFUNCS[op.handle])
+        ufunc = getattr(module, _UFUNCS[op.handle])
         return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
     datatype = operand.datatype
 

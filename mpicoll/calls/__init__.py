@@ -4,9 +4,15 @@ May import: errors, support, schedule, collectives, algorithms, simulate, buffer
 """
 
 from . import arguments
-from .explanation import Explanation, explain
+from .beginning import begin, begin_again
+from .call import Call
+from .comparing import refused
+from .explanation import Explanation, explain, in_place_form
 from .repeated import repeated
 from .request import Request
-from .serving import begin, persist, run
+from .serving import persist, run
 
-__all__ = ["Explanation", "Request", "arguments", "begin", "explain", "persist", "repeated", "run"]
+__all__ = [
+    "Call", "Explanation", "Request", "arguments", "begin", "begin_again", "explain", "in_place_form", "persist", "refused",
+    "repeated", "run",
+]

@@ -54,9 +54,6 @@ def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: 
     call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts, op), op=op)
     shared = in_place(sendbuf)
     send, recv = None if shared else operand(sendbuf), operand(recvbuf, writable=True)
-    if recv.foreign or (send and send.foreign):
-        call.counts = [recv.nbytes] * call.size
-        return call.with_operands(send, recv, shared)
     itemsize = recv.datatype.Get_size() if recv.datatype is not None else recv.dtype.itemsize if recv.dtype else 1
     call.counts = [int(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
     whole = send or recv
@@ -143,7 +140,7 @@ def _only_at_root(call: Call, buffer: Any) -> None:
 
 
 def _block_bytes(call: Call, whole: Operand, vector: bool) -> list[int]:
-    if vector and not whole.foreign:
+    if vector:
         assert whole.counts is not None
         return whole.counts
     return [whole.nbytes // call.size] * call.size

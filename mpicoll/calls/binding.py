@@ -1,20 +1,23 @@
-"""A call bound to an algorithm: this rank's rounds, the memory they run on, and the counts that only the root knows."""
+"""A call bound to an algorithm: this rank's rounds, and the memory they run on."""
 
-from collections.abc import Iterator
+from zlib import crc32
 
-import numpy as np
-from mpi4py import MPI
-
-from .. import algorithms, collectives, errors
-from ..buffers import operand
-from ..execute import PROGRESS, Context, Plan, Queue, Schedule, Work, bind
+from .. import algorithms
+from ..buffers import HALF, ops
+from ..execute import Context, Plan, Schedule, Work, bind
 from ..schedule import bounds, offsets
-from ..select import SEGMENT_BYTES
-from .call import Call
+from ..select import SEGMENT_BYTES, reduces_on_device
+from .call import Call, kind
 
 
 def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Schedule:
-    """This rank's rounds under an algorithm; it must know all counts."""
+    """This rank's rounds under an algorithm.
+
+    It must know all counts; but a rank that exchanges blocks with the root alone needs no others than its own.
+    """
+    if call.collective.blocks_of_ranks and call.counts is None:
+        call.counts = [0] * call.size
+        call.counts[call.rank] = call.operands[0].nbytes
     entry = algorithms.find(call.collective.name, algorithm)
     nodes = Context.of(call.comm).topology.nodes
     if call.collective.blocks_of_ranks:
@@ -30,38 +33,20 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
     return Schedule(algorithm, list(rounds), edges, segment_bytes if entry.cuttable else None)
 
 
-def plan_of(
-    call: Call, algorithm: str, segment_bytes: int | None = None, tag: int = 0, persistent: bool = False
-) -> Plan:
+def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False) -> Plan:
     """The call bound to an algorithm. persistent: the caller may forget the arrays, and any thread may run it."""
     context = Context.of(call.comm)
     schedule = schedule_of(call, algorithm, segment_bytes)
-    work = Work(call, context.pool, schedule.edges, persistent)
-    return bind(context, call.method, schedule, work, tag)
+    slow_on_host = call.dtype.name in HALF
+    on_device = reduces_on_device(call.dtype.name, call.nbytes or 0, default=slow_on_host)
+    work = Work(call, context.pool, schedule.edges, persistent, on_device)
+    return bind(context, call.method, schedule, work, _fingerprint(call, schedule))
 
 
-def share_counts(call: Call, algorithm: str) -> None:
-    """`sharing_counts`, blocking."""
-    if not call.counts_shared:
-        PROGRESS.wait(PROGRESS.submit(sharing_counts(call, algorithm, Context.of(call.comm).next_call_tag()), Queue()))
-
-
-def sharing_counts(call: Call, algorithm: str, tag: int) -> Iterator[MPI.Request]:
-    """Trees of Gatherv and Scatterv need the root's counts: for a `Task`, broadcast them first, down such a tree."""
-    if call.counts_shared:
-        return
-    if call.counts is None:
-        call.counts = [0] * call.size
-        call.counts[call.rank] = call.operands[0].nbytes
-    if algorithm == "linear":
-        return
-    sizes = np.array(call.counts, np.int64)
-    broadcast = Call(call.comm, "Bcast", collectives.BCAST, (), root=call.root)
-    plan = plan_of(broadcast.with_operands(None, operand(sizes)), "binomial", tag=tag)
-    yield from plan.run_as_task()
-    plan.Free()
-    own, call.counts = call.counts[call.rank], sizes.tolist()
-    if own != call.counts[call.rank]:
-        raise errors.BufferError(
-            f"{call.method}: rank {call.rank} has a block of {own} bytes, the root says {call.counts[call.rank]}"
-        )
+def _fingerprint(call: Call, schedule: Schedule) -> int:
+    """A number made of what must be equal on all ranks: messages of calls in which it differs never meet."""
+    reduced = "" if call.op is None else f"{kind(call.operands[0])} {ops.op_name(call.op)}"
+    # the root alone may know all blocks, where it exchanges them with each rank by itself
+    edges = schedule.edges if call.counts_shared else ""
+    text = f"{call.nonblocking} {call.method} {schedule.algorithm} {schedule.segment_bytes} {edges} {call.root} {reduced}"
+    return crc32(text.encode())

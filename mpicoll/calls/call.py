@@ -4,19 +4,19 @@ Nothing is sent while a call is being understood, so whatever is wrong with it i
 """
 
 from collections.abc import Sequence
+from functools import cache
 from operator import index
-from types import ModuleType
 from typing import Any, SupportsIndex
 
-import numpy as np
 from mpi4py import MPI
 
-from .. import errors
-from ..buffers import Operand, ops, stage
+from .. import collectives, errors
+from ..buffers import Operand, coincide, ops, overlap, stage
 from ..collectives import Collective
 from ..errors import ArgumentError
-from ..execute import BYTES, PROGRESS, Context
+from ..execute import BYTES, PROGRESS, Context, nccl
 from ..select import Query
+from ..support.node import largest_count
 
 
 class Call:
@@ -40,6 +40,8 @@ class Call:
         self.root, self.op = _rank(method, root), op
         if comm == MPI.COMM_NULL:
             raise ArgumentError(f"{method} on a communicator that was freed")
+        if collective.reduces and (not isinstance(op, MPI.Op) or op == MPI.OP_NULL):
+            raise ArgumentError(f"{method}: expected an MPI.Op such as MPI.SUM, got {op!r}")
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         if self.root is not None and not 0 <= self.root < self.size:
             raise ArgumentError(f"{method}: root {root} is out of range, this communicator has ranks 0 to {self.size - 1}")
@@ -47,39 +49,46 @@ class Call:
         self.send: Operand | None = None
         self.recv: Operand | None = None
         self.counts: list[int] | None = None
-        self.shared = self.nonblocking = False
+        self.shared = self.nonblocking = self.persistent = False
+        self.counts_agreed = False
 
     # Understanding.
 
     def with_operands(self, send: Operand | None, recv: Operand | None, shared: bool = False) -> "Call":
         """Set both operands; where both are given, find out whether they are the same memory."""
         self.send, self.recv, self.shared = send, recv, shared
-        if send is None or recv is None or send.foreign or recv.foreign:
+        for one in self.operands:
+            if self.op is not None and ops.host_only(self.op, one):
+                stage(one)
+        if send is None or recv is None:
             return self
-        if send.device is not None and recv.device is not None and send.staged != recv.staged:
+        if send.device is not None and recv.device is not None and send.on_device != recv.on_device:
             stage(send)
             stage(recv)
-        if send.module is not recv.module:
+        if send.on_device != recv.on_device:
             raise errors.BufferError(
                 f"{self.method}: one buffer is in host memory, the other on a device: copy one of them first"
             )
-        if _overlap(send, recv):
-            if send.nbytes != recv.nbytes or not _same_layout(send, recv):
+        if overlap(send, recv):
+            if not coincide(send, recv):
                 raise errors.BufferError(
-                    f"{self.method}: send and receive buffer overlap without being the same: "
+                    f"{self.method}: send and receive buffer overlap without being the same bytes in the same order: "
                     "use MPI.IN_PLACE, one array for both, or two arrays"
                 )
-            self.send, self.shared = None, True
+            self.shared = True
+            if self.collective is collectives.SCATTER:  # one rank: its block stays where it is
+                self.recv = None
+            else:
+                self.send = None
         return self
 
     def check_reduction(self, expected: int | None = None) -> "Call":
         """The operands of a reduction agree with each other, and the op is defined for them; expected: bytes received."""
         send, recv = self.send, self.recv
         one = self.operands[0]
-        if not one.foreign:
-            assert self.op is not None
-            ops.check_op(self.op, one)
-        if send and recv and not (send.foreign or recv.foreign):
+        assert self.op is not None
+        ops.check_op(self.op, one)
+        if send and recv:
             if not _same_type(send, recv):
                 kinds = f"send buffer {kind(send)}, receive buffer {kind(recv)}"
                 raise errors.BufferError(f"{self.method}: types differ: {kinds}")
@@ -92,7 +101,7 @@ class Call:
 
     def check_block(self, operand: Operand | None, whose: str) -> "Call":
         """A block that is sent or received has the bytes that the counts say."""
-        if operand and self.counts and not operand.foreign and operand.nbytes != self.counts[self.rank]:
+        if operand and self.counts and operand.nbytes != self.counts[self.rank]:
             raise errors.BufferError(
                 f"{self.method}: the {whose} buffer of rank {self.rank} has {operand.nbytes} bytes, "
                 f"expected {self.counts[self.rank]} (one block)"
@@ -100,6 +109,11 @@ class Call:
         return self
 
     # What it is about.
+
+    @property
+    def form(self) -> str:
+        """The method as the user called it."""
+        return f"I{self.method.lower()}" if self.nonblocking else f"{self.method}_init" if self.persistent else self.method
 
     @property
     def operands(self) -> list[Operand]:
@@ -112,15 +126,13 @@ class Call:
         return self.operands[0].dtype if self.op is not None else BYTES
 
     @property
-    def module(self) -> ModuleType | Any:
-        """What computes on the work vectors: NumPy, or CuPy where MPI gets device pointers."""
-        return next((one.module for one in self.operands if not one.staged), np)
+    def on_device(self) -> bool:
+        """Whether MPI gets device pointers, and what arrives is reduced on the device."""
+        return any(one.on_device for one in self.operands)
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of the whole vector; None where only the root, or only MPI, knows."""
-        if any(one.foreign for one in self.operands):
-            return None
+        """Bytes of the whole vector; None where only the root knows."""
         if self.collective.blocks_of_ranks:
             return sum(self.counts) if self.counts is not None and self.counts_shared else None
         return max((one.nbytes for one in self.operands), default=0)
@@ -131,6 +143,16 @@ class Call:
         return self.method not in ("Gatherv", "Scatterv")
 
     @property
+    def text(self) -> str:
+        """The call in a few words."""
+        return f"{self.form} of {self.nbytes} bytes" if self.nbytes is not None else self.form
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of this rank's own block, where blocks belong to ranks."""
+        return self.operands[0].nbytes if self.counts is None else self.counts[self.rank]
+
+    @property
     def counts_known(self) -> bool:
         """Whether this rank knows the bytes of every block."""
         return self.counts is not None or not self.collective.blocks_of_ranks
@@ -138,30 +160,36 @@ class Call:
     @property
     def repeatable(self) -> bool:
         """Whether a later call on the same memory is the same in all that matters, on this rank and on the others."""
-        if self.method in ("Gatherv", "Scatterv", "Reduce_scatter"):  # ranks may have to tell each other their counts
-            return False
-        return not any(one.staged for one in self.operands) and (self.op is None or self.op.is_predefined)
+        if self.method == "Reduce_scatter" and not isinstance(self.arguments[2], (list, tuple)):
+            return False  # without counts ranks tell each other theirs; what an array has, may change
+        return not any(one.packed for one in self.operands) and (self.op is None or self.op.is_predefined)
 
     @property
     def query(self) -> Query:
         """What selection may know of this call."""
-        obstacle, native, commutative = "", True, True
-        if any(one.foreign for one in self.operands):
-            obstacle = "the memory behind __cuda_array_interface__ is MPI's to judge (host memory, or CuPy is missing)"
-        elif self.op is not None:
+        obstacle, native, commutative = "", self._unfit_for_native(), True
+        if self.op is not None:
             one = self.operands[0]
-            native, commutative = one.datatype is not None, self.op.Is_commutative()
+            commutative = self.op.Is_commutative()
             if not ops.reducible(self.op, one):
                 obstacle = f"no schedule reduces {ops.op_name(self.op)} on {kind(one)}"
-        if self.nonblocking and not PROGRESS.threaded:
+        waits_alone = (self.nonblocking or self.persistent) and not PROGRESS.threaded
+        if waits_alone:
             obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
         topology = Context.of(self.comm).topology
-        return Query(self.collective.name, topology, self.nbytes, commutative, obstacle, native, self.nonblocking)
+        of_nccl = (obstacle if waits_alone else "") or nccl.refuses(self)
+        return Query(self.collective.name, topology, self.nbytes, commutative, obstacle, native, of_nccl, self.nonblocking)
 
-    def release(self) -> None:
-        """Free what the operands hold of MPI's."""
-        for one in self.operands:
-            one.release()
+    def _unfit_for_native(self) -> str:
+        """Why MPI's own call cannot serve it; empty where it can."""
+        one = self.operands[0]
+        if self.op is not None and one.datatype is None:
+            return "MPI has no such reduction"
+        # of the whole vector, as displacements are such counts too; what is moved may be counted in bytes on any rank
+        size = one.datatype.Get_size() if self.op is not None and one.datatype is not None else 1
+        if (self.nbytes or 0) // max(1, size) > largest_count():
+            return f"this MPI library takes no count above {largest_count()}"
+        return ""
 
 
 def _rank(method: str, root: SupportsIndex | None) -> int | None:
@@ -172,32 +200,16 @@ def _rank(method: str, root: SupportsIndex | None) -> int | None:
         raise ArgumentError(f"{method}: expected a rank as root, got {root!r}") from None
 
 
+@cache
+def _name(dtype: object) -> str:
+    return str(dtype)
+
+
 def kind(one: Operand) -> str:
     """How people call the type of an operand's elements."""
     if one.dtype is not None:
-        return str(one.dtype)
+        return _name(one.dtype)
     return one.datatype.Get_name() if one.datatype is not None and one.datatype.Get_name() else "a derived datatype"
-
-
-def _overlap(one: Operand, other: Operand) -> bool:
-    """Whether two operands share bytes."""
-    if one.staged or other.staged:
-        arrays = [o.vector if not o.staged else o.buffer for o in (one, other)]
-        if not all(isinstance(array, np.ndarray) for array in arrays):
-            return one.buffer is other.buffer
-        return np.shares_memory(*arrays)
-    if not one.nbytes or not other.nbytes:
-        return False
-    (a, n), (b, m) = one.key, other.key
-    return a < b + m and b < a + n
-
-
-def _same_layout(one: Operand, other: Operand) -> bool:
-    if one.staged or other.staged:
-        if not (isinstance(one.buffer, np.ndarray) and isinstance(other.buffer, np.ndarray)):
-            return one.buffer is other.buffer
-        return one.buffer.__array_interface__ == other.buffer.__array_interface__
-    return one.key == other.key
 
 
 def _same_type(one: Operand, other: Operand) -> bool:

@@ -1,10 +1,16 @@
 """What a call would do, for a person: `Communicator.explain`."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
 
 from .. import select
-from ..algorithms import NATIVE
+from ..algorithms import LIBRARIES, NCCL
+from ..buffers import operand
+from ..errors import ArgumentError
+from ..execute import nccl
 from ..schedule import MAX_MESSAGE_BYTES, Recv, Send, pieces
 from ..select import probe
 from ..simulate import lower_bound
@@ -48,11 +54,12 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
     """The `Explanation` of a `Call`; nothing is sent."""
     measured = partial(probe.known, call.comm)
     name, segment_bytes, reason = select.choose(call.query, algorithm, segment_bytes, measured)
+    if name == NCCL and (reason_against := nccl.lacks(call)):
+        raise ArgumentError(f"nccl cannot serve this {call.collective.name}: {reason_against}")
     rounds = messages = nbytes = None
-    if name != NATIVE and call.counts_known:
+    if name not in LIBRARIES and call.counts_known:
         rounds, messages, nbytes = _traffic(call, name, segment_bytes)
     seconds = probe.predicted(call.comm, call.collective.name, name, call.nbytes, segment_bytes)
-    call.release()
     least = None if call.nbytes is None else call.nbytes * _least(call.collective.name, call.size)
     return Explanation(
         call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, seconds, segment_bytes, reason
@@ -72,3 +79,19 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
 def _least(collective: str, size: int) -> float:
     """The least bytes per byte of the vector that the busiest sender sends; in a gather the root only receives."""
     return min(1, size - 1) / size if collective == "gather" else lower_bound(collective, size).sent
+
+
+def in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any, Any]:
+    """The two buffers of a call whose input is `buffer`, where a caller who only asks gave no second one."""
+    if name == "reduce":
+        return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
+    if name in ("allreduce", "reduce_scatter"):
+        return MPI.IN_PLACE, buffer
+    if name in ("allgather", "gather"):
+        one = operand(buffer)
+        block = np.empty(one.nbytes, np.uint8).view(one.dtype or np.uint8)  # stands for it: the data are never looked at
+        whole = np.empty(block.size * size, block.dtype)
+        return block, whole if name == "allgather" or at_root else None
+    if name == "scatter":
+        return (buffer, MPI.IN_PLACE) if at_root else (None, buffer[: len(buffer) // size])
+    return buffer, None

@@ -6,7 +6,7 @@ from typing import Literal
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..execute import PROGRESS, Context, LowerCase, Task
+from ..execute import PROGRESS, Context, LowerCase, Record, Task
 
 
 class Request(LowerCase, MPI.Grequest):
@@ -18,17 +18,23 @@ class Request(LowerCase, MPI.Grequest):
 
     task: Task
 
-    def __new__(cls, context: Context, steps: Iterator[object], operands: Sequence[Operand]) -> "Request":
-        """operands: what the steps work on; their device is made current wherever these run."""
+    def __new__(
+        cls, context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand]
+    ) -> "Request":
+        """operands: what the steps work on; their device is made current wherever these run. record: of the call."""
 
         def query(status: MPI.Status) -> None:
             status.Set_elements(MPI.BYTE, 0)
             status.Set_cancelled(False)
             new.task.raise_error()
 
+        def ended() -> None:
+            record.end()
+            handle.Complete()
+
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
-        new.task = context.submit(steps, handle.Complete, device_of(operands))
+        new.task = context.submit(steps, ended, device_of(operands))
         return new
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

@@ -1,21 +1,28 @@
-"""How a call is served: its algorithm is chosen, then a schedule or MPI's own call runs, blocking, begun, or persistent."""
+"""How a call is served: its algorithm is chosen, then a schedule or MPI's own call runs, blocking or persistent."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from mpi4py import MPI
 
-from .. import select
-from ..algorithms import NATIVE
-from ..execute import PROGRESS, Context, NativeCall, NativePlan, Plan, native_method
+from .. import collectives, select
+from ..algorithms import LIBRARIES, NATIVE, NCCL
+from ..execute import Context, Known, NativeCall, NativePlan, Plan, Record, nccl
 from ..select import Choice, probe
 from ..support import settings
-from .binding import plan_of, share_counts, sharing_counts
+from .binding import plan_of
 from .call import Call
-from .request import Request
+from .comparing import COMPARING, MEETING, comparing, sharing_counts
+from .repeated import Key
 from .trial import trial
+
+#: ranks exchange blocks with the root alone, and need to know no others than their own
+LINEAR = "linear"
+#: how calls without a schedule are served
+LIBRARY_CALLS: dict[str, Any] = {NATIVE: NativeCall, NCCL: nccl.NcclCall}
 
 
 def choose(
@@ -23,31 +30,46 @@ def choose(
     algorithm: str | None,
     segment_bytes: int | None,
     measured: Callable[..., Choice | None] = partial(probe.best, trial),
+    before: Iterable[MPI.Request] = (),
 ) -> Choice:
-    """The `Choice` that serves the call; measured: how the probe is asked, which may communicate."""
+    """The `Choice` that serves the call; measured: how the probe is asked, which may communicate.
+
+    before: to be awaited before ranks find out whether NCCL can serve them.
+    """
     choice = select.choose(call.query, algorithm, segment_bytes, partial(measured, call.comm))
+    if choice.name == NCCL and nccl.is_unmet(call):
+        Context.of(call.comm).wait_for(chain(before, nccl.meet(call)), MEETING)
+        choice = select.choose(call.query, algorithm, segment_bytes, partial(measured, call.comm))
     if algorithm is None and call.rank == 0 and settings.verbose():
         what = f"{call.method} of {call.nbytes} bytes on {call.size} ranks"
         print(f"mpicoll: {what}: {choice}", file=sys.stderr, flush=True)
     return choice
 
 
-def run(call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: object = None) -> None:
-    """Serve the call, blocking; key: what the next call on the same memory will be recognised by."""
-    context, keep = _working_context(call), key is not None and call.repeatable
-    name, segment_bytes, _ = choose(call, algorithm, segment_bytes)
-    if name == NATIVE:
-        native = NativeCall(call)
-        if keep and native.is_given(call.arguments):
-            context.known.keep(key, None, getattr(MPI.Intracomm, call.method))
-        native.run()
+def run(call: Call, record: Record, algorithm: str | None, segment_bytes: int | None, key: Key | None = None) -> None:
+    """Serve the call, blocking. record: of the call; key: what the next one like it will be recognised by."""
+    context, keep = working_context(call), key is not None and call.repeatable
+    record.text = call.text
+    context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+    known = context.known.find(key)
+    if known is not None:  # it was looked at only to be compared
+        known.run(record, call.comm, call.arguments, key)
         return
-    context.connect(call.comm)
-    share_counts(call, name)
-    plan = plan_of(call, name, segment_bytes)
+    name, pieces, _ = choose(call, algorithm, segment_bytes)
+    keep = keep and (call.counts_shared or name in (NATIVE, LINEAR))  # else ranks tell each other their counts
+    if name in LIBRARIES:
+        library = LIBRARY_CALLS[name](call)
+        given = library.is_given(call.arguments)
+        library.run()
+        is_small = given and algorithm is None and segment_bytes is None and remember_small(call, context)
+        if keep and given:
+            context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.method), is_small))
+        return
+    context.wait_for(counts_for(call, name), COMPARING)
+    record.plan = plan = plan_of(call, name, pieces)
     plan.run()
-    if keep:
-        context.known.keep(key, plan)
+    if keep and key is not None:
+        context.known.keep(key, Known(call.text), plan.lies_in(key[1]))
     else:
         plan.Free()
 
@@ -56,45 +78,50 @@ def persist(
     call: Call, info: MPI.Info, algorithm: str | None = None, segment_bytes: int | None = None
 ) -> Plan | NativePlan | MPI.Prequest:
     """A persistent plan of the call."""
-    context = _working_context(call)
+    call.persistent = True
+    context = working_context(call)
+    record = context.recorder.blocking.begin(call.text)
+    context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+    record.end()
     name, segment_bytes, _ = choose(call, algorithm, segment_bytes)
-    if name == NATIVE:
-        return NativeCall(call).persistent(info)
-    context.connect(call.comm)
-    share_counts(call, name)
-    return plan_of(call, name, segment_bytes, context.next_plan_tag(), persistent=True)
+    if name in LIBRARIES:
+        library: Plan | NativePlan | MPI.Prequest = LIBRARY_CALLS[name](call).persistent(info, context, call.text)
+        return library
+    context.wait_for(counts_for(call, name), COMPARING)
+    plan = plan_of(call, name, segment_bytes, persistent=True)
+    plan.tag = context.next_plan_tag()
+    return plan
 
 
-def begin(call: Call, algorithm: str | None = None, segment_bytes: int | None = None) -> Request | MPI.Request:
-    """Begin the call without waiting; returns its request, MPI's own where MPI serves it without help. Local."""
-    call.nonblocking = True
-    context = _working_context(call)
-    name, segment_bytes, _ = choose(call, algorithm, segment_bytes, probe.known)
-    if name != NATIVE:
-        context.begin_connecting(call.comm)
-        tags = context.next_call_tag(), context.next_call_tag()
-        return Request(context, _scheduled(call, context, name, segment_bytes, tags), call.operands)
-    if not PROGRESS.threaded:  # nobody could unpack what was packed
-        as_given: MPI.Request = native_method(call.comm, f"I{call.method.lower()}")(*call.arguments)
-        return as_given
-    native = NativeCall(call)
-    request = native.begin()
-    return Request(context, native.run_as_task(request), call.operands) if native.staged else request
-
-
-def _working_context(call: Call) -> Context:
+def working_context(call: Call) -> Context:
     context = Context.of(call.comm)
     context.require_working()
     return context
 
 
-def _scheduled(
-    call: Call, context: Context, name: str, segment_bytes: int | None, tags: tuple[int, int]
-) -> Iterator[Any]:
-    """A schedule for a `Task`: it also waits for the private duplicate and, where needed, for the counts."""
-    tag, tag_of_counts = tags
-    yield from context.connected()
-    yield from sharing_counts(call, name, tag_of_counts)
-    plan = plan_of(call, name, segment_bytes, tag)
-    yield from plan.run_as_task()
-    plan.Free()
+def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
+    """Share the counts that only the root knows, where the algorithm needs those of other ranks: requests to be awaited."""
+    if call.counts_shared or name == LINEAR:
+        return ()
+    return sharing_counts(call, Context.of(call.comm).next_call())
+
+
+def remember_small(call: Call, context: Context) -> bool:
+    """Let calls like this one go to MPI without being looked at, where they are small and nobody wants to see them all.
+
+    Returns whether they will.
+    """
+    limits, one = context.small.limits, call.operands[0]
+    if call.method not in limits:
+        limits[call.method] = select.native_below(call.collective.name, context.topology)
+    is_small = call.nbytes is not None and call.nbytes < limits[call.method]
+    if not is_small or one.dtype is None or context.sees_all:
+        return False
+    context.small.add(call.form, call.root if call.op is None else call.op.handle, call.arguments[_vector(call)])
+    return True
+
+
+def _vector(call: Call) -> int:
+    """Which argument is as large as the collective's vector, or at ranks that have a block alone, which is that."""
+    takes = call.collective in (collectives.BCAST, collectives.REDUCE_SCATTER, collectives.SCATTER)
+    return 0 if takes == (call.root is None or call.is_root or call.collective is collectives.BCAST) else 1

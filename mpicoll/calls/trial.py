@@ -39,4 +39,8 @@ def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
         return arguments.allgather(comm, share, whole)
     if collective == "reduce_scatter":
         return arguments.reduce_scatter_block(comm, whole, share, MPI.SUM)
+    if collective == "bcast":
+        return arguments.bcast(comm, whole, 0)
+    if collective == "reduce":
+        return arguments.reduce(comm, whole, np.zeros_like(whole) if comm.Get_rank() == 0 else None, MPI.SUM, 0)
     return arguments.allreduce(comm, whole, np.zeros_like(whole), MPI.SUM)

@@ -17,12 +17,22 @@ from ..errors import MpicollError
 from ..support.version import __version__
 from . import outfiles
 
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm")
+#: characters of a line that somebody reads
+_LONG = 1000
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose")
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
-    parser = argparse.ArgumentParser(prog="mpicoll", description="Collective communication for Python on MPI.")
+class Parser(argparse.ArgumentParser):
+    """What it says of wrong words is one line of readable length, whatever the words."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and end with status 2."""
+        super().error(_readable(" ".join(message.split())))
+
+
+def make_parser() -> Parser:
+    """The parser of all commands."""
+    parser = Parser(prog="mpicoll", description="Collective communication for Python on MPI.")
     parser.add_argument("--version", action="version", version=f"mpicoll {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="CMD")
     for name in COMMANDS:
@@ -31,7 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         command = commands.add_parser(name, help=summary, description=summary)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    parsed = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
+    parsed = make_parser().parse_args(arguments)
     try:
         status = parsed.run(parsed)
         sys.stdout.flush()
@@ -42,18 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except MpicollError as error:
-        _stop(f"mpicoll {parsed.command}: error: ", str(error))
+        _stop(f"mpicoll {parsed.command}: error: ", _readable(str(error)), error)
 
 
-def _stop(program: str, message: str) -> NoReturn:
+def _readable(message: str) -> str:
+    """The message with its lines cut where nobody reads on, and what a terminal would obey as text."""
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in message)
+    return "\n".join(line if len(line) < _LONG else f"{line[:_LONG]} …" for line in shown.split("\n"))
+
+
+def _stop(program: str, message: str, error: MpicollError) -> NoReturn:
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
-        from ..launch import abort
+        from ..launch import abort, words_of
 
         if mpi.COMM_WORLD.Get_rank():
             time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
             message = f"rank {mpi.COMM_WORLD.Get_rank()} on {mpi.Get_processor_name()}: {message}"
-        abort(program + message, status=2)
+        abort(program + message, status=2, because=words_of(error))
     print(program + message, file=sys.stderr, flush=True)
     sys.exit(2)

@@ -4,9 +4,11 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..errors import ArgumentError
+from ..support.files import save_figure
 from ..support.optional import require
 from ..support.units import parse_bytes
 from . import outfiles, userfile
+from .values import number, size, whole
 
 COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
            ("algbw GB/s", 11), ("busbw GB/s", 11), ("x native", 9), ("wrong", 6))  # fmt: skip
@@ -18,16 +20,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto")
+    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto, nccl")
     add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
-    add("--factor", type=int, default=2, metavar="N", help="from each size of a range to the next (default 2)")
+    add("--factor", type=whole, default=2, metavar="N", help="from each size of a range to the next (default 2)")
     add("--dtype", default="float32", help="element type (default float32)")
     add("--op", default="sum", help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor")
-    add("--segment-bytes", type=parse_bytes, metavar="B", help="cut messages into pieces of this size (default: as selected)")
-    add("--root", type=int, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
+    add("--segment-bytes", type=size, metavar="B", help="cut messages into pieces of this size (default: as selected)")
+    add("--root", type=whole, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
-    add("--min-time", type=float, default=1.0, metavar="S", help="seconds per size for all together (default 1)")
-    add("--repeats", type=int, metavar="N", help="repetitions of each size, instead of --min-time")
+    add("--min-time", type=number, default=1.0, metavar="S", help="seconds per size for all together (default 1)")
+    add("--repeats", type=whole, metavar="N", help="repetitions of each size, instead of --min-time")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     userfile.add_argument(parser)
     add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
@@ -61,6 +63,7 @@ def run(arguments: Namespace) -> int:
             print(*(_line(row, rows[0]) for row in rows), sep="\n", flush=True)
     if root:
         _write(arguments, facts, results)
+    comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
     return 1 if any(row["wrong"] for row in results) else 0
 
 
@@ -92,9 +95,11 @@ def _words(arguments: Namespace) -> list[str]:
     known = algorithms.list_algorithms(arguments.collective)
     asked = [word.strip() for word in arguments.algorithms.split(",")]
     chosen = [word for one in asked for word in (known if one == "all" else [one])]
+    if algorithms.NCCL in chosen and arguments.device == "cpu":
+        raise ArgumentError("nccl needs arrays in device memory: add --device cuda")
     for word in chosen:
-        if word not in (*known, "auto"):
-            algorithms.find(arguments.collective, word)  # raises, and lists those there are
+        if word != "auto":
+            algorithms.require(arguments.collective, word)
     mine = [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
     return list(dict.fromkeys([algorithms.NATIVE, *chosen, *mine]))
 
@@ -111,7 +116,7 @@ def _settings(arguments: Namespace, comm: Any) -> dict[str, Any]:
     if arguments.device == "cpu":
         import numpy as module
     else:
-        from ..support.node import device_module
+        from ..support.gpus import device_module
 
         module = device_module(arguments.device, comm)
     operation(arguments.op)
@@ -152,4 +157,4 @@ def plot(path: str, results: list[dict[str, Any]], where: str) -> None:
              title=f"{results[0]['collective']}, {where}")  # fmt: skip
     axes.grid(True, alpha=0.3)
     axes.legend(fontsize="small", ncols=2)
-    figure.savefig(path)
+    save_figure(figure, path)

@@ -10,8 +10,11 @@ import signal
 import sys
 
 from ..errors import ArgumentError
+from ..support.files import named
+from .values import whole
 
-USAGE = "mpicoll cluster --hosts N --rate R --mpi openmpi|mpich [options] -- COMMAND …, or --hosts N --slurm -- COMMAND …"
+USAGE = ("mpicoll cluster --hosts N --rate R --mpi openmpi|mpich|intelmpi [options] -- COMMAND …, "
+         "or --hosts N --slurm -- COMMAND …")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,14 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.usage = USAGE
     add = parser.add_argument
-    add("--hosts", type=int, required=True, metavar="N", help="how many")
+    add("--hosts", type=whole, required=True, metavar="N", help="how many")
     add("--rate", metavar="R", help="of each link, as 500mbit or 1Gb/s; none: no limit (needed without --slurm)")
     add("--mpi", choices=tuple(NAMES), help="whose launcher starts the ranks (needed without --slurm)")
     add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
-    add("--cpus", type=int, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)")
-    add("--gpus", type=int, default=0, metavar="N", help="of a host, as SLURM sees it: clones of /dev/null (default 0)")
+    add("--cpus", type=whole, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)")
+    add("--gpus", type=whole, default=0, metavar="N", help="of a host, as SLURM sees it: clones of /dev/null (default 0)")
     add("--shared", nargs="+", default=(), metavar="DIR", help="directories below /tmp that all hosts shall see")
-    add("--ranks-per-host", type=int, default=1, metavar="N", help="default 1")
+    add("--ranks-per-host", type=whole, default=1, metavar="N", help="default 1")
     add("--placement", choices=PLACEMENTS, default="node", help="node fills hosts in order (default)")
     add("--netmod", choices=tuple(NETMODS), default="ofi", help="of MPICH (default ofi)")
     add("--python", metavar="PATH", help="the `python` of COMMAND (default: this one, or that of .venv-MPI)")
@@ -49,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _command(words: list[str]) -> list[str]:
     """What stands behind `--`."""
     if words and words[0] != "--":
-        raise ArgumentError(f"unrecognized arguments: {' '.join(words)}; the command comes after `--`")
+        raise ArgumentError(f"unrecognized arguments: {' '.join(map(named, words))}; the command comes after `--`")
     if not words[1:]:
         raise ArgumentError("expected a command after `--`, such as `-- python -m mpicoll info`")
     return words[1:]

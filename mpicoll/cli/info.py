@@ -2,11 +2,12 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LaunchError
-from . import outfiles
+from . import gpus, outfiles
+from .values import whole
 
 _THREADS = ("single", "funneled", "serialized", "multiple")
 
@@ -14,8 +15,10 @@ _THREADS = ("single", "funneled", "serialized", "multiple")
 def add_arguments(parser: ArgumentParser) -> None:
     """Where to write it, and what a job script expects."""
     parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
-    parser.add_argument("--ranks", type=int, metavar="N", help="end with an error unless there are so many")
-    parser.add_argument("--ranks-per-node", type=int, metavar="N", help="end with an error unless each node has so many")
+    parser.add_argument("--gpu", action="store_true", help="try whether MPI takes device pointers, in a job of its own on each "
+                        "node, and end with an error where there is no GPU that works")  # fmt: skip
+    parser.add_argument("--ranks", type=whole, metavar="N", help="end with an error unless there are so many")
+    parser.add_argument("--ranks-per-node", type=whole, metavar="N", help="end with an error unless each node has so many")
 
 
 def run(arguments: Namespace) -> None:
@@ -26,12 +29,16 @@ def run(arguments: Namespace) -> None:
 
     install_abort_hook()
     outfiles.check(arguments, MPI.COMM_WORLD)
-    facts = gather(MPI.COMM_WORLD)
+    facts = gather(MPI.COMM_WORLD, arguments.gpu)
     if MPI.COMM_WORLD.Get_rank() == 0:
         print(describe(facts), flush=True)
         if arguments.json:
             outfiles.write_json(arguments.json, {"schema": 1, **facts})
     _check(facts["environment"], arguments.ranks, arguments.ranks_per_node)
+    if arguments.gpu:
+        from ..support.gpus import use_local_device
+
+        use_local_device()
 
 
 def _check(where: dict[str, Any], ranks: int | None, each: int | None) -> None:
@@ -45,28 +52,27 @@ def _check(where: dict[str, Any], ranks: int | None, each: int | None) -> None:
                           "--ntasks alone SLURM fills nodes as they come), and mpirun neither hosts nor a mapping")  # fmt: skip
 
 
-def gather(comm: Any) -> dict[str, Any]:
-    """Everything there is to say, the same on all ranks. Collective."""
+def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
+    """Everything there is to say, the same on all ranks; trial: with what device pointers do. Collective."""
     from mpi4py import MPI
 
-    from ..buffers import cuda_awareness, gpu_mode
     from ..communicator import Communicator
     from ..execute import Context
     from ..measure import measured_on
 
     transport = Context.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
-    aware, how = cuda_awareness()
+    hosts = gpus.gather(comm, trial)
     facts: dict[str, Any] = {
         "environment": measured_on(comm),
         "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
                                   MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
         "transport": transport,
-        "cuda_aware": aware,
-        "cuda_aware_by": how,
-        "gpu_mode": gpu_mode(),
+        **{name: hosts[0][name] for name in ("cuda_aware", "cuda_aware_by", "gpu_mode", "gpu_mode_because")},
+        "gpus": hosts,
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
     }  # fmt: skip
-    facts["warnings"] = [*_crowded(comm), *_pointers(facts)]
+    bcast = wrong_bcast(MPI.get_vendor(), max(facts["environment"]["ranks_per_node"]), os.environ)
+    facts["warnings"] = [*_crowded(comm), *bcast, *gpus.warnings(hosts)]
     facts = comm.bcast(facts)
     return facts
 
@@ -86,15 +92,19 @@ def _crowded(comm: Any) -> list[str]:
     return [text for text in comm.allgather(warning) if text]
 
 
-def _pointers(facts: dict[str, Any]) -> Iterator[str]:
-    if facts["gpu_mode"] == "direct" and facts["cuda_aware"] is not True:
-        yield "MPICOLL_GPU=direct gives device pointers to MPI, but this MPI library does not say that it takes them"
+def wrong_bcast(vendor: tuple[str, tuple[int, ...]], ranks_of_node: int, environ: Mapping[str, str]) -> list[str]:
+    """A fault of Intel MPI's, seen from five ranks of a node on, of which users must know; nothing where it is not there."""
+    name, version = vendor
+    avoided = environ.get("I_MPI_COLL_INTRANODE") == "pt2pt" or environ.get("I_MPI_ADJUST_BCAST")
+    if name != "Intel MPI" or not (2021, 16) <= version < (2021, 19) or ranks_of_node < 5 or avoided:
+        return []
+    return ["Intel MPI 2021.16 to 2021.18: MPI's own Bcast of 20,000 bytes or more may give wrong data on nodes of five or "
+            "more ranks (mpicoll's algorithms do not): set I_MPI_COLL_INTRANODE=pt2pt, or I_MPI_ADJUST_BCAST=1"]  # fmt: skip
 
 
 def describe(facts: dict[str, Any]) -> str:
     """The facts in lines for a person."""
     where = facts["environment"]
-    aware = {True: "yes", False: "no", None: "unknown"}[facts["cuda_aware"]]
     lines = [
         f"MPI library     {where['mpi']}",
         f"mpi4py          {where['mpi4py']} (NumPy {where['numpy']}, Python {where['python']})",
@@ -103,8 +113,7 @@ def describe(facts: dict[str, Any]) -> str:
         *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
         f"transport       {facts['transport']}",
         f"machine         {where['machine']}",
-        f"CUDA-aware      {aware} ({facts['cuda_aware_by']})",
-        f"device memory   {facts['gpu_mode']} (MPICOLL_GPU)",
+        *gpus.describe(facts["gpus"]),
         *(f"{name}={value}" for name, value in facts["settings"].items()),
         *(f"warning: {text}" for text in facts["warnings"]),
     ]

@@ -13,7 +13,9 @@ HEADINGS = ("collective", "algorithm", *(f"rounds, p={size}" for size in SIZES),
             "ordered", "any size", "what it does")
 NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines: with {SEGMENTS} segments).
 ordered: operands stay in rank order, so that operations need not be commutative. folded: at sizes that are no
-power of two, extra ranks fold into their neighbours first. All figures are counted by the verifier."""
+power of two, extra ranks fold into their neighbours first. All figures are counted by the verifier.
+nccl is beside them {algorithms.LIBRARIES[algorithms.NCCL]}, through CuPy, on arrays in device memory, only when asked for: for
+{", ".join(name for name in collectives.COLLECTIVES if algorithms.NCCL in algorithms.library_names(name))}."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -35,7 +37,8 @@ def _rows(collective: collectives.Collective) -> Iterator[tuple[str, ...]]:
         yield (collective.name, algorithm.name, *(rounds for rounds, _ in costs), *(sent for _, sent in costs), ordered,
                reach, _summary(algorithm.generator))
     unknown = ["-"] * 2 * len(SIZES)
-    yield (collective.name, algorithms.NATIVE, *unknown, "yes" if collective.reduces else "-", "yes", "MPI's own call.")
+    what = f"{algorithms.LIBRARIES[algorithms.NATIVE]}."
+    yield (collective.name, algorithms.NATIVE, *unknown, "yes" if collective.reduces else "-", "yes", what)
 
 
 def _cost(algorithm: algorithms.Algorithm, size: int) -> tuple[str, str]:

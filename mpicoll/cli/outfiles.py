@@ -1,16 +1,19 @@
 """The files that commands write at their end; and `--done FILE`, by which a job script learns that the work is complete."""
 
 import json
+import os
 from argparse import ArgumentParser, Namespace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, MpicollError
 from ..support.checks import raise_everywhere
+from ..support.files import named, write_whole
 from ..support.optional import require
 
 #: options that name a file which rank 0 writes after the work
-OPTIONS = ("plot", "json", "trace", "done")
+OPTIONS = ("plot", "json", "trace", "done", "output")
 
 
 def add_done(parser: ArgumentParser) -> None:
@@ -35,7 +38,7 @@ def _problem(arguments: Namespace) -> MpicollError | None:
     """The error that says what cannot be written, or None."""
     try:
         for option in OPTIONS:
-            if path := getattr(arguments, option, None):
+            if (path := getattr(arguments, option, None)) is not None:
                 _check_one(option, path)
     except MpicollError as error:
         return error
@@ -44,26 +47,29 @@ def _problem(arguments: Namespace) -> MpicollError | None:
 
 def _check_one(option: str, path: str) -> None:
     if option == "plot":
-        require("matplotlib.figure", "--plot")
+        known = require("matplotlib.figure", "--plot").Figure().canvas.get_supported_filetypes()
+        if (suffix := Path(path).suffix[1:]) and suffix not in known:
+            raise ArgumentError(f"--plot: expected a file name that ends with one of {', '.join(known)}, got {path!r}")
+    there = os.path.lexists(path)
     try:
         open(path, "a", encoding="utf-8").close()
+        if not there:
+            os.remove(path)  # a file that is there has a result in it
     except OSError as error:
-        raise ArgumentError(f"--{option}: cannot write {path} ({error.strerror})") from error
+        raise ArgumentError(f"--{option}: cannot write {named(path)} ({error.strerror})") from error
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
     """Write what `--json` asks for."""
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
+    write_whole(path, json.dumps(document, indent=1))
 
 
 def write_done(arguments: Namespace) -> None:
     """Write the file, on rank 0, where the command has the option and it was given."""
-    if getattr(arguments, "done", None):
+    if getattr(arguments, "done", None) is not None:
         from mpi4py import MPI
 
         from ..measure import command
 
         if MPI.COMM_WORLD.Get_rank() == 0:
-            with open(arguments.done, "w", encoding="utf-8") as file:
-                print(datetime.now().astimezone().isoformat(timespec="seconds"), command(), file=file)
+            write_whole(arguments.done, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {command()}\n")

@@ -12,6 +12,7 @@ from ..schedule import Part
 from ..verify import check
 from . import userfile
 from .list import of_vector
+from .values import whole
 
 WIDTH = 96
 
@@ -20,9 +21,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Which algorithm, and how many ranks."""
     parser.add_argument("collective", help="allreduce, bcast, …")
     parser.add_argument("algorithm", help="its word, as `mpicoll list` shows it")
-    parser.add_argument("--size", type=int, default=4, metavar="N", help="number of ranks (default 4)")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="of a rooted collective (default 0)")
-    parser.add_argument("--blocks", type=int, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
+    parser.add_argument("--size", type=whole, default=4, metavar="N", help="number of ranks (default 4)")
+    parser.add_argument("--root", type=whole, default=0, metavar="R", help="of a rooted collective (default 0)")
+    parser.add_argument("--blocks", type=whole, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
     userfile.add_argument(parser)
 
 
@@ -31,8 +32,9 @@ def run(arguments: Namespace) -> None:
     if arguments.file:
         userfile.load(arguments.file)
     collective = collectives.find(arguments.collective)
-    if arguments.algorithm == algorithms.NATIVE:
-        raise ArgumentError("native is MPI's own call: it has no schedule to show")
+    if arguments.algorithm in algorithms.LIBRARIES:
+        what = algorithms.LIBRARIES[arguments.algorithm]
+        raise ArgumentError(f"{arguments.algorithm} is {what}: it has no schedule to show")
     algorithm = algorithms.find(arguments.collective, arguments.algorithm)
     if arguments.size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {arguments.size}")

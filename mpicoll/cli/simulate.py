@@ -20,6 +20,7 @@ from ..simulate import (
 from ..support.units import parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
 from .bench import parse_sizes, plot
+from .values import whole
 
 #: Above so many rounds and transfers, which take about half a minute, a run is replaced by the formula, or refused.
 MOST_WORK = 2_000_000
@@ -34,12 +35,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("collective", help="allreduce, bcast, …")
     add("--algorithms", default="all", metavar="A,B", help="all (default), or words of `mpicoll list`")
-    add("--size", type=int, default=64, metavar="N", help="number of ranks (default 64)")
+    add("--size", type=whole, default=64, metavar="N", help="number of ranks (default 64)")
     add("--bytes", default="1K,1M,64M", metavar="A:B", help="of the vector: 1K:64M, 1M, or 1K,1M,64M (default)")
     add("--alpha", default="5us", metavar="T", help="time per message (default 5us)")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second (default 100Gb/s)")
     add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns (default 0)")
-    add("--ranks-per-node", type=int, metavar="N", help="the ranks of a node share one port to the others")
+    add("--ranks-per-node", type=whole, metavar="N", help="the ranks of a node share one port to the others")
     add("--placement", default="block", metavar="WORD", help="block (default): nodes are filled in turn; or cyclic")
     add("--node-alpha", metavar="T", help="time per message inside a node (default: as --alpha)")
     add("--node-bandwidth", metavar="R", help="of a rank's port inside a node (default: as --bandwidth)")
@@ -90,8 +91,9 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     if arguments.algorithms == "all":
         return [each for each in algorithms.registered(arguments.collective) if nodes or not each.node_aware]
     words = [word.strip() for word in arguments.algorithms.split(",")]
-    if algorithms.NATIVE in words:
-        raise ArgumentError("native is MPI's own call: it has no schedule to simulate")
+    for word in words:
+        if word in algorithms.LIBRARIES:
+            raise ArgumentError(f"{word} is {algorithms.LIBRARIES[word]}: it has no schedule to simulate")
     words += [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
     return [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
 

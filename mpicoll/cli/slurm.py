@@ -17,7 +17,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     new = actions.add_parser("new", help="write a job script, ready for sbatch, from a template")
-    new.add_argument("kind", choices=KINDS, help="train, bench (against MPI), tune (a table), scaling (a sweep)")
+    new.add_argument("kind", choices=KINDS, help="train, bench (against MPI), tune (a table), scaling (a sweep), gpu_check "
+                     "(what a GPU node proves; in a checkout)")  # fmt: skip
     new.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting at the top: STRATEGY=zero1")
     for name in OPTIONS:
         new.add_argument(f"--{name}", metavar="X", help=f"sbatch's --{name}")

@@ -4,8 +4,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..errors import ArgumentError
-from ..support.units import parse_bytes
 from . import outfiles
+from .values import number, size, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -15,28 +15,28 @@ def add_arguments(parser: ArgumentParser) -> None:
         "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`")  # fmt: skip
     add("--strategy", default="allreduce", help="allreduce (default), parameter_server, zero1 or zero2")
     add("--optimizer", default="adam", help="sgd, adam (default) or adamw")
-    add("--lr", type=float, metavar="R", help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)")
+    add("--lr", type=number, metavar="R", help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)")
     add("--schedule", default="constant", help="learning rate: constant (default), cosine:STEPS, linear:STEPS, step:EVERY")
-    add("--warmup", type=int, default=0, metavar="STEPS", help="of the learning rate, before the schedule (default 0)")
+    add("--warmup", type=whole, default=0, metavar="STEPS", help="of the learning rate, before the schedule (default 0)")
     add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers (default 512,512)")
-    add("--batch-size", type=int, default=64, metavar="N", help="samples per step on all ranks together (default 64)")
+    add("--batch-size", type=whole, default=64, metavar="N", help="samples per step on all ranks together (default 64)")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (default 15)")
-    length.add_argument("--steps", type=int, metavar="N", help="updates, across epochs")
+    length.add_argument("--epochs", type=whole, metavar="N", help="passes over the training data (default 15)")
+    length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
     add("--overlap", default="all", help="communication with computation: none, gradients, all (default: next forward too)")
-    add("--bucket-bytes", type=parse_bytes, default=4 << 20, metavar="B", help="gradients sent together (default 4M)")
-    add("--parameter-bucket-bytes", type=parse_bytes, metavar="B", help="parameters sent together (default: as the gradients)")
+    add("--bucket-bytes", type=size, default=4 << 20, metavar="B", help="gradients sent together (default 4M)")
+    add("--parameter-bucket-bytes", type=size, metavar="B", help="parameters sent together (default: as the gradients)")
     add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
-    add("--accumulate", type=int, default=1, metavar="K", help="micro-batches per step (default 1)")
-    add("--clip-norm", type=float, metavar="X", help="largest norm of the gradients (default: no limit)")
+    add("--accumulate", type=whole, default=1, metavar="K", help="micro-batches per step (default 1)")
+    add("--clip-norm", type=number, metavar="X", help="largest norm of the gradients (default: no limit)")
     add("--precision", default="float32", help="float64, float32 (default), float16 or bfloat16: in memory and on the wire")
     add("--loss-scale", metavar="X", help="dynamic, or a number (default: dynamic with float16, else none)")
     add("--algorithm", default="ring", metavar="WORD", help="of the bucket collectives (default ring); see `mpicoll list`")
-    add("--seed", type=int, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
+    add("--seed", type=whole, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
-    add("--checkpoint-every", type=int, metavar="N", help="steps from one to the next (default: each epoch)")
-    add("--keep", type=int, default=3, metavar="N", help="how many checkpoints stay (default 3)")
+    add("--checkpoint-every", type=whole, metavar="N", help="steps from one to the next (default: each epoch)")
+    add("--keep", type=whole, default=3, metavar="N", help="how many checkpoints stay (default 3)")
     add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
     add("--metrics", metavar="FILE", help="add a JSON line to this file for each step and each epoch, as they end")
@@ -52,11 +52,13 @@ def run(arguments: Namespace) -> None:
 
     install_abort_hook()
     from ..communicator import Communicator
+    from ..execute import Context
     from ..support.node import share_cores
     from ..train.monitor import document, summary, write
 
     comm = Communicator(MPI.COMM_WORLD)
-    share_cores(comm)
+    with Context.of(comm).watched("sharing the cores of a node"):
+        share_cores(comm)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
     outfiles.check(arguments, comm)
@@ -98,7 +100,7 @@ def _widths(text: str) -> list[int]:
 def _build(config: dict[str, Any], comm: Any) -> tuple[Any, Any]:
     """The trainer, and the data set on the ranks that need it."""
     from ..support.checks import check_integer, check_word
-    from ..support.node import device_module
+    from ..support.gpus import device_module
     from ..train import Trainer
     from ..train.data import load
     from ..train.model import mlp

@@ -1,5 +1,6 @@
 """measure the candidates on this machine and write the tuning table that selection reads (run under mpiexec)."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from ..errors import ArgumentError
 from ..support.units import format_bytes
 from . import outfiles
 from .bench import parse_sizes
+from .values import number, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,10 +19,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--output", required=True, metavar="FILE", help="the table; what it says of other ranks, nodes and MPIs is kept")
     add("--collectives", default="allreduce,reduce_scatter,allgather,bcast", metavar="A,B", help="default: %(default)s")
     add("--sizes", default="1K:16M", metavar="A:B", help="bytes of the vector: 1K:16M (default), 1M, or 4K,1M")
-    add("--factor", type=int, default=4, metavar="N", help="from each size of a range to the next (default 4)")
+    add("--factor", type=whole, default=4, metavar="N", help="from each size of a range to the next (default 4)")
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="pieces to try (default 16K,60000,256K,1M)")
     add("--dtype", default="float32", help="element type (default float32)")
-    add("--min-time", type=float, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
+    add("--device", default="cpu", help="where the arrays of this table lie: cpu (default), cuda")
+    add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
+    add("--min-time", type=number, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
     outfiles.add_done(parser)
 
 
@@ -37,6 +41,7 @@ def run(arguments: Namespace) -> None:
     from ..measure import measured_on
     from ..select import table
     from ..support.arrays import element_type
+    from ..support.gpus import device_module
 
     comm = Communicator(MPI.COMM_WORLD)
     root, output = comm.Get_rank() == 0, Path(arguments.output)
@@ -45,11 +50,14 @@ def run(arguments: Namespace) -> None:
     dtype, facts = element_type(arguments.dtype), measured_on(comm)
     if arguments.min_time <= 0:
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
+    if arguments.nccl and arguments.device == "cpu":
+        raise ArgumentError("--nccl needs arrays in device memory: add --device cuda")
     outfiles.check(arguments, comm)
     if root:
         _check_table(output)
+    module = device_module(arguments.device, comm)
     tick = _progress(len(names) * len(sizes), root)
-    entries, link = tuning.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick)
+    entries, link = tuning.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl)
     if root:
         table.write(output, facts, entries, link)
         print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
@@ -59,13 +67,12 @@ def _check_table(output: Path) -> None:
     """What cannot be extended or written is an error before the measurement."""
     from ..select import table
 
-    if output.exists() and output.stat().st_size:
+    if os.path.exists(output) and output.stat().st_size:
         try:
             table.parse(output.read_text(encoding="utf-8"), str(output))
-        except (ArgumentError, UnicodeDecodeError) as error:
-            raise ArgumentError(f"--output {output} is there and is no tuning table: {error}; name another file") from None
-    elif not output.parent.is_dir():
-        raise ArgumentError(f"--output: there is no directory {output.parent}")
+        except (OSError, ArgumentError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ArgumentError(f"--output {output} is there and is no tuning table: {reason}; name another file") from None
 
 
 def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]:

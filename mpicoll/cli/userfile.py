@@ -1,12 +1,14 @@
 """`--file mine.py`: a user's own algorithms for the commands that take them."""
 
+import os
 import sys
 from argparse import ArgumentParser
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from traceback import extract_tb
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
+from ..support.files import named
 
 #: what the file is imported as, wherever it lies and whatever it is called
 MODULE = "mpicoll_user_file"
@@ -22,21 +24,32 @@ def load(path: str) -> list[algorithms.Algorithm]:
 
     Raises ArgumentError where the file cannot be read or registers nothing.
     """
-    if not Path(path).is_file():
-        raise ArgumentError(f"--file: there is no file {path}")
+    if not os.path.isfile(path):
+        raise ArgumentError(f"--file: there is no file {named(path)}")
     spec = spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise ArgumentError(f"--file: expected a Python file (*.py), got {path}")
+        raise ArgumentError(f"--file: expected a Python file (*.py), got {named(path)}")
     before = _registered()
     module = sys.modules[MODULE] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ScheduleError as error:
         sys.exit(f"{path}: {error}")
+    except Exception as error:  # whatever the user's lines raise
+        what = f"{named(path)}{_line_of(error, path)} ends with {type(error).__name__}: {error}"
+        raise ArgumentError(f"--file: {what}") from error
     new = [algorithm for algorithm in _registered() if algorithm not in before]
     if not new:
-        raise ArgumentError(f"--file: {path} registers no algorithm; call mpicoll.register(collective, name, generator)")
+        advice = "call mpicoll.register(collective, name, generator)"
+        raise ArgumentError(f"--file: {named(path)} registers no algorithm; {advice}")
     return new
+
+
+def _line_of(error: Exception, path: str) -> str:
+    """The last line of the file that took part in an error, as text."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)]
+    number = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    return f", line {number}," if number else ""
 
 
 def _registered() -> list[algorithms.Algorithm]:

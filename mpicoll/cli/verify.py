@@ -13,11 +13,12 @@ from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..verify import check_cases
 from . import outfiles, userfile
+from .values import whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
-    parser.add_argument("--max-size", type=int, default=64, metavar="N", help="largest number of ranks (default 64)")
+    parser.add_argument("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks (default 64)")
     userfile.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="write what was proved here")
 

@@ -186,7 +186,7 @@ class Cluster:
         ----------
         command : sequence of words
             a leading `python` means the interpreter of that MPI.
-        mpi : "openmpi" or "mpich"
+        mpi : "openmpi", "mpich" or "intelmpi"
         cwd, env : by default those of this process
         **options : those of `Job` say how it is launched, all others go to `subprocess.run`
 

@@ -8,13 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import LaunchError
+from ..support.child_job import launcher
 
 #: the directory that mpicoll is imported from: a source tree's root, or site-packages
 HOME = Path(__file__).resolve().parents[2]
 #: the source tree, where mpicoll was not installed from a wheel but is used as it stands
 SOURCE_TREE = HOME if (HOME / "pyproject.toml").is_file() else None
 #: the word on our command lines, and what the library calls itself
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH"}
+NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
 
 
 def find(mpi: str, python: str | None = None) -> tuple[str, str]:
@@ -25,7 +26,7 @@ def find(mpi: str, python: str | None = None) -> tuple[str, str]:
     """
     found = {place: library(place) for place in _interpreters(mpi, python)}
     for place, name in found.items():
-        mpiexec = _launcher(place)
+        mpiexec = launcher(place)
         if name == NAMES[mpi] and mpiexec:
             return place, mpiexec
     seen = "; ".join(f"{place} has {name or 'no mpi4py that works'}" for place, name in found.items())
@@ -43,18 +44,12 @@ def _interpreters(mpi: str, python: str | None) -> list[str]:
     return [shutil.which(place) or os.path.abspath(place) for place in places]
 
 
-def _launcher(python: str) -> str | None:
-    """The mpiexec beside an interpreter, or else the first on the PATH."""
-    mpiexec = Path(python).with_name("mpiexec")
-    return str(mpiexec) if mpiexec.exists() else shutil.which("mpiexec")
-
-
 @lru_cache
 def library(python: str) -> str | None:
     """The name of the MPI library that this interpreter's mpi4py uses; None where it has none."""
-    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
     try:
         said = subprocess.run([python, "-c", code], capture_output=True, text=True)
     except OSError:
         return None
-    return next((name for name in NAMES.values() if name in said.stdout), None)
+    return said.stdout.strip() or None

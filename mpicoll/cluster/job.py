@@ -1,4 +1,4 @@
-"""How Open MPI and MPICH start ranks on the cluster's hosts, remotely, as on a real one."""
+"""How Open MPI, MPICH and Intel MPI start ranks on the cluster's hosts, remotely, as on a real one."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,11 @@ NETMODS = {
     "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"},
     "ucx": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
 }
-#: hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is killed;
-#: where it believes that the user has such a file already it does not, and each rank looks for itself
+#: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
+INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
+#: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is
+#: killed; where it believes that the user has such a file already it does not, and each rank looks for itself. Intel's
+#: leaves nothing, and crashes on such a file
 TOPOLOGY = "HWLOC_XMLFILE"
 
 
@@ -24,7 +27,7 @@ class Job:
 
     Parameters
     ----------
-    mpi : "openmpi" or "mpich"
+    mpi : "openmpi", "mpich" or "intelmpi"
     python : path of an interpreter whose mpi4py uses that MPI. By default this one if it will do, else that of a virtual
         environment `.venv-MPI` in the current directory or the source tree.
     ranks_per_host : int
@@ -56,7 +59,8 @@ class Job:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """The environment of the launcher, and so of the ranks: one BLAS thread each, a source tree importable."""
         path = os.pathsep.join(filter(None, [str(SOURCE_TREE or ""), environ.get("PYTHONPATH")]))
-        more = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]} if self.mpi == "mpich" else {}
+        mpich = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]}
+        more = {"openmpi": {}, "mpich": mpich, "intelmpi": INTEL}[self.mpi]
         return {"OMP_NUM_THREADS": "1", **environ, **({"PYTHONPATH": path} if path else {}), **more}
 
     def command(self, command: Sequence[str], hosts: Sequence[str], agent: str) -> list[str]:
@@ -65,7 +69,8 @@ class Job:
         ranks = ["-n", str(len(hosts) * self.ranks_per_host)]
         if self.mpi == "openmpi":
             return [self._mpiexec, *self._openmpi(hosts, agent), *ranks, *program]
-        return [self._mpiexec, *self._mpich(hosts, agent), *ranks, "env", "-u", TOPOLOGY, *program]
+        unset = ["env", "-u", TOPOLOGY] if self.mpi == "mpich" else []
+        return [self._mpiexec, *self._hydra(hosts, agent), *ranks, *unset, *program]
 
     def _openmpi(self, hosts: Sequence[str], agent: str) -> list[str]:
         # Unbound, or each host binds its first rank to the same core; yielding, or ranks that believe the machine theirs
@@ -85,8 +90,8 @@ class Job:
             words += [word for name, value in values.items() for word in (kind, name, value)]
         return words
 
-    def _mpich(self, hosts: Sequence[str], agent: str) -> list[str]:
-        # with one rank a host and turn, hydra goes round the hosts until all ranks have a place
+    def _hydra(self, hosts: Sequence[str], agent: str) -> list[str]:
+        # with one rank a host and turn, it goes round the hosts until all ranks have a place
         each = self.ranks_per_host if self.placement == "node" else 1
         place = ["-hosts", ",".join(hosts), "-ppn", str(each)]
         return ["-launcher", "ssh", "-launcher-exec", agent, "-iface", "eth0", *place]

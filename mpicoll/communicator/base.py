@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable
 
-import numpy as np
 from mpi4py import MPI
 
-from .. import select
-from ..calls import begin, persist, repeated, run
-from ..execute import Context
+from ..calls import begin, begin_again, persist, refused, repeated, run
+from ..execute import ABANDONED, Context, owning
+from ..support.settings import ALWAYS
 
 if TYPE_CHECKING:
+    from ..calls import Call
     from .handles import Plan
 
-    Understand = Callable[..., Any]  # a function of `calls.arguments`
-    IsSmall = Callable[[object, object], bool]
+    Understand = Callable[..., Call]  # a function of `calls.arguments`
+    IsSmall = Callable[[Any, Any, Any], bool]
 
 #: what mpi4py and MPI raise for arguments that they do not take
 REFUSALS = ValueError, TypeError, KeyError, BufferError, MPI.Exception
 _REFUSED = {MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_ARG, MPI.ERR_ROOT}
-_IN_PLACE, _ndarray = MPI.IN_PLACE, np.ndarray
+_IN_PLACE = MPI.IN_PLACE
+
+
+def _test(method: str, kind: type, share: bool = False) -> cached_property[IsSmall]:
+    """A property: the test of `SmallCalls` for a method, looked up once per wrapper. share: one buffer is a rank's block."""
+
+    def find(comm: Base) -> IsSmall:
+        if not comm:
+            return lambda vector, other, what: False
+        return comm._context.small.test(method, kind, comm.Get_size() if share else 0)
+
+    return cached_property(find)
+
+
+def _test_of_rooted(method: str) -> cached_property[IsSmall]:
+    """The same of (vector, block, root): the vector counts at the root, the block elsewhere."""
+    test = _test(method, int, share=True)
+
+    def find(comm: Base) -> IsSmall:
+        is_small, rank = test.func(comm), comm.Get_rank() if comm else 0
+        return lambda vector, block, root: is_small(vector, block, root) if root == rank else is_small(block, vector, root)
+
+    return cached_property(find)
 
 
 class Base(MPI.Intracomm):
@@ -30,81 +52,75 @@ class Base(MPI.Intracomm):
     def _serve(self, understand: Understand, given: tuple[object, ...],
                algorithm: str | None, segment_bytes: int | None) -> None:
         """Serve a blocking call; one that was served before on the same memory is not looked at again."""
-        if self and self._context.unattended:
-            self._context.finish()
-        key = repeated(understand, given, algorithm, segment_bytes) if self else None
-        known = self._context.known.get(key) if key is not None else None
-        if known is None:
-            run(understand(self, *given), algorithm, segment_bytes, key)
-        elif known[0] is not None:
-            known[0].run()
-        else:
-            known[1](self, *given)
+        if not self:
+            understand(self, *given)  # says that the communicator was freed
+        context, key = self._context, repeated(understand, given, algorithm, segment_bytes)
+        known = context.known.find(key) if context.check != ALWAYS else None
+        if known is not None and known.is_small:
+            known.native(self, *given)
+            return
+        record = context.recorder.blocking.begin(understand.__name__ if known is None else known.text)
+        try:
+            if known is None:
+                run(self._understood(understand, given), record, algorithm, segment_bytes, key)
+            else:
+                known.run(record, self, given, key)
+        except BaseException:
+            if context.broken:
+                ABANDONED.append(given)
+            raise
+        finally:
+            record.end()
+
+    def _understood(self, understand: Understand, given: tuple[object, ...]) -> Call:
+        """The call; where its arguments are refused, the other ranks learn of it if all calls are compared."""
+        try:
+            return understand(self, *given)
+        except REFUSALS as error:
+            if self and self._context.check == ALWAYS:
+                refused(self._context, error)
+            raise
 
     def _begin(self, understand: Understand, given: tuple[object, ...],
                algorithm: str | None, segment_bytes: int | None) -> MPI.Request:
-        """Begin a non-blocking call."""
-        return begin(understand(self, *given), algorithm, segment_bytes)
+        """Begin a non-blocking call; one that was begun before on memory of the same shape is not looked at again."""
+        key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
+        known = self._context.known.find(key) if key is not None and self._context.check != ALWAYS else None
+        if key is None or known is None:
+            return begin(self._understood(understand, given), algorithm, segment_bytes, key)
+        if known.native is not None:
+            return owning(known.native(self, *given), given)
+        return begin_again(self._context, known, key, partial(understand, self, *given), given)
+
+    def _begin_small(self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]) -> MPI.Request:
+        """Begin one that goes to MPI without being looked at."""
+        try:
+            return owning(native(self, *given), given)
+        except REFUSALS as error:
+            raise_unless_refused(error)
+        return self._begin(understand, given, None, None)
 
     def _persist(self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
                  algorithm: str | None, segment_bytes: int | None) -> Plan:
         """Make the plan of a call."""
-        return persist(understand(self, *given), info, algorithm, segment_bytes)
+        return persist(self._understood(understand, given), info, algorithm, segment_bytes)
 
     @cached_property
     def _context(self) -> Context:
         """Looked up once per wrapper: `Dup` and its like make new ones."""
         return Context.of(self)
 
-    # Whether a call is small, by collective: looked up once per wrapper too.
+    # Whether a call is small, by method.
 
-    @cached_property
-    def _small_bcast(self) -> IsSmall:
-        return self._small("bcast")
-
-    @cached_property
-    def _small_allgather(self) -> IsSmall:
-        return self._small("allgather", share=self.Get_size() if self else 1)
-
-    @cached_property
-    def _small_allreduce(self) -> IsSmall:
-        return self._small("allreduce")
-
-    @cached_property
-    def _small_reduce_scatter(self) -> IsSmall:
-        return self._small("reduce_scatter", share=self.Get_size() if self else 1)
-
-    def _small(self, collective: str, share: int = 0) -> IsSmall:
-        if not self:
-            return lambda vector, other: False
-        return small_calls(select.native_below(collective, self._context.topology), share, self._context.unattended)
-
-
-def small_calls(limit: float, share: int, unattended: list[Any]) -> IsSmall:
-    """A function is_small(vector, other): whether a call goes to MPI without being looked at.
-
-    limit: bytes from which on it is looked at. vector: the argument that is as large as the collective's vector. other:
-    the other buffer, `share` times as small; 0: MPI itself compares them. Two arrays that own their memory cannot overlap.
-    unattended: while anything is in it, no call goes to MPI at once. Every test costs a tenth of the call.
-    """
-
-    def is_small(vector: Any, other: Any) -> bool:
-        return (
-            vector.__class__ is _ndarray
-            and vector.nbytes < limit
-            and vector.itemsize > 2
-            and (
-                other is _IN_PLACE
-                or other.__class__ is _ndarray
-                and vector.base is None
-                and other.base is None
-                and other is not vector
-                and (not share or other.nbytes * share == vector.nbytes)
-            )
-            and not unattended
-        )
-
-    return is_small
+    _small_bcast = _test("Bcast", int)
+    _small_ibcast = _test("Ibcast", int)
+    _small_allreduce = _test("Allreduce", MPI.Op)
+    _small_iallreduce = _test("Iallreduce", MPI.Op)
+    _small_allgather = _test("Allgather", type(None), share=True)
+    _small_iallgather = _test("Iallgather", type(None), share=True)
+    _small_reduce_scatter = _test("Reduce_scatter_block", MPI.Op, share=True)
+    _small_gather = _test_of_rooted("Gather")
+    _small_scatter = _test_of_rooted("Scatter")
 
 
 def raise_unless_refused(error: Exception) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _BCAST = MPI.Intracomm.Bcast
 _ALLGATHER = MPI.Intracomm.Allgather
+_GATHER = MPI.Intracomm.Gather
+_SCATTER = MPI.Intracomm.Scatter
 _IN_PLACE = MPI.IN_PLACE
 
 
@@ -60,7 +62,7 @@ class BlockingMoves(Base):
         --------
         >>> comm.Bcast(weights, root=0)
         """
-        if algorithm is None and self._small_bcast(buf, _IN_PLACE):
+        if algorithm is None and segment_bytes is None and self._small_bcast(buf, _IN_PLACE, root):
             try:
                 return _BCAST(self, buf, root)
             except REFUSALS as error:
@@ -97,6 +99,11 @@ class BlockingMoves(Base):
         ----
         (p-1)/p m leave the root. `linear`: p-1 rounds; `binomial`: ceil(log2 p), through ranks in between.
         """
+        if algorithm is None and segment_bytes is None and self._small_scatter(sendbuf, recvbuf, root):
+            try:
+                return _SCATTER(self, sendbuf, recvbuf, root)
+            except REFUSALS as error:
+                raise_unless_refused(error)
         self._serve(arguments.scatter, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Scatterv(
@@ -166,6 +173,11 @@ class BlockingMoves(Base):
         ----
         (p-1)/p m reach the root. `linear`: p-1 rounds; `binomial`: ceil(log2 p), through ranks in between.
         """
+        if algorithm is None and segment_bytes is None and self._small_gather(recvbuf, sendbuf, root):
+            try:
+                return _GATHER(self, sendbuf, recvbuf, root)
+            except REFUSALS as error:
+                raise_unless_refused(error)
         self._serve(arguments.gather, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Gatherv(
@@ -233,7 +245,7 @@ class BlockingMoves(Base):
         --------
         >>> comm.Allgather(mine, everything)  # everything.shape == (comm.Get_size(), *mine.shape)
         """
-        if algorithm is None and self._small_allgather(recvbuf, sendbuf):
+        if algorithm is None and segment_bytes is None and self._small_allgather(recvbuf, sendbuf, None):
             try:
                 return _ALLGATHER(self, sendbuf, recvbuf)
             except REFUSALS as error:

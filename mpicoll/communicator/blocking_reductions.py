@@ -99,7 +99,7 @@ class BlockingReductions(Base):
         >>> comm.Allreduce(MPI.IN_PLACE, gradient)
         >>> comm.Allreduce(x, y, op=MPI.MAX, algorithm="ring", segment_bytes=1 << 20)
         """
-        if algorithm is None and self._small_allreduce(recvbuf, sendbuf):
+        if algorithm is None and segment_bytes is None and self._small_allreduce(recvbuf, sendbuf, op):
             try:
                 return _ALLREDUCE(self, sendbuf, recvbuf, op)
             except REFUSALS as error:
@@ -140,7 +140,7 @@ class BlockingReductions(Base):
         --------
         >>> comm.Reduce_scatter_block(vector, mine)  # vector.size == mine.size * comm.Get_size()
         """
-        if algorithm is None and self._small_reduce_scatter(sendbuf, recvbuf):
+        if algorithm is None and segment_bytes is None and self._small_reduce_scatter(sendbuf, recvbuf, op):
             try:
                 return _REDUCE_SCATTER_BLOCK(self, sendbuf, recvbuf, op)
             except REFUSALS as error:

@@ -7,20 +7,21 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from .. import collectives, select
-from ..calls import arguments, explain
+from ..calls import arguments, explain, in_place_form
 from ..errors import ArgumentError
 from ..execute import Context
 from ..launch import check_launch
 from ..select import table
 from ..support import settings
+from ..watch import WATCHER
 from .blocking_moves import BlockingMoves
 from .blocking_reductions import BlockingReductions
 from .nonblocking import NonBlocking
 from .persistent import Persistent
+from .watched import Watched
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,22 +29,33 @@ if TYPE_CHECKING:
     from ..algorithms import AnyName
     from ..calls import Explanation
     from ..collectives import CallName
+    from ..support.settings import CheckMode
 
 
 # a plan is no MPI.Prequest, see `persistent`
 class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    BlockingMoves, BlockingReductions, NonBlocking, Persistent
+    BlockingMoves, BlockingReductions, NonBlocking, Persistent, Watched
 ):
     """An intracommunicator with mpicoll's collectives; everything else is mpi4py's. Made by all ranks of `comm` together.
 
-    Signatures are mpi4py's plus two keywords: `algorithm` (a name of `mpicoll.list_algorithms`; None: chosen) and
-    `segment_bytes` (messages are cut into pieces of at most so many; 0: whole; None: chosen).
+    Signatures are mpi4py's plus two keywords: `algorithm` (a name of `mpicoll.list_algorithms`, or "nccl": NVIDIA's NCCL,
+    on arrays in device memory; None: chosen) and `segment_bytes` (messages are cut into pieces of at most so many; 0:
+    whole; None: chosen).
     Results are the same bits on all ranks.
+
+    Elements of arrays without gaps, C or Fortran, go in the order of memory, as in mpi4py; those of strided arrays by their
+    indices, the last one fastest. Shapes are not compared: a C and a Fortran array of one shape do not match.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
+    check : {"off", "first", "always"}, optional
+        When ranks compare their calls before data moves: never, the first time that a call is met, each time. Where they
+        differ, all ranks raise CollectiveMismatch. None: MPICOLL_CHECK, by default "first".
+    timeout : float, optional
+        Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by
+        default none.
 
     Raises
     ------
@@ -53,7 +65,14 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     BufferError
         Of a call: types, sizes, access, overlap of buffers; before anything is sent.
     LaunchError
-        Several processes were started, and each is alone in its COMM_WORLD.
+        Several processes were started, and each is alone in its COMM_WORLD; or MPICOLL_GPU=direct, and MPI does not take
+        device pointers.
+    CollectiveMismatch
+        Of a call: ranks do not make the same one; on all ranks.
+    CollectiveTimeout
+        Of a call: no progress for longer than `timeout`; the message says who waits for whom.
+    MpicollError
+        Of a call: an earlier one left the communicator in disorder; the message says which.
 
     Examples
     --------
@@ -61,17 +80,22 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     >>> comm.Allreduce(MPI.IN_PLACE, x)
     """
 
-    def __new__(cls, comm: MPI.Comm | None = None) -> Self:
+    def __new__(
+        cls, comm: MPI.Comm | None = None, *, check: CheckMode | None = None, timeout: float | None = None
+    ) -> Self:
         if isinstance(comm, MPI.Intercomm) and comm != MPI.COMM_NULL:
             raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
         if comm == MPI.COMM_WORLD:
             check_launch()
         new = super().__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
-            topology = Context.of(new).topology  # the first wrapper of a handle finds the nodes, and ranks that disagree
+            context = Context.of(new)  # the first wrapper of a handle finds the nodes, and ranks that disagree
             settings.check()  # a bad value is an error here, and on all ranks, not at the first call
             select.environment_rules()
-            _warn_once(table.problem(topology.library))
+            context.configure(new, check, timeout)
+            new._context = context
+            WATCHER.start()
+            _warn_once(table.problem(context.topology.library))
         return new
 
     # The same class again.
@@ -90,28 +114,29 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _duplicate(self, comm: Self) -> Self:
         """Give the new communicator what this one knows."""
-        Context.duplicate(comm, self)
-        return comm
+        made = Context.duplicate(comm, self, self._context.channel.share(self))
+        made._context = Context.of(made)
+        return made
 
     def Split(self, color: int = 0, key: int = 0) -> Self:
         """MPI's; a `Communicator` of the ranks of the same color."""
-        return self._derive(super().Split(color, key))
+        return self._part(super().Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Self:
         """MPI's; a `Communicator` of the ranks that share what `split_type` names."""
-        return self._derive(super().Split_type(split_type, key, info))
+        return self._part(super().Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> Self:
         """MPI's; a `Communicator` of the ranks of the group. Called by all ranks."""
-        return self._derive(super().Create(group))
+        return self._part(super().Create(group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
         """MPI's; a `Communicator` of the ranks of the group. Called by these alone."""
-        return self._derive(super().Create_group(group, tag))
+        return type(self)(Context.part(super().Create_group(group, tag), self, None))
 
-    def _derive(self, comm: MPI.Comm) -> Self:
-        """The same class for some of the ranks, which knows their nodes."""
-        return type(self)(Context.derive(comm, self))
+    def _part(self, comm: MPI.Comm) -> Self:
+        """The same class for some of the ranks, which knows their nodes. Called by all ranks."""
+        return type(self)(Context.part(comm, self, self._context.channel.share(self)))
 
     @classmethod
     def Create_from_group(cls, *arguments: Any, **keywords: Any) -> Self:
@@ -169,7 +194,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         """
         name = collectives.find(collective.removeprefix("i")).name
         if recvbuf is None:
-            sendbuf, recvbuf = _in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
+            sendbuf, recvbuf = in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
         given = {"bcast": (sendbuf, root), "reduce": (sendbuf, recvbuf, op, root), "allreduce": (sendbuf, recvbuf, op),
                  "reduce_scatter": (sendbuf, recvbuf, op), "allgather": (sendbuf, recvbuf),
                  "scatter": (sendbuf, recvbuf, root), "gather": (sendbuf, recvbuf, root)}[name]  # fmt: skip
@@ -187,17 +212,3 @@ def _warn_once(problem: str | None) -> None:
             warnings.warn(text, stacklevel=3)
         except UserWarning:  # made an error: on this rank alone it would leave the others waiting
             print(text, file=sys.stderr, flush=True)
-
-
-def _in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any, Any]:
-    """The two buffers of a call whose input is `buffer`, where a caller who only asks gave no second one."""
-    if name == "reduce":
-        return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
-    if name in ("allreduce", "reduce_scatter"):
-        return MPI.IN_PLACE, buffer
-    if name in ("allgather", "gather"):
-        whole = np.empty((size, *np.shape(buffer)), buffer.dtype)
-        return buffer, whole if name == "allgather" or at_root else None
-    if name == "scatter":
-        return (buffer, MPI.IN_PLACE) if at_root else (None, buffer[: len(buffer) // size])
-    return buffer, None

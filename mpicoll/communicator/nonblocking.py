@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     )
 
 
+_IBCAST = MPI.Intracomm.Ibcast
+_IALLGATHER = MPI.Intracomm.Iallgather
+_IALLREDUCE = MPI.Intracomm.Iallreduce
+
+
 class NonBlocking(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
@@ -52,6 +57,8 @@ class NonBlocking(Base):
         ArgumentError, BufferError
             As `Bcast`, before anything is sent; what goes wrong later is raised by Wait and Test.
         """
+        if algorithm is None and segment_bytes is None and self._small_ibcast(buf, None, root):
+            return self._begin_small(_IBCAST, arguments.bcast, (buf, root))
         return self._begin(arguments.bcast, (buf, root), algorithm, segment_bytes)
 
     def Iscatter(
@@ -167,6 +174,8 @@ class NonBlocking(Base):
         ArgumentError, BufferError
             As `Allgather`, before anything is sent; what goes wrong later is raised by Wait and Test.
         """
+        if algorithm is None and segment_bytes is None and self._small_iallgather(recvbuf, sendbuf, None):
+            return self._begin_small(_IALLGATHER, arguments.allgather, (sendbuf, recvbuf))
         return self._begin(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Iallgatherv(
@@ -236,6 +245,8 @@ class NonBlocking(Base):
         ArgumentError, BufferError
             As `Allreduce`, before anything is sent; what goes wrong later is raised by Wait and Test.
         """
+        if algorithm is None and segment_bytes is None and self._small_iallreduce(recvbuf, sendbuf, op):
+            return self._begin_small(_IALLREDUCE, arguments.allreduce, (sendbuf, recvbuf, op))
         return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter_block(

@@ -1,16 +1,22 @@
-"""The executor: a schedule bound to buffers becomes persistent point-to-point requests and ufunc calls.
+"""The executor: a schedule bound to buffers becomes point-to-point requests and ufunc calls.
 
 May import: errors, support, schedule, collectives, buffers.
 """
 
+from . import nccl
+from .agreement import Statement, compare, share_blocks
+from .channel import WATCH
 from .context import Context
-from .native import NativeCall, NativePlan, native_method
+from .known import Known
+from .native import NativeCall, NativePlan, native_method, owning
 from .plan import LowerCase, Plan, Schedule, bind
-from .progress import PROGRESS, Queue, Task
+from .progress import ABANDONED, PROGRESS, Queue, Task, until_done
+from .recorder import Record
 from .staging import BYTES, Work
 from .topology import Topology
 
 __all__ = [
-    "BYTES", "PROGRESS", "Context", "LowerCase", "NativeCall", "NativePlan", "Plan", "Queue", "Schedule", "Task",
-    "Topology", "Work", "bind", "native_method",
+    "ABANDONED", "BYTES", "PROGRESS", "WATCH", "Context", "Known", "LowerCase", "NativeCall", "NativePlan",
+    "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
+    "compare", "native_method", "nccl", "owning", "share_blocks", "until_done",
 ]

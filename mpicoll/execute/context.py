@@ -1,193 +1,274 @@
 """What schedules need of one communicator, shared by all wrappers of its handle and freed with it."""
 
 import atexit
+import os
+import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
-from ..errors import MpicollError
-from .pool import Kept, KnownCalls, ScratchPool
-from .progress import PROGRESS, Queue, Task
+from ..errors import CollectiveTimeout, MpicollError
+from ..support import settings
+from ..support.arrays import Device
+from ..support.checks import agree
+from ..support.settings import ALWAYS
+from .arithmetic import calls_as_mpi_computes
+from .channel import CALL, Channel, Share
+from .known import KnownCalls
+from .pool import ScratchPool
+from .progress import ABANDONED, PROGRESS, SPIN, Queue, Task
+from .recorder import Located, Recorder
+from .small import SmallCalls
 from .topology import Topology, discover, inherited
 
+if TYPE_CHECKING:
+    from .nccl_comm import NcclComm
+
 Comm = TypeVar("Comm", bound=MPI.Comm)
+Error = TypeVar("Error", bound=MpicollError)
 
-
-def _in_turn(first: int, last: int) -> Iterator[int]:
-    """The tags from `first` to `last`, and again from the first.
-
-    MPI grants at least 32,767. The libraries that we know grant millions, so that no call in flight lives to see its tag
-    come round again.
-    """
-    while True:
-        yield from range(first, last + 1)
-
-
-#: plans of communicators in disorder: MPI may still write into their memory
-_ABANDONED: list[Kept] = []
+#: calls that are remembered as compared; then all are compared again
+_COMPARED = 4096
 
 
 class Context:
-    """One communicator's nodes, private duplicate, tags, scratch, cached plans, and counters.
+    """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters.
 
-    measured: what the probe found. unattended: tasks that no thread advances.
-    broken: why no further call can be served; empty while all is well.
+    measured: what the probe found. check: when ranks compare their calls. timeout: seconds that a call may wait without
+    progress, or None. sees_all: whether no call may pass unseen. closed: its communicator was freed.
+    broken: why no further call can be served; empty while all is well. given_up: the calls that took too long, for reports.
+    nccl: NCCL's communicators, by device, or why there are none.
     sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
     """
 
+    #: explain_wait(context, seconds): who waits for whom; given by `watch`, which lies above
+    explain_wait: "ClassVar[Callable[[Context, float], str]]"
     _keyval: ClassVar[int | None] = None
     _alive: ClassVar["weakref.WeakSet[Context]"] = weakref.WeakSet()
 
-    def __init__(self, topology: Topology, measured: dict[str, Any] | None = None) -> None:
-        self.comm: MPI.Intracomm | None = None
-        self.topology = topology
-        self.measured = {} if measured is None else measured
+    def __init__(self, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None) -> None:
+        self.topology, self.channel = topology, channel
+        self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
-        self.pool, self.known = ScratchPool(), KnownCalls()
-        self.plans: weakref.WeakSet[Kept] = weakref.WeakSet()
-        self.queue = Queue()
-        self.unattended: list[Task] = []
-        self.broken = ""
-        self._connecting: tuple[MPI.Comm, MPI.Request] | None = None
-        limit = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
-        # plans may live for long: the tags of single calls, which come round again, are not theirs
-        self._plan_tags, self._call_tags = _in_turn(1, limit // 2), _in_turn(limit // 2 + 1, limit)
+        self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
+        self.check, self.timeout = settings.check_mode(), settings.timeout()
+        self.sees_all = self._must_see_all()
+        self._compared: set[str] = set()
+        self._reported = 0.0
+        self.queue, self.recorder = Queue(self.check_wait), Recorder()
+        self.broken, self.closed = "", False
+        self.given_up: list[dict[str, Any]] = []
+        self.nccl: dict[int, NcclComm] = {}
+        self.calls, self._plans = count(1), count(1)
         self._alive.add(self)
 
     # One per communicator.
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> "Context":
-        """The context of this communicator handle; all wrappers of a handle share it. Collective the first time.
-
-        Communicators made from one that has a context (`derive`, `duplicate`) know their nodes without asking.
-        """
-        return cls._get(comm) or cls._set(comm, discover(comm))
+        """The context of this communicator handle; all wrappers of a handle share it. Collective the first time."""
+        return cls.found(comm) or cls._set(comm, cls(discover(comm), Channel.of_its_own(comm)))
 
     @classmethod
-    def derive(cls, comm: Comm, parent: MPI.Comm) -> Comm:
-        """Give a communicator of some ranks of `parent` its context. Local."""
-        if comm != MPI.COMM_NULL and cls._get(comm) is None:
-            cls._set(comm, inherited(comm, parent, cls.of(parent).topology))
+    def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
+        """Give a communicator of some ranks of `parent` its context. share: what `Channel.share` said."""
+        if comm != MPI.COMM_NULL:
+            whole = cls.of(parent)
+            topology = inherited(comm, parent, whole.topology)
+            cls._set(comm, cls(topology, Channel.of_part(share, comm, parent)))._like(whole)
         return comm
 
     @classmethod
-    def duplicate(cls, comm: Comm, parent: MPI.Comm) -> Comm:
-        """Give a duplicate of `parent` its context, with all that was measured so far. Local."""
-        context = cls.of(parent)
+    def duplicate(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
+        """Give a duplicate of `parent` its context, with all that was measured so far; share: likewise."""
+        whole = cls.of(parent)
         # a copy: what one of them measures later, another may be asked for earlier, in different order on the ranks
-        cls._set(comm, context.topology, dict(context.measured))
+        channel = Channel.of_part(share, comm, parent)
+        cls._set(comm, cls(whole.topology, channel, dict(whole.measured)))._like(whole)
         return comm
 
+    def _like(self, parent: "Context") -> None:
+        self.check, self.timeout, self.sees_all = parent.check, parent.timeout, parent.sees_all
+
     @classmethod
-    def _get(cls, comm: MPI.Comm) -> "Context | None":
+    def living(cls) -> "list[Context]":
+        """Those of all communicators that were not freed."""
+        return list(cls._alive)
+
+    @classmethod
+    def found(cls, comm: MPI.Comm) -> "Context | None":
+        """That of this handle, if it was made."""
         if cls._keyval is None:
             # not copied by MPI: Open MPI 5.0's Comm_create_group copies attributes too, to a group of other ranks
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, context: context.close())
-            cls._release_before_finalize()
+            cls._stop_before_finalize()
         found: Any = comm.Get_attr(cls._keyval)
         return found if found else None
 
     @classmethod
-    def _set(cls, comm: MPI.Comm, topology: Topology, measured: dict[str, Any] | None = None) -> "Context":
-        context = cls(topology, measured)
+    def _set(cls, comm: MPI.Comm, context: "Context") -> "Context":
         assert cls._keyval is not None
         comm.Set_attr(cls._keyval, context)
         return context
 
     @classmethod
-    def _release_before_finalize(cls) -> None:
-        """Have the thread ended and the requests freed in time: MPICH reports each request that was not freed.
+    def _stop_before_finalize(cls) -> None:
+        """Have no thread of ours use MPI when it is finalized.
 
         MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python is gone already.
         """
 
         def deleted(comm: MPI.Comm, key: int, handle: int) -> None:
             if comm.handle == handle:  # not a group made of it, to which Open MPI copied the attribute
-                cls._release()
+                cls._stop()
 
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=deleted), MPI.COMM_SELF.handle)
-        atexit.register(cls._release)
+        atexit.register(cls._stop)
 
     @classmethod
-    def _release(cls) -> None:
+    def _stop(cls) -> None:
         PROGRESS.stop()
-        for context in list(cls._alive):
-            context.free_plans()
+        for context in cls.living():
+            context.channel.shut()
 
-    # The private duplicate, and tags on it.
+    def configure(self, comm: MPI.Intracomm, check: str | None, timeout: float | None) -> None:
+        """Take what the user asks for instead of the environment's settings. Collective where anything is given."""
+        if check is None and timeout is None:
+            return
+        agree(comm, {"check": check, "timeout": timeout})
+        if check is not None:
+            self.check = settings.check_mode(check)
+        if timeout is not None:
+            self.timeout = settings.timeout(timeout)
+        self.sees_all = self._must_see_all()
+        self.small.clear()
+        self.known.free()
 
-    def connect(self, comm: MPI.Comm) -> None:
-        """Make the private duplicate at the first scheduled collective; that call is collective."""
-        if self._connecting is not None:
-            PROGRESS.wait(PROGRESS.submit(self.connected(), Queue()))
-        elif self.comm is None:
-            self.comm = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
+    def _must_see_all(self) -> bool:
+        """Whether no call may pass unseen."""
+        return self.check == ALWAYS or self.timeout is not None or settings.report_folder() is not None
 
-    def begin_connecting(self, comm: MPI.Comm) -> None:
-        """The same without waiting; `connected` then waits."""
-        if self.comm is None and self._connecting is None:
-            self._connecting = MPI.Comm.Idup(comm)
+    # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 
-    def connected(self) -> Iterator[MPI.Request]:
-        """A generator that ends when there is a private duplicate."""
-        while self._connecting is not None:
-            comm, request = self._connecting
-            if request.Test():
-                self.comm, self._connecting = MPI.Intracomm(comm), None
-            else:
-                yield request
+    def next_call(self) -> int:
+        """The number of one call that a schedule serves."""
+        return next(self.calls)
+
+    def call_tag(self, number: int, fingerprint: int) -> int:
+        """The tag of its messages."""
+        return self.channel.tag(CALL, number, fingerprint)
 
     def next_plan_tag(self) -> int:
-        """A tag for one persistent plan, reserved in program order, so the same on all ranks; 0 is for blocking calls."""
-        return next(self._plan_tags)
+        """The tag of one persistent plan; none of a single call's."""
+        return self.channel.plan_tag(next(self._plans))
 
-    def next_call_tag(self) -> int:
-        """A tag for one non-blocking call, likewise; its range is not that of plans, which may live for long."""
-        return next(self._call_tags)
+    # Whether ranks make the same calls.
+
+    def must_compare(self, what: str) -> bool:
+        """Whether a call is to be compared with those of the other ranks; remembers that it was.
+
+        The answer is the same on all ranks as long as they make the same calls.
+        """
+        if self.check != ALWAYS and what in self._compared:
+            return False
+        if len(self._compared) >= _COMPARED:
+            self._compared.clear()  # and all that spares a call the comparison: other ranks may not be spared
+            self.small.clear()
+            self.known.free()
+        self._compared.add(what)
+        return True
 
     # What is under way.
+
+    @contextmanager
+    def watched(self, text: str) -> Iterator[None]:
+        """A blocking call that MPI serves by itself. text: what it is."""
+        record = self.recorder.blocking.begin(text)
+        try:
+            yield
+        finally:
+            record.end()
 
     def submit(
         self,
         steps: Iterator[object],
-        on_done: Callable[[], object] | None = None,
-        device: AbstractContextManager[object] | None = None,
+        on_done: Callable[[], object] | None = None, device: Device | None = None,
+        computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
     ) -> Task:
-        """Begin a `Task` on this communicator; `finish` sees to those that no thread advances."""
-        task = PROGRESS.submit(steps, self.queue, on_done, device)
-        if not PROGRESS.threaded:
-            self.unattended.append(task)
-        return task
+        """Begin a `Task` on this communicator."""
+        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes))
 
-    def finish(self) -> None:
-        """Bring what no thread advances to its end before a call that blocks: others may wait for what it has yet to send.
+    def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
+        """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""
+        try:
+            if self.timeout is None:
+                for request in requests:
+                    request.Wait()
+            else:
+                for request in requests:
+                    self._watch(request)
+        except BaseException as error:  # Ctrl-C and signal handlers that raise among them
+            if whose.unfinished:
+                self.give_up((requests, whose), f"{whose.where()}, ended by {error!r}")
+            raise
 
-        It is under way on all ranks then, as collectives begin in the same order everywhere.
-        """
-        self.require_working()
-        while self.unattended:
-            task = self.unattended.pop()
-            if not task.ended:
-                PROGRESS.wait(task)
+    def _watch(self, request: MPI.Request) -> None:
+        began = perf_counter()
+        while not request.Test():
+            waited = perf_counter() - began
+            self.check_wait(waited)
+            if self.queue.error is not None:
+                raise self.queue.error
+            if waited > SPIN:  # ranks that wait must not keep those that compute from a core
+                os.sched_yield()
 
-    def give_up(self, plan: Kept, reason: str) -> None:
-        """A plan was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
+    def check_wait(self, seconds: float) -> None:
+        """Give the calls under way up, or only report, where one has waited without progress for longer than it may."""
+        if self.timeout is None or seconds < self.timeout or self.broken:
+            return
+        if settings.only_report():
+            self.report_wait(seconds)
+        else:
+            self.in_disorder(CollectiveTimeout(type(self).explain_wait(self, seconds)))
+
+    def report_wait(self, seconds: float) -> None:
+        """Say who waits for whom, once in as many seconds as a call may wait."""
+        assert self.timeout is not None
+        if perf_counter() - self._reported > self.timeout:
+            self._reported = perf_counter()
+            print(f"mpicoll: {type(self).explain_wait(self, seconds)}", file=sys.stderr, flush=True)
+
+    def give_up(self, memory: object, reason: str) -> None:
+        """A call was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
 
         Its memory is never given back, as MPI may still write there, and no further call is served.
         """
-        self.broken = reason
-        _ABANDONED.append(plan)
-        self.unattended.append(Task(iter(()), self.queue))  # so that no call passes by `finish`
+        ABANDONED.append(memory)
+        self.in_disorder(MpicollError(reason))
+
+    def in_disorder(self, error: Error) -> Error:
+        """Serve no further call, and have those under way end with an error: messages no longer fit together.
+
+        Returns the error that says why.
+        """
+        self.broken = self.broken or str(error)
+        self.queue.error = self.queue.error or error
+        self.small.clear()
+        self.known.clear()
+        for made in self.nccl.values():
+            made.abort()
+        return error
 
     def require_working(self) -> None:
         """Raise MpicollError where a call has left the communicator in disorder."""
         if self.broken:
             raise MpicollError(
-                f"this communicator cannot be used any more: {self.broken}. Its messages and those of other ranks no "
+                f"this communicator cannot be used any more: {self.broken}\nIts messages and those of other ranks no "
                 "longer fit together: free it and make a new one on all ranks, or end the job"
             )
 
@@ -195,6 +276,9 @@ class Context:
         """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""
         for task in () if self.broken else self.queue.tasks:
             PROGRESS.wait(task)
+        for made in self.nccl.values():  # it waits for other ranks, which may need this one's thread
+            made.close()
+        self.channel.shut()
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -202,22 +286,15 @@ class Context:
         messages, nbytes = (one + other for one, other in zip(self.sent_blocking, self.sent_by_tasks))
         return messages, nbytes
 
-    # The end.
-
-    def free_plans(self) -> None:
-        """Free the requests of all plans, cached or not; not where one was ended in the middle: others may be active too."""
-        if self.broken:
-            _ABANDONED.extend(self.plans)
-            return
-        for plan in list(self.plans):
-            if not plan.in_flight:
-                plan.Free()
-        self.known.clear()
-
     def close(self) -> None:
         """The communicator is being freed; `drain` came before."""
-        self.free_plans()
-        self.pool.clear()
         self._alive.discard(self)
-        if self.comm is not None and not self.broken:
-            self.comm.Free()
+        if self.broken:
+            ABANDONED.append(self)
+        else:
+            self.known.free()
+            self.pool.clear()
+            for made in self.nccl.values():
+                made.close()
+            self.channel.close()
+        self.closed = True  # from here on plans refuse whatever is asked of them

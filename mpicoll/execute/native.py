@@ -2,16 +2,27 @@
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from .. import collectives
-from ..buffers import Operand, in_place
-from ..support.arrays import synchronize
+from .. import buffers, collectives
+from ..buffers import Operand, cuda_awareness, in_place, ops
+from ..schedule import offsets
+from ..support.callsite import call_site
+from .context import Context
 from .plan import LowerCase
+from .recorder import Record
 from .staging import BYTES, Staging
+
+#: persistent calls of MPI that send, at every Start, what the rank's own block was when they were made, and the version
+#: that has them right (pmodels/mpich#7078; at 3 ranks Intel's end with errors)
+_STALE = ("Allgather", "Gather", "Scatter")
+_MENDED: dict[str, tuple[float, ...]] = {"MPICH": (4, 3, 2), "Intel MPI": (inf,)}
 
 
 def native_method(comm: MPI.Comm, name: str) -> Callable[..., Any]:
@@ -20,36 +31,119 @@ def native_method(comm: MPI.Comm, name: str) -> Callable[..., Any]:
     return method
 
 
+def stale_when_persistent(method: str) -> bool:
+    """Whether this MPI library's persistent form of a method sends old data."""
+    name, version = MPI.get_vendor()
+    return method in _STALE and version < _MENDED.get(name, (0,))
+
+
+class NativeRequest(MPI.Request):
+    """MPI's own non-blocking collective, with its buffers until nobody has it any more; mpi4py's does not keep them."""
+
+    buffers: object
+
+
+class NativePrequest(MPI.Prequest):
+    """MPI's own persistent collective, likewise."""
+
+    buffers: object
+
+
+def owning(request: MPI.Request, buffers: object) -> NativeRequest:
+    """MPI's request, which keeps these buffers."""
+    new = NativeRequest(request)
+    new.buffers = buffers
+    return new
+
+
+class Reissued:
+    """What stands in for MPI's persistent collective: each Start makes the non-blocking call."""
+
+    def __init__(self, issue: Callable[[], MPI.Request]) -> None:
+        self._issue: Callable[[], MPI.Request] | None = issue
+        self._request = MPI.REQUEST_NULL
+
+    def Start(self) -> None:
+        """Make the call."""
+        if self._issue is None:
+            raise RuntimeError("Start on a plan that was freed")
+        self._request = self._issue()
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Wait for the last call."""
+        return bool(self._request.Wait(status))
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the last call is done."""
+        return bool(self._request.Test(status))
+
+    def Free(self) -> None:
+        """Forget the buffers."""
+        self._issue = None
+
+
 class NativeCall(Staging):
     """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes. call: a `calls.Call`."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()
         self.comm, self.method = call.comm, call.method
-        self._views = False  # whether arguments are views of ours, which must live as long as the call
-        self.arguments = list(call.arguments)
-        self.closing += [one.release for one in call.operands]
-        device = next((one.module for one in call.operands if one.module is not np), None)
-        if device is not None:
-            self.packing.append(lambda: synchronize(device))  # MPI reads device memory when it likes
-        if call.op is not None and any(one.dtype is None for one in call.operands):
-            return  # reductions of derived datatypes: MPI knows them, packed bytes would not do
+        self.arguments, self.owned = list(call.arguments), call.operands  # what is packed must live too
+        self._direct = self._may_have_pointers(call)
+        # reductions of derived datatypes: MPI knows them, packed bytes would not do
+        as_given = call.op is not None and any(one.dtype is None for one in call.operands)
+        # MPICH compares addresses, and NumPy's empty slices all lie at the beginning of their array
+        alike = call.send is not None and call.recv is not None and not (call.send.nbytes and call.recv.nbytes)
         names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
         for position, name in enumerate(names):
             one = getattr(call, name)
             if one is None and call.shared and not in_place(self.arguments[position]):
                 self.arguments[position] = MPI.IN_PLACE
-            elif one is not None and not one.foreign and (one.staged or one.datatype is None):
+            elif one is not None and as_given:
+                self.arguments[position] = self._mirror(one, self.arguments[position], name == "recv")
+            elif one is not None and (self._must_pack(one) or one.datatype is None or alike and not one.nbytes):
                 self.arguments[position] = self._bytes(one, name == "recv", call.op is not None)
+        if call.collective is collectives.REDUCE_SCATTER and call.shared and not as_given and not self._direct:
+            self._move_input(call.recv, call.counts, call.rank)
+
+    def _move_input(self, one: Operand, counts: Sequence[int], rank: int) -> None:
+        """Reduce_scatter in place: MPICH ends the job where some rank's block is moved over a part of itself."""
+        if not any(0 < start < count for start, count in zip(offsets(counts), counts)):
+            return
+        recv, datatype = self.arguments[1] if self._must_pack(one) else (one.vector, one.datatype)
+        send = np.empty_like(recv)
+        self.packing.append(lambda: np.copyto(send, recv))
+        self.arguments[:2] = [send, datatype], [recv[: counts[rank] // recv.itemsize], datatype]
+
+    def _may_have_pointers(self, call: Any) -> bool:
+        """MPI gets device pointers only where it is known to take them, which it never does beyond blocking calls."""
+        if not call.on_device or call.nonblocking or call.persistent or not cuda_awareness()[0]:
+            return False
+        for one in call.operands:  # MPI reads device memory when it likes
+            self.packing.append(partial(_synchronize, one))
+        return True
+
+    def _must_pack(self, one: Operand) -> bool:
+        return one.packed or (one.device is not None and not self._direct)
+
+    def _mirror(self, one: Operand, argument: Any, written: bool) -> Any:
+        """The same counts and type over the host's mirror of device memory; host memory itself."""
+        if one.mirror is None:
+            return argument
+        self.packing.append(one.fetch)
+        if written:
+            self.unpacking.append(one.put)
+        return [one.mirror, *argument[1:]]
 
     def _bytes(self, one: Operand, written: bool, reduces: bool) -> list[Any]:
-        self._views, work = True, one.vector
-        if one.staged:
-            work = self.packed(one, np.empty(one.nbytes, BYTES).view(one.dtype or BYTES), written)
+        work = one.vector if one.nbytes else np.empty(0, one.dtype or BYTES)
+        if self._must_pack(one) and one.nbytes:
+            room = (np if one.device is None else buffers.PAGE_LOCKED).empty(one.nbytes, BYTES)
+            work = self.packed(buffers.host_copies(one), room.view(one.dtype or BYTES), written)
         if reduces:
             return [work, one.datatype]
-        # as their own type where MPI has one: some libraries choose by it, and other ranks may not have to pack
-        kind = one.datatype if one.dtype is not None and one.datatype is not None else MPI.BYTE
+        # as what they are made of: some libraries choose by the type, and other ranks may not have to pack
+        kind = (one.datatype and ops.element_of(one.datatype)) or MPI.BYTE
         size = kind.Get_size()
         message = [work.view(BYTES), kind]
         if one.counts is not None:
@@ -70,44 +164,76 @@ class NativeCall(Staging):
         self.pack()
         self._call(self.method)
         self.unpack()
-        self.close()
 
     def begin(self) -> MPI.Request:
         """The non-blocking call; `run_as_task` does what is left to do."""
         self.pack()
-        request: MPI.Request = self._call(f"I{self.method.lower()}")
-        return request
+        return self._issue()
+
+    def _issue(self) -> MPI.Request:
+        return owning(self._call(f"I{self.method.lower()}"), self.arguments)
 
     def run_as_task(self, request: MPI.Request) -> Iterator[MPI.Request]:
         """What is left to do of a call that has begun, for a `Task`."""
         while not request.Test():
             yield request
         self.unpack()
-        self.close()
 
-    def persistent(self, info: MPI.Info) -> "MPI.Prequest | NativePlan":
-        """MPI's own persistent request where it takes the caller's buffers, else one with packing around it."""
-        request: MPI.Prequest = self._call(f"{self.method}_init", info)
-        return NativePlan(request, self) if self.staged or self._views else request
+    def persistent(self, info: MPI.Info, context: Context, text: str) -> "MPI.Prequest | NativePlan":
+        """MPI's own persistent request where it takes the caller's buffers and nobody watches, else one around it."""
+        request = self._persistent_request(info)
+        unaided = isinstance(request, MPI.Prequest) and not self.staged and not context.sees_all
+        return request if unaided else NativePlan(request, self, context, text)
+
+    def _persistent_request(self, info: MPI.Info) -> Any:
+        """MPI's own, or what stands in for it where that is wrong, or missing as in Intel MPI 2021.10."""
+        if not stale_when_persistent(self.method):
+            with suppress(NotImplementedError):
+                request = NativePrequest(self._call(f"{self.method}_init", info))
+                request.buffers = self.arguments
+                return request
+        return Reissued(self._issue)
 
     def _call(self, name: str, *more: object) -> Any:
         return native_method(self.comm, name)(*self.arguments, *more)
 
 
-class NativePlan(LowerCase):
-    """MPI's persistent collective on packed buffers: packs at Start, unpacks when it is done."""
+def _synchronize(one: Operand) -> None:
+    one.caller_stream().synchronize()
 
-    def __init__(self, request: MPI.Prequest, call: NativeCall) -> None:
-        self.request, self.call, self.started = request, call, False
+
+class NativePlan(LowerCase):
+    """MPI's persistent collective, watched, and on packed buffers if need be: packs at Start, unpacks when it is done."""
+
+    def __init__(self, request: Any, call: Staging, context: Context, text: str) -> None:
+        self.request, self.call, self.context, self.text = request, call, context, text
+        self.record: Record | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self.record is not None
+
+    def where(self) -> str:
+        """What it is: MPI alone knows more."""
+        return f"MPI's own {self.text}"
+
+    def peer(self) -> int | None:
+        """MPI alone knows."""
+        return None
 
     def Start(self) -> None:
         """Pack and start."""
+        self._require_idle("Start")
+        self.context.require_working()
         self.call.pack()
         self.request.Start()
-        self.started = True
+        self.record = self.context.recorder.begin(f"{self.text}, a plan that was started", call_site())
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait and unpack."""
+        if self.record is not None:
+            self.context.wait_for([self.request], self)
         self.request.Wait(status)
         return self._finish()
 
@@ -115,13 +241,18 @@ class NativePlan(LowerCase):
         """True when done and unpacked."""
         return bool(self.request.Test(status)) and self._finish()
 
+    def _require_idle(self, action: str) -> None:
+        if self.unfinished:  # packing would overwrite what arrives
+            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
+
     def _finish(self) -> bool:
-        if self.started:
+        if self.record is not None:
             self.call.unpack()
-        self.started = False
+            self.record.end()
+        self.record = None
         return True
 
     def Free(self) -> None:
         """Free MPI's request."""
+        self._require_idle("Free")
         self.request.Free()
-        self.call.close()

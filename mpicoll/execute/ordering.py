@@ -10,6 +10,8 @@ is fixed when a plan is bound, so that running it decides nothing:
 * Starts come up to `ahead` positions early, as far as memory allows: nothing is sent before it is computed, nothing
   received where an earlier piece is still needed. Sends are awaited up to `ahead` positions late. So at most about
   2 `ahead` requests per peer and direction are alive, whatever the size of the vector.
+* Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages: what is fetched is
+  there when it is sent, what has arrived is put where it is reduced. They too start early and are awaited late.
 
 This module knows neither MPI nor NumPy.
 """
@@ -24,6 +26,14 @@ from ..schedule import Recv, Send
 Span = tuple[int, int]
 
 
+class Fetch:
+    """The kind of a piece that is copied from a device to the host."""
+
+
+class Put:
+    """The kind of a piece that is copied from the host to a device."""
+
+
 class Piece(NamedTuple):
     """A piece of an operation. reads, writes: spans (start, end) of one address space; work: what the caller attaches."""
 
@@ -34,13 +44,28 @@ class Piece(NamedTuple):
     work: Any
 
     @property
+    def span(self) -> Span:
+        """The memory of a message."""
+        return (self.reads or self.writes)[0]
+
+    @property
     def is_message(self) -> bool:
         """Whether it is sent or received, and not computed."""
         return self.kind is Send or self.kind is Recv
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether it goes from a device to the host, or back."""
+        return self.kind is Fetch or self.kind is Put
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it is started first and awaited later, and not computed at once."""
+        return self.is_message or self.is_copied
+
 
 class Step(NamedTuple):
-    """What a rank does next: start these messages, wait for those, then compute. round: which round's turn it is."""
+    """What a rank does next: start these pieces, wait for those, then compute. round: which round's turn it is."""
 
     round: int
     starts: list[Piece]
@@ -49,38 +74,46 @@ class Step(NamedTuple):
 
 
 def by_rounds(rounds: Iterable[list[Piece]]) -> Iterator[Step]:
-    """One step per round, everything that it starts awaited in it. rounds: lists of pieces, receives first."""
+    """One step per round, everything that it starts awaited in it. rounds: lists of messages and local work."""
     for number, pieces in enumerate(rounds):
         messages = [piece for piece in pieces if piece.is_message]
         yield Step(number, messages, messages, [piece for piece in pieces if not piece.is_message])
 
 
-def by_pieces(rounds: list[list[Piece]], ahead: int) -> list[Step]:
-    """Steps in which pieces overtake the rounds' ends. rounds: lists of pieces, receives first, then sends."""
-    steps, firsts = _empty_steps(rounds)
+def by_pieces(rounds: list[list[Piece]], ahead: int, together: bool = False) -> list[Step]:
+    """Steps in which pieces overtake the rounds' ends. rounds: lists of pieces, receives first, then sends.
+
+    together: the messages of a round have one position; with `ahead` 0 that is the order of `by_rounds`, for pieces that
+    are copied too.
+    """
     pieces = list(chain.from_iterable(rounds))
+    # copies come between the positions of messages: a put after what has arrived, a fetch before what is sent
+    stride = 3 if any(piece.is_copied for piece in pieces) else 1
+    steps, firsts = _empty_steps(rounds, stride, together)
+    ahead *= stride
     follows = _dependencies(pieces)
-    positions = _positions(rounds, firsts, follows)
+    positions = _positions(rounds, firsts, follows, stride, together)
     deadlines = _deadlines(pieces, follows, positions, ahead)
     started: dict[tuple[type, int | None], int] = defaultdict(int)  # the last start per peer and direction
     for number, piece in enumerate(pieces):
-        if not piece.is_message:
+        if not piece.is_started:
             steps[positions[number]].local.append(piece)
             continue
-        ready = max([deadlines[other] for other in follows[number]], default=-1)
-        channel = piece.kind, piece.peer
-        started[channel] = start = max(ready + 1, positions[number] - ahead, started[channel])
+        start = max([positions[number] - ahead, 0, *(deadlines[other] + 1 for other in follows[number])])
+        if piece.is_message:
+            channel = piece.kind, piece.peer
+            started[channel] = start = max(start, started[channel])
         steps[start].starts.append(piece)
         steps[min(deadlines[number], len(steps) - 1)].waits.append(piece)
     for step in steps:
         for messages in (step.starts, step.waits):
             messages.sort(key=lambda piece: piece.kind is not Recv)
-    return steps
+    return [step for step in steps if step.starts or step.waits or step.local]
 
 
-def _empty_steps(rounds: list[list[Piece]]) -> tuple[list[Step], list[int]]:
-    """A step for every position, and the first position of each round."""
-    steps: list[Step] = []
+def _empty_steps(rounds: list[list[Piece]], stride: int, together: bool) -> tuple[list[Step], list[int]]:
+    """A step for every position, and the first position of a message in each round."""
+    steps: list[Step] = [Step(0, [], [], [])] * (stride > 1)  # where the first ones are fetched
     firsts = []
     for number, pieces in enumerate(rounds):
         firsts.append(len(steps))
@@ -88,7 +121,8 @@ def _empty_steps(rounds: list[list[Piece]]) -> tuple[list[Step], list[int]]:
         for piece in pieces:
             channels[piece.kind, piece.peer] += piece.is_message
         # as many as its longest channel has messages, or one for local work alone
-        steps += [Step(number, [], [], []) for _ in range(max([1, *channels.values()]))]
+        places = 1 if together else max([1, *channels.values()])
+        steps += [Step(number, [], [], []) for _ in range(stride * places)]
     return steps, firsts
 
 
@@ -119,28 +153,47 @@ def _dependencies(pieces: list[Piece]) -> list[set[int]]:
     return follows
 
 
-def _positions(rounds: list[list[Piece]], firsts: list[int], follows: list[set[int]]) -> list[int]:
-    """Where the turn of each piece comes: of a message by its place in its channel, of local work after what it follows."""
+def _positions(
+    rounds: list[list[Piece]], firsts: list[int], follows: list[set[int]], stride: int, together: bool
+) -> list[int]:
+    """Where the turn of each piece comes.
+
+    Of a message by its place in its channel, of local work after what it follows, of a copy as late as it may be where
+    others wait for it, else as early.
+    """
     positions: list[int] = []
     for first, pieces in zip(firsts, rounds):
         taken: dict[tuple[type, int | None], int] = defaultdict(int)
         for piece in pieces:
             if piece.is_message:
-                positions.append(first + taken[piece.kind, piece.peer])
-                taken[piece.kind, piece.peer] += 1
+                positions.append(first + stride * taken[piece.kind, piece.peer])
+                taken[piece.kind, piece.peer] += not together
             else:
                 earlier = (positions[other] for other in follows[len(positions)])
-                positions.append(max([first, *earlier]))
+                positions.append(max([first, *earlier]) + piece.is_copied)
+    _postpone_copies(list(chain.from_iterable(rounds)), follows, positions)
     return positions
 
 
+def _postpone_copies(pieces: list[Piece], follows: list[set[int]], positions: list[int]) -> None:
+    """Move each copy to just before the first piece that waits for it."""
+    needed: dict[int, int] = {}
+    for number in reversed(range(len(pieces))):
+        if pieces[number].is_copied:
+            positions[number] = needed.get(number, positions[number])
+        for other in follows[number]:
+            latest = positions[number] - pieces[number].is_started
+            needed[other] = min(latest, needed.get(other, latest))
+
+
 def _deadlines(pieces: list[Piece], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
-    """The position after which each piece is through: a send's is late, unless its memory is needed earlier."""
-    deadlines = [at + ahead if piece.kind is Send else at for piece, at in zip(pieces, positions)]
+    """The position after which each piece is through: what goes out is late, unless its memory is needed earlier."""
+    late = [piece.kind is Send or piece.is_copied for piece in pieces]
+    deadlines = [at + ahead * lasts for at, lasts in zip(positions, late)]
     for number, piece in enumerate(pieces):
         # local work runs at the end of its step, a message starts at the beginning of one
-        needed = positions[number] - piece.is_message
+        needed = positions[number] - piece.is_started
         for other in follows[number]:
-            if pieces[other].kind is Send:
+            if late[other]:
                 deadlines[other] = min(deadlines[other], needed)
     return deadlines

@@ -1,29 +1,34 @@
-"""The executor: a schedule bound to memory becomes persistent point-to-point requests and ufunc calls.
+"""The executor: a schedule bound to memory becomes point-to-point and ufunc calls, ready but for the tag.
 
-Binding is done once per plan; running it starts requests, waits, and reduces, with nothing left to decide. A plan knows
-at any moment which round it is in (`Plan.where`).
+Binding is done once per plan; running it sends, receives, waits, and reduces, with nothing left to decide. A plan knows
+at any moment which round it is in (`Plan.where`). Requests are not persistent: those have one tag for ever, and each call
+needs its own (`channel`); it costs half a microsecond per message.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from mpi4py import MPI
 
 from .. import buffers
 from ..schedule import Copy, Recv, Reduce, Send
+from ..support.callsite import call_site
 from . import ordering
+from .arithmetic import calls_as_mpi_computes
+from .channel import Channel
 from .context import Context
-from .ordering import Piece, Span
-from .progress import PROGRESS, Task, as_mpi_computes
+from .device_copies import with_copies
+from .moving import BoundStep, Movable
+from .ordering import Fetch, Piece, Put
+from .progress import PROGRESS, Task, until_done
 from .scratch import Memory, Round
 from .staging import Work
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16
-
-Action = tuple[Callable[..., object], tuple[Any, ...]]  # a function and its arguments
 
 
 class Schedule(NamedTuple):
@@ -36,18 +41,6 @@ class Schedule(NamedTuple):
     rounds: list[Round]
     edges: list[int]
     segment_bytes: int | None = None
-
-
-class BoundStep(NamedTuple):
-    """A round or a step of one, ready to run: what to start, what to wait for, what to compute, and what it sends."""
-
-    starts: tuple[Callable[[], object], ...]  # receives first
-    waits: tuple[MPI.Prequest, ...]  # every request is awaited in one step
-    actions: tuple[Action, ...]
-    messages: int
-    nbytes: int
-    round: int
-    text: str
 
 
 class LowerCase:
@@ -65,7 +58,7 @@ class LowerCase:
         return self.Test(status), None
 
 
-class Plan(LowerCase):
+class Plan(Movable, LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
     As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
@@ -73,69 +66,90 @@ class Plan(LowerCase):
     Test.
     """
 
-    def __init__(self, context: Context, name: str, steps: list[BoundStep], work: Work, scratch: int) -> None:
-        self.context, self.name, self.work, self.scratch = context, name, work, scratch
+    def __init__(
+        self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int
+    ) -> None:  # fmt: skip
+        self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
+        self._started_text = f"{name}, a plan that was started"
+        self.tag, self._call_tag = 0, context.call_tag(0, fingerprint)
         self.steps: list[BoundStep] | None = steps
         self.numbered = list(enumerate(steps))
+        self.starter = partial(_starter, context.channel)
+        self.lies_in(())
         self.step: int | None = None
         self.task: Task | None = None
-        self.requests = sum(len(step.waits) for step in steps)
-        context.plans.add(self)
+        self.messages = len(started)
+        self._started = [(piece.kind, piece.peer, piece.work.nbytes) for piece in started]
+        self._pending: list[Any] = [None] * self.messages
+        self._awaited: int | None = None
+        self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
+        self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
 
     # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
 
     def run(self) -> None:
         """Start and wait: the blocking call."""
         self.work.pack()
-        with as_mpi_computes() if self.work.reduce else nullcontext():
-            try:
-                for request in self._steps(self.context.sent_blocking):
-                    request.Wait()
-            except BaseException as error:  # Ctrl-C and signal handlers that raise among them
-                self._give_up(error)
-                raise
+        tag = self.tag_of(next(self.context.calls))
+        self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
 
-    def run_as_task(self) -> Iterator[MPI.Request]:
+    def tag_of(self, number: int) -> int:
+        """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`."""
+        return self.context.channel.numbered(self._call_tag, number)
+
+    def run_as_task(self, tag: int) -> Iterator[MPI.Request]:
         """The same for a `Task`: the input is taken now; a generator of the requests for which `run` would wait."""
         self.work.pack()
-        return self._until_done(self._steps(self.context.sent_by_tasks))
+        return self._until_done(self._steps(tag, self.context.sent_by_tasks))
 
-    def _until_done(self, requests: Iterator[MPI.Prequest]) -> Iterator[MPI.Request]:
+    def _until_done(self, requests: Iterator[MPI.Request]) -> Iterator[MPI.Request]:
         try:
-            for request in requests:
-                while not request.Test():
-                    yield request
+            yield from until_done(requests)
         except GeneratorExit:  # the process ends
             raise
         except BaseException as error:
-            self._give_up(error)
+            if self.unfinished:
+                self.context.give_up(self, f"{self.where()}, ended by {error!r}")
             raise
 
-    def _steps(self, sent: list[int]) -> Iterator[MPI.Prequest]:
+    def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
+        pending = self._pending
+        if self.work.arrival is not None:
+            yield cast("MPI.Request", self.work.arrival)
         for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
-            for start in starts:
-                start()
+            for number, start in starts:
+                pending[number] = start(tag)
             if messages:
                 sent[0] += messages
                 sent[1] += nbytes
             # sends too before any arithmetic: while this rank computes, MPI does not move what the peer waits for
-            yield from waits
+            for self._awaited in waits:
+                yield pending[self._awaited]
+            self._awaited = None
             for function, arguments in actions:
                 function(*arguments)
         self.step = None
         self.work.unpack()
 
-    def _give_up(self, error: BaseException) -> None:
-        """Say that it was ended in the middle of its rounds, unless it was before the first or after the last."""
-        if self.step is not None:
-            self.context.give_up(self, f"{self.where()}, ended by {error!r}")
+    @property
+    def unfinished(self) -> bool:
+        """Whether it is in the middle of its rounds."""
+        return self.step is not None
+
+    def _require_idle(self, action: str) -> None:
+        if self.in_flight:
+            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
 
     # As a persistent request.
 
     def Start(self) -> None:
         """Take the input and begin."""
+        if self.steps is None or self.context.closed:
+            raise RuntimeError(f"Start on a plan that was freed: {self.name}")
         self._require_idle("Start")
-        self.task = self.context.submit(self.run_as_task(), device=self.work.device)
+        record = self.context.recorder.begin(self._started_text, call_site())
+        record.plan = self
+        self.task = self.context.submit(self.run_as_task(self.tag), record.end, self.work.device, self._compute)
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
@@ -158,45 +172,60 @@ class Plan(LowerCase):
         return sum(step.nbytes for _, step in self.numbered)
 
     def Free(self) -> None:
-        """Free the requests and return the scratch; a plan in flight must be waited for first."""
+        """Return the scratch; a plan in flight must be waited for first."""
         if self.steps is None:
             return
         self._require_idle("Free")
-        for request in chain.from_iterable(step.waits for step in self.steps):
-            request.Free()
-        self.work.close()
+        self._close()
         self.steps, self.numbered = None, []
+        self.lies_in(())
 
     def where(self) -> str:
-        """Which call, algorithm, round and peers this plan is at; "idle" between calls."""
-        if self.step is None or not self.steps:
+        """Which call, algorithm, round, and message it waits for, this plan is at; "idle" between calls."""
+        number, awaited, steps = self.step, self._awaited, self.steps  # another thread may run it
+        if number is None or not steps:
             return f"{self.name}: idle"
-        step, rounds = self.steps[self.step], self.steps[-1].round + 1
-        pieces = f", step {self.step + 1} of {len(self.steps)}" if rounds < len(self.steps) else ""
-        return f"{self.name}: round {step.round + 1} of {rounds}{pieces}, {step.text}"
+        step, rounds = steps[number], steps[-1].round + 1
+        pieces = f", step {number + 1} of {len(steps)}" if rounds < len(steps) else ""
+        return f"{self.name}: round {step.round + 1} of {rounds}{pieces}, {self._waits_for(awaited) or step.text}"
 
-    def _require_idle(self, action: str) -> None:
-        if self.steps is None:
-            raise RuntimeError(f"{action} on a plan that was freed: {self.name}")
-        if self.in_flight:
-            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
+    def peer(self) -> int | None:
+        """The rank whose message it waits for, or None."""
+        awaited = self._awaited
+        return None if self.step is None or awaited is None else self._started[awaited][1]
+
+    def _waits_for(self, number: int | None) -> str:
+        if number is None:
+            return ""
+        kind, peer, nbytes = self._started[number]
+        return f"waiting {_WAITS[kind].format(nbytes)}{'' if peer is None else f' rank {peer}'}"
 
 
-def bind(context: Context, method: str, schedule: Schedule, work: Work, tag: int = 0) -> Plan:
-    """Bind one rank's rounds to memory as persistent point-to-point requests; returns a `Plan`.
+#: what it waits for, by the kind of a piece
+_WAITS: dict[type, str] = {
+    Send: "to send {} bytes to", Recv: "to receive {} bytes from",
+    Fetch: "for the copy of {} bytes from the device", Put: "for the copy of {} bytes to the device",
+}  # fmt: skip
+
+
+def bind(context: Context, method: str, schedule: Schedule, work: Work, fingerprint: int) -> Plan:
+    """Bind one rank's rounds to memory; returns a `Plan`.
 
     method: the call's name. work: the vectors, and how they are reduced. Memory beside them: the scratch of
-    `scratch_layout`, from the pool until the plan is freed.
+    `scratch_layout`, from the pool until the plan is freed. fingerprint: of the call, the same on all ranks.
     """
     steps = [step for step in schedule.rounds if step]
-    memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.acquire, schedule.segment_bytes)
-    rounds = [list(pieces_of(step, memory, work)) for step in steps]
-    ordered = ordering.by_pieces(rounds, AHEAD) if schedule.segment_bytes else ordering.by_rounds(rounds)
-    assert context.comm is not None, "connect comes first"
-    requests = {id(piece): _request(context.comm, piece, tag) for piece in chain.from_iterable(rounds) if piece.is_message}
-    bound = [_bind_step(step, requests, work.fence, _describe(steps[step.round])) for step in ordered]
-    scratch = 0 if memory.arena is None else memory.arena.size
-    return Plan(context, f"{method} ({schedule.algorithm})", bound, work, scratch)
+    memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
+    rounds = with_copies([list(pieces_of(step, memory, work)) for step in steps], work.twins)
+    rounds[-1:] = [[*pieces, *work.last] for pieces in rounds[-1:]]
+    if schedule.segment_bytes or work.twins:
+        ordered = ordering.by_pieces(rounds, AHEAD if schedule.segment_bytes else 0, together=not schedule.segment_bytes)
+    else:
+        ordered = list(ordering.by_rounds(rounds))
+    started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
+    numbers = {id(piece): number for number, piece in enumerate(started)}
+    bound = [_bind_step(context.channel, step, numbers, work, _describe(steps[step.round])) for step in ordered]
+    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint)
 
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
@@ -205,7 +234,7 @@ def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
         for operation in step:
             if type(operation) is kind:
                 for view in memory.views(operation.part):
-                    spans = (_span(view),)
+                    spans = (buffers.span(view),)
                     reads, writes = ((), spans) if kind is Recv else (spans, ())
                     yield Piece(kind, operation.peer, reads, writes, view)
     for operation in step:
@@ -213,33 +242,39 @@ def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
             for *sources, into in zip(*map(memory.views, operation)):
                 if type(operation) is Copy and _same(sources[0], into):
                     continue
-                reduces = type(operation) is Reduce
-                action = (work.reduce, (*sources, into)) if reduces else (work.module.copyto, (into, *sources))
-                yield Piece(type(operation), None, tuple(map(_span, sources)), (_span(into),), action)
+                *sources, into = map(work.where_reduced, (*sources, into))
+                action = (work.reduce, (*sources, into)) if type(operation) is Reduce else (work.copyto, (into, *sources))
+                yield Piece(type(operation), None, tuple(map(buffers.span, sources)), (buffers.span(into),), action)
 
 
 def _same(one: Any, other: Any) -> bool:
     return one is other or (one.size > 0 and one.size == other.size and buffers.address(one) == buffers.address(other))
 
 
-def _span(view: Any) -> Span:
-    start = buffers.address(view)
-    return start, start + view.nbytes
-
-
-def _request(comm: MPI.Intracomm, piece: Piece, tag: int) -> MPI.Prequest:
-    raw = [MPI.memory.fromaddress(buffers.address(piece.work), piece.work.nbytes), MPI.BYTE]
-    assert piece.peer is not None
-    return (comm.Recv_init if piece.kind is Recv else comm.Send_init)(raw, piece.peer, tag)
-
-
-def _bind_step(step: ordering.Step, requests: dict[int, MPI.Prequest], fence: tuple[Action, ...], text: str) -> BoundStep:
-    # requests are started one by one, receives first: messages of one tag then arrive in the order of the pieces
-    starts = tuple(requests[id(piece)].Start for piece in step.starts)
-    waits = tuple(requests[id(piece)] for piece in step.waits)
+def _bind_step(
+    channel: Channel, step: ordering.Step, numbers: dict[int, int], work: Work, text: str
+) -> BoundStep:
+    # receives first, one by one: messages of one tag then arrive in the order of the pieces
+    starts = tuple((numbers[id(piece)], _bind_start(channel, piece, work)) for piece in step.starts)
+    waits = tuple(numbers[id(piece)] for piece in step.waits)
     sent = [piece.work.nbytes for piece in step.starts if piece.kind is Send]
     actions = tuple(piece.work for piece in step.local)
-    return BoundStep(starts, waits, actions + (fence if actions else ()), len(sent), sum(sent), step.round, text)
+    actions += work.fence if actions else ()
+    return BoundStep(starts, waits, actions, len(sent), sum(sent), step.round, text, step)
+
+
+def _bind_start(channel: Channel, piece: Piece, work: Work) -> Callable[[int], Any]:
+    if piece.is_copied:
+        start = work.device_copy(piece.work, to_device=piece.kind is Put)
+        return lambda tag: start()
+    low, high = piece.span
+    return _starter(channel, piece)(MPI.memory.fromaddress(low, high - low))
+
+
+def _starter(channel: Channel, piece: Piece) -> Callable[[MPI.memory], Callable[[int], Any]]:
+    """What makes, of any memory, a function of the tag that starts this message there."""
+    assert piece.peer is not None
+    return partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
 
 
 def _describe(step: Round) -> str:

@@ -1,73 +1,93 @@
-"""What a communicator keeps for later calls: scratch memory, and the plans of repeated calls."""
+"""Scratch memory that a communicator keeps for later calls."""
 
-from collections import defaultdict
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, Protocol
+from collections import OrderedDict, defaultdict
+from threading import RLock
+from typing import Any
 
 import numpy as np
 
-#: calls on the same memory that are recognised, per communicator, and the scratch and requests that their plans may hold
-KNOWN_CALLS, KEPT_BYTES, KEPT_REQUESTS = 128, 512 << 20, 1 << 16
+from ..buffers import PAGE_LOCKED
+
+#: scratch that may lie idle in any case, and for how many acquisitions the most that was in use counts
+IDLE_BYTES, RECENT = 64 << 20, 64
 _PAGE = 4096
 
-
-class Kept(Protocol):
-    """A plan, as far as keeping and freeing it goes. scratch: bytes that it holds; requests: how many."""
-
-    scratch: int
-    requests: int
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether it was started and has not ended."""
-        ...
-
-    def run(self) -> None:
-        """Start and wait."""
-
-    def Free(self) -> None:
-        """Free the requests and return the scratch."""
+_Kind = tuple[int | str, int]  # place, bytes
 
 
 class ScratchPool:
-    """Byte vectors in host or device memory, for plans to lie in."""
+    """Byte vectors in host or device memory, for plans to lie in; used again, or let go.
+
+    What lies idle is never more than IDLE_BYTES or than was in use at a time lately, whichever is more. Lately: since
+    RECENT to 2 RECENT acquisitions. Whatever has lain idle longest goes first.
+    """
 
     def __init__(self) -> None:
-        self._free: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        self._shelves: dict[_Kind, list[Any]] = defaultdict(list)
+        self._order: OrderedDict[int, _Kind] = OrderedDict()  # of everything idle, by the address of the vector object
+        self._in_use = self._idle = self._acquired = 0
+        self._peaks = 0, 0  # the most in use at a time: in the last period, in this one
+        self._lock = RLock()  # plans are made and freed by several threads
 
-    def acquire(self, nbytes: int, module: ModuleType = np) -> Any:
-        """A byte vector of at least `nbytes`. module: NumPy, or CuPy for device memory."""
+    def acquire(self, nbytes: int, module: Any = np) -> Any:
+        """A byte vector of at least `nbytes`. module: NumPy, CuPy for device memory, or `PAGE_LOCKED`."""
         # a few sizes per power of two: little is wasted, and calls of many sizes do not fill the pool with odd ones
         step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 3))
         size = -(-nbytes // step) * step
-        free = self._free[module.__name__, size]
-        return free.pop() if free else module.empty(size, np.uint8)
+        with self._lock:
+            shelf = self._shelves[_place(module), size]
+            found = self._take(shelf, -1) if shelf else None
+            self._count(size)
+        return module.empty(size, np.uint8) if found is None else found
 
-    def release(self, scratch: Any, module: ModuleType = np) -> None:
+    def release(self, scratch: Any, module: Any = np) -> None:
         """Give a byte vector back."""
-        self._free[module.__name__, scratch.size].append(scratch)
+        kind = _place(module, scratch), scratch.size
+        with self._lock:
+            self._in_use -= scratch.size
+            self._idle += scratch.size
+            self._shelves[kind].append(scratch)
+            self._order[id(scratch)] = kind
+            self._shrink()
+
+    def idle(self) -> list[Any]:
+        """The byte vectors that nobody uses."""
+        with self._lock:
+            return [scratch for shelf in self._shelves.values() for scratch in shelf]
 
     def clear(self) -> None:
-        """Let all memory go."""
-        self._free.clear()
+        """Let all memory go that nobody uses."""
+        with self._lock:
+            self._shelves.clear()
+            self._order.clear()
+            self._idle = 0
+
+    def _take(self, shelf: list[Any], place: int) -> Any:
+        scratch = shelf.pop(place)
+        del self._order[id(scratch)]
+        self._idle -= scratch.size
+        return scratch
+
+    def _count(self, size: int) -> None:
+        """One more vector is in use; a new period begins after RECENT of them."""
+        self._in_use += size
+        self._acquired += 1
+        last, now = self._peaks
+        self._peaks = last, max(now, self._in_use)
+        if self._acquired % RECENT == 0:
+            self._peaks = self._peaks[1], self._in_use
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._idle > max(IDLE_BYTES, *self._peaks):
+            self._take(self._shelves[next(iter(self._order.values()))], 0)
 
 
-class KnownCalls(dict[Any, tuple[Kept | None, Any]]):
-    """How repeated calls are served, by what they are recognised by: a plan, or MPI's own method."""
-
-    def keep(self, key: Any, plan: Kept | None, native: Callable[..., object] | None = None) -> None:
-        """Let later calls with this key be served so; the oldest makes room, its plan is freed."""
-        self[key] = plan, native
-        while len(self) > 1 and self._too_much():
-            freed = self.pop(next(iter(self)))[0]
-            if freed is not None:
-                freed.Free()
-
-    def _too_much(self) -> bool:
-        plans = [plan for plan, _ in self.values() if plan is not None]
-        return (
-            len(self) > KNOWN_CALLS
-            or sum(plan.scratch for plan in plans) > KEPT_BYTES
-            or sum(plan.requests for plan in plans) > KEPT_REQUESTS
-        )
+def _place(module: Any, scratch: Any = None) -> int | str:
+    """Where memory lies: the host, page-locked there, or the number of a device (by default the current one)."""
+    if module is np:
+        return "host"
+    if module is PAGE_LOCKED:
+        return "page-locked"
+    device: int = module.cuda.runtime.getDevice() if scratch is None else scratch.device.id
+    return device

@@ -7,12 +7,14 @@ takes the core from the computation behind which it is to hide the communication
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter, sleep
 
-import numpy as np
 from mpi4py import MPI
+
+from ..support.arrays import Device
+from .arithmetic import as_mpi_computes, calls_as_mpi_computes
 
 #: seconds: poll without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
 #: others have its core after SPIN, and polls after each NAP only when nothing moved for PATIENCE
@@ -23,16 +25,20 @@ LINGER = 0.1
 WINDOW = 2
 
 
-def as_mpi_computes() -> AbstractContextManager[object]:
-    """Sums that overflow are no NumPy errors or warnings, whatever the user has told NumPy: they are none for MPI."""
-    context: AbstractContextManager[object] = np.errstate(all="ignore")
-    return context
+#: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
+ABANDONED: list[object] = []
 
 
 class Queue:
-    """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks."""
+    """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
 
-    def __init__(self) -> None:
+    error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
+    waited for, with the time since it moved; may raise.
+    """
+
+    def __init__(self, check_wait: Callable[[float], object] = lambda seconds: None) -> None:
+        self.check_wait = check_wait
+        self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []
 
@@ -43,9 +49,10 @@ class Queue:
 
 
 class Task:
-    """A collective under way. begun, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
+    """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
 
-    on_done: called at its end. device: a context manager that makes the right GPU current in whatever thread polls it.
+    on_done: called at its end. device: the GPU that must be current in whatever thread polls it, or None. computes: see
+    `calls_as_mpi_computes`.
     """
 
     def __init__(
@@ -53,18 +60,26 @@ class Task:
         steps: Iterator[object],
         queue: Queue,
         on_done: Callable[[], object] | None = None,
-        device: AbstractContextManager[object] | None = None,
+        device: Device | None = None,
+        computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
     ) -> None:
         self.steps, self.queue = steps, queue
-        self.on_done, self.device = on_done, device or nullcontext()
+        self.on_done, self.device, self.computes = on_done, device, computes
         self.at: object = None
         self.error: BaseException | None = None
-        self.begun = self.ended = 0.0
+        self.begun = self.moved = self.ended = 0.0
 
     def raise_error(self) -> None:
         """Raise what ended it, if anything did."""
         if self.error is not None:
             raise self.error
+
+
+def until_done(requests: Iterable[MPI.Request]) -> Iterator[MPI.Request]:
+    """For a `Task`: each request tested until it is done, where a blocking call would wait for it."""
+    for request in requests:
+        while not request.Test():
+            yield request
 
 
 class Progress:
@@ -76,21 +91,16 @@ class Progress:
         self._waiting = 0
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._device: int | None = None  # the thread's
 
     @property
     def threaded(self) -> bool:
         """Whether tasks move between calls too: where MPI grants THREAD_MULTIPLE, until it is finalized."""
         return not self._stopping and MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def submit(
-        self,
-        steps: Iterator[object],
-        queue: Queue,
-        on_done: Callable[[], object] | None = None,
-        device: AbstractContextManager[object] | None = None,
-    ) -> Task:
-        """Begin a `Task`; local."""
-        task = Task(steps, queue, on_done, device)
+    def submit(self, task: Task) -> Task:
+        """Begin it; local."""
+        queue = task.queue
         with self._lock:
             if len(queue.running) < WINDOW:
                 queue.running.append(task)
@@ -98,19 +108,45 @@ class Progress:
             else:
                 queue.waiting.append(task)
         self._attend()
-        self.poll()
+        if self._is_alone(task):
+            self._in_turn(self._advance, task)
+        else:
+            self.poll()
         return task
+
+    def _in_turn(self, advance: Callable[[Task], object], task: Task) -> None:
+        """Call it for the task, unless somebody else has the turn."""
+        if self._turn.acquire(blocking=False):
+            try:
+                task.computes(advance, task)
+            finally:
+                self._turn.release()
+
+    def _is_alone(self, task: Task) -> bool:
+        return len(self._tasks) == 1 and self._tasks[0] is task
 
     def wait(self, task: Task) -> None:
         """Advance all tasks until this one has ended; raises its error."""
+        if not task.ended:
+            self._in_turn(self._advance_alone, task)  # a small one ends before anybody else wants the turn
         if not task.ended:
             with self._among_those_who_wait(), as_mpi_computes():
                 self._wait(task)
         task.raise_error()
 
+    def _advance_alone(self, task: Task) -> None:
+        """Advance a task until nothing moved for SPIN, or there is another one. The caller has the turn."""
+        latest = perf_counter() + SPIN
+        while not task.ended and self._is_alone(task):
+            if self._advance(task):
+                latest = perf_counter() + SPIN
+            elif perf_counter() > latest:
+                return
+
     def _wait(self, task: Task) -> None:
-        moved = perf_counter()
+        moved = waiting = perf_counter()
         while not task.ended:
+            task.queue.check_wait(perf_counter() - max(waiting, task.moved))
             # whoever has the turn may wait for longer than this task takes: look after it from time to time
             if not self._turn.acquire(timeout=PATIENCE):
                 continue
@@ -159,9 +195,18 @@ class Progress:
         task.begun = task.begun or perf_counter()
         before = task.at
         try:
-            with task.device:
+            if task.queue.error is not None:
+                ABANDONED.append(task.steps)
+                raise task.queue.error
+            if task.device is None:
                 task.at = next(task.steps)
-            return task.at is not before
+            else:
+                with self._on(task.device):
+                    task.at = next(task.steps)
+            if task.at is before:
+                return False
+            task.moved = perf_counter()
+            return True
         except StopIteration:
             pass
         except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
@@ -172,6 +217,15 @@ class Progress:
             raise
         self._end(task)
         return True
+
+    def _on(self, device: Device) -> AbstractContextManager[object]:
+        """Make the device current: in the thread for good, as to give back its first one would take memory there."""
+        if threading.current_thread() is not self._thread:
+            return device
+        if device.id != self._device:
+            device.use()
+            self._device = device.id
+        return nullcontext()
 
     def _end(self, task: Task) -> None:
         queue = task.queue

@@ -1,17 +1,16 @@
 """The memory a call runs on: the caller's where it will do, work arrays with copies before and after where it will not."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from functools import partial
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import buffers, collectives
+from .. import buffers, collectives, schedule
 from ..buffers import Operand
 from ..schedule import INPUT, OUTPUT, Part
-from ..support.arrays import synchronize
+from .device_copies import Copy, Twin
+from .ordering import Piece
 from .pool import ScratchPool
 from .scratch import Vector
 
@@ -19,12 +18,11 @@ BYTES = np.dtype(np.uint8)
 
 
 class Staging:
-    """What happens around a call: `pack` before, `unpack` after, `close` when it is not needed any more."""
+    """What happens around a call: `pack` before, `unpack` after."""
 
     def __init__(self) -> None:
         self.packing: list[Callable[[], object]] = []
         self.unpacking: list[Callable[[], object]] = []
-        self.closing: list[Callable[[], object]] = []
 
     def pack(self) -> None:
         """Bring the input to where it is read."""
@@ -36,37 +34,124 @@ class Staging:
         for function in self.unpacking:
             function()
 
-    def close(self) -> None:
-        """Give work arrays and datatypes back."""
-        for function in self.closing:
-            function()
-
-    def packed(self, one: Operand, work: Any, written: bool) -> Any:
-        """`work` as the array of an operand whose own memory will not do."""
+    def packed(self, copies: tuple[Callable[[Any], object], ...], work: Any, written: bool) -> Any:
+        """`work` as the array of an operand whose own memory will not do. copies: (pack, unpack) between them."""
+        pack, unpack = copies
         # a receive buffer is packed too: in place it is the input, and what a call leaves alone must come back as it was
-        self.packing.append(partial(one.pack, work))
+        self.packing.append(partial(pack, work))
         if written:
-            self.unpacking.append(partial(one.unpack, work))
+            self.unpacking.append(partial(unpack, work))
         return work
+
+
+class _Placed(NamedTuple):
+    """Where an operand's elements lie: bytes of the caller's memory or a work array; messages: what is sent of them."""
+
+    array: Any
+    module: Any
+    messages: Any
 
 
 class Work(Staging):
     """The vectors a schedule runs on, and how they are reduced.
 
     call: a `calls.Call`. edges: element offsets of the blocks. persistent: the caller may forget the arrays, so they are
-    owned until `close`, and any thread may run it.
+    owned until `close`. on_device: bring staged memory back to the device to reduce it, where that can be done.
+
+    twins: vectors on a device of which messages use a copy on the host. arrival: what must be awaited before anything is
+    sent, or None. fence: actions after each computation. last: what is left to do after the rounds. is_predefined: no
+    function of the user's reduces.
     """
 
-    def __init__(self, call: Any, pool: ScratchPool, edges: list[int], persistent: bool = False) -> None:
+    def __init__(
+        self, call: Any, pool: ScratchPool, edges: list[int], persistent: bool = False, on_device: bool = False
+    ) -> None:
         super().__init__()
-        self.dtype, self.module, self._pool, self._edges = call.dtype, call.module, pool, edges
-        self.reduce = None if call.op is None else buffers.ops.reducer(call.op, call.operands[0])
-        self.fence: tuple[Any, ...] = () if self.module is np else ((synchronize, (self.module,)),)
+        self.dtype, self._pool, self._edges = call.dtype, pool, edges
         self.owned: tuple[Operand, ...] = tuple(call.operands) if persistent else ()
-        self.device: AbstractContextManager[object] | None = buffers.device_of(call.operands) if persistent else None
+        self.device = buffers.device_of(call.operands)
         self.vectors: dict[str, Vector] = {}
+        self.twins: list[Twin] = []
+        self.arrival: buffers.Arrival | None = None
+        self.fence: tuple[Any, ...] = ()
+        self.last: list[Piece] = []
+        self._acquired: list[tuple[Any, Any]] = []
+        self._messages_on = buffers.optional_cupy() if call.on_device else np
+        comes_back = on_device and _can_come_back(call)
+        self._reduces_on = buffers.optional_cupy() if comes_back else self._messages_on
+        self.reduce = None if call.op is None else buffers.ops.reducer(call.op, call.operands[0], self._reduces_on)
+        self.is_predefined = call.op is None or call.op.is_predefined
+        self.copyto: Callable[..., object] = self._reduces_on.copyto
+        if self.device is not None:
+            self._own = buffers.current_streams()
+            self._use_streams()
+            self.packing.append(partial(self._follow, call.operands))
         self._place(call)
-        self.packing += [partial(function, *arguments) for function, arguments in self.fence]
+        if self._messages_on is not np:
+            self.packing.append(self._arrive)
+
+    # On a device.
+
+    def pack(self) -> None:
+        """Bring the input to where it is read."""
+        if self.device is None:
+            super().pack()
+        else:
+            with self.device:  # the caller's thread may use another one
+                super().pack()
+
+    def _use_streams(self) -> None:
+        """Compute beside the caller's kernels."""
+        if self._reduces_on is np:
+            return
+        self._computed = self._own.fetch.record()
+        computes = partial(buffers.on_stream, self._own.fetch, event=self._computed)
+        self.reduce, self.copyto = self.reduce and computes(self.reduce), computes(self.copyto)
+        if self._messages_on is np:
+            self.unpacking.append(self._own.fetch.synchronize)
+        else:  # MPI reads next what was computed
+            self.fence = ((self._own.fetch.synchronize, ()),)
+
+    def _follow(self, operands: Iterable[Operand]) -> None:
+        """Begin after what the caller has asked the device to do."""
+        for one in operands:
+            if one.device is not None:
+                self._own.follow(one)
+
+    def _arrive(self) -> None:
+        """MPI reads device memory when it likes: not before all this is done."""
+        self.arrival = buffers.Arrival(self._own.fetch.record())
+
+    def _twin(self, array: Any, wanted: bool) -> Any:
+        """A copy on the host of an array on the device, for messages. wanted: what is written there is a result."""
+        copy = self.acquire(array.nbytes, buffers.PAGE_LOCKED)[: array.nbytes]
+        self.twins.append(Twin(buffers.address(copy), buffers.address(array), array.nbytes, wanted))
+        return copy
+
+    def where_reduced(self, view: Any) -> Any:
+        """The same elements where they are reduced."""
+        if self._reduces_on is not self._messages_on and view.size:
+            start = buffers.address(view)
+            twin = next((twin for twin in self.twins if twin.on_host(start)), None)
+            if twin is not None:
+                return buffers.at_device(twin.device + start - twin.host, view.nbytes, self.dtype)
+        return view
+
+    def device_copy(self, copy: Copy, to_device: bool) -> Callable[[], object]:
+        """A function that starts this copy, and returns it as a request."""
+        if not to_device:
+            return buffers.DeviceCopy(copy.host, copy.device, copy.nbytes, self._own.fetch).start
+        put = buffers.DeviceCopy(copy.device, copy.host, copy.nbytes, self._own.put)
+        if self._reduces_on is np:
+            return put.start
+
+        def start() -> object:
+            self._own.put.wait_event(self._computed)  # what is written may have been read there
+            return put.start()
+
+        return start
+
+    # Where the vectors lie.
 
     def _place(self, call: Any) -> None:
         """Find the vectors of input and output."""
@@ -74,16 +159,19 @@ class Work(Staging):
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
             for condition in (call.collective.precondition, call.collective.postcondition)
         )
-        send, recv = (self._array(one, one is call.recv) for one in (call.send, call.recv))
-        if call.collective is collectives.REDUCE_SCATTER and call.shared:
+        to_front = call.collective is collectives.REDUCE_SCATTER and call.shared
+        sends_all = call.collective is collectives.BCAST and call.is_root  # what comes back to it is its own
+        is_result = not to_front and not sends_all
+        send, recv = (one and self._array(one, one is call.recv, is_result) for one in (call.send, call.recv))
+        if to_front:
             self._result_to_front(recv, after)
             return
         if after is not None and recv is not None:
-            self.vectors[OUTPUT] = self._vector(recv, after)
+            self.vectors[OUTPUT] = self._vector(recv.messages, after)
         if before is not None and before.place == INPUT:
-            self.vectors[INPUT] = self._vector(send if send is not None else recv, before)
+            self.vectors[INPUT] = self._vector((send or recv).messages, before)
         if after is not None and recv is None:  # Scatter in place at the root: its block stays where it is
-            self.vectors[OUTPUT] = self._vector(send, after)
+            self.vectors[OUTPUT] = self._vector(send.messages, after)
 
     def _vector(self, array: Any, part: Part) -> Vector:
         """The array as the vector's elements from this part on; an in-place block lies inside the whole vector."""
@@ -92,29 +180,58 @@ class Work(Staging):
             array = array[low:high]
         return Vector(array, low)
 
-    def _array(self, one: Operand | None, written: bool) -> Any:
-        """The operand's elements: the caller's memory, or a work array."""
-        if one is None:
-            return None
-        if not one.staged:
-            vector = one.vector.view(self.dtype)
-            # by address: a plan kept for repeated calls must not keep the caller's memory alive
-            return buffers.at(buffers.address(vector), one.nbytes, self.dtype) if one.module is np else vector
-        work = self.acquire(one.nbytes, np)[: one.nbytes].view(one.dtype or BYTES)
-        self.closing.append(one.release)
-        return self.packed(one, work, written).view(self.dtype)
+    def _array(self, one: Operand, written: bool, is_result: bool) -> Any:
+        """The `_Placed` of an operand."""
+        if one.packed:
+            work = self.packed((one.pack, one.unpack), self.acquire(one.nbytes, one.packs_on)[: one.nbytes], written)
+        else:  # by address: a plan kept for repeated calls must not keep the caller's memory alive
+            at = buffers.at if one.packs_on is np else buffers.at_device
+            work = at(buffers.address(one.vector), one.nbytes, BYTES)
+        staged = one.staged and one.nbytes > 0
+        messages = self._twin(work, written and is_result) if staged else work
+        return _Placed(work, one.packs_on, messages.view(self.dtype))
 
-    def _result_to_front(self, recv: Any, after: Part) -> None:
+    def _result_to_front(self, recv: "_Placed", after: Part) -> None:
         """Reduce_scatter in place: the input is the receive buffer, the result goes to its front at the end."""
-        size = self._edges[after.first + 1] - self._edges[after.first]
-        result = self.acquire(size * self.dtype.itemsize)[: size * self.dtype.itemsize].view(self.dtype)
-        self.vectors = {INPUT: Vector(recv), OUTPUT: Vector(result, self._edges[after.first])}
-        fence = [partial(function, *arguments) for function, arguments in self.fence]
-        self.unpacking[:0] = [partial(self.module.copyto, recv[:size], result), *fence]
+        low, high = self._edges[after.first], self._edges[after.first + 1]
+        nbytes, on_device = (high - low) * self.dtype.itemsize, recv.module is not np
+        result = self.acquire(nbytes, recv.module)[:nbytes]
+        staged = on_device and self._messages_on is np
+        messages = (self._twin(result, wanted=True) if staged else result).view(self.dtype)
+        self.vectors = {INPUT: Vector(recv.messages), OUTPUT: Vector(messages, low)}
+        front = recv.array[:nbytes]
+        if on_device:
+            self.unpacking.insert(0, self._own.fetch.synchronize)
+            self.unpacking.insert(0, partial(buffers.on_stream(self._own.fetch, recv.module.copyto), front, result))
+        elif nbytes:
+            copy = np.copyto, (front, result)
+            self.last = [Piece(schedule.Copy, None, (buffers.span(result),), (buffers.span(front),), copy)]
 
-    def acquire(self, nbytes: int, module: ModuleType | None = None) -> Any:
-        """A byte vector of at least `nbytes` until `close`; module: where it lies, by default where the vectors do."""
-        where = module or self.module
-        scratch = self._pool.acquire(nbytes, where)
-        self.closing.append(partial(self._pool.release, scratch, where))
+    def scratch(self, nbytes: int) -> Any:
+        """Bytes for messages, and for what is computed in between."""
+        if self._reduces_on is self._messages_on:
+            return self.acquire(nbytes, self._messages_on)[:nbytes]
+        return self._twin(self.acquire(nbytes, self._reduces_on)[:nbytes], wanted=False)
+
+    def acquire(self, nbytes: int, module: Any) -> Any:
+        """A byte vector of at least `nbytes` until `close`; module: where it lies."""
+        scratch = self._pool.acquire(nbytes, module)
+        self._acquired.append((scratch, module))
         return scratch
+
+    @property
+    def acquired_bytes(self) -> int:
+        """What it holds."""
+        return sum(scratch.size for scratch, _ in self._acquired)
+
+    def close(self) -> None:
+        """Give back what was acquired."""
+        for scratch in self._acquired:
+            self._pool.release(*scratch)
+
+
+def _can_come_back(call: Any) -> bool:
+    """Whether what is staged can be reduced on the device."""
+    if call.op is None or not all(one.staged for one in call.operands):
+        return False
+    return not buffers.ops.host_only(call.op, call.operands[0])

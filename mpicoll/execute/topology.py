@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from ..buffers import require_awareness
 from ..support import settings
 from ..support.checks import must_agree
 from ..support.node import fabric, library, ranks_of_node
+from .channel import ranks_within
 
 SHARED_MEMORY = "shared memory"
 _REMEDY = "Set it alike for all ranks (mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
@@ -39,25 +41,21 @@ def discover(comm: MPI.Comm) -> Topology:
     """The `Topology` of a communicator. Collective.
 
     A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
-    that decide how a call is served: ranks that chose differently would wait for each other for ever.
+    that decide how a call is served: ranks that chose differently would wait for each other for ever. LaunchError, on all
+    ranks too, where MPICOLL_GPU=direct and MPI does not take device pointers.
     """
     with ranks_of_node(comm) as node:
         leader = MPI.Intracomm.bcast(node, comm.Get_rank())
     facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
     everyone = MPI.Comm.allgather(comm, (leader, facts))
     must_agree([facts for _, facts in everyone], _REMEDY)
+    require_awareness(comm)
     return Topology(_numbered(leader for leader, _ in everyone), fabric(), library())
 
 
 def inherited(comm: MPI.Comm, parent: MPI.Comm, topology: Topology) -> Topology:
     """The `Topology` of `comm`, whose ranks are some of `parent`'s. Local."""
-    ours, theirs = comm.Get_group(), parent.Get_group()
-    try:
-        ranks = ours.Translate_ranks(None, theirs)
-    finally:
-        ours.Free()
-        theirs.Free()
-    return topology._replace(nodes=_numbered(topology.nodes[rank] for rank in ranks))
+    return topology._replace(nodes=_numbered(topology.nodes[rank] for rank in ranks_within(comm, parent)))
 
 
 def _numbered(labels: Iterable[int]) -> tuple[int, ...]:

@@ -4,9 +4,9 @@ May import: support.
 """
 
 from .provenance import command, machine, measured_on, nodes
-from .timing import alternate, calls_per_time, collect, how_often, race, repeats_for, statistics
+from .timing import alternate, calls_per_time, collect, how_often, repeats_for, statistics
 
 __all__ = [
-    "alternate", "calls_per_time", "collect", "command", "how_often", "machine", "measured_on", "nodes", "race", "repeats_for",
+    "alternate", "calls_per_time", "collect", "command", "how_often", "machine", "measured_on", "nodes", "repeats_for",
     "statistics",
 ]

@@ -83,13 +83,6 @@ def calls_per_time(once: Mapping[Any, float]) -> int:
     return max(1, min(MOST_CALLS, int(SHORT / max(min(once.values()), 1e-9))))
 
 
-def race(comm: MPI.Comm, candidates: Mapping[Name, Function], repeats: int) -> dict[Name, Times]:
-    """{name: array of `repeats` times} as `alternate`, after a first call each that is not counted. Collective."""
-    trial = alternate(comm, candidates, 2)
-    once = {name: times[1] for name, times in trial.items()}
-    return alternate(comm, candidates, repeats, calls=calls_per_time(once))
-
-
 def how_often(once: Mapping[Any, float], seconds: float, least: int = 5, most: int = 1000) -> int:
     """How many repetitions of all candidates fill `seconds`. once: what one of each takes."""
     return int(min(max(seconds / max(sum(once.values()), 1e-9), least), most))

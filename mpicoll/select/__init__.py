@@ -4,9 +4,19 @@ May import: errors, support, schedule, collectives, algorithms, simulate, execut
 """
 
 from . import probe, table
-from .choice import SEGMENT_BYTES, Choice, Query, choose, environment_rules, native_below
+from .choice import (
+    SEGMENT_BYTES,
+    Choice,
+    Query,
+    choose,
+    environment_rules,
+    is_named,
+    native_below,
+    reduces_on_device,
+)
 from .table import rules_of
 
 __all__ = [
-    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "native_below", "probe", "rules_of", "table",
+    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "is_named", "native_below", "probe",
+    "reduces_on_device", "rules_of", "table",
 ]

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
-from ..algorithms import NATIVE
+from ..algorithms import LIBRARIES, NATIVE
 from ..errors import ArgumentError
 from ..execute import Topology
 from ..support import settings
@@ -27,8 +27,8 @@ SEGMENT_BYTES = 256 << 10
 class Query(NamedTuple):
     """What is known of a call when its algorithm is chosen. nbytes: None where only the root knows.
 
-    obstacle: why schedules cannot serve it; empty where they can. native: whether MPI's own call can. once: it is bound
-    for this one time, as non-blocking calls are.
+    obstacle, unfit, nccl: why schedules, MPI's own call, and NCCL cannot serve it; empty where they can. once: it is
+    bound for this one time, as non-blocking calls are.
     """
 
     collective: collectives.CollectiveName
@@ -36,7 +36,8 @@ class Query(NamedTuple):
     nbytes: int | None
     commutative: bool = True
     obstacle: str = ""
-    native: bool = True
+    unfit: str = ""
+    nccl: str = "it is asked for by calls alone"
     once: bool = False
 
     @property
@@ -69,13 +70,15 @@ def choose(
     probe: measures what no table knows; it may communicate.
     """
     if explicit is not None:
-        refusal = refuses(query, explicit)
+        # how much MPI can move it says itself: its count is that of the caller's type
+        moved = explicit == NATIVE and not collectives.find(query.collective).reduces
+        refusal = "" if moved else refuses(query, explicit)
         if refusal:
             raise ArgumentError(f"algorithm={explicit!r} cannot serve this {query.collective}: {refusal}")
         choice = Choice(explicit, default_segment(query, explicit), "asked for by the call")
     else:
         choice = _choose(query, probe)
-    if segment_bytes is None or choice.name == NATIVE:
+    if segment_bytes is None or choice.name in LIBRARIES:
         return choice
     return choice._replace(segment_bytes=_checked(segment_bytes) or None)
 
@@ -100,13 +103,23 @@ def _choose(query: Query, probe: Probe | None) -> Choice:
 
 def _measurable(query: Query) -> bool:
     """Whether a probe may say more: a large call that both can serve, on a transport that no table speaks of."""
-    if not query.native or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
+    if query.unfit or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
         return False
     return not any(one.knows(query.topology) for one in _tables())
 
 
 def _tables() -> list[table.Table]:
     return [one for one in (table.user()[0], table.shipped()) if one]
+
+
+def reduces_on_device(dtype: str, nbytes: int, default: bool) -> bool:
+    """Whether so many bytes of this type are reduced on the device although their messages pass through the host.
+
+    default: where the user's table does not say.
+    """
+    given, _ = table.user()
+    low = given.reduce_on_device.get(dtype) if given else None
+    return default if low is None else nbytes >= low
 
 
 def _wishes(query: Query) -> Iterator[Choice]:
@@ -125,7 +138,7 @@ def _wishes(query: Query) -> Iterator[Choice]:
 
 def default_segment(query: Query, algorithm: str) -> int | None:
     """The pieces for an algorithm that came without: what the tables use for this transport."""
-    if algorithm == NATIVE:
+    if algorithm in LIBRARIES:
         return None
     known = next(filter(None, (one.segment(query.topology) for one in _tables())), None)
     pipelined = algorithms.find(query.collective, algorithm).blocks == "segments"
@@ -135,7 +148,9 @@ def default_segment(query: Query, algorithm: str) -> int | None:
 def refuses(query: Query, algorithm: str) -> str:
     """Why this algorithm cannot serve the call; empty where it can. Raises ArgumentError for an unknown one."""
     if algorithm == NATIVE:
-        return "" if query.native else "MPI has no such reduction"
+        return query.unfit
+    if algorithm in algorithms.library_names(query.collective):
+        return query.nccl
     entry = algorithms.find(query.collective, algorithm)
     if query.obstacle:
         return query.obstacle
@@ -146,13 +161,13 @@ def refuses(query: Query, algorithm: str) -> str:
 
 
 def _last_resort(query: Query) -> Choice:
-    if query.native:
+    if not query.unfit:
         later = " until the first such call has probed" if _measurable(query) and settings.probe() else ""
         return Choice(NATIVE, None, query.obstacle or f"the default here{later}")
     for name in ("binomial", "halving_doubling", "circulant", "pairwise"):
         if name in algorithms.list_algorithms(query.collective) and not refuses(query, name):
-            return Choice(name, default_segment(query, name), "MPI cannot reduce this type itself")
-    raise ArgumentError(f"no algorithm can serve this {query.collective}: {query.obstacle}")
+            return Choice(name, default_segment(query, name), query.unfit)
+    raise ArgumentError(f"no algorithm can serve this {query.collective}: {query.obstacle}; {query.unfit}")
 
 
 def native_below(collective: str, topology: Topology) -> float:
@@ -161,6 +176,14 @@ def native_below(collective: str, topology: Topology) -> float:
         return 0
     known = [one for one in _tables() if one.knows(topology)]
     return min((one.native_below(collective, topology) for one in known), default=SMALL)
+
+
+def is_named(collective: str, algorithm: str) -> bool:
+    """Whether a rule of the environment or of the user's table names this algorithm."""
+    found = table.user()[0]
+    rules = [(rule.collective, rule.algorithm) for rule in environment_rules()]
+    rules += [(entry.collective, rule.algorithm) for entry in (found.entries if found else ()) for rule in entry.rules]
+    return (collective, algorithm) in rules
 
 
 class EnvironmentRule(NamedTuple):
@@ -204,8 +227,7 @@ def _parse_rule(text: str) -> EnvironmentRule:
         collective, algorithm = collectives.find(fields[0]).name, fields[-1]
         if len(fields) == 3:
             low, high = map(parse_bytes, fields[1].split("-", 1))
-        if algorithm != NATIVE:
-            algorithms.find(collective, algorithm)
+        algorithms.require(collective, algorithm)
     except (ArgumentError, ValueError) as error:
         example = "allreduce:0-8k:native,allreduce:8k-inf:ring"
         raise ArgumentError(f"{settings.ALGORITHM}: cannot use {text!r}: {error}; an example: {example}") from None

@@ -11,12 +11,16 @@ A table is a JSON file a person can read and edit:
 The last rule whose `from` (bytes of the vector) and `from_per_rank` (bytes of a rank's share) are reached holds. `mpi` is the
 library's name, with or without its version. `ranks` is a number, "any", "power_of_two" or "no_power_of_two"; `nodes` is a
 number, "any", "one", "one_rank_each" or "several_ranks_each". The first entry that fits and can serve is taken.
+
+Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: from how many bytes of a vector a type is reduced on
+the device although its messages pass through the host. Without it, 16-bit types always are, others never.
 """
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +30,8 @@ from ..execute import Topology
 from ..schedule import power_of_two
 from ..simulate import closed_form
 from ..support import settings
+from ..support.arrays import element_type
+from ..support.files import parse_json, write_whole
 from ..support.units import format_bytes, parse_bytes
 
 SCHEMA = 1
@@ -100,11 +106,15 @@ class Link(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Entries in the order in which they are asked, and where they came from. links: by (library, transport)."""
+    """Entries in the order in which they are asked, and where they came from. links: by (library, transport).
+
+    reduce_on_device: bytes from which a type, by its name, is reduced on the device where messages pass through the host.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     links: dict[tuple[str, str], Link]
+    reduce_on_device: dict[str, float]
 
     def rules(self, collective: str, topology: Topology, nbytes: int) -> list[Rule]:
         """The `Rule`s for a call, of each entry that fits."""
@@ -132,23 +142,21 @@ class Table(NamedTuple):
 
 def parse(text: str, name: str) -> Table:
     """The `Table` that a JSON text describes. Raises ArgumentError that says what is wrong with it."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ArgumentError(f"it is not JSON: {error}") from None
+    document = parse_json(text)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else None
         raise ArgumentError(f"its schema is {found!r}, this version of mpicoll reads {SCHEMA}: make it anew with mpicoll tune")
     try:
         links = {(fit["mpi"], fit["transport"]): _link(fit) for fit in document.get("links", ())}
-        return Table(name, tuple([_entry(entry) for entry in document["entries"]]), links)
-    except (KeyError, TypeError, AttributeError) as error:
+        on_device = {element_type(one).name: parse_bytes(low) for one, low in document.get("reduce_on_device", {}).items()}
+        return Table(name, tuple([_entry(entry) for entry in document["entries"]]), links, on_device)
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ArgumentError(f"an entry lacks or misuses a field: {error}") from None
 
 
 def _link(fit: dict[str, Any]) -> Link:
     found = Link(fit["alpha"], fit["bandwidth"], fit["gamma"])
-    if not all(isinstance(figure, (int, float)) for figure in found):
+    if not all(isinstance(figure, (int, float)) and isfinite(figure) for figure in found):
         raise TypeError(f"expected numbers for alpha, bandwidth and gamma, got {tuple(found)}")
     if not found.bandwidth:
         raise ArgumentError("an entry lacks or misuses a field: bandwidth is 0")
@@ -167,11 +175,13 @@ def _entry(entry: dict[str, Any]) -> Entry:
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
-    if rule["algorithm"] != algorithms.NATIVE:
-        algorithms.find(collective, rule["algorithm"])
+    algorithms.require(collective, rule["algorithm"])
     segment = rule.get("segment_bytes")
     low, share = (parse_bytes(rule.get(name, 0)) for name in ("from", "from_per_rank"))
-    return Rule(low, share, rule["algorithm"], None if segment is None else int(parse_bytes(segment)))
+    length = None if segment is None else parse_bytes(segment)
+    if length == inf:
+        raise ArgumentError("expected a size for segment_bytes, got 'inf'; leave it out where messages are not cut")
+    return Rule(low, share, rule["algorithm"], None if length is None else int(length))
 
 
 # The two tables there are.
@@ -234,10 +244,9 @@ def write(path: Path, environment: Document, entries: Sequence[Document], link: 
         "environment": environment,
         "links": _merged(document["links"], [link] if link else [], place),
         "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "collective")),
+        **{key: document[key] for key in ("reduce_on_device",) if key in document},
     }
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(merged, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(merged, indent=1) + "\n")
 
 
 def _merged(old: Sequence[Document], new: Sequence[Document], place: Sequence[str]) -> list[Document]:

@@ -85,8 +85,15 @@ def _shape(script: Script) -> Iterator[tuple[int, str]]:
     each, gpus = script.option("ntasks-per-node"), script.option("gpus-per-node")
     if nodes and tasks and not each and nodes[1] != "1":
         yield tasks[0], "--ntasks alone fills nodes unevenly: give --ntasks-per-node"
-    if gpus and each and gpus[1].rpartition(":")[2] != each[1]:
-        yield each[0], f"--ntasks-per-node={each[1]} with --gpus-per-node={gpus[1]}: expected one rank for each GPU"
+    if gpus and each and _uneven(each[1], gpus[1].rpartition(":")[2]):
+        found = f"--ntasks-per-node={each[1]} with --gpus-per-node={gpus[1]}"
+        yield each[0], f"{found}: expected one rank for each GPU, or as many for each"
+
+
+def _uneven(ranks: str, gpus: str) -> bool:
+    """Whether a GPU has no rank, or more than another one."""
+    known = ranks.isdecimal() and gpus.isdecimal() and int(gpus) > 0
+    return int(ranks) % int(gpus) > 0 or ranks == "0" if known else ranks != gpus
 
 
 def _output(script: Script) -> Iterator[tuple[int, str]]:
@@ -121,7 +128,7 @@ def _starts(script: Script) -> Iterator[tuple[int, str]]:
             continue
         if "--mpi" not in rest and "SLURM_MPI_TYPE" not in script.text:
             yield number, ("srun without --mpi may start as many programs of one rank each, all successful: --mpi=pmix for "
-                           "Open MPI, --mpi=pmi2 for MPICH")  # fmt: skip
+                           "Open MPI, --mpi=pmi2 for MPICH and Intel MPI")  # fmt: skip
         if not re.search(r"\s-\w*K|--kill-on-bad-exit", rest) and "SLURM_KILL_BAD_EXIT" not in script.text:
             yield number, "without srun -K the job waits for the other ranks when one is killed"
         if script.option("cpus-per-task", "c") and not re.search(r"\s-c|--cpus-per-task|SRUN_CPUS_PER_TASK", script.text[
@@ -164,7 +171,7 @@ def _asked(script: Script) -> Iterator[tuple[int, str]]:
     """What SLURM itself says, where there is one."""
     if shutil.which("sbatch") is None or subprocess.run(["scontrol", "ping"], capture_output=True).returncode:
         return
-    said = subprocess.run(["sbatch", "--test-only", str(script.path)], capture_output=True, text=True)
+    said = subprocess.run(["sbatch", "--test-only", os.path.abspath(script.path)], capture_output=True, text=True)
     if said.returncode:
         yield 1, f"sbatch refuses it: {' '.join(said.stderr.split())}"
 

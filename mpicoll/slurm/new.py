@@ -1,13 +1,15 @@
 """Job scripts from the templates, with a user's options and settings in their places."""
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ArgumentError
+from ..support.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = ("train", "bench", "tune", "scaling")
+KINDS = ("train", "bench", "tune", "scaling", "gpu_check")
 #: what every script reads; env.sh belongs to the user as soon as it is there
 SHARED = ("launch.sh", "env.sh")
 
@@ -24,19 +26,21 @@ def write(kind: str, directory: str | Path, options: Mapping[str, str], settings
     """
     directory = Path(directory)
     names = scripts(kind, options)
+    if kind == "train" and options.get("gpus-per-node"):
+        options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank each
     texts = {names[0]: fill((TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0])}
     texts |= {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)}
-    there = [name for name in names if (directory / name).exists()]
+    there = [name for name in names if os.path.exists(directory / name)]
     if there and not force:
         raise ArgumentError(f"{directory / there[0]} is there already; remove it, or replace it with --force")
-    texts = {name: text for name, text in texts.items() if name not in SHARED or not (directory / name).exists()}
+    texts = {name: text for name, text in texts.items() if name not in SHARED or not os.path.exists(directory / name)}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (directory / name).write_text(text, encoding="utf-8")
+            write_whole(directory / name, text)
             (directory / name).chmod(0o755)
     except OSError as error:
-        raise ArgumentError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise ArgumentError(f"cannot write {error.filename!r}: {error.strerror}") from None
     return [directory / name for name in texts]
 
 
@@ -48,14 +52,12 @@ def scripts(kind: str, options: Mapping[str, object]) -> list[str]:
     """
     train = "train_gpu.sbatch" if options.get("gpus-per-node") else "train_cpu.sbatch"
     scaling = ["scaling.sh", "train_cpu.sbatch"]
-    return {"train": [train], "bench": ["bench.sbatch"], "tune": ["tune.sbatch"], "scaling": scaling}[kind]
+    return {"train": [train], "scaling": scaling}.get(kind, [f"{kind}.sbatch"])
 
 
 def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], name: str = "template") -> str:
     """The text of a template with other values; options that it does not mention come after those it does."""
     lines, options, settings = text.splitlines(), dict(options), dict(settings)
-    if options.get("gpus-per-node"):
-        options.setdefault("ntasks-per-node", options["gpus-per-node"])
     last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=-1)
     if options and last < 0:
         raise ArgumentError(f"{name} is no batch script: it hands sbatch's options on, so give them when you run it")
@@ -65,17 +67,26 @@ def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], nam
         known = ", ".join(match[1] for match in map(_SETTING.match, text.splitlines()) if match and match[1] != "JOBS")
         raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}")
     if options:
-        lines[last] += "".join(f"\n#SBATCH --{key}={value}" for key, value in options.items())
+        lines[last] += "".join(f"\n#SBATCH --{key}={_plain(key, value)}" for key, value in options.items())
     return "\n".join([*lines, ""])
 
 
 def _filled(line: str, options: dict[str, str], settings: dict[str, str]) -> str:
     """The line with the value that it is for, which is then used up."""
     if (match := _OPTION.match(line)) and match[1] in options:
-        return f"#SBATCH --{match[1]}={options.pop(match[1])}{match[3]}"
+        return f"#SBATCH --{match[1]}={_plain(match[1], options.pop(match[1]))}{match[3]}"
     if (match := _SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
-        if re.search(r'["}\\\n]', value):
-            raise ArgumentError(f"{match[1]}: expected no quotes, braces, backslashes or line ends, got {value!r}")
+        if re.search(r'["{}\\`\x00-\x1f\x7f]|\$(?![A-Za-z_])', value):
+            expected = "no quotes, braces, backslashes, backticks or line ends, and $ only before a name"
+            raise ArgumentError(f"{match[1]}: expected {expected}, got {value!r}")
         return f': "${{{match[1]}:={value}}}"{match[3]}'
     return line
+
+
+def _plain(option: str, value: object) -> str:
+    """The value, where a line of #SBATCH takes it as it stands."""
+    text = str(value)
+    if not text or re.search(r"""[\s"'\\#`$\x00-\x1f\x7f]""", text):
+        raise ArgumentError(f"--{option}: expected no spaces, quotes, backslashes, $, # or line ends, got {value!r}")
+    return text

@@ -1,14 +1,16 @@
 """Strong and weak scaling, gathered from the results that `jobs/scaling.sh` leaves: DIR/strong-N/result.json, DIR/weak-N/…."""
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
+from ..support.files import parse_json, save_figure
 from ..support.optional import require
 
+#: beyond any figure of a training
+_LARGEST = 2**63
 _NAME = re.compile(r"(strong|weak)-(\d+)")
 HEADER = f"{'scaling':<8}{'nodes':>6}{'ranks':>6}{'batch':>8}{'step ms':>9}{'samples/s':>11}{'speed-up':>10}{'efficiency':>12}"
 
@@ -25,8 +27,8 @@ def gather(directory: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     rows, missing = [], []
     for name in order:
         try:
-            rows.append(_row(found[name], json.loads((Path(directory) / name / "result.json").read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, KeyError):
+            rows.append(_row(found[name], parse_json((Path(directory) / name / "result.json").read_bytes())))
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
             missing.append(name)
     if not found:
         raise ArgumentError(f"{directory}: expected directories strong-N and weak-N, as scaling.sh makes them")
@@ -47,6 +49,9 @@ def _names(directory: str | Path) -> list[str]:
 def _row(match: re.Match[str], result: dict[str, Any]) -> dict[str, Any]:
     batch, seconds = result["config"]["batch_size"], result["report"]["step_s"]
     where = result["environment"]
+    for figure in (batch, seconds, where["nodes"], where["size"]):
+        if not 0 < float(figure) < _LARGEST or isinstance(figure, str):
+            raise ValueError(f"expected a number above 0, got {figure!r}")
     return {"kind": match[1], "nodes": where["nodes"], "ranks": where["size"], "batch": batch, "step_s": seconds,
             "rate": batch / seconds}  # fmt: skip
 
@@ -73,4 +78,4 @@ def plot(path: str, rows: list[dict[str, Any]]) -> None:
     axes.set(xlabel="nodes", ylabel=f"samples per second, over those of {nodes[0]} nodes", xticks=nodes)
     axes.grid(True, alpha=0.3)
     axes.legend()
-    figure.savefig(path)
+    save_figure(figure, path)

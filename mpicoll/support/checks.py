@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ArgumentError, MpicollError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Result = TypeVar("Result")
 
 
 def check(name: str, value: object, good: object, expected: str) -> None:
@@ -38,6 +40,20 @@ def raise_everywhere(comm: MPI.Intracomm, error: MpicollError | None) -> None:
             raise first
 
 
+def together(comm: MPI.Intracomm, act: Callable[[], Result]) -> Result:
+    """What `act()` gives on this rank; an MpicollError that it raises on one rank is raised on every rank of `comm`.
+
+    Collective: one allgather of small Python objects.
+    """
+    failure: MpicollError | None = None
+    try:
+        result = act()
+    except MpicollError as error:
+        failure = error
+    raise_everywhere(comm, failure)
+    return result
+
+
 def agree(comm: MPI.Intracomm, facts: Mapping[str, object]) -> None:
     """Raise ArgumentError on every rank of `comm` if their `facts` differ; it shows the first difference.
 
@@ -54,13 +70,13 @@ def must_agree(everyone: Sequence[Mapping[str, object]], remedy: str = "Give the
     mpicoll.errors.ArgumentError: ranks disagree about steps: ranks 0, 2: 5; rank 1: 6. Give the same on all ranks
     """
     for name in dict.fromkeys(name for facts in everyone for name in facts):
-        views = _views([facts.get(name, "missing") for facts in everyone])
+        views = groups([facts.get(name, "missing") for facts in everyone])
         if len(views) > 1:
-            text = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in views)
+            text = "; ".join(f"{ranks_text(ranks)}: {value}" for value, ranks in views)
             raise ArgumentError(f"ranks disagree about {name}: {text}. {remedy}")
 
 
-def _views(values: Sequence[object]) -> list[tuple[object, list[int]]]:
+def groups(values: Sequence[object]) -> list[tuple[object, list[int]]]:
     """Each value that occurs, and the ranks that have it; by comparing, since not every value can be hashed."""
     views: list[tuple[object, list[int]]] = []
     for rank, value in enumerate(values):
@@ -71,6 +87,7 @@ def _views(values: Sequence[object]) -> list[tuple[object, list[int]]]:
     return views
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
+    """How people write some ranks: "rank 3", "ranks 0, 2"."""
     shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

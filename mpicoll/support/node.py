@@ -1,24 +1,37 @@
-"""The MPI library and the fabric here, which ranks share a node, and what they share there: its cores and its GPUs."""
+"""The MPI library and the fabric here, which ranks share a node, and how they share its cores."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import cache
+from math import inf
+from typing import Any, TypeVar
 
-import numpy
 from mpi4py import MPI
 
-from ..errors import LaunchError
-from .checks import check_word
 from .optional import require
 
+Result = TypeVar("Result")
+
 UNKNOWN = "unknown"
+LARGE_COUNT = 2**31 - 1
 
 
 def library() -> str:
     """Name and version of the MPI library, in one line."""
     words = MPI.Get_library_version().strip("\x00 \n").splitlines()[0].split(",")[0].split()
-    return " ".join(words).replace("Version: ", "").replace("Version:", "")
+    name = " ".join(words).replace("Version: ", "").replace("Version:", "")
+    return name.replace("Intel(R) MPI Library", "Intel MPI").partition(" for ")[0]
+
+
+@cache
+def largest_count() -> float:
+    """The largest count of elements that MPI's calls take; infinite where they know large counts. The library is asked."""
+    try:
+        MPI.BYTE.Pack_size(LARGE_COUNT + 1, MPI.COMM_SELF)
+    except (MPI.Exception, OverflowError):
+        return LARGE_COUNT
+    return inf
 
 
 def fabric() -> str:
@@ -27,7 +40,7 @@ def fabric() -> str:
         chosen = os.environ.get("OMPI_MCA_btl", "") if os.environ.get("OMPI_MCA_pml", "ob1") == "ob1" else ""
         words = [word for word in chosen.split(",") if word not in ("", "self", "sm", "vader") and not word.startswith("^")]
     else:
-        words = [os.environ.get("FI_PROVIDER", "")]
+        words = [os.environ.get("I_MPI_OFI_PROVIDER", "") or os.environ.get("FI_PROVIDER", "")]
         if os.environ.get("MPIR_CVAR_CH4_NETMOD") == "ucx" or not words[0]:
             words = [word for word in os.environ.get("UCX_TLS", "").split(",") if word not in ("", "self", "sm", "shm")]
             words = [f"ucx:{word}" for word in words]
@@ -36,8 +49,6 @@ def fabric() -> str:
 
 #: who sets one of these has chosen the number of BLAS threads
 _CHOSEN = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-DEVICES = ("cpu", "cuda")
 
 
 @contextmanager
@@ -67,20 +78,12 @@ def share_cores(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> int 
     return threads
 
 
-def device_module(device: str, comm: MPI.Comm) -> Any:
-    """The array module for `cpu` (numpy) or `cuda` (cupy, with GPU = local rank modulo number of GPUs). Collective.
+def on_each_host(comm: MPI.Comm, act: Callable[[], Result]) -> list[tuple[str, Result]]:
+    """For each rank the name of its host, and what `act()` gave on that host's lowest rank; the others wait. Collective.
 
-    Raises ArgumentError for another word, and LaunchError where CuPy or a GPU is missing.
+    Hosts go by name: MPI may have been told not to use shared memory. `act` may not raise.
     """
-    check_word("device", device, DEVICES)
-    if device == "cpu":
-        return numpy
-    with ranks_of_node(comm) as node:
-        rank = node.Get_rank()
-    cupy = require("cupy", "device cuda")
-    try:
-        cupy.cuda.Device(rank % cupy.cuda.runtime.getDeviceCount()).use()
-        cupy.zeros(1)
-    except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
-        raise LaunchError(f"device cuda: no usable GPU on {MPI.Get_processor_name()} ({error})") from error
-    return cupy
+    hosts = MPI.Comm.allgather(comm, MPI.Get_processor_name())
+    lowest = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    results = MPI.Comm.allgather(comm, act() if comm.Get_rank() in lowest.values() else None)
+    return [(host, results[lowest[host]]) for host in hosts]

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+from math import inf
 from pathlib import Path
+from typing import Literal
 
 from ..errors import ArgumentError
 
 ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
+CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
+REPORT, GPU = "MPICOLL_REPORT", "MPICOLL_GPU"
+
+_PROBE_SECONDS = 0.5
+#: when ranks compare their calls: never, the first time a call is met, each time
+CheckMode = Literal["off", "first", "always"]
+OFF, FIRST, ALWAYS = "off", "first", "always"
+#: how device memory travels: as pointers where MPI is known to take them, through host memory, as pointers in any case
+AUTO, STAGED, DIRECT = "auto", "staged", "direct"
 
 
 def algorithm() -> str:
@@ -22,14 +33,67 @@ def tuning_file() -> Path | None:
     return Path(name) if name else None
 
 
-def probe() -> bool:
-    """Whether an unknown transport may be measured at first use."""
-    return _switch(PROBE, default=True)
+def probe() -> float:
+    """Seconds that measuring an unknown transport may take, for a collective and a decade of sizes; 0: none is measured."""
+    text = os.environ.get(PROBE, "").lower()
+    if not text or text.isalpha():
+        return _PROBE_SECONDS * _switch(PROBE, default=True)
+    return _seconds(text, f"{PROBE}={text}: expected seconds, or 0 for no probe")
 
 
 def verbose() -> bool:
     """Whether rank 0 says on standard error what served each new call, and why."""
     return _switch(VERBOSE, default=False)
+
+
+def check_mode(given: str | None = None) -> str:
+    """When calls are compared: what was given, else MPICOLL_CHECK, else the first time."""
+    mode = given or os.environ.get(CHECK, "").lower() or FIRST
+    if mode not in (OFF, FIRST, ALWAYS):
+        raise ArgumentError(f"{'check' if given else CHECK}={mode}: expected {OFF}, {FIRST} or {ALWAYS}")
+    return mode
+
+
+def timeout(given: float | None = None) -> float | None:
+    """Seconds without progress after which a collective fails: what was given, else MPICOLL_TIMEOUT; None: never."""
+    text = given if given is not None else os.environ.get(TIMEOUT) or None
+    if text is None:
+        return None
+    name = "timeout" if given is not None else TIMEOUT
+    return _seconds(text, f"{name}={text}: expected seconds, or 0 for no limit") or None
+
+
+def _seconds(text: str | float, problem: str) -> float:
+    """The number that a text means. Raises ArgumentError with the `problem`."""
+    try:
+        seconds = float(text)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds < inf:
+        raise ArgumentError(problem)
+    return seconds
+
+
+def only_report() -> bool:
+    """Whether a call that takes too long is only reported (MPICOLL_ON_TIMEOUT=report)."""
+    action = os.environ.get(ON_TIMEOUT, "").lower() or "raise"
+    if action not in ("raise", "report"):
+        raise ArgumentError(f"{ON_TIMEOUT}={action}: expected raise or report")
+    return action == "report"
+
+
+def report_folder() -> Path | None:
+    """Where each rank leaves what it is doing (MPICOLL_REPORT), or None."""
+    name = os.environ.get(REPORT)
+    return Path(name) if name else None
+
+
+def gpu() -> str:
+    """What was asked for device memory (MPICOLL_GPU)."""
+    asked = os.environ.get(GPU) or AUTO
+    if asked not in (AUTO, STAGED, DIRECT):
+        raise ArgumentError(f"{GPU}={asked}: expected {AUTO}, {DIRECT} or {STAGED}")
+    return asked
 
 
 def _switch(name: str, default: bool) -> bool:
@@ -41,14 +105,19 @@ def _switch(name: str, default: bool) -> bool:
 
 def fingerprint() -> dict[str, str]:
     """What must be equal on all ranks, by name, as text that shows a person the difference."""
-    given = {name: os.environ.get(name) or "(not set)" for name in (ALGORITHM, PROBE, VERBOSE)}
+    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU)
+    given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
 
 
 def check() -> None:
-    """Raise ArgumentError for a switch that is neither on nor off."""
+    """Raise ArgumentError for a setting that cannot be used."""
     probe()
     verbose()
+    check_mode()
+    timeout()
+    only_report()
+    gpu()
 
 
 def _digest() -> str:

@@ -1,6 +1,8 @@
 """Sizes and rates as people write them: ``64K``, ``8m``, ``1.5G`` (factors of 1024), ``inf``; ``500mbit``, ``1Gb/s``."""
 
 import re
+import reprlib
+from math import inf
 
 from ..errors import ArgumentError
 
@@ -8,8 +10,19 @@ _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
+#: no file, memory or vector has so many bytes
+_TOO_MANY = 2**63
+
+
+def shown(text: object) -> str:
+    """A value as an error shows it: hundreds of characters help nobody."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 80
+    return short.repr(text)
+
+
 def parse_bytes(text: object) -> float:
-    """Number of bytes that `text` means; `inf` gives a float infinity.
+    """Number of bytes that `text` means, below 2**63; `inf` gives a float infinity.
 
     >>> parse_bytes("64K"), parse_bytes("1.5m"), parse_bytes("12")
     (65536, 1572864, 12)
@@ -18,8 +31,11 @@ def parse_bytes(text: object) -> float:
         return float("inf")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(text), re.IGNORECASE)
     if not match:
-        raise ArgumentError(f"expected a size such as 4096, 64K, 8M or 1G, got {text!r}")
-    return int(float(match[1]) * _FACTORS[match[2].lower()])
+        raise ArgumentError(f"expected a size such as 4096, 64K, 8M or 1G, got {shown(text)}")
+    nbytes = float(match[1]) * _FACTORS[match[2].lower()]
+    if nbytes >= _TOO_MANY:
+        raise ArgumentError(f"expected a size below 2**63 bytes, such as 4096, 64K, 8M or 1G, got {shown(text)}")
+    return int(nbytes)
 
 
 def parse_rate(text: object) -> float:
@@ -32,8 +48,8 @@ def parse_rate(text: object) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:[bB]it(?:/s)?|b/s)\s*", str(text))
     rate = float(match[1]) * _RATES[match[2].lower()] if match else 0.0
-    if not rate:
-        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit or 2.5Gb/s, got {text!r}")
+    if not 0 < rate < inf:
+        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit or 2.5Gb/s, got {shown(text)}")
     return rate
 
 
@@ -59,6 +75,7 @@ def parse_seconds(text: object) -> float:
     (5e-06, 0.0015, 0.0)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([mnuµ]?s)?\s*", str(text))
-    if not match or not (match[2] or float(match[1]) == 0):
-        raise ArgumentError(f"expected a time such as 5us, 1.5ms or 2s, got {text!r}")
-    return float(f"{match[1]}e{_POWERS_OF_A_SECOND[match[2] or 's']}")
+    seconds = float(f"{match[1]}e{_POWERS_OF_A_SECOND[match[2] or 's']}") if match else inf
+    if not match or not (match[2] or seconds == 0) or seconds == inf:
+        raise ArgumentError(f"expected a time such as 5us, 1.5ms or 2s, got {shown(text)}")
+    return seconds

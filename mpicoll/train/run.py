@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class FitOptions:
         check_integer("steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1)
         check_integer("batch_size", self.batch_size, 1)
         directory, resume = self.checkpoint, self.resume
+        check("checkpoint", directory, directory is None or os.fspath(directory), "the name of a directory")
         if self.checkpoint_every is not None:
             check_integer("checkpoint_every", self.checkpoint_every, 1)
             check("checkpoint", directory, directory is not None, "a directory, since checkpoint_every is given")
@@ -135,20 +136,20 @@ class Run:
     def _steps(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers, vote: StopVote | None) -> None:
         """One step after the other, until a signal comes."""
         strategy, history = self._strategy, self._history
-        loaded = strategy.loader.batches(self._sampler, batches, strategy.options.accumulate)
-        for batch in batches:
-            if vote:
-                vote.begin()
-            with strategy.meter.step():
-                loss = strategy.step(next(loaded), len(batch))
-            self._done += 1
-            self._report(len(batch), loss, observers)
-            if vote and (signal := vote.end()):
-                history.stopped = signal
-                break
-            if self._done % self._every == 0 and self._done % len(self._sampler):
-                self._save()
-        loaded.close()
+        # closed here, whatever happens: the garbage collector may run in any thread, its own too, which cannot end itself
+        with closing(strategy.loader.batches(self._sampler, batches, strategy.options.accumulate)) as loaded:
+            for batch in batches:
+                if vote:
+                    vote.begin()
+                with strategy.meter.step():
+                    loss = strategy.step(next(loaded), len(batch))
+                self._done += 1
+                self._report(len(batch), loss, observers)
+                if vote and (signal := vote.end()):
+                    history.stopped = signal
+                    break
+                if self._done % self._every == 0 and self._done % len(self._sampler):
+                    self._save()
 
     def _report(self, samples: int, loss: float, observers: Observers) -> None:
         meter = self._strategy.meter

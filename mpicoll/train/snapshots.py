@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..support.checks import check
@@ -57,7 +57,7 @@ class Snapshots:
         if found is None:
             return 0
         strategy, history, meta = self._strategy, self._history, found.meta
-        strategy.update.restore(found, meta["updates"])
+        self._checkpoints.together(f"read {found.path}", lambda: strategy.update.restore(found, meta["updates"]))
         strategy.reducer.wait()
         if strategy.scale is not None and meta["scale"] is not None:
             strategy.scale.restore(meta["scale"])
@@ -72,3 +72,24 @@ class Snapshots:
         """Raise ArgumentError for a checkpoint of another model, data set or optimizer."""
         for name, value in self._identity().items():
             check(f"checkpoint: {name}", meta.get(name), meta.get(name) == value, f"this run's {value}; use another directory")
+        for name, (is_good, expected) in _WRITTEN.items():
+            check(f"checkpoint: {name}", meta.get(name), is_good(meta.get(name)), f"{expected}; was it changed by hand?")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _are_figures(value: Any, names: Iterable[str]) -> bool:
+    return isinstance(value, dict) and all(_is_number(value.get(name)) for name in names)
+
+
+#: what `save` writes beside the identity: whether a value may be that, and how it is called
+_WRITTEN: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "updates": (lambda value: isinstance(value, int) and value >= 0, "a number of updates"),
+    "losses": (lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
+    "epochs": (lambda value: isinstance(value, list) and all(isinstance(one, dict) and "test_accuracy" in one for one in value),
+               "a list of epochs with their test_accuracy"),
+    "scale": (lambda value: value is None or _are_figures(value, ("value", "good", "skipped")),
+              "value, good and skipped of a loss scale, or null"),
+}  # fmt: skip

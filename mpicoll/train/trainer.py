@@ -11,10 +11,10 @@ from mpi4py import MPI
 from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..support.arrays import Array
-from ..support.checks import agree, check
+from ..support.checks import agree, check, together
 from .data import Dataset, Sampler
 from .history import History
-from .model import Arrays, FunctionModel, LossFunction, Model
+from .model import AnyModel, Arrays, FunctionModel, LossFunction, Model
 from .optim import Optimizer
 from .parallel import OptionKeywords, Options, Precision, Strategy, StrategyName
 from .run import FitOptions, Run
@@ -86,14 +86,12 @@ class Trainer:
                  strategy: StrategyName = "allreduce", *, params: Arrays | None = None, precision: Precision | None = None,
                  **options: Unpack[OptionKeywords]) -> None:  # fmt: skip
         self.comm = comm if isinstance(comm, Communicator) else Communicator(comm)
-        self.model = _function_model(model, params) if callable(model) else model
-        unknown = sorted(set(options) - set(Options.names()))
-        check("options", ", ".join(unknown), not unknown, f"some of {', '.join(Options.names())}")
+        self.model = together(self.comm, lambda: _understood(model, params, options))
         stored: Any = precision or self.model.parameters.dtype.name  # one that no option allows is found by its check
         self.options = Options(strategy, precision=stored, **options)
         layers = {f"layer {number} of the model": text for number, text in enumerate(self.model.describe())}
         agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})
-        self.options.check()
+        together(self.comm, self.options.check)
         wide = self.options.precision if self.options.precision in ("float64", "float32") else "float32"
         if self.model.parameters.dtype != wide:
             self.model.to(dtype=wide)
@@ -177,13 +175,14 @@ class Trainer:
         ArgumentError
             On every rank, where a value is not usable or the ranks do not have the same ones.
         BadGradient
-            Where a gradient is infinite or nan and there is no loss_scale.
+            On every rank, where a gradient on any is infinite or nan and there is no loss_scale. Other parts of that update
+            may have been made; no checkpoint has them.
         LaunchError
             On every rank, where a checkpoint cannot be written or read; where tqdm is missing.
         """
         options = FitOptions(epochs, steps, batch_size, seed, checkpoint, checkpoint_every, keep, resume, progress, metrics)
         agree(self.comm, options.facts())
-        options.check()
+        together(self.comm, options.check)
         strategy, history = self.strategy, self._history
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
@@ -232,7 +231,7 @@ class Trainer:
             "bytes_sent_per_step": meter.typical("bytes"),
             "bytes_predicted": strategy.predicted_bytes(),
             "data_bytes_sent_per_step": meter.typical("data_bytes"),
-            "bytes_estimated": self.options.algorithm == "native",
+            "bytes_estimated": not self.options.counted,
             "parameter_bytes": strategy.reducer.parameters.nbytes,
             "gradient_bytes": strategy.reducer.gradient_bytes,
             "optimizer_bytes": strategy.update.nbytes,
@@ -246,7 +245,12 @@ class Trainer:
             check("classes of the data", facts["classes"], facts["classes"] <= outputs, f"at most the model's {outputs}")
 
 
-def _function_model(function: LossFunction, params: Arrays | None) -> FunctionModel:
+def _understood(model: Model | LossFunction, params: Arrays | None, options: Mapping[str, object]) -> AnyModel:
+    """The model, made of its function if need be. Raises ArgumentError where there is no such option."""
+    unknown = sorted(set(options) - set(Options.names()))
+    check("options", ", ".join(unknown), not unknown, f"some of {', '.join(Options.names())}")
+    if not callable(model):
+        return model
     check("params", params, params is not None, "the arrays that the function trains")
     assert params is not None
-    return FunctionModel(function, params)
+    return FunctionModel(model, params)

@@ -1,14 +1,19 @@
 """Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait."""
 
+import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy
 import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll import buffers
 from mpicoll.train import Dataset
+from tests.support import fakecupy, fakenccl
 
 WORLD = MPI.COMM_WORLD
 
@@ -43,9 +48,52 @@ def comm():
         communicator.Free()
 
 
+@pytest.fixture
+def directory(comm):
+    made = comm.bcast(tempfile.mkdtemp() if WORLD.Get_rank() == 0 else None)
+    yield Path(made)
+    comm.Barrier()
+    if WORLD.Get_rank() == 0:
+        shutil.rmtree(made)
+
+
 @pytest.fixture(scope="session")
 def data():
     """61 training samples that a small network tells apart, and 15 of test."""
     source = numpy.random.default_rng(1)
     labels = source.integers(0, 4, 76)
     return Dataset.split(2 * source.standard_normal((4, 7))[labels] + source.standard_normal((76, 7)), labels)
+
+
+@pytest.fixture
+def xp(monkeypatch):
+    """The stand-in for CuPy."""
+    monkeypatch.setitem(sys.modules, "cupy", fakecupy)
+    monkeypatch.setattr(buffers.awareness, "last_trial", lambda: None)  # whatever this machine keeps
+    buffers.device.optional_cupy.cache_clear()
+    fakecupy.log.clear()
+    fakecupy.copies.clear()
+    fakecupy.contexts.clear()
+    yield fakecupy
+    fakecupy.cuda.Device(0).use()
+    buffers.device.optional_cupy.cache_clear()
+
+
+@pytest.fixture
+def nccl(xp, monkeypatch):
+    """The stand-in for NCCL; `xp` then has it."""
+    return fakenccl.install(monkeypatch, xp)
+
+
+@pytest.fixture(params=["auto", "direct"])
+def mode(request, monkeypatch):
+    """How device memory travels, over an MPI that takes device pointers where it gets them."""
+    as_asked_for(request.param, monkeypatch)
+    monkeypatch.setattr(fakecupy, "aware", request.param == "direct")
+    return request.param
+
+
+def as_asked_for(mode, monkeypatch):
+    """MPICOLL_GPU, and where it asks for device pointers, a trial that has shown that MPI takes them."""
+    monkeypatch.setenv("MPICOLL_GPU", mode)
+    monkeypatch.setattr(buffers.awareness, "_settled", lambda: buffers.awareness.Result(True, "a test says so", ""))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from itertools import product
 
 import numpy as np
@@ -12,9 +13,10 @@ import mpicoll
 from mpicoll import algorithms, collectives
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.bench.workload import Workload
-from mpicoll.buffers.device import cuda_awareness
+from mpicoll.buffers import cuda_awareness
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
+from mpicoll.cluster import NAMES
 from mpicoll.errors import ArgumentError
 from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for
@@ -37,7 +39,8 @@ def test_every_algorithm_gives_what_is_expected(comm, collective, in_place):
         assert all(row["bytes"] == 4 * row["count"] and row["median_us"] >= row["min_us"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("int8", "sum"), ("int64", "prod"), ("uint16", "bxor"),
+@pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("longdouble", "sum"), ("int8", "sum"),
+                                           ("int64", "prod"), ("uint16", "bxor"),
                                            ("float64", "max"), ("int32", "land"), ("complex128", "sum")])  # fmt: skip
 def test_types_and_operations(comm, dtype, op):
     words = ["native", "ring"] if dtype != "float16" else ["ring", "auto"]
@@ -89,28 +92,40 @@ def test_environment_is_the_same_on_all_ranks(comm):
     assert all(other == facts for other in comm.allgather(facts))
     assert facts["size"] == SIZE == sum(facts["ranks_per_node"])
     assert facts["nodes"] == len(facts["hosts"]) == len(facts["ranks_per_node"])
-    assert facts["mpi"].startswith(("MPICH ", "Open MPI "))
+    assert facts["mpi"].startswith(tuple(f"{name} " for name in NAMES.values()))
     answer, how = cuda_awareness()
     assert answer in (True, False, None) and how
 
 
 def test_info_says_what_there_is(monkeypatch):
-    monkeypatch.setenv("MPICOLL_GPU", "direct")
+    monkeypatch.setenv("MPICOLL_GPU", "staged")
     facts = info.gather(WORLD)
     text = info.describe(facts)
-    assert facts["settings"]["MPICOLL_GPU"] == facts["gpu_mode"] == "direct"
+    assert facts["settings"]["MPICOLL_GPU"] == facts["gpu_mode"] == "staged"
     assert facts["environment"]["mpi"] in text and f"{SIZE} on" in text and "CUDA-aware" in text
-    assert facts["cuda_aware"] or any("MPICOLL_GPU=direct" in warning for warning in facts["warnings"])
+    assert "device memory   staged: MPICOLL_GPU=staged\n" in text
+    assert all(host["gpu_mode_because"] == "MPICOLL_GPU=staged" for host in facts["gpus"])
+
+
+def test_info_warns_of_the_wrong_bcast_of_intel_mpi():
+    warned = [info.wrong_bcast(*given) for given in (
+        (("Intel MPI", (2021, 18, 1)), 5, {}), (("Intel MPI", (2021, 16, 0)), 6, {"I_MPI_COLL_INTRANODE": "shm"}),
+        (("Intel MPI", (2021, 18, 1)), 4, {}), (("Intel MPI", (2021, 15, 0)), 6, {}), (("Intel MPI", (2021, 19, 0)), 6, {}),
+        (("Intel MPI", (2021, 18, 1)), 6, {"I_MPI_COLL_INTRANODE": "pt2pt"}),
+        (("Intel MPI", (2021, 18, 1)), 6, {"I_MPI_ADJUST_BCAST": "1"}), (("MPICH", (5, 0, 2)), 6, {}),
+    )]  # fmt: skip
+    assert [len(lines) for lines in warned] == [1, 1, 0, 0, 0, 0, 0, 0]
+    assert "I_MPI_COLL_INTRANODE=pt2pt" in warned[0][0] and "20,000 bytes" in warned[0][0]
 
 
 def _bench(*arguments):
-    """Exit status of the command on these ranks; the hook it installs is taken away again."""
-    hook = sys.excepthook
+    """Exit status of the command on these ranks; the hooks it installs are taken away again."""
+    hooks = sys.excepthook, threading.excepthook
     try:
         with pytest.raises(SystemExit) as ended:
             command_line(["bench", *arguments])
     finally:
-        sys.excepthook = hook
+        sys.excepthook, threading.excepthook = hooks
     return ended.value.code
 
 

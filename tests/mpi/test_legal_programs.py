@@ -10,22 +10,28 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.calls.arguments import allreduce
 from mpicoll.calls.binding import plan_of
+from mpicoll.execute.channel import CALL, COMPARE, PLAN, WATCH
 from mpicoll.execute.context import Context
-from tests.support.cases import RANK, SIZE, WORLD, same
+from tests.support.cases import RANK, SIZE, WORLD, outside_of_mpi, same
 
 pytestmark = pytest.mark.mpi
 THREADS = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="MPI does not grant THREAD_MULTIPLE")
 
 
 @pytest.mark.parametrize("algorithm", [None, "ring", "native"])
-def test_ranks_may_write_their_block_in_different_ways(comm, algorithm):
+@pytest.mark.parametrize("form", ["strided", "derived", "nested"])
+@pytest.mark.parametrize("n", [3, 20, 100, 700, 5000, 40_000])
+def test_ranks_may_write_their_block_in_different_ways(comm, n, form, algorithm):
     """Native calls whose algorithm depends on the type must see the same type on all ranks."""
-    n = 3000
     block = np.arange(n, dtype=np.float64) + RANK
-    strided = np.repeat(block, 2)[::2]
-    result = np.zeros(n * SIZE)
-    counts = [n] * SIZE
-    comm.Allgatherv(strided if RANK == SIZE - 1 else block, [result, counts], algorithm=algorithm)
+    result, counts = np.zeros(n * SIZE), [n] * SIZE
+    given = block
+    if RANK == SIZE - 1:
+        wide = np.repeat(block, 2)
+        vector = MPI.DOUBLE.Create_vector(n, 1, 2).Commit()
+        nested = MPI.Datatype.Create_struct([1], [0], [vector]).Commit()
+        given = {"strided": wide[::2], "derived": [wide, 1, vector], "nested": [wide, 1, nested]}[form]
+    comm.Allgatherv(given, [result, counts], algorithm=algorithm)
     same(result, np.concatenate([np.arange(n) + float(rank) for rank in range(SIZE)]))
 
 
@@ -45,13 +51,32 @@ def test_arithmetic_is_mpis_whatever_numpy_was_told(comm, algorithm, begin):
 
 
 def test_no_two_living_calls_share_a_tag(comm):
-    """Persistent plans live long; thousands of non-blocking calls must not come back to their tags."""
-    context = Context.of(comm)
-    plans = {context.next_plan_tag() for _ in range(100)}
-    calls = [context.next_call_tag() for _ in range(100_000)]
-    assert len(plans) == 100 and len(set(calls)) == len(calls)
-    assert plans.isdisjoint(calls) and 0 not in plans.union(calls)
-    assert max(*plans, *calls) <= WORLD.Get_attr(MPI.TAG_UB)
+    """Whatever their numbers and fingerprints are, and however few bits MPI grants."""
+    channel, other = Context.of(comm).channel, Context.of(comm.Dup()).channel
+    assert channel.wire is other.wire or SIZE == 1
+    tags = [{one.tag(kind, number, 7919 * number) for number in range(1, 5000)}
+            for one in (channel, other) for kind in (CALL, PLAN, COMPARE, WATCH)]  # fmt: skip
+    assert sum(map(len, tags)) == len(set().union(*tags))
+    assert min(map(min, tags)) >= 0 and max(map(max, tags)) <= WORLD.Get_attr(MPI.TAG_UB)
+    assert channel.tag(CALL, 1, 0) != channel.tag(CALL, 2, 0) != channel.tag(CALL, 2, 1)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_thousands_of_calls_beside_a_living_plan(comm):
+    """Numbers of calls come round again; a plan that lives for all that time is not disturbed."""
+    planned, x = np.ones(300), np.ones(300)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, planned, algorithm="ring")
+    for repetition in range(2500):
+        x[:] = repetition
+        if repetition % 100 == 0:
+            planned[:] = 1
+            plan.Start()
+        comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring").Wait()
+        assert (x == repetition * SIZE).all()
+        if repetition % 100 == 50:
+            plan.Wait()
+            assert (planned == SIZE).all()
+    plan.Free()
 
 
 @THREADS
@@ -160,7 +185,8 @@ def test_a_call_ended_in_the_middle_leaves_no_wrong_result_behind():
         plan.run()
     for refused in (lambda: comm.Allreduce(MPI.IN_PLACE, np.zeros(1)), lambda: comm.Iallreduce(MPI.IN_PLACE, x),
                     lambda: comm.Bcast(x), lambda: comm.Allreduce_init(MPI.IN_PLACE, x)):  # fmt: skip
-        with pytest.raises(mpicoll.MpicollError, match=r"Allreduce \(ring\): round 1 of .*KeyboardInterrupt.*make a new one"):
+        reason = r"(?s)Allreduce \(ring\): round 1 of .*KeyboardInterrupt.*make a new one"
+        with pytest.raises(mpicoll.MpicollError, match=reason):
             refused()
     comm.Free()
     fresh = mpicoll.Communicator(WORLD.Dup())
@@ -171,3 +197,74 @@ def test_a_call_ended_in_the_middle_leaves_no_wrong_result_behind():
 
 def interrupted():
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["array", "list", "strided", "bytes"])
+def test_requests_of_mpi_own_their_buffers(comm, form):
+    """A temporary as send buffer lives until MPI has sent it."""
+    n = 100_000
+    y, junk = np.zeros(n), []
+    for repetition in range(10):
+        x = np.full(n, float(repetition))
+        given = {"array": lambda: x * 2, "list": lambda: [x * 2, MPI.DOUBLE], "strided": lambda: np.repeat(x * 2, 2)[::2],
+                 "bytes": lambda: [bytearray(x * 2), MPI.DOUBLE]}[form]  # fmt: skip
+        request = comm.Iallreduce(given(), y, algorithm="native")
+        junk = [np.full(n * factor, -1.0) for factor in (1, 1, 2)]
+        request.Wait()
+        assert (y == 2 * SIZE * repetition).all()
+        plan = comm.Allreduce_init(given(), y, algorithm="native")
+        junk += [np.full(n * factor, -1.0) for factor in (1, 1, 2)]
+        plan.Start()
+        plan.Wait()
+        plan.Free()
+        assert (y == 2 * SIZE * repetition).all()
+
+
+def test_a_private_communicator_is_made_before_anything_is_under_way():
+    """Open MPI: duplicating beside non-blocking collectives ends in errors of theirs, and then in a hang."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    large, small = np.ones(5 << 20), [np.full(4, float(number)) for number in range(5)]
+    requests = [comm.Iallreduce(MPI.IN_PLACE, large)]
+    requests += [comm.Iallreduce(MPI.IN_PLACE, one) for one in small]
+    MPI.Request.Waitall(requests)
+    assert (large == SIZE).all() and [one[0] for one in small] == [SIZE * number for number in range(5)]
+    comm.Free()
+
+
+def test_duplicates_and_parts_cost_no_second_context():
+    """MPI grants some 2,000: each communicator takes one, as with MPI alone."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    wire = Context.of(comm).channel.wire
+    made = [comm.Dup(), comm.Split(0, -RANK), comm.Split(RANK), comm.Create(comm.Get_group())]
+    assert all(Context.of(one).channel.wire is wire for one in made)
+    assert len({Context.of(one).channel.tag(CALL, 0) for one in made}) == len(made)
+    for one in made:  # each sees only its own messages
+        x = np.full(3, 1.0 + RANK)
+        one.Allreduce(MPI.IN_PLACE, x, algorithm="recursive_doubling")
+        assert x[0] == (1.0 + RANK if one.Get_size() == 1 else SIZE * (SIZE + 1) / 2)
+    wires = {id(Context.of(one).channel.wire) for one in [comm.Dup() for _ in range(70)]}
+    assert len(wires) < 70 / 8  # the numbers of a wire come to their end
+    if SIZE > 1:  # a part has not all ranks of the wire: what is made of it gets another
+        assert Context.of(made[2].Dup()).channel.wire is not wire
+    comm.Free()
+    made[0].Allreduce(MPI.IN_PLACE, np.ones(3), algorithm="ring")  # the wire outlives the communicator it was made for
+    for one in made:
+        one.Free()
+
+
+@pytest.mark.skipif(RANK > 0, reason="rank 0 starts processes of their own")
+def test_without_threads_a_plan_is_mpis_own():
+    """A schedule that was started would not move in a Barrier or a call on another communicator."""
+    program = """
+import mpi4py
+mpi4py.rc.thread_level = "funneled"
+from mpi4py import MPI
+import mpicoll, numpy
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+plan = comm.Allreduce_init(MPI.IN_PLACE, x := numpy.ones(100_000))
+plan.Start(); MPI.COMM_WORLD.Barrier(); plan.Wait()
+print(type(plan).__name__, x[0])
+comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
+"""
+    done = outside_of_mpi(program)
+    assert done.stdout == "NativePrequest 1.0\n" and "MPI does not grant THREAD_MULTIPLE" in done.stderr, done

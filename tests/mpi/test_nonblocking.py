@@ -201,7 +201,7 @@ def test_what_went_wrong_on_the_way_is_raised_by_wait(wait):
     alone = mpicoll.Communicator(MPI.COMM_SELF.Dup())
     request = alone.Igatherv(np.zeros(1), [np.zeros(1), [1]], algorithm="binomial")
     wait(request)
-    request = Request(alone._context, failing(), ())
+    request = Request(alone._context, failing(), alone._context.recorder.begin("a call", ""), ())
     with pytest.raises(KeyError, match="on the way"):
         wait(request)
     assert request == MPI.REQUEST_NULL
@@ -252,7 +252,7 @@ def test_the_thread_ends_after_an_exception():
 @pytest.mark.skipif(RANK > 0, reason="rank 0 starts processes of their own")
 def test_without_threads_it_is_mpis_own():
     done = run(threads=False, options="")
-    assert done.returncode == 0 and done.stdout.startswith("Request MPI does not grant THREAD_MULTIPLE"), done
+    assert done.returncode == 0 and done.stdout.startswith("NativeRequest MPI does not grant THREAD_MULTIPLE"), done
     refused = run(threads=False)
     reason = "cannot serve this allreduce: MPI does not grant THREAD_MULTIPLE"
     assert refused.returncode == 1 and reason in refused.stderr, refused

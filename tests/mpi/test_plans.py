@@ -8,7 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute.pool import KNOWN_CALLS
+from mpicoll.execute import native
+from mpicoll.execute.known import KNOWN_CALLS
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
 pytestmark = pytest.mark.mpi
@@ -56,6 +57,51 @@ def test_changed_data(comm, word):
             plan.Wait()
             same(recv, SIZE * (np.arange(PRIME) + repetition) + sum(range(SIZE)) * 1.0)
         plan.Free()
+
+
+@pytest.mark.parametrize("count", [1, PRIME])
+@pytest.mark.parametrize("method", ["Allgather", "Allgatherv", "Gather", "Gatherv", "Scatter", "Scatterv"])
+def test_changed_data_of_native_plans(comm, method, count):
+    """MPICH before 4.3.2 and Intel MPI send a rank's own block as it was when the plan was made (pmodels/mpich#7078)."""
+    case = Case(method, count)
+    plan = case.init(comm, algorithm="native")
+    for repetition in range(3):
+        plan.Start()
+        finish(plan, ("Wait", "Test")[repetition % 2])
+        wanted = expected(method, count)
+        same(case.result, wanted if wanted is None else wanted + repetition)
+        if case.sent is not None:
+            case.sent += 1
+    plan.Free()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_native_plans_without_persistent_calls_of_mpi(comm, method, monkeypatch):
+    """As where MPI's are wrong or missing: the plan makes the non-blocking call at each Start."""
+    monkeypatch.setattr(native, "stale_when_persistent", lambda method: True)
+    wide = lambda values: np.repeat(values, 2)[::2]
+    for case in (Case(method), Case(method, array=wide), Case(method, form="in place", array=wide)):
+        plan = case.init(comm, algorithm="native")
+        assert not isinstance(plan, MPI.Prequest) and plan.Wait() is True and plan.Test() is True
+        for repetition in range(1 if case.form == "in place" else 2):
+            plan.Start()
+            with pytest.raises(RuntimeError, match="in flight"):
+                plan.Start()
+            finish(plan, ("Wait", "Test")[repetition])
+            same(case.result, expected(method))
+        plan.Free()
+        with pytest.raises(RuntimeError, match="was freed"):
+            plan.Start()
+
+
+@pytest.mark.parametrize(("library", "wrong"), [
+    (("MPICH", (4, 0, 3)), "Allgather Gather Scatter"), (("MPICH", (4, 3, 1)), "Allgather Gather Scatter"),
+    (("MPICH", (4, 3, 2)), ""), (("MPICH", (5, 0, 2)), ""), (("Open MPI", (5, 0, 11)), ""),
+    (("Intel MPI", (2021, 18, 1)), "Allgather Gather Scatter"),
+])  # fmt: skip
+def test_which_persistent_calls_of_mpi_are_wrong(monkeypatch, library, wrong):
+    monkeypatch.setattr(MPI, "get_vendor", lambda: library)
+    assert sorted(filter(native.stale_when_persistent, METHODS)) == wrong.split()
 
 
 @pytest.mark.parametrize("by", ["Wait", "Test", "wait", "test"])

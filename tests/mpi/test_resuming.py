@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.train import SGD, Adam, Trainer, mlp
+from mpicoll.train.checkpoint import Checkpoints
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.training import STRATEGIES, WIDTHS, alone, fitted, raises, same_bits
 
@@ -58,6 +59,21 @@ def test_checkpoints_of_something_else(data, shared):
            Trainer(mlp([7, 5, 4]), Adam(), WORLD).fit, data, **length)  # fmt: skip
     raises("checkpoint: optimizer: expected this run's SGD", Trainer(mlp(WIDTHS), SGD(), WORLD).fit, data, **length)
     raises("checkpoint: data: expected this run's", Trainer(mlp(WIDTHS), Adam(), WORLD).fit, data, **{**length, "seed": 4})
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("updates", None), ("updates", -1), ("losses", {}), ("losses", ["much"]), ("epochs", [{}]), ("scale", {"value": 1}),
+])  # fmt: skip
+def test_a_checkpoint_that_was_written_by_hand(data, shared, name, value):
+    """Its checksums fit, and what it says does not."""
+    options = {"precision": "float16", "loss_scale": "dynamic", "bucket_bytes": 500}
+    before = fitted(WORLD, data, length={"epochs": None, "steps": 2, "checkpoint": shared}, **options)
+    saved = before.strategy.update.vectors(), before.strategy.reducer.layout.plain[-1]
+    found = Checkpoints(shared, before.strategy.comm, 9).load()
+    meta = {key: item for key, item in found.meta.items() if key != name} | ({} if value is None else {name: value})
+    Checkpoints(shared, before.strategy.comm, 9).save(3, saved[0], dict.fromkeys(saved[0], saved[1]), meta)
+    length = {"steps": 4, "batch_size": 13, "seed": 3, "checkpoint": shared, "resume": True}
+    raises(f"checkpoint: {name}: expected", Trainer(mlp(WIDTHS, seed=1), Adam(), WORLD, **options).fit, data, **length)
 
 
 def test_resume_where_nothing_is_left_to_do(data, shared):

@@ -102,6 +102,8 @@ def test_bad_gpu_mode(monkeypatch):
     monkeypatch.setenv("MPICOLL_GPU", "sideways")
     with pytest.raises(mpicoll.ArgumentError, match="sideways.*auto, direct or staged"):
         buffers.gpu_mode()
+    with pytest.raises(mpicoll.ArgumentError, match="MPICOLL_GPU=sideways"):
+        mpicoll.Communicator(MPI.COMM_WORLD)
 
 
 def test_default(comm):

@@ -2,10 +2,11 @@
 
 import itertools
 import random
+import re
+import threading
 
 import numpy
 import pytest
-from mpi4py import MPI
 
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, mlp
 from mpicoll.train.optim.lr_schedules import parse
@@ -178,20 +179,57 @@ def test_an_overflow_on_one_rank_is_skipped_by_all(data, strategy):
     same_bits(trainer)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_bad_gradient_is_named(data, strategy):
-    message = r"update \d: expected finite gradients, got infinity or nan in .*weights of layer 0, Linear\(7, 12\)"
-    with pytest.raises(BadGradient, match=message):
-        fitted(MPI.COMM_SELF, spoiled(data, numpy.nan), strategy, bucket_bytes=1)
+def refused(trainer, data, **length):
+    """The BadGradient that all ranks raise."""
+    with pytest.raises(BadGradient) as raised:
+        trainer.fit(data, **{"epochs": 2, "batch_size": 13, "seed": 3, **length})
+    text, *others = WORLD.allgather(str(raised.value))
+    assert set(others) <= {text}
+    assert not any("mpicoll-prefetch" in thread.name for thread in threading.enumerate())
+    return text
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("overlap", ["none", "gradients", "all"])
+@pytest.mark.parametrize("options", [
+    {}, {"bucket_bytes": 1}, {"precision": "float16"}, {"precision": "bfloat16"}, {"clip_norm": 1.0}, {"accumulate": 2},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("value", [numpy.nan, numpy.inf])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_with_a_norm_all_ranks_find_a_bad_gradient(data, strategy):
-    with pytest.raises(BadGradient, match="got infinity or nan in (weights|biases|a part that another rank holds)"):
-        fitted(WORLD, spoiled(data, numpy.nan), strategy, clip_norm=1.0)
+def test_a_bad_gradient_is_one_error_on_all_ranks_that_names_it(data, strategy, overlap, options, value):
+    if options.get("precision") == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    trainer = Trainer(mlp(WIDTHS), Adam(), WORLD, strategy, **{"bucket_bytes": 300, "overlap": overlap, **options})
+    text = refused(trainer, spoiled(data, value))
+    assert re.match(r"update \d: expected finite gradients, got infinity or nan in .*(weights|biases) of layer", text), text
+    assert all(numpy.isfinite(array.astype("float32")).all() for array in trainer.params.values())
+    same_bits(trainer)
+    trainer.fit(data, epochs=1, batch_size=13)  # nothing is left under way that would be in the way
+    same_bits(trainer)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_a_bad_gradient_of_the_last_step_is_found(data, strategy, overlap, mpi_tmp_path):
+    """Before a checkpoint of that step is written, too."""
+    spoil = numpy.full(5, numpy.nan)
+    step = lambda params, batch: (1.0, [spoil if len(calls) == 3 else params[0] * 0])
+    calls = []
+    counted = lambda params, batch: (calls.append(1), step(params, batch))[1]
+    trainer = Trainer(counted, SGD(), WORLD, strategy, params=[numpy.ones(5)], overlap=overlap)
+    text = refused(trainer, data, epochs=None, steps=3, checkpoint=str(mpi_tmp_path / "checkpoints"), checkpoint_every=1)
+    assert text.startswith("update 3: expected finite gradients, got infinity or nan in array 0")
     WORLD.Barrier()
+    found = sorted(path.name for path in (mpi_tmp_path / "checkpoints").glob("step-*"))
+    assert found == ["step-0000000001", "step-0000000002"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_norm_that_overflows_is_one_error(strategy, data):
+    huge = lambda params, batch: (1.0, [numpy.full(5, 1e200)])
+    trainer = Trainer(huge, SGD(), WORLD, strategy, params=[numpy.ones(5)], clip_norm=1.0)
+    assert "expected finite gradients, got a norm beyond float64" in refused(trainer, data)
 
 
 class Peeking(SGD):

@@ -155,8 +155,8 @@ def test_a_path_that_cannot_be_written(path, comm, tmp_path):
     meter.tracing = True
     step(meter, comm)
     missing = WORLD.bcast(str(tmp_path / "missing" / "trace.json"))
-    raises("expected a file that can be written, got '.*missing/trace.json' .No such file", write, missing, meter, comm)
-    raises("got '.*' .Is a directory", write, WORLD.bcast(str(tmp_path)), meter, comm)
+    raises("trace: cannot write .*missing/trace.json .No such file", write, missing, meter, comm)
+    raises("cannot write .*Is a directory", write, WORLD.bcast(str(tmp_path)), meter, comm)
     raises("^path: expected the path of a file, got 7", write, 7, meter, comm)
 
 

@@ -3,7 +3,9 @@
 import argparse
 import json
 import sys
+import threading
 
+import numpy
 import pytest
 
 from mpicoll.cli import train as command
@@ -21,7 +23,8 @@ def run(*words):
 
 @pytest.fixture
 def hook(monkeypatch):
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # what the command installs is taken back
+    for module in (sys, threading):  # what the command installs is taken back
+        monkeypatch.setattr(module, "excepthook", module.excepthook)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -43,6 +46,27 @@ def test_command_writes_its_result(hook, capsys, mpi_tmp_path, strategy):
         assert "bytes sent per step" in printed.out and "samples/s" in printed.err
     else:
         assert not printed.out and not printed.err
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", "bool"])
+def test_labels_of_any_integer_type_train_as_those_of_int64(hook, mpi_tmp_path, strategy, dtype):
+    for name in ("tqdm", "threadpoolctl"):
+        pytest.importorskip(name)
+    random, results = numpy.random.default_rng(0), []
+    y = random.integers(0, 2 if dtype == "bool" else 4, 90)
+    x = random.standard_normal((4, 7))[y] + random.standard_normal((90, 7))
+    for kind in ("int64", dtype):
+        if RANK == 0:
+            numpy.savez(mpi_tmp_path / f"{kind}.npz", x=x, y=y.astype(kind))
+        WORLD.Barrier()
+        path = mpi_tmp_path / f"{kind}.json"
+        run("--data", str(mpi_tmp_path / f"{kind}.npz"), "--strategy", strategy, "--hidden", "8", "--epochs", "2",
+            "--batch-size", "16", "--json", str(path))  # fmt: skip
+        WORLD.Barrier()
+        results.append(json.loads(path.read_text()))
+    assert results[0]["losses"] == results[1]["losses"]
+    assert results[0]["test_accuracy"] == results[1]["test_accuracy"] > 0
 
 
 @pytest.mark.parametrize("words, text", [

@@ -140,38 +140,105 @@ def test_verbose_says_once_what_ran_and_why(configured, capfd):
 # ---- the probe
 
 
+@pytest.fixture
+def unknown(configured):
+    """A function that gives a fresh communicator whose network no table knows, and its context."""
+
+    def make(**variables):
+        comm = configured(**variables)
+        context = Context.of(comm)
+        context.topology = context.topology._replace(nodes=tuple(range(SIZE)), fabric="a network nobody knows")
+        return comm, context
+
+    return make
+
+
+def probed(context, collective="allreduce"):
+    """The decades that were probed."""
+    return sorted(key[1] for key in context.measured if key[0] == collective)
+
+
 @pytest.mark.mpi(min_size=2)
-def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(configured):
-    comm = configured(MPICOLL_PROBE="1")
-    context = Context.of(comm)
-    context.topology = context.topology._replace(nodes=tuple(range(SIZE)), fabric="a network nobody knows")
+def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(unknown):
+    comm, context = unknown(MPICOLL_PROBE="1000")
     assert comm.explain("allreduce", np.zeros(1 << 15)).predicted_seconds is None  # asking measures nothing
     assert not context.measured
-    data = np.full(1 << 15, RANK + 1.0)
+    data = np.full(1 << 13, RANK + 1.0)
     comm.Allreduce(MPI.IN_PLACE, data)
     assert (data == SIZE * (SIZE + 1) / 2).all()
-    found = context.measured["allreduce"]
-    assert WORLD.allgather(found) == [found] * SIZE and found.points[0][0] == probe.SIZES[0]
-    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 16))
-    assert context.measured["allreduce"] is found and Context.of(comm.Dup()).measured == context.measured
-    said = comm.explain("allreduce", np.zeros(1 << 15), algorithm="ring")
+    found = context.measured["allreduce", 0]
+    assert WORLD.allgather(found) == [found] * SIZE and found.nbytes == probe.size_of(0) == 64 << 10
+    assert ("native", None) in found.seconds and len(found.seconds) > 1
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 14))
+    assert context.measured["allreduce", 0] is found and Context.of(comm.Dup()).measured == context.measured
+    said = comm.explain("allreduce", np.zeros(1 << 14), algorithm="ring")
     assert said.predicted_seconds > 0 and "predicted" in str(said)
-    assert "probed at 64K" in comm.explain("allreduce", np.zeros(1 << 15)).reason
+    assert "probed at 64K bytes: " in comm.explain("allreduce", np.zeros(1 << 14)).reason
 
 
 @pytest.mark.mpi(min_size=2)
-def test_no_probe_where_it_is_off(configured):
-    comm = configured(MPICOLL_PROBE="0")
-    context = Context.of(comm)
-    context.topology = context.topology._replace(nodes=tuple(range(SIZE)), fabric="a network nobody knows")
+def test_each_decade_of_sizes_is_probed_by_its_first_call(unknown):
+    comm, context = unknown(MPICOLL_PROBE="1000")
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 13))
+    assert probed(context) == [0]
+    assert "until a call of 160K or more has probed" in comm.explain("allreduce", np.zeros(1 << 16)).reason
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 16))
+    assert probed(context) == [0, 1] and context.measured["allreduce", 1].nbytes == 640 << 10
+    assert "probed at 640K bytes: " in comm.explain("allreduce", np.zeros(1 << 16)).reason
+    comm.Bcast(np.ones(1 << 13))
+    comm.Reduce(np.ones(1 << 13), np.ones(1 << 13) if RANK == 0 else None)
+    assert probed(context, "bcast") == probed(context, "reduce") == [0]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_probe_that_would_take_too_long_is_not_made(unknown):
+    """Large calls are served as the largest that can be probed; where there is none, `explain` says what a call takes."""
+    comm, context = unknown()
+    context.measured["link"] = probe.Link(1e-6, 10e6, 0.0)  # 64K takes 7 ms or more, 640K 66
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 20))
+    assert context.measured["allreduce", 2].nbytes == probe.size_of(1)
+    comm, context = unknown()
+    context.measured["link"] = probe.Link(1.0, 1e9, 0.0)
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 20))
+    said = comm.explain("allreduce", np.ones(1 << 20))
+    assert said.algorithm == "native" and "too slow to probe, a call of 64K takes" in said.reason
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("limit", ["0", "off"])
+def test_no_probe_where_it_is_off(unknown, limit):
+    comm, context = unknown(MPICOLL_PROBE=limit)
     comm.Allreduce(MPI.IN_PLACE, np.ones(1 << 15))
     assert not context.measured and comm.sent == (0, 0)
 
 
+def test_bad_limit_of_a_probe(configured):
+    with pytest.raises(mpicoll.ArgumentError, match="MPICOLL_PROBE=-1: expected seconds"):
+        configured(MPICOLL_PROBE="-1")
+
+
 def test_a_probe_takes_what_is_clearly_faster():
-    found = probe.Probe("ring", 1000, (probe.Point(1 << 16, 1e-3, 1e-3), probe.Point(1 << 20, 16e-3, 8e-3)))
-    assert found.gain(1 << 14) == 1 and found.gain(1 << 20) == pytest.approx(2)
-    assert 1 < found.gain(1 << 18) < 2 < found.gain(1 << 26) < 2.3
+    times = {("native", None): 2e-3, ("ring", None): 1.9e-3, ("ring", 60_000): 1e-3, ("circulant", None): 3e-3}
+    found = probe.Probe(1 << 20, times).choice()
+    assert (found.name, found.segment_bytes) == ("ring", 60_000)
+    assert "probed at 1M bytes: ring in pieces of 60000 2.00 x, ring 1.05 x, native 1.00 x" in found.reason
+    assert probe.Probe(1 << 20, {**times, ("ring", 60_000): 1.8e-3}).choice().name == "native"
+
+
+def test_what_a_probe_tries():
+    topology = topology_of(range(7))
+    fast, slow = (probe.Link(alpha, 60e6, 1e-10) for alpha in (5e-6, 5e-3))
+    query = select.Query("allreduce", topology, 1 << 20)
+    tried = probe.candidates(query, fast, probe.size_of(1))
+    assert tried[0] == ("circulant", None) and {("ring", None), ("ring", 60_000)} < set(tried)
+    words = [algorithm for algorithm, _ in probe.candidates(query, slow, probe.size_of(0))]
+    assert {"recursive_doubling", "tree"} < set(words) and "ring" not in words
+    several = query._replace(topology=topology_of([0, 0, 1, 1]))
+    assert probe.candidates(several, fast, probe.size_of(0))[0] == ("hierarchical", None)
+
+
+def topology_of(nodes):
+    return topology.Topology(tuple(nodes), "a network nobody knows", topology.library())
 
 
 # ---- nodes

@@ -54,6 +54,8 @@ def test_every_type_and_op(comm, dtype, name):
     if not defined_by_mpi(op, dtype):
         refused(comm, dtype, op)
         return
+    if MPI.get_vendor()[0] == "Intel MPI" and name in ("LAND", "LOR", "LXOR") and np.dtype(dtype).kind in "fc":
+        pytest.skip("Intel MPI takes logical operations on floats, which MPI does not define; its results are no truth values")
     number = DTYPES.index(dtype) + list(OPS).index(name)
     method, root = REDUCTIONS[number % len(REDUCTIONS)], number % SIZE
     for algorithm in (None, words(method)[number % len(words(method))]):
@@ -105,7 +107,7 @@ def test_half_precision_has_no_bits_to_combine_and_no_native(comm, dtype):
             Case("Allreduce", COUNT, dtype=dtype, op=getattr(MPI, name)).call(comm)
     with pytest.raises(mpicoll.ArgumentError, match="native"):
         Case("Allreduce", COUNT, dtype=dtype).call(comm, algorithm="native")
-    assert "MPI cannot reduce this type" in comm.explain("allreduce", np.zeros(4, np.dtype(dtype))).reason
+    assert "MPI has no such reduction" in comm.explain("allreduce", np.zeros(4, np.dtype(dtype))).reason
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -189,7 +191,7 @@ def test_function_that_does_not_commute(comm, ordered, method, word):
 
 @pytest.mark.parametrize("method", REDUCTIONS)
 def test_unordered_algorithms_are_refused(comm, ordered, method):
-    for word in set(words(method)) - set(words(method, ordered=True)):
+    for word in sorted(set(words(method)) - set(words(method, ordered=True))):
         with pytest.raises(mpicoll.ArgumentError, match="not commutative.*these do"):
             Case(method, COUNT, op=ordered).call(comm, algorithm=word)
     assert comm.sent == (0, 0)

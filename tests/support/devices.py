@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpicoll import BufferError
 from tests.support.cases import (
     EVERY,
     METHODS,
@@ -20,6 +21,14 @@ from tests.support.cases import (
 )
 
 COUNT = 2 * SIZE + 1
+
+
+class Foreign:
+    """Another library's array: only its interface is known."""
+
+    def __init__(self, array, read_only=False, **changes):
+        described = array.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**described, "data": (described["data"][0], read_only), **changes}
 
 
 class DeviceArrays:
@@ -108,6 +117,33 @@ class DeviceArrays:
         for rank in range(SIZE):
             wanted[3 * rank : 3 * rank + 2] = rank
         self.check(result, wanted)
+
+    @pytest.mark.parametrize("word", [None, "ring", "native"])
+    def test_two_parts_of_one_array_at_a_time(self, xp, mode, comm, word):
+        """Each call brings back what it was told of, not what another one is changing."""
+        data, wanted = xp.array(np.arange(8.0)), np.arange(8.0)
+        parts = [comm.Iallreduce(MPI.IN_PLACE, [data, (4, at), MPI.DOUBLE], algorithm=word) for at in (0, 4)]
+        MPI.Request.Waitall(parts)
+        self.check(data, wanted * SIZE)
+
+    @pytest.mark.parametrize("word", [None, "native", *words("Bcast")[:1]])
+    def test_two_columns_of_one_array_at_a_time(self, xp, mode, comm, word):
+        """The same where a derived datatype describes them."""
+        data = xp.array(np.full((4, 3), float(RANK)))
+        column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 8).Commit()
+        moved = [comm.Ibcast([data, (1, at), column], root, algorithm=word) for at, root in ((0, 0), (2, SIZE - 1))]
+        column.Free()
+        MPI.Request.Waitall(moved)
+        wanted = np.full((4, 3), float(RANK))
+        wanted[:, 0], wanted[:, 2] = 0, SIZE - 1
+        self.check(data, wanted)
+
+    def test_a_type_that_reaches_beyond_the_array(self, xp, mode, comm):
+        for place in (-8, 24):
+            outside = MPI.DOUBLE.Create_hindexed([1], [place]).Commit()
+            with pytest.raises(BufferError, match="of an array of 24 bytes"):
+                comm.Bcast([xp.array(np.zeros(3)), 1, outside])
+            outside.Free()
 
     @pytest.mark.parametrize("method", REDUCTIONS)
     @pytest.mark.parametrize("name", ["PROD", "MAX", "BXOR"])

@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from mpicoll.cluster import NAMES
+
 ROOT = Path(__file__).resolve().parents[2]
 #: what lets Open MPI run as root and with more ranks than cores, as a test machine often must; MPICH needs nothing
 _PERMISSIONS = {
@@ -41,17 +43,15 @@ def installations():
 
 
 def _library(python):
-    code = "from mpi4py import MPI; import pytest_mpi; print(MPI.Get_library_version())"
+    code = "from mpi4py import MPI; import pytest_mpi; print(MPI.get_vendor()[0])"
     answer = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment())
-    for name in ("Open MPI", "MPICH"):
-        if answer.returncode == 0 and name in answer.stdout:
-            return name.replace(" ", "").lower()
-    return None
+    names = {library: name for name, library in NAMES.items()}
+    return names.get(answer.stdout.strip()) if answer.returncode == 0 else None
 
 
 def environment(**more):
     """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **_PERMISSIONS, **quiet, **more}
 
 

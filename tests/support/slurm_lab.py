@@ -13,14 +13,14 @@ import pytest
 from tests.support.launching import ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
-TRAIN, GPU, BENCH, TUNE = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune"))
-#: everything under every launcher, in half a minute more
+TRAIN, GPU, BENCH, TUNE, CHECK = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check"))
+#: everything under every launcher, in minutes more; otherwise one of each kind
 ALL = os.environ.get("MPICOLL_TEST_ALL")
 #: the launchers of each MPI; without a daemon of its own (srun), and with one
-MODES = {"openmpi": ("srun", "mpirun"), "mpich": ("srun", "mpiexec")}
+MODES = {"mpich": ("srun", "mpiexec"), "intelmpi": ("srun", "mpirun"), "openmpi": ("srun", "mpirun")}
 FOUND = {installation.name: installation for installation in installations()}
-CASES = [(name, launcher) for name in FOUND for launcher in MODES[name]]
-EACH = pytest.mark.parametrize(("name", "launcher"), CASES)
+CASES = [(name, launcher) for name in MODES if name in FOUND for launcher in MODES[name]]
+EACH = pytest.mark.parametrize(("name", "launcher"), CASES if ALL else dict.fromkeys((CASES[0], CASES[-1])))
 #: what env.sh says on this cluster: ranks of all hosts share a few cores, so none may keep one for itself; and the
 #: addresses of MPICH's other netmod, UCX, are too long for SLURM's pmi2
 SITE = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self",
@@ -30,6 +30,7 @@ SHORT = {
     TRAIN: {"LENGTH": "--epochs 4", "STRATEGY": "zero1"},
     GPU: {"LENGTH": "--epochs 4", "STRATEGY": "parameter_server", "DEVICE": "cpu"},
     BENCH: {"ALGORITHMS": "ring,circulant", "SIZES": "4K:16K", "OPTIONS": "--repeats 2"},
+    CHECK: {"DEVICE": "cpu", "SOURCE": ROOT, "TESTS": "tests/mpi/test_strides.py", "SIZES": "4K"},
     TUNE: {"COUNTS": "2 3", "OPTIONS": "--collectives allreduce --sizes 4K --segments 4K --min-time 0.05"},
 }
 #: a training that lasts until something happens to it, and has by then written checkpoints

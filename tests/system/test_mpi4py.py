@@ -9,14 +9,15 @@ import tarfile
 import pytest
 
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import LaunchError
+from mpicoll.support.gpus import working_cupy
 from tests.support.launching import installations, mpiexec
 
 #: every collective on a schedule, so that mpi4py's tests run over them all
 WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
 #: what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks
-CASES = [(found, "default", 2) for found in installations()[-1:]]
-CASES += [(found, "forced", 2) for found in installations()[:1]]
+CASES = [(found, "forced", 2) for found in installations()[:1]]
 if os.environ.get("MPICOLL_TEST_ALL"):
     CASES = [(found, rules, size) for found in installations() for rules in ("default", "forced") for size in range(1, 6)]
 
@@ -45,7 +46,21 @@ def suite(request):
 def test_own_tests_of_mpi4py(suite, installation, size, rules):
     modules = sorted(path.stem for path in suite.glob("test_cco_*.py"))
     modules += ["test_comm", "test_subclass", "test_msgspec"]
-    choice = FORCED if rules == "forced" else ""
-    job = {"module": "tests.support.replaced_world", "timeout": 600, "MPICOLL_ALGORITHM": choice}
-    output = mpiexec(installation, size, suite, *modules, **job)
+    passes(suite, installation, size, modules, MPICOLL_ALGORITHM=FORCED if rules == "forced" else "")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [2, 4])
+def test_own_tests_of_mpi4py_on_device_arrays(suite, size):
+    """They take CuPy's arrays by themselves wherever there is a device."""
+    try:
+        working_cupy()
+    except LaunchError as error:
+        pytest.skip(f"needs CuPy and a CUDA device: {error}")
+    modules = [f"test_cco_{kind}{form}" for kind in ("", "nb_", "pr_") for form in ("buf", "vec")] + ["test_msgspec"]
+    passes(suite, installations()[0], size, modules, MPICOLL_ALGORITHM=FORCED, MPICOLL_GPU="staged")
+
+
+def passes(suite, installation, size, modules, **environ):
+    output = mpiexec(installation, size, suite, *modules, module="tests.support.replaced_world", timeout=600, **environ)
     assert len(re.findall(r"^OK", output, re.MULTILINE)) == size, output[-4000:]

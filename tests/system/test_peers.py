@@ -31,6 +31,9 @@ SIGNATURES = {
 #: what the libraries refuse: numbers of ranks, and too few elements or an operation that is not MPI's own
 REFUSED = {("allgather", "two_proc"), ("allgather", "recursive_doubling"), ("allreduce", "reduce_scatter_allgather")}
 
+#: Intel MPI takes one preset, when it starts
+RESULTS = {"intelmpi": ["preset"]}
+
 
 def pytest_generate_tests(metafunc):
     if "installation" in metafunc.fixturenames:  # not when this file runs on ranks, where no installation is looked for
@@ -38,11 +41,12 @@ def pytest_generate_tests(metafunc):
 
 
 def test_forced_on_2_ranks(installation):
-    on_ranks(installation, 2, "results")
+    on_ranks(installation, 2, *RESULTS.get(installation.name, ["results"]), I_MPI_ADJUST_ALLREDUCE="8")
 
 
 def test_forced_on_3_ranks(installation):
-    on_ranks(installation, 3, "mistakes", "signatures", "results")
+    checks = RESULTS.get(installation.name, ["signatures", "results"])
+    on_ranks(installation, 3, "mistakes", *checks, I_MPI_ADJUST_ALLREDUCE="8")
 
 
 def test_gloo(installation):
@@ -59,9 +63,9 @@ def test_gloo_without_pytorch(installation):
     assert 'ArgumentError: gloo is part of PyTorch; install it with: pip install "mpicoll[torch]"' in done.stderr
 
 
-def on_ranks(installation, size, *names):
+def on_ranks(installation, size, *names, **environ):
     """Run the functions `check_NAME` of this file under mpiexec; their output."""
-    output = mpiexec(installation, size, *names, module="tests.system.test_peers", timeout=120)
+    output = mpiexec(installation, size, *names, module="tests.system.test_peers", timeout=120, **environ)
     assert f"checked {' '.join(names)}\n" in output, output
     return output
 
@@ -154,6 +158,15 @@ def check_signatures(comm):
     operation.Free()
 
 
+def check_preset(comm):
+    """Intel MPI takes that of the environment, and no other."""
+    from benchmarks.peers.forced import forced
+
+    with forced(comm, "allreduce") as candidates, forced(comm, "bcast") as others:
+        assert list(candidates) == ["preset 8"] and not others
+        check_candidates(comm, "allreduce", 3001, candidates)
+
+
 def check_mistakes(comm):
     from benchmarks.peers.forced import Tools, find_library, forced
     from benchmarks.peers.gloo import address
@@ -161,8 +174,8 @@ def check_mistakes(comm):
 
     with pytest.raises(ArgumentError, match="expected one of allreduce, .* got 'alltoall'"), forced(comm, "alltoall"):
         pass
-    with pytest.raises(ArgumentError, match="Open MPI and MPICH, this is Intel MPI"):
-        find_library("Intel MPI")
+    with pytest.raises(ArgumentError, match="Open MPI, MPICH, Intel MPI, this is MVAPICH"):
+        find_library("MVAPICH")
     with Tools() as tools, pytest.raises(ArgumentError, match="no control variable no_such_variable"):
         tools.variable("no_such_variable")
     with pytest.raises(ArgumentError, match="'nothing0' has no IPv4 address .* there are: .*lo"):

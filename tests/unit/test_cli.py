@@ -64,6 +64,7 @@ def test_list_has_a_line_for_every_algorithm(command):
         for name in algorithms.list_algorithms(collective):
             assert found.count((collective, name)) == 1
     assert status == 0 and "14/8 m     24/13 m     no       yes       Ring reduce-scatter, ring allgather." in output
+    assert "only when asked for: for\nallreduce, reduce_scatter, allgather, bcast, reduce." in output
 
 
 def test_list_as_markdown(command):
@@ -127,6 +128,7 @@ def test_show_of_a_pipeline_with_as_many_segments_as_wanted(command):
     (["allreduce", "rings"], "allreduce has no algorithm 'rings'; choose from: parameter_server"),
     (["allsum", "ring"], "unknown collective 'allsum'"),
     (["allreduce", NATIVE], "no schedule to show"),
+    (["allreduce", "nccl"], "nccl is NVIDIA's NCCL: it has no schedule to show"),
     (["allreduce", "ring", "--size", "1"], "expected 2 or more ranks"),
     (["bcast", "linear", "--root", "4"], "root 4"),
 ])

@@ -82,6 +82,7 @@ def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
     (["--segment-bytes", "0"], "--segment-bytes: expected a size above 0"),
     (["--algorithms", "rings"], "allreduce has no algorithm 'rings'"),
     (["--algorithms", "native"], "native is MPI's own call"),
+    (["--algorithms", "ring,nccl"], "nccl is NVIDIA's NCCL: it has no schedule to simulate"),
     (["--json", "/no/such/folder/out.json"], "cannot write"),
     (["--file", "nowhere.py"], "there is no file nowhere.py"),
 ])

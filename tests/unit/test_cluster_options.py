@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mpicoll.cluster import Cluster
+from mpicoll.cluster import NAMES, Cluster
 from mpicoll.cluster.installation import find
 from mpicoll.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError, LaunchError
@@ -44,7 +44,7 @@ def test_from_python_a_bad_value_is_an_error():
 @pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 def test_the_interpreter_of_the_wanted_mpi(installation):
     assert find(installation.name, installation.python) == (installation.python, installation.mpiexec)
-    other = {"openmpi": "mpich", "mpich": "openmpi"}[installation.name]
+    other = next(name for name in NAMES if name != installation.name)
     with pytest.raises(LaunchError, match=re.escape(installation.python)):
         find(other, installation.python)
 

@@ -17,8 +17,9 @@ import mpicoll
 PACKAGE = Path(mpicoll.__file__).parent
 #: the command line starts everything, and nothing imports it
 ABOVE_ALL = {"cli", "__main__"}
-WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "support.units", "support.settings",
-               "support.checks", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile", "cli.cluster", "cluster")
+WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "cluster", "reports", "support.units",
+               "support.settings", "support.checks", "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile",
+               "cli.cluster", "cli.diagnose")
 
 
 def modules():
@@ -114,7 +115,7 @@ def test_the_order_of_pieces_and_the_layout_of_scratch_know_neither_mpi_nor_nump
 
 def test_only_buffers_and_the_choice_of_a_device_import_cupy():
     using = {name for name in MODULES if any(used.split(".")[0] == "cupy" for used in imported(name))}
-    assert using <= {"buffers.device", "support.node"}
+    assert using <= {"buffers.device", "support.gpus"}
 
 
 def test_no_submodule_shares_a_public_name():
@@ -123,7 +124,7 @@ def test_no_submodule_shares_a_public_name():
 
 
 def test_public_names_are_there():
-    loading_mpi = {"Communicator", "Explanation", "Plan", "Request", "install_abort_hook"}
+    loading_mpi = {"Communicator", "Explanation", "Plan", "Request", "install_abort_hook", "use_local_device"}
     for name in set(mpicoll.__all__) - loading_mpi:
         assert getattr(mpicoll, name) is not None
     assert sorted(mpicoll.__all__) == dir(mpicoll)

@@ -72,8 +72,7 @@ def test_wrong_loss_scale(option):
 def test_squared_norm_is_exact_to_float64(dtype, length):
     array = (numbers(length) * 100).astype(named(dtype))
     expected = math.fsum(float(value) ** 2 for value in array)
-    got = squared_norm(array)
-    assert type(got) is float and got == pytest.approx(expected, rel=1e-13)
+    assert float(squared_norm(array)) == pytest.approx(expected, rel=1e-13)
 
 
 def test_squared_norm_beyond_the_range_of_the_dtype():

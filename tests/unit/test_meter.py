@@ -1,57 +1,15 @@
 """The meter on a clock that stands still until told: no MPI."""
 
-import types
-
 import numpy
 import pytest
 
-from mpicoll.train.monitor import meter as module
-from mpicoll.train.monitor.meter import Meter
-
-
-class Clock:
-    """Replaces perf_counter. Whole numbers: sums are exact."""
-
-    def __init__(self):
-        self.now = 1000
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-class Ranks:
-    """What the meter needs of a communicator: a counter, and an allgather with what other ranks would give."""
-
-    def __init__(self, rank=0, others=()):
-        self.sent, self.rank, self.others = (0, 0), rank, others
-
-    def send(self, nbytes):
-        self.sent = self.sent[0] + 1, self.sent[1] + nbytes
-
-    def allgather(self, value):
-        return [*self.others[: self.rank], value, *self.others[self.rank:]]
-
-    def Get_rank(self):
-        return self.rank
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr(module, "perf_counter", made)
-    return made
+from mpicoll.train.monitor import Meter
+from tests.support.metering import Ranks, fields
 
 
 @pytest.fixture
 def meter(clock):
     return Meter(Ranks(), numpy)
-
-
-def fields(meter, *names):
-    return [tuple(step[name] for name in names) for step in meter.steps]
 
 
 # ---- phases
@@ -121,18 +79,6 @@ def test_a_step_that_fails_is_not_kept(meter, clock):
                 clock.sleep(8)
                 raise KeyError
     assert fields(meter, "compute_s", "exposed_s") == [(3, 0)] * 3
-
-
-def test_the_device_is_waited_for_before_the_clock_is_read(clock):
-    stream = types.SimpleNamespace(synchronize=lambda: clock.sleep(6))
-    device = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: stream))
-    meter = Meter(Ranks(), device)
-    with meter.step():
-        with meter.computing():
-            clock.sleep(1)
-        with meter.communicating():
-            clock.sleep(2)
-    assert fields(meter, "compute_s", "communication_s") == [(7, 8)]
 
 
 # ---- flights

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.buffers import address, at
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.execute import ordering
-from mpicoll.execute.ordering import Piece, by_pieces, by_rounds
+from mpicoll.execute.device_copies import Twin, with_copies
+from mpicoll.execute.ordering import Fetch, Piece, by_pieces, by_rounds
 from mpicoll.execute.plan import pieces_of
 from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Recv, Send, bounds
@@ -24,18 +26,25 @@ from mpicoll.schedule import OUTPUT, Recv, Send, bounds
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 ITEM = 8
 GARBAGE = -(2**40)
-#: what pieces compute with: the reduction, and the module that copies
-ADDING = SimpleNamespace(reduce=lambda a, b, out: np.add(a, b, out=out), module=np)
+
+
+def add(one, other, out):
+    np.add(one, other, out=out)
 
 
 class Rank:
-    """One rank: its memory, and its steps as a queue of small actions."""
+    """One rank: its memory, and its steps as a queue of small actions.
 
-    def __init__(self, algorithm, rank, size, root, nodes, count, piece, ahead, in_place, order=by_pieces):
+    reduced_on: None for memory of the host; else it is a device's, messages use copies of it on the host, and it is
+    reduced on the "host" or on the "device".
+    """
+
+    def __init__(self, algorithm, rank, size, root, nodes, count, piece, ahead, in_place, reduced_on=None, together=False):
         collective = COLLECTIVES[algorithm.collective]
         blocks = algorithm.vector_blocks(size, 5, nodes)
         self.edges = bounds(count, blocks)
         before, after = (part(rank, size, blocks, root) for part in (collective.precondition, collective.postcondition))
+        self.reduced_on, self.twins, self.owned = reduced_on, [], []
         vectors, source = {}, np.arange(count) * 100 + (rank + 1 if collective.reduces else 0)
         if before is not None:
             vectors[before.place] = self.vector(source, before)
@@ -44,18 +53,45 @@ class Rank:
             whole = source if same else np.full(count, GARBAGE)
             vectors[after.place] = self.vector(whole, after)
         program = [step for step in collective.program(algorithm.placed(nodes), rank, size, root, blocks) if step]
-        memory = Memory(program, self.edges, vectors, np.dtype(np.int64), lambda n: np.full(n, 255, np.uint8), piece * ITEM)
-        self.arena = memory.arena
-        rounds = [list(pieces_of(step, memory, ADDING)) for step in program]
-        self.steps = list(order(rounds, ahead) if order is by_pieces else order(rounds))
+        self.result = vectors[OUTPUT].array if after is not None else None
+        if reduced_on:
+            vectors = self.staged(vectors)
+        memory = Memory(program, self.edges, vectors, np.dtype(np.int64), self.scratch, piece * ITEM)
+        work = SimpleNamespace(reduce=add, copyto=np.copyto, where_reduced=self.where_reduced)
+        rounds = with_copies([list(pieces_of(step, memory, work)) for step in program], self.twins)
+        self.steps = by_pieces(rounds, ahead, together)
         self.tasks = [task for tasks in rounds for task in tasks]
         self.queue = deque(self.actions())
-        self.result = vectors[OUTPUT].array if after is not None else None
         self.expected = self.correct(collective, after, size) if after is not None else None
 
     def vector(self, whole, part):
         low, high = self.edges[part.first], self.edges[part.first + part.count]
         return Vector(whole[low:high], low)
+
+    def staged(self, vectors):
+        """Copies on the host, for messages. What is in place has one."""
+        copies = {}
+        for name in sorted(vectors):
+            whole = vectors[name].array.base
+            wanted = OUTPUT in vectors and vectors[OUTPUT].array.base is whole
+            copies[id(whole)] = copies[id(whole)] if id(whole) in copies else self.twin(whole, wanted)
+        return {name: Vector(copies[id(array.base)][base:][: array.size], base) for name, (array, base) in vectors.items()}
+
+    def twin(self, device, wanted):
+        host = np.full_like(device, GARBAGE)
+        self.twins.append(Twin(address(host), address(device), device.nbytes, wanted))
+        self.owned += host, device
+        return host
+
+    def scratch(self, nbytes):
+        made = np.full(-(-nbytes // ITEM), GARBAGE)
+        return (self.twin(made, False) if self.reduced_on == "device" else made).view(np.uint8)
+
+    def where_reduced(self, view):
+        for twin in self.twins if self.reduced_on == "device" and view.size else ():
+            if twin.host <= address(view) < twin.host + twin.nbytes:
+                return at(twin.device + address(view) - twin.host, view.nbytes, view.dtype)
+        return view
 
     def correct(self, collective, after, size):
         low, high = self.edges[after.first], self.edges[after.first + after.count]
@@ -72,11 +108,14 @@ class Rank:
 def play(ranks, seed):
     """Run all ranks to the end, in an order drawn by lot."""
     lot = random.Random(seed)
-    wires, done = defaultdict(lambda: (deque(), deque())), set()
+    wires, streams, done = defaultdict(lambda: (deque(), deque())), defaultdict(deque), set()
 
     def step(number):
         action, task = ranks[number].queue[0]
-        if action == "start":
+        if action == "start" and task.is_copied:
+            streams[number, task.kind].append(task)
+            ends(task)[1][:] = GARBAGE
+        elif action == "start":
             pair = (number, task.peer) if task.kind is Send else (task.peer, number)
             wires[pair][task.kind is Recv].append(task)
             if task.kind is Recv:
@@ -99,11 +138,27 @@ def play(ranks, seed):
         done.update((id(send), id(receive)))
         return True
 
+    def copy(stream):
+        if not streams[stream]:
+            return False
+        task = streams[stream].popleft()
+        source, target = ends(task)
+        target[:] = source
+        done.add(id(task))
+        return True
+
     while any(rank.queue for rank in ranks):
-        moves = [(step, number) for number, rank in enumerate(ranks) if rank.queue] + [(transfer, pair) for pair in wires]
+        moves = [(step, number) for number, rank in enumerate(ranks) if rank.queue]
+        moves += [(transfer, pair) for pair in wires] + [(copy, stream) for stream in streams]
         lot.shuffle(moves)
         assert any(move(of) for move, of in moves), f"standstill: {[rank.queue[0] for rank in ranks if rank.queue]}"
     assert not any(queue for pair in wires.values() for queue in pair), "messages left over"
+
+
+def ends(task):
+    """(source, target) of a copy between host and device."""
+    host, device = (at(start, task.work.nbytes, np.int64) for start in task.work[:2])
+    return (device, host) if task.kind is Fetch else (host, device)
 
 
 @cache
@@ -112,14 +167,17 @@ def placements(size):
 
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda algorithm: f"{algorithm.collective}-{algorithm.name}")
-def test_every_algorithm_in_pieces_on_an_unkind_network(algorithm):
+@pytest.mark.parametrize("reduced_on", [None, "host", "device"])
+def test_every_algorithm_in_pieces_on_an_unkind_network(algorithm, reduced_on):
     lot = random.Random(f"{algorithm.collective}-{algorithm.name}")
     rooted = COLLECTIVES[algorithm.collective].rooted
     for size in (2, 3, 5, 8):
         for nodes in placements(size) if algorithm.node_aware or algorithm.neighbours else (None,):
             root, count, piece, ahead = lot.randrange(size) if rooted else 0, lot.choice((size - 1, 61, 97)), \
                 lot.choice((1, 3, 8)), lot.choice((0, 1, 2, 4))
-            ranks = [Rank(algorithm, rank, size, root, nodes, count, piece, ahead, lot.random() < 0.5) for rank in range(size)]
+            together = reduced_on is not None and lot.random() < 0.5
+            ranks = [Rank(algorithm, rank, size, root, nodes, count, 1000 if together else piece, 0 if together else ahead,
+                          lot.random() < 0.5, reduced_on, together) for rank in range(size)]  # fmt: skip
             play(ranks, seed=lot.random())
             for number, rank in enumerate(ranks):
                 assert rank.result is None or np.array_equal(rank.result, rank.expected), (size, root, piece, ahead, number)

@@ -79,7 +79,7 @@ def test_ten_mistakes_are_found_in_ten_lines(checker):
 def test_names_for_type_checkers_are_those_of_the_registry(collective):
     literal, name = get_args(NAMES[collective])
     declared = list(algorithms.declared(getattr(algorithms, collective), collective))
-    assert set(get_args(literal)) == {one.name for one in declared} | {algorithms.NATIVE}
+    assert set(get_args(literal)) == {one.name for one in declared}.union(algorithms.library_names(collective))
     assert name is names.AlgorithmName
 
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ...errors import LaunchError, MpicollError
-from ...support.checks import check_integer, raise_everywhere
+from ...errors import LaunchError
+from ...support.checks import check_integer, together
 from .format import (
     Checkpoint,
     Damaged,
@@ -104,7 +104,7 @@ class Checkpoints:
         -----
         Cost: each rank writes its bytes once, and waits for its disk (fsync); messages only describe the pieces.
         """
-        described = self.comm.gather(self._together("save", lambda: _described(step, vectors, meta))) or []
+        described = self.comm.gather(self.together("save", lambda: _described(step, vectors, meta))) or []
         layout = self._on_root("save", lambda: vectors_of(totals, described)) or {}
         name = f"step-{step:010d}"
         self._on_root(f"remove left-overs in {self.directory}", self._remove_leftovers)
@@ -146,7 +146,7 @@ class Checkpoints:
                     print(f"mpicoll: checkpoint {path} is skipped: {damage}", file=sys.stderr, flush=True)
                 continue
             if accept:
-                self._together(f"use {path}", lambda: accept(manifest["meta"]))
+                self.together(f"use {path}", lambda: accept(manifest["meta"]))
             return Checkpoint(path, manifest)
         return None
 
@@ -154,6 +154,17 @@ class Checkpoints:
         """The steps of the checkpoints that are there, whole or not, newest first. Collective."""
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
         return [_step_of(name) for name in names]
+
+    def together(self, what: str, act: Callable[[], Result]) -> Result:
+        """What act() gives on this rank; where it fails on any, the first failure is raised on all: nobody waits."""
+
+        def explained() -> Result:
+            try:
+                return act()
+            except OSError as error:
+                raise LaunchError(_explained(self.comm.Get_rank(), what, error)) from None
+
+        return together(self.comm, explained)
 
     def _verified(self, path: Path) -> Json:
         manifest: Json = self.comm.bcast(self._on_root(f"read {path}", lambda: read_manifest(path)))
@@ -163,13 +174,13 @@ class Checkpoints:
             for index in range(rank, len(files), size):
                 check_file(path, index, files[index])
 
-        self._together(f"read {path}", check_mine)
+        self.together(f"read {path}", check_mine)
         return manifest
 
     def _write_files(self, path: Path, vectors: Vectors) -> Sequence[dict[str, int]]:
         """Every rank's file; on rank 0 the list of their sizes and checksums."""
         file = path / file_name(self.comm.Get_rank())
-        files = self.comm.gather(self._together(f"write {file}", lambda: write_file(file, chunks_of(vectors)))) or []
+        files = self.comm.gather(self.together(f"write {file}", lambda: write_file(file, chunks_of(vectors)))) or []
         self._on_root(f"read {path}", lambda: _check_seen(path, files))
         return files
 
@@ -222,19 +233,7 @@ class Checkpoints:
 
     def _on_root(self, what: str, act: Callable[[], Result]) -> Result | None:
         """What act() gives on rank 0, None elsewhere; its failure is raised on all ranks."""
-        return self._together(what, act if self._root else lambda: None)
-
-    def _together(self, what: str, act: Callable[[], Result]) -> Result:
-        """What act() gives on this rank; where it fails on any, the first failure is raised on all: nobody waits."""
-        failure: MpicollError | None = None
-        try:
-            result = act()
-        except MpicollError as error:
-            failure = error
-        except OSError as error:
-            failure = LaunchError(_explained(self.comm.Get_rank(), what, error))
-        raise_everywhere(self.comm, failure)
-        return result
+        return self.together(what, act if self._root else lambda: None)
 
 
 def _step_of(name: str) -> int:

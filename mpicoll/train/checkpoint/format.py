@@ -20,6 +20,7 @@ import numpy
 from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, element_type
 from ...support.checks import check, check_integer, check_word
+from ...support.files import parse_json
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -202,7 +203,7 @@ def check_meta(meta: Json) -> None:
 def read_manifest(path: Path) -> Json:
     """The manifest of the directory `path`. Raises Damaged."""
     try:
-        content: Json = json.loads((path / MANIFEST).read_bytes())
+        content: Json = parse_json((path / MANIFEST).read_bytes())
         expected = content.pop("crc32")
     except OSError as error:
         raise Damaged(f"{MANIFEST}: {error.strerror}") from None
@@ -212,7 +213,26 @@ def read_manifest(path: Path) -> Json:
         raise Damaged(f"{MANIFEST} has checksum {found}, and says {expected}")
     if content.get("schema") != SCHEMA:
         raise Damaged(f"{MANIFEST} has schema {content.get('schema')}; this version reads {SCHEMA}")
+    try:
+        _check_fields(content)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise Damaged(f"{MANIFEST} lacks or misuses a field") from None
     return content
+
+
+def _check_fields(content: Json) -> None:
+    """Raise one of many errors unless what is read of a manifest is there, and its pieces lie within the files."""
+    check_integer("step", content["step"], 0)
+    content["meta"].items()
+    sizes = [file["bytes"] for file in content["files"]]
+    for name, vector in content["vectors"].items():
+        itemsize, reached = element_type(vector["dtype"]).itemsize, 0
+        for start, stop, rank, offset in vector["pieces"]:
+            check_integer(name, min(start, rank, offset), 0)
+            fits = offset + (stop - start) * itemsize <= sizes[rank]
+            check(name, start, start == reached < stop and fits, "a piece after the other, in the files")
+            reached = stop
+        check(name, vector["total"], vector["total"] == reached, f"{reached}, what its pieces have")
 
 
 def check_file(path: Path, rank: int, expected: Mapping[str, int]) -> None:

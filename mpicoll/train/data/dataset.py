@@ -14,17 +14,20 @@ from ... import errors
 from ...support.arrays import Array
 from ...support.checks import check, check_integer
 
-#: features (rows, width) and labels (rows,)
+#: features (rows, width) and labels (rows,) of int64
 Batch: TypeAlias = tuple[Array, Array]
 #: which samples: a slice, or an array of their numbers
 Rows: TypeAlias = slice | NDArray[numpy.integer]
+#: what labels are below: a larger one is a -1 that was stored without its sign
+_CLASSES = 2**31
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
     """Features (n, width), integer labels (n,) from 0, and which rows of them count: `order`, or all where it is None.
 
-    The rows are taken when they are asked for, so a shuffle or a split never copies the features.
+    The rows are taken when they are asked for, so a shuffle or a split never copies the features. Labels of every integer
+    type come out as int64: files have uint8, in which arithmetic wraps around.
     """
 
     kind: str
@@ -34,27 +37,34 @@ class Samples:
 
     def __post_init__(self) -> None:
         x, y = self.features, self.labels
-        if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "iu":
+        if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "biu":
             raise errors.BufferError(
                 f"{self.kind} data: expected real features of shape (samples, width) and as many integer labels, "
                 f"got shapes {x.shape} and {y.shape}, features of {x.dtype} and labels of {y.dtype}"
             )
-        if y.min(initial=0) < 0:
-            raise errors.BufferError(f"{self.kind} data: expected labels from 0, got {y.min()}; number the classes 0, 1, 2, …")
+        for extreme in (y.min(initial=0), y.max(initial=0)):
+            if not 0 <= extreme < _CLASSES:
+                raise errors.BufferError(f"{self.kind} data: expected labels from 0 to below 2**31, got {extreme}; "
+                                         "number the classes 0, 1, 2, …")  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.labels if self.order is None else self.order)
 
     def take(self, rows: Rows) -> Batch:
         """(features, labels) of `rows`, a slice or an array of sample numbers."""
-        return self.rows_of(self.features, rows), self.rows_of(self.labels, rows)
+        return self.take_features(rows), self.take_labels(rows)
 
-    def rows_of(self, array: Array, rows: Rows = slice(None)) -> Array:
-        """Those rows of features or labels, aligned and writable, by default all.
+    def take_features(self, rows: Rows = slice(None)) -> Array:
+        """Those rows of the features, by default all."""
+        return self._rows_of(self.features, rows)
 
-        A slice of a mapped file is neither, which not every user of it can work with: it is copied.
-        """
-        return numpy.require(array[rows if self.order is None else self.order[rows]], requirements=["A", "W"])
+    def take_labels(self, rows: Rows = slice(None)) -> Array:
+        """Those rows of the labels, by default all."""
+        return self._rows_of(self.labels, rows, "int64")
+
+    def _rows_of(self, array: Array, rows: Rows, dtype: str | None = None) -> Array:
+        """Aligned and writable: a slice of a mapped file is neither, which not every user can work with; it is copied."""
+        return numpy.require(array[rows if self.order is None else self.order[rows]], dtype, ["A", "W"])
 
 
 class Dataset:
@@ -64,7 +74,7 @@ class Dataset:
     ----------
     features : ndarray of real numbers, shape (samples, width)
         In memory or mapped from a file.
-    labels : ndarray of integers, shape (samples,)
+    labels : ndarray of integers of any type, or bool, shape (samples,)
         The class of each sample, from 0.
     test_features, test_labels : ndarray
         As `features` and `labels`, of the same width; they may have no rows: then there is no test accuracy.
@@ -142,7 +152,7 @@ class Dataset:
         Returns
         -------
         features : ndarray, shape (rows, width)
-        labels : ndarray, shape (rows,)
+        labels : ndarray of int64, shape (rows,)
             New arrays, unless `rows` is a slice and the data is neither split nor mapped: read them only.
 
         Raises
@@ -160,7 +170,7 @@ class Dataset:
     def widths(self) -> tuple[int, int]:
         """Number of features and number of classes: what a model for this data takes and gives."""
         parts = (self._training, self._test)
-        return self._training.features.shape[1], 1 + max(int(part.labels.max(initial=-1)) for part in parts)
+        return self._training.features.shape[1], 1 + max(int(part.labels.max(initial=0)) for part in parts)
 
     def facts(self) -> dict[str, int]:
         """What must be equal wherever the same data is loaded: shapes, classes, and a checksum of the labels in order.
@@ -175,22 +185,28 @@ class Dataset:
             "checksum of the labels": zlib.crc32(numpy.concatenate([self.labels, self.test_labels]).astype("<i8").data),
         }
 
+    def sampled(self) -> int:
+        """A checksum of a few rows of the features, in float32: enough to tell other data, or data scaled otherwise."""
+        rows = numpy.unique(numpy.linspace(0, len(self) - 1, 16).astype("int64"))
+        with numpy.errstate(all="ignore"):
+            return zlib.crc32(numpy.ascontiguousarray(self.take(rows)[0], "<f4").data)
+
     @property
     def features(self) -> Array:
         """Features of all training samples in order, (samples, width); a copy where the data is split or mapped."""
-        return self._training.rows_of(self._training.features)
+        return self._training.take_features()
 
     @property
     def labels(self) -> Array:
-        """Labels of all training samples in order, (samples,); a copy where the data is split or mapped."""
-        return self._training.rows_of(self._training.labels)
+        """Labels of all training samples in order, (samples,), of int64; read them only."""
+        return self._training.take_labels()
 
     @property
     def test_features(self) -> Array:
         """Features of all test samples in order, (tests, width); a copy where the data is split or mapped."""
-        return self._test.rows_of(self._test.features)
+        return self._test.take_features()
 
     @property
     def test_labels(self) -> Array:
-        """Labels of all test samples in order, (tests,); a copy where the data is split or mapped."""
-        return self._test.rows_of(self._test.labels)
+        """Labels of all test samples in order, (tests,), of int64; read them only."""
+        return self._test.take_labels()

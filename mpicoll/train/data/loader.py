@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +11,7 @@ import numpy
 
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
-from ...support.checks import agree, check
+from ...support.checks import agree, check, together
 from .dataset import Batch, Dataset
 from .prefetch import prefetched
 from .sampler import Sampler
@@ -29,6 +30,12 @@ class Clock(Protocol):
     def loading(self) -> AbstractContextManager[None]: ...
 
 
+def _checked(dataset: Dataset | None, rank: int, where: str) -> Dataset:
+    check(f"dataset of rank {rank}", dataset, isinstance(dataset, Dataset), f"a Dataset on {where}")
+    assert dataset is not None
+    return dataset
+
+
 class LocalLoader:
     """Every rank has the data set, and takes its share of each batch, ahead of time, from its own memory or disk.
 
@@ -43,28 +50,35 @@ class LocalLoader:
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         """Take the data set; returns its facts. Collective."""
-        facts = {} if dataset is None else dataset.facts()
-        agree(self.comm, facts)
-        check("dataset", dataset, dataset is not None, "a Dataset on every rank")
-        assert dataset is not None
-        self._dataset = dataset
+        self._dataset = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
+        facts = self._dataset.facts()
+        agree(self.comm, {**facts, "checksum of some features": self._dataset.sampled()})
         return facts
 
     def batches(self, sampler: Sampler, batches: Iterable[Array], parts: int) -> Generator[list[Batch], None, None]:
-        """For each global batch its micro-batches on this rank."""
+        """For each global batch its micro-batches on this rank.
+
+        A thread reads ahead, into host memory only: what it copied to a device would be in the order of its own stream.
+        """
 
         def take(batch: Array) -> list[Batch]:
-            return [self._place(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)]
+            return [self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)]
 
-        return prefetched(take, batches)
+        with closing(prefetched(take, batches)) as taken:
+            for parts_of_batch in taken:
+                yield [self._place(*one) for one in parts_of_batch]
 
     def test(self) -> Batch:
         """This rank's share of the test samples."""
         first, last = bounds(self._dataset.tests, self.size)[self.rank : self.rank + 2]
         return self._place(*self._dataset.take_test(slice(first, last)))
 
+    def _on_host(self, features: Array, labels: Array) -> Batch:
+        """Features in the precision of the arithmetic, and labels."""
+        return numpy.asarray(features, self.dtype), labels
+
     def _place(self, features: Array, labels: Array) -> Batch:
-        """Features in the precision of the arithmetic, and labels, on the model's device."""
+        """The same on the model's device, in the order of the current stream."""
         return self.module.asarray(features, dtype=self.dtype), self.module.asarray(labels)
 
 
@@ -72,12 +86,10 @@ class ScatteringLoader(LocalLoader):
     """Rank 0 has the data and scatters the samples of each step; nobody else's data set is looked at."""
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
-        facts: Mapping[str, int] | None = dataset.facts() if self.rank == 0 and dataset is not None else None
-        facts = self.comm.bcast(facts)
-        check("dataset", facts, facts is not None, "a Dataset on rank 0")
-        assert facts is not None
-        if dataset is not None:
-            self._dataset = dataset
+        used = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
+        if used:
+            self._dataset = used
+        facts: Mapping[str, int] = self.comm.bcast(used and used.facts())
         self._width = facts["features"]
         return facts
 
@@ -95,7 +107,7 @@ class ScatteringLoader(LocalLoader):
         if self.rank == 0:
             with self.meter.computing("take samples"):
                 rows = self._dataset.take(batch)
-                sent = numpy.ascontiguousarray(rows[0], self.dtype), numpy.ascontiguousarray(rows[1], "int64")
+                sent = numpy.ascontiguousarray(rows[0], self.dtype), rows[1]
         with self.meter.loading():
             self._scatter(sent[0], features, [count * self._width for count in counts])
             self._scatter(sent[1], labels, counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 import zlib
 from typing import Any, Literal
@@ -14,7 +15,9 @@ from numpy.lib import format as npy
 from ...errors import ArgumentError
 from ...support.arrays import Array
 
-_UNREADABLE = (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error)
+#: what zipfile and numpy raise for files that are damaged, or made to be
+_UNREADABLE = (OSError, EOFError, ValueError, TypeError, RuntimeError, SyntaxError, MemoryError, OverflowError, struct.error,
+               zipfile.BadZipFile, zlib.error)  # fmt: skip
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 

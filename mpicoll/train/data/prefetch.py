@@ -14,7 +14,11 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-def prefetched(function: Callable[[Item], Value], items: Iterable[Item], depth: int = 2) -> Generator[Value, None, None]:
+def prefetched(
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    depth: int = 2,
+) -> Generator[Value, None, None]:
     """Iterate over `function(item)` in order, computed by one background thread, up to `depth` items ahead.
 
     The thread starts when the first value is asked for, and has ended when the iteration has: by exhaustion, an exception

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy
 
@@ -134,11 +134,12 @@ class ReLU:
         return dx
 
 
-def cross_entropy(logits: Array, labels: Array, samples: int) -> tuple[float, Array]:
+def cross_entropy(logits: Array, labels: Array, samples: int) -> tuple[Any, Array]:
     """Softmax cross-entropy summed over the rows and divided by `samples`, and its gradient.
 
     logits: (rows, classes); labels: (rows,) integers; samples: size of the whole batch of which these rows are a part.
-    Returns (loss, gradient of the logits' shape and dtype). The loss is summed in float64.
+    Returns (loss, gradient of the logits' shape and dtype). The loss is summed in float64; on a device nobody waits for it
+    until it is made a float.
     """
     module = module_of(logits)
     rows = module.arange(len(labels))
@@ -149,4 +150,4 @@ def cross_entropy(logits: Array, labels: Array, samples: int) -> tuple[float, Ar
     gradient /= sums
     gradient[rows, labels] -= 1
     gradient /= samples
-    return float(loss) / samples, gradient
+    return loss / samples, gradient

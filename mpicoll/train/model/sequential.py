@@ -190,7 +190,7 @@ class Model:
             return 0.0
         loss, gradient = cross_entropy(self.forward(features, hooks), labels, samples)
         self.backward(gradient if scale == 1.0 else gradient * gradient.dtype.type(scale), hooks)
-        return loss
+        return float(loss)  # only now: a device must not wait for the host between forward and backward
 
     def backward_order(self) -> list[int]:
         """Layers in the order in which backward finishes them, observed on one sample of zeros."""

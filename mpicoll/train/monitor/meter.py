@@ -9,7 +9,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ...support.arrays import synchronize
+from .clock import Mark, clock_of
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -45,12 +45,14 @@ class Meter:
     Phases may nest; each counts only the time that is not spent in phases inside it. Outside `step` they count nowhere.
     With `tracing` set, `events` gets an `Event` for each. A phase costs about a microsecond. All but `in_flight` is for
     the main thread.
+
+    A device computes what it was asked for later, in the current stream. While it does, what the main thread waits for is
+    no exposed communication but computation ("device" in a timeline), and a collective is in flight only from when its
+    input is there. The host waits for the device at the end of a step, and nowhere else.
     """
 
     def __init__(self, comm: Communicator, module: ModuleType, estimate: int | None = None) -> None:
-        self._comm, self._estimate = comm, estimate
-        # asked once: looking for a missing attribute of a module takes microseconds
-        self._device = module if hasattr(module, "cuda") else None
+        self._comm, self._estimate, self._clock = comm, estimate, clock_of(module)
         self._steps: list[Sums] = []
         self._recent: list[_Step] = []
         self._now: Sums = dict.fromkeys(FIELDS, 0)
@@ -66,6 +68,7 @@ class Meter:
         self._recent = [*self._brought_up_to_date()[1 - _LATE:], current]
         try:
             yield
+            self._settle()
             current.end = perf_counter()
             self._close(current)
         finally:
@@ -78,6 +81,22 @@ class Meter:
         if self.tracing:
             self.events.append(Event("step", f"step {len(self._steps)}", step.begin, step.end))
         self._steps.append(step.sums)
+
+    def _settle(self) -> None:
+        """The step ends when the device has done it: the only time that the meter waits for it."""
+        begin = perf_counter()
+        if self._clock.settle():
+            self._computed("device", begin, perf_counter())
+
+    def _computed(self, name: str, begin: float, end: float) -> None:
+        """A device computed, while the main thread had nothing to do."""
+        self._now["compute_s"] += end - begin
+        if self.tracing and end > begin:
+            self.events.append(Event("compute", name, begin, end))
+
+    def mark(self) -> Mark:
+        """The arithmetic that was asked for until now, which a collective needs that is started next: for `in_flight`."""
+        return self._clock.mark()
 
     def computing(self, name: str = "compute") -> _Computing:
         """Around arithmetic."""
@@ -95,12 +114,15 @@ class Meter:
         """Around sending samples to the ranks by blocking collectives: exposed communication."""
         return _Blocking(self, name, "data_bytes")
 
-    def in_flight(self, name: str, begin: float, end: float) -> None:
+    def in_flight(self, name: str, begin: float, end: float, after: Mark = None) -> None:
         """A non-blocking collective was in flight from `begin` to `end`, seconds of perf_counter.
 
+        after: a `mark` of arithmetic that it first waited for, if there is one.
         Each step gets the part inside it. Call it at the latest in the step after the one in which it ended; what
         lies four steps back is no longer counted. Any thread may call it.
         """
+        if after is not None:
+            begin = min(max(begin, self._clock.done(after)), end)
         for step in self._recent[::-1]:
             step.transfers.append((begin, end))
             if begin >= step.begin:
@@ -204,21 +226,30 @@ class _Computing(_Phase):
     __slots__ = ()
 
     def __exit__(self, *error: object) -> None:
-        if self.meter._device:
-            synchronize(self.meter._device)
         self.meter._now["compute_s"] += self.stop()
         self.trace("compute")
 
 
 class _Waiting(_Phase):
-    __slots__ = ()
+    """What the main thread waits for is exposed only once the device has nothing left to compute."""
+
+    __slots__ = ("asked",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self.asked = self.meter._clock.mark()
 
     def __exit__(self, *error: object) -> None:
-        self.meter._now["exposed_s"] += self.stop()
+        meter, own = self.meter, self.stop()
+        busy = min(max(0.0, meter._clock.done(self.asked) - self.begin), own)
+        if busy:
+            meter._computed("device", self.begin, self.begin + busy)
+            self.begin += busy
+        meter._now["exposed_s"] += own - busy
         self.trace("wait")
 
 
-class _Blocking(_Phase):
+class _Blocking(_Waiting):
     __slots__ = ("counter", "before")
 
     def __init__(self, meter: Meter, name: str, counter: str) -> None:
@@ -230,12 +261,9 @@ class _Blocking(_Phase):
         super().__enter__()
 
     def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         meter = self.meter
-        if meter._device:
-            synchronize(meter._device)
-        meter._now["exposed_s"] += self.stop()
         meter._now[self.counter] += meter._comm.sent[1] - self.before
-        self.trace("wait")
         meter.in_flight(self.name, self.begin, self.end)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...errors import ArgumentError
@@ -22,12 +24,13 @@ Log: TypeAlias = Callable[..., None]
 def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> Iterator[Log]:
     """Yield `log(**fields)`, which on rank 0 adds a line to the file, after what is there; without a path it does nothing.
 
-    Collective. Raises ArgumentError on all ranks where rank 0 cannot write.
+    Collective. Raises ArgumentError on all ranks where rank 0 cannot write. Where it no longer can, `log` says so once, and
+    adds no more lines: the training is worth more than its metrics.
     """
     file, error = None, None
     if path is not None and comm.Get_rank() == 0:
         try:
-            file = open(path, "a", buffering=1, encoding="utf-8")
+            file = open(path, "ab", buffering=0)  # nothing is left to be written when it is closed
         except OSError as reason:
             error = ArgumentError(f"metrics: cannot write {path} ({reason.strerror})")
     if path is not None:
@@ -36,4 +39,21 @@ def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> It
         yield lambda **fields: None
         return
     with file:
-        yield lambda **fields: print(json.dumps(fields), file=file)
+        yield _writer(file)
+
+
+def _writer(file: FileIO) -> Log:
+    problem: OSError | None = None
+
+    def log(**fields: object) -> None:
+        nonlocal problem
+        if problem:
+            return
+        try:
+            file.write(json.dumps(fields).encode() + b"\n")
+        except OSError as error:
+            problem = error
+            reason = f"cannot write {os.fspath(file.name)} any more ({error.strerror})"
+            print(f"mpicoll: metrics: {reason}; the training goes on", file=sys.stderr, flush=True)
+
+    return log

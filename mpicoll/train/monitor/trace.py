@@ -13,6 +13,7 @@ import numpy
 
 from ...errors import ArgumentError
 from ...support.checks import check, raise_everywhere
+from ...support.files import save_figure, write_whole
 from ...support.optional import require
 from .meter import Event, Meter
 
@@ -84,12 +85,9 @@ def _write(path: str | os.PathLike[str], everyone: Sequence[tuple[str, Sequence[
     if not any(events for _, events in everyone):
         return ArgumentError(f"trace {os.fspath(path)}: expected events, got none; set meter.tracing before the training")
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(document(everyone), file, separators=(",", ":"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        expected = "expected a file that can be written"
-        return ArgumentError(f"trace: {expected}, got {os.fspath(path)!r} ({reason}); name another")
+        write_whole(path, json.dumps(document(everyone), separators=(",", ":")))
+    except ArgumentError as error:
+        return ArgumentError(f"trace: {error}; name another file")
     return None
 
 
@@ -164,7 +162,7 @@ def picture(output: str | os.PathLike[str], traces: Iterable[tuple[str, str | os
     panels[-1].set_xlabel("milliseconds from the begin of the step")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize="small")
     # an SVG of the same trace is the same file
-    figure.savefig(output, metadata={"Date": None} if str(output).endswith(".svg") else None)
+    save_figure(figure, output, metadata={"Date": None} if str(output).endswith(".svg") else None)
 
 
 def _draw(axes: Any, ranks: int, bars: Sequence[Bar]) -> None:

@@ -78,17 +78,18 @@ def clip_factor(norm: float, limit: float) -> float:
     return 1.0 if norm <= limit else limit / norm
 
 
-def squared_norm(array: Array) -> float:
-    """The sum of the squares of a one-dimensional array of any floating dtype, in float64, as a Python float.
+def squared_norm(array: Array) -> Any:
+    """The sum of the squares of a one-dimensional array of any floating dtype, in float64: a number where the array is.
 
-    Not finite where an element is not (or, in float64, its square); no warning then. One pass, no copy of the whole.
+    Not finite where an element is not (or, in float64, its square); no warning then. One pass, no copy of the whole. On a
+    device nobody waits for it until it is made a float.
     """
     total = 0.0
     with numpy.errstate(all="ignore"):
         for part in pieces(array):
             wide = array[part].astype("float64", copy=False)
             total = total + wide @ wide
-    return float(total)
+    return total
 
 
 def first_bad(array: Array) -> int | None:

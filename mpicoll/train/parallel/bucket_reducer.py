@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ...support.arrays import Array
 from ..model import Tensor
-from ..monitor import Meter
+from ..monitor import Mark, Meter
 from .buckets import Bucket, BucketLayout, groups
 from .gradients import FullGradients, PersistentCollective, ShardedGradients
 from .options import Options
@@ -34,6 +34,7 @@ class _Started(NamedTuple):
     plan: PersistentCollective
     name: str
     time: float
+    given: Mark
 
 
 class BucketReducer(Reducer):
@@ -59,6 +60,7 @@ class BucketReducer(Reducer):
         _, limit = options.bucket_elements(parameters.itemsize)
         self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(layout.buckets, key=first_layer), limit)
+        self.first = self._parameter_groups[0][0].number
 
     def _owned(self, bucket: Bucket) -> slice:
         return bucket.shard(self.rank, self.size) if self.divided else slice(bucket.start, bucket.stop)
@@ -129,6 +131,12 @@ class BucketReducer(Reducer):
         parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
         return [self.comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
 
+    @property
+    def heads(self) -> Array:
+        bucket = self.layout.buckets[self.first]
+        shard = max(1, bucket.size // self.size)
+        return self.parameters[bucket.start : bucket.stop : shard] if self.divided else self.parameters[:0]
+
     def publish(self) -> None:
         """In forward order."""
         if not self.divided:
@@ -148,7 +156,8 @@ class BucketReducer(Reducer):
     # Collectives in flight.
 
     def _start(self, kind: Literal["reduce", "gather"], bucket: Bucket, plan: PersistentCollective) -> None:
-        self._started[kind, bucket.number] = _Started(plan, f"{kind} {bucket.number}", perf_counter())
+        name, given = f"{kind} {bucket.number}", self.meter.mark()
+        self._started[kind, bucket.number] = _Started(plan, name, perf_counter(), given)
         self.meter.count(getattr(plan, "nbytes", 0))
         plan.Start()
 
@@ -159,7 +168,7 @@ class BucketReducer(Reducer):
             return False
         with self.meter.waiting(started.name):
             started.plan.Wait()
-        self.meter.in_flight(started.name, *_in_flight(started))
+        self.meter.in_flight(started.name, *_in_flight(started), after=started.given)
         return True
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NoReturn, Protocol
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any, NoReturn, Protocol
 
 import numpy
 from mpi4py import MPI
@@ -14,6 +15,8 @@ from ...support.arrays import Array, module_of
 from ..optim import LossScale, Optimizer, clip_factor, first_bad, squared_norm
 from .buckets import Bucket
 from .reducer import Reducer
+
+_REMEDY = "lower the learning rate, clip (clip_norm), or skip such steps (loss_scale='dynamic')"
 
 
 class Readable(Protocol):
@@ -32,6 +35,9 @@ class Update:
     masters: keep the owned parameters in float32 besides the 16-bit ones that are sent. clip_norm: bring the norm of all
     gradients down to it. scale: a LossScale, or None; with one, a step whose gradients are not finite is skipped, on all ranks
     together. A norm costs one allreduce of 8 bytes where gradients are sharded, and waits for all buckets.
+
+    Without a norm only its owner sees that a gradient is not finite. It tells the others without a message: it publishes nan
+    in place of one parameter, and `confirm` looks for that on all ranks.
     """
 
     def __init__(self, optimizer: Optimizer, reducer: Reducer, masters: bool = False, clip_norm: float | None = None,
@@ -42,6 +48,9 @@ class Update:
         for part in reducer.owned:
             self.starts.append(self.starts[-1] + part.stop - part.start)
         owned = [reducer.parameters[part] for part in reducer.owned]
+        self._bad: list[str] = []  # names of this rank's parameters whose gradients are not finite
+        self._kept: list[float] = []  # the parameter that nan replaces
+        self._unconfirmed = False
         self.masters: Array | None = None
         if masters:
             self.masters = module_of(reducer.parameters).concatenate(owned).astype("float32")
@@ -58,32 +67,72 @@ class Update:
         return self.optimizer.nbytes + (0 if self.masters is None else self.masters.nbytes)
 
     def step(self) -> bool:
-        """Update and publish; False where the step is skipped."""
-        reducer, meter, factor = self.reducer, self.reducer.meter, 1 / self.scale.value
+        """Update and publish; False where the step is skipped. `confirm` then says whether all ranks could do it."""
+        reducer, factor = self.reducer, 1 / self.scale.value
+        finite: Iterator[bool]
         if self.skips or self.clip_norm is not None:
             norm = math.sqrt(self._squared_norm()) * factor
             if self.skips and not self.scale.update(math.isfinite(norm)):
                 return False
             if not math.isfinite(norm):
-                self._complain()
+                self._complain_of_norm()
             factor *= 1.0 if self.clip_norm is None else clip_factor(norm, self.clip_norm)
-        for bucket in reducer.layout.buckets:
+            finite = repeat(True)
+        else:
+            finite = self._finite()
+        for bucket, good in zip(reducer.layout.buckets, finite):
             gradients = reducer.reduced(bucket)
-            with meter.computing(f"update {bucket.number}"):
-                self._check(gradients)
+            with reducer.meter.computing(f"update {bucket.number}"):
+                if not good:
+                    self._look_at(bucket, gradients)
                 if bucket.number == 0:
                     reducer.invalidate()
                     self.optimizer.advance()
-                self._apply(bucket, gradients, factor)
-        reducer.publish()
+                if not self._bad:
+                    self._apply(bucket, gradients, factor)
+        self._publish()
         return True
 
-    def _check(self, gradients: Array) -> None:
-        """A sum is cheap, and not finite where an element is not."""
-        with numpy.errstate(all="ignore"):
-            finite = bool(numpy.isfinite(gradients.sum(dtype="float32" if gradients.itemsize < 4 else None)))
-        if not finite and first_bad(gradients) is not None:
-            self._complain()
+    def _finite(self) -> Iterator[bool]:
+        """For each bucket, as they come, whether its sum is, which it is not where a gradient is not; a sum is cheap.
+
+        On a device the host would stand still for each: there all are summed first, and it waits once.
+        """
+        sums: Iterable[Any] = map(self._sum, self.reducer.layout.buckets)
+        if self.reducer.module is not numpy:
+            sums = self.reducer.module.stack(list(sums)).tolist()
+        return map(math.isfinite, sums)
+
+    def _sum(self, bucket: Bucket) -> Any:
+        gradients = self.reducer.reduced(bucket)
+        with self.reducer.meter.computing(f"sum {bucket.number}"), numpy.errstate(all="ignore"):
+            return gradients.sum(dtype="float32" if gradients.itemsize < 4 else None)
+
+    def _look_at(self, bucket: Bucket, gradients: Array) -> None:
+        """Note a gradient that is not finite."""
+        if (index := first_bad(gradients)) is not None:
+            self._bad.append(self.reducer.layout.name_at(self.reducer.owned[bucket.number].start + index))
+
+    def _publish(self) -> None:
+        """Publish what is new, or the nan which says that it is not."""
+        if self._bad:
+            head = self._head(self.reducer.rank)
+            self._kept = [float(value) for value in head.tolist()]
+            head.fill(math.nan)
+        self._unconfirmed = True
+        self.reducer.publish()
+
+    def confirm(self) -> None:
+        """Raise BadGradient on all ranks if one of them could not make its part of the last update.
+
+        Collective, and for the begin of a step: it waits for the parameters that are needed first.
+        """
+        if not self._unconfirmed:
+            return
+        self._unconfirmed = False
+        self.reducer.wait_for_heads()
+        if self._bad or numpy.isnan(self.reducer.heads).any():
+            self._complain(self.optimizer.steps)
 
     def _apply(self, bucket: Bucket, gradients: Array, factor: float) -> None:
         parameters = self.reducer.parameters[self.reducer.owned[bucket.number]]
@@ -95,29 +144,42 @@ class Update:
 
     def _squared_norm(self) -> float:
         """Of all gradients, the same on all ranks."""
-        reducer, total = self.reducer, numpy.zeros(1)
+        reducer, parts = self.reducer, []
         for bucket in reducer.layout.buckets:
             gradients = reducer.reduced(bucket)
             with reducer.meter.computing("norm"):
-                total += squared_norm(gradients)
+                parts.append(squared_norm(gradients))
+        with reducer.meter.computing("norm"):
+            total = numpy.array([float(sum(parts))])  # waits for the device, once
         with numpy.errstate(invalid="ignore"):
             if reducer.divided:
                 with reducer.meter.waiting("norm"):  # the same bits everywhere, or ranks could disagree about a skip
                     reducer.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
         return float(total[0])
 
-    def _complain(self) -> NoReturn:
-        """Raise BadGradient that names the parameter, on the rank that has it."""
-        reducer, found = self.reducer, []
-        for bucket, part in zip(reducer.layout.buckets, reducer.owned):
-            index = first_bad(reducer.reduced(bucket))
-            if index is not None:
-                found.append(reducer.layout.name_at(part.start + index))
-        raise BadGradient(
-            f"update {self.optimizer.steps + 1}: expected finite gradients, got infinity or nan in "
-            f"{', '.join(dict.fromkeys(found)) or 'a part that another rank holds'}: lower the learning rate, clip "
-            "(clip_norm), or skip such steps (loss_scale='dynamic')"
-        )
+    def _complain_of_norm(self) -> NoReturn:
+        reducer, update = self.reducer, self.optimizer.steps + 1
+        for bucket in reducer.layout.buckets:
+            self._look_at(bucket, reducer.reduced(bucket))
+        self._complain(update)
+        raise BadGradient(f"update {update}: expected finite gradients, got a norm beyond float64: {_REMEDY}")
+
+    def _complain(self, update: int) -> None:
+        """Put the parameters back that nan replaced, and raise BadGradient if there are bad gradients. Collective."""
+        self.reducer.wait()
+        everyone = self.reducer.comm.allgather((self._bad, self._kept))
+        self._bad, self._kept = [], []
+        for rank, (_, kept) in enumerate(everyone):
+            for value in kept:
+                self._head(rank).fill(value)
+        names = dict.fromkeys(name for bad, _ in everyone for name in bad)
+        if names:
+            found = f"infinity or nan in {', '.join(names)}"
+            raise BadGradient(f"update {update}: expected finite gradients, got {found}: {_REMEDY}")
+
+    def _head(self, rank: int) -> Array:
+        """A rank's parameter among the reducer's `heads`, as an array of one; of none where every rank owns all."""
+        return self.reducer.heads[rank : rank + 1]
 
     # Checkpoints.
 

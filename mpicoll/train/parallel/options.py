@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from ...algorithms import AllreduceName, list_algorithms
+from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms
 from ...collectives import CollectiveName
+from ...support.arrays import element_type
 from ...support.checks import check, check_integer, check_word
 from ..optim import LossScale
 
@@ -61,7 +62,7 @@ class Options:
     loss_scale : {"dynamic"} or float, optional
         The factor on the loss; with one, steps whose gradients are not finite are skipped.
     algorithm : str
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``.
+        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs.
     """
 
     strategy: StrategyName = "allreduce"
@@ -76,11 +77,12 @@ class Options:
     algorithm: AllreduceName = "ring"
 
     def check(self) -> None:
-        """Raise ArgumentError for the first value that cannot be used."""
+        """Raise ArgumentError for the first value that cannot be used, LaunchError where a package for it is missing."""
         check_word("strategy", self.strategy, get_args(StrategyName))
         check_word("overlap", self.overlap, get_args(Overlap))
         check_word("precision", self.precision, get_args(Precision))
-        check_word("algorithm", self.algorithm, list_algorithms("allreduce"))
+        element_type(self.precision)  # a package may be missing
+        check_word("algorithm", self.algorithm, _known("allreduce"))
         check_integer("bucket_bytes", self.bucket_bytes, 1)
         if self.parameter_bucket_bytes is not None:
             check_integer("parameter_bucket_bytes", self.parameter_bucket_bytes, 1)
@@ -94,7 +96,7 @@ class Options:
         allowed = get_args(Reduction) if self.sharded else ("allreduce",)
         good = self.reduction is None or self.reduction in allowed
         check("reduction", self.reduction, good, f"for {self.strategy} one of {', '.join(allowed)}")
-        served = [algorithm for algorithm in list_algorithms("allreduce") if self._serves(algorithm)]
+        served = [algorithm for algorithm in _known("allreduce") if self._serves(algorithm)]
         check("algorithm", self.algorithm, self.algorithm in served, f"for {self.strategy} one of {', '.join(served)}")
 
     def _serves(self, algorithm: str) -> bool:
@@ -102,7 +104,7 @@ class Options:
         if self.strategy == "parameter_server":
             return algorithm == "ring"  # the default, which it does not use
         names = _counterparts(algorithm)
-        return all(names[collective] in list_algorithms(collective) for collective in self.collectives)
+        return all(names[collective] in _known(collective) for collective in self.collectives)
 
     @property
     def bucket_limits(self) -> tuple[int, int]:
@@ -132,6 +134,11 @@ class Options:
         return (self.reduction or "reduce_scatter", "allgather")
 
     @property
+    def counted(self) -> bool:
+        """Whether what the bucket collectives send is counted: schedules do, libraries do not say."""
+        return self.algorithm not in LIBRARIES
+
+    @property
     def algorithms(self) -> dict[str, Any]:
         """The algorithm of each collective."""
         return _counterparts(self.algorithm)
@@ -144,6 +151,11 @@ class Options:
     def names(cls) -> list[str]:
         """Those of the options."""
         return [field.name for field in fields(cls)]
+
+
+def _known(collective: CollectiveName) -> list[str]:
+    """The names that `algorithm=` takes, NCCL's among them."""
+    return list(dict.fromkeys([*list_algorithms(collective), *library_names(collective)]))
 
 
 def _counterparts(algorithm: str) -> dict[str, Any]:

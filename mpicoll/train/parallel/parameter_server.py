@@ -55,6 +55,11 @@ class ParameterServer(Reducer):
                 for gradients in self._all[1:]:  # in rank order: the sum does not depend on who was first
                     self._all[0] += gradients
 
+    @property
+    def heads(self) -> Array:
+        """Of rank 0, which owns everything."""
+        return self.parameters[:1]
+
     def publish(self) -> None:
         """Everybody gets the parameters."""
         with self.meter.communicating("broadcast parameters"):

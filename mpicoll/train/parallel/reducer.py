@@ -33,6 +33,8 @@ class Reducer(ABC):
     divided = False
     #: whether gradients overwrite what is in their buffers, in this micro-batch
     fresh = True
+    #: number of the bucket whose parameters are needed, and published, first
+    first = 0
     owned: Sequence[slice]
 
     def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, meter: Meter) -> None:
@@ -88,6 +90,15 @@ class Reducer(ABC):
     @abstractmethod
     def publish(self) -> None:
         """The owned parameters are new: bring them to all ranks."""
+
+    @property
+    @abstractmethod
+    def heads(self) -> Array:
+        """The first parameter of each rank's part of the bucket `first`, in rank order; none where every rank owns all."""
+
+    def wait_for_heads(self) -> None:
+        """Wait until they are there."""
+        self._wait_for_bucket(self.first)
 
     def wait_for_layer(self, layer: int) -> None:
         """Wait until the parameters of this layer are there. Raises StaleParameters where they are not coming."""

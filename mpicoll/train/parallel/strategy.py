@@ -9,6 +9,7 @@ import numpy
 from mpi4py import MPI
 
 from ...support.arrays import Array, element_type, module_of
+from ...support.checks import together
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
@@ -43,7 +44,7 @@ class Strategy:
         self.reducer = self._reducer(layout, flat)
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale)
+        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if self._serves else LocalLoader
@@ -64,8 +65,8 @@ class Strategy:
         return BucketReducer(layout, flat, self.comm, self.meter, self.options)
 
     def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where MPI's own calls, which cannot be counted, move the buckets: the least there can be."""
-        if self.options.algorithm != "native":
+        """Bytes per step where libraries, which cannot be counted, move the buckets: the least there can be."""
+        if self.options.counted:
             return None
         return self.predicted_bytes(nbytes)
 
@@ -81,8 +82,9 @@ class Strategy:
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
 
-        Returns the loss of the batch as far as this rank knows it.
+        Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all ranks, for the step before.
         """
+        self.update.confirm()
         loss, rows, scale = 0.0, 0, self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
@@ -95,7 +97,11 @@ class Strategy:
         return loss * samples / max(1, rows)
 
     def reduce_losses(self) -> list[float]:
-        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come."""
+        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
+
+        Raises BadGradient, on all ranks, for the last step.
+        """
+        self.update.confirm()
         self.reducer.wait()
         losses, self._losses = numpy.array(self._losses), []
         self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")

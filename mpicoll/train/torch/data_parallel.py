@@ -13,7 +13,7 @@ from ...support.optional import require
 from ..monitor import Meter
 from ..parallel import BucketReducer, Options
 from .flat_parameters import Flat
-from .interop import broadcast, torch
+from .interop import broadcast, in_torchs_stream, torch, torchs_stream
 from .sharded_optimizer import sharded, state_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DataParallel(torch.nn.Module):
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in `step()`). Forward, evaluation
     and `state_dict` wait for parameters under way; before reading tensors of the module yourself, call `settle()`. Buffers
     are broadcast once. Weights may be shared between modules. Not supported: reentrant checkpointing,
-    `load_state_dict(assign=True)`, parameters frozen or thawed later. CUDA tensors need CuPy and PyTorch's default stream.
+    `load_state_dict(assign=True)`, parameters frozen or thawed later. CUDA tensors need CuPy; PyTorch's current stream counts.
     """
 
     def __init__(self, module: torch.nn.Module, comm: Communicator, options: Options,
@@ -44,13 +44,14 @@ class DataParallel(torch.nn.Module):
         super().__init__()
         self.module, self.comm, self.options = module, comm, options
         self.optimizer: Any = None
-        for tensor in [*module.parameters(), *module.buffers()]:
-            if tensor.numel():
-                broadcast(tensor.data, comm)
         self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
         self._modules_in_order = list(module.modules())
-        cuda = next(iter(self._named.values())).is_cuda
-        self.meter = Meter(comm, require("cupy") if cuda else numpy)
+        self.device = next(iter(self._named.values())).device
+        with torchs_stream(self.device):
+            for tensor in [*module.parameters(), *module.buffers()]:
+                if tensor.numel():
+                    broadcast(tensor.data, comm)
+            self.meter = Meter(comm, require("cupy") if self.device.type == "cuda" else numpy)
         self.flats: list[Flat] = []
         self._orders: Orders | None = None
         self._places: dict[str, tuple[BucketReducer, int]] = {}  # reducer and number of each parameter
@@ -79,6 +80,7 @@ class DataParallel(torch.nn.Module):
 
     # Parameters.
 
+    @in_torchs_stream
     def settle(self) -> None:
         """Wait for all parameters. Local."""
         for flat in self.flats:
@@ -90,6 +92,7 @@ class DataParallel(torch.nn.Module):
             self.settle()
         return super().train(mode)
 
+    @in_torchs_stream
     def _need(self, module: torch.nn.Module, _: object) -> None:
         """A module is about to compute."""
         if not self.flats:
@@ -122,6 +125,7 @@ class DataParallel(torch.nn.Module):
         """Raise ArgumentError unless a backward has sent its gradients since the last step."""
         check("step()", "none", self._reduced, "a backward pass outside of no_sync() since the last step, on every rank")
 
+    @in_torchs_stream
     def _ready(self, name: str) -> None:
         """The gradient of a parameter is there."""
         if not self._running:
@@ -141,6 +145,7 @@ class DataParallel(torch.nn.Module):
         for flat in self.flats:
             flat.reducer.begin(self._first, self._sends)
 
+    @in_torchs_stream
     def _end(self) -> None:
         """Backward is done."""
         if not self.flats:
@@ -211,6 +216,7 @@ class DataParallel(torch.nn.Module):
         return {"rank": self.comm.Get_rank(), "ranks": self.comm.Get_size(), "bytes": list(self.options.bucket_limits),
                 "orders": self._orders}  # fmt: skip
 
+    @in_torchs_stream
     def adopt(self, cut: Mapping[str, Any]) -> None:
         """Cut the parameters as they were for a `cut`. Collective. Raises ArgumentError where that cannot be."""
         if not self.flats and cut["orders"] is not None:
@@ -234,5 +240,5 @@ class DataParallel(torch.nn.Module):
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around a step: what it costs goes to `meter`; what is not waiting for communication counts as computing."""
-        with self.meter.step(), self.meter.computing("step"):
+        with torchs_stream(self.device), self.meter.step(), self.meter.computing("step"):
             yield

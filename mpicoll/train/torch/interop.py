@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy
 
 from ...support.arrays import Array, element_type, module_of
 from ...support.optional import require
 
-__all__ = ["array_of", "broadcast", "tensor_of", "torch"]
+__all__ = ["array_of", "broadcast", "in_torchs_stream", "tensor_of", "torch", "torchs_stream"]
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +35,34 @@ def tensor_of(array: Array) -> torch.Tensor:
     if array.dtype.name == "bfloat16":
         return tensor_of(array.view("int16")).view(torch.bfloat16)
     return torch.from_numpy(array) if module_of(array) is numpy else torch.utils.dlpack.from_dlpack(array)
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@contextmanager
+def torchs_stream(device: torch.device) -> Iterator[None]:
+    """CuPy works where PyTorch does: on this device, in PyTorch's current stream, which is another in each thread."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = require("cupy").cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream)
+    with torch.cuda.device(device), stream:
+        yield
+
+
+def in_torchs_stream(
+    method: Callable[Concatenate[Any, Arguments], Result],
+) -> Callable[Concatenate[Any, Arguments], Result]:
+    """A method of what has a `device`, in whatever thread PyTorch calls it: backward has its own."""
+
+    @wraps(method)
+    def run(self: Any, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
+        with torchs_stream(self.device):
+            return method(self, *given, **named)
+
+    return run
 
 
 @torch.no_grad()

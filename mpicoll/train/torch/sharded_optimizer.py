@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from ...support.checks import check
 from ..optim import clip_factor
-from .interop import torch
+from .interop import in_torchs_stream, torch
 
 #: optimizers that look at whole matrices or at all parameters together
 _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
@@ -47,6 +47,13 @@ class Sharded:
         """Update these parameters from now on."""
         self.param_groups[0]["params"], self.state = pieces, self.make(pieces).state
 
+    @property
+    def device(self) -> torch.device:
+        """That of the model."""
+        device: torch.device = self.model.device
+        return device
+
+    @in_torchs_stream
     def step(self, closure: None = None) -> None:
         """Update this rank's shards, and begin to bring the new parameters to all ranks. Collective."""
         check("closure", closure, closure is None, "None; compute the loss before step()")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...communicator import Communicator
-from ...support.checks import agree, check
+from ...support.checks import agree, check, together
 from ..parallel import Options, Overlap, Reduction
 from .data_parallel import DataParallel
 from .interop import torch
@@ -96,7 +96,7 @@ def wrap(
              for number, (name, one) in enumerate(named)}  # fmt: skip
     made = f"{getattr(optimizer, '__name__', optimizer)}({optimizer_options})"
     agree(comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()})
-    _check(module, options, optimizer, optimizer_options)
+    together(comm, lambda: _check(module, options, optimizer, optimizer_options))
     return DataParallel(module, comm, options, optimizer, optimizer_options)
 
 

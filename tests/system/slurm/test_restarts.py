@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import cycle
 
 from tests.support.slurm_lab import CASES, ENDLESS, LONG, TRAIN, once_more
 
@@ -10,7 +11,7 @@ from tests.support.slurm_lab import CASES, ENDLESS, LONG, TRAIN, once_more
 def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     """With the same losses, to the bit, as without a break; and a job that was warned loses no step."""
     options = [["--nodes=2", f"--nodelist=host[{hosts}]"] for hosts in ("0-1", "2-3", "2-3", "0-1")]
-    jobs = {lab.submit(TRAIN, *case, own, **LONG): own[1] for case, own in zip(CASES, options)}
+    jobs = {lab.submit(TRAIN, *case, own, **LONG): own[1] for case, own in zip(CASES, cycle(options))}
 
     def again(restarts):
         """Wait until all have been started so often, and are in the midst of new steps."""

@@ -5,7 +5,22 @@ import re
 from pathlib import Path
 
 from tests.support.launching import ROOT
-from tests.support.slurm_lab import ALL, BENCH, EACH, FOUND, GPU, JOBS, LONG, SHORT, TRAIN, TUNE, instead, once_more
+from tests.support.slurm_lab import (
+    ALL,
+    BENCH,
+    CASES,
+    CHECK,
+    EACH,
+    FOUND,
+    GPU,
+    JOBS,
+    LONG,
+    SHORT,
+    TRAIN,
+    TUNE,
+    instead,
+    once_more,
+)
 
 SHOW = """
 import os
@@ -44,6 +59,22 @@ def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))
     entries = json.loads((results / "tuned.json").read_text())["entries"]
     assert sorted((entry["ranks"], entry["nodes"]) for entry in entries) == [(4, 2), (6, 3)]
+
+
+@once_more
+def test_gpu_check(lab):
+    """Every part on 2 and 4 ranks of a node, and all logs; a part that fails is told, and keeps no other from running."""
+    jobs = [lab.submit(CHECK, *case, **SHORT[CHECK]) for case in (CASES if ALL else CASES[-1:])]
+    bad = lab.submit(CHECK, *CASES[0], **{**SHORT[CHECK], "RANKS": 2, "TESTS": "tests/mpi/nothing.py"})
+    for results in map(lab.completed, jobs):
+        for ranks in (2, 4):
+            where = json.loads((results / f"info-{ranks}.json").read_text())["environment"]
+            assert where["ranks_per_node"] == [ranks]
+            assert "passed" in (results / f"tests-{ranks}.txt").read_text()
+            rows = json.loads((results / f"gpu-{ranks}.json").read_text())["results"]
+            assert {row["name"] for row in rows} == {"staged", "by hand", "host"} and not any(row["wrong"] for row in rows)
+    said = lab.failed(bad)
+    assert "failed: tests-2" in said and (lab.results(bad) / "gpu-2.json").exists()
 
 
 @once_more

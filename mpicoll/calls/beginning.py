@@ -1,0 +1,113 @@
+"""Non-blocking calls: begun, then served by a task or by MPI itself."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import errors
+from ..algorithms import LIBRARIES
+from ..buffers import note_begin
+from ..execute import ABANDONED, PROGRESS, Context, Known, Plan, Record, native_method, owning, until_done
+from ..select import probe
+from ..support.callsite import call_site
+from .binding import plan_of
+from .call import Call
+from .comparing import comparing
+from .repeated import Key
+from .request import Request
+from .serving import LIBRARY_CALLS, LINEAR, choose, counts_for, remember_small, working_context
+
+
+def begin(
+    call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: Key | None = None
+) -> Request | MPI.Request:
+    """Begin the call without waiting; returns its request, MPI's own where MPI serves it without help. Local.
+
+    key: what the next one like it will be recognised by.
+    """
+    call.nonblocking = True
+    _refuse_what_nobody_brings_back(call)
+    context = working_context(call)
+    record = context.recorder.begin(call.text, call_site())
+    try:
+        return _begun(call, algorithm, segment_bytes, context, record, key)
+    except BaseException:
+        if record.number:
+            record.end()
+        raise
+
+
+def begin_again(
+    context: Context, known: Known, key: Key, understood: Callable[[], Call], given: object
+) -> Request:
+    """Begin a call that a schedule serves, as it did before. understood: makes the `Call`; given: its arguments."""
+    record = context.recorder.begin(known.text, call_site())
+
+    def bind() -> Plan:
+        call = understood()
+        call.nonblocking = True
+        return plan_of(call, *known.choice)
+
+    return Request(context, _scheduled(known, key, bind, context.next_call(), record, given), record, ())
+
+
+def _begun(
+    call: Call, algorithm: str | None, segment_bytes: int | None, context: Context, record: Record, key: Key | None
+) -> Request | MPI.Request:
+    if not PROGRESS.threaded:  # nobody could compare it, or unpack what was packed
+        choose(call, algorithm, segment_bytes, probe.known)
+        record.end()
+        return owning(native_method(call.comm, call.form)(*call.arguments), call.arguments)
+    compared = comparing(call, algorithm, segment_bytes, record)
+    name, pieces, _ = choose(call, algorithm, segment_bytes, probe.known, compared)
+    if not call.repeatable or any(one.device is not None for one in call.operands):
+        key = None
+    if name not in LIBRARIES:
+        note_begin(call.operands)
+        known, bind = Known(call.text, choice=(name, pieces)), partial(plan_of, call, name, pieces)
+        if key is not None and (call.counts_shared or name == LINEAR):
+            context.known.keep(key, known)
+        before = until_done(chain(compared, counts_for(call, name)))
+        steps = chain(before, _scheduled(known, key, bind, context.next_call(), record, call))
+        return Request(context, steps, record, call.operands)
+    library = LIBRARY_CALLS[name](call)
+    request: MPI.Request = library.begin()
+    if not compared and not library.staged and not context.sees_all:
+        record.end()  # for us: MPI alone knows when
+        if key is not None and library.is_given(call.arguments):
+            context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.form)))
+            if algorithm is None and segment_bytes is None:
+                remember_small(call, context)
+        return request
+    return Request(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands)
+
+
+def _refuse_what_nobody_brings_back(call: Call) -> None:
+    """Device memory passes through the host, and without threads nothing runs when MPI has the result there."""
+    if not PROGRESS.threaded and any(one.device is not None for one in call.operands):
+        raise errors.BufferError(
+            f"{call.form} on device memory: MPI does not grant THREAD_MULTIPLE, so that nothing would bring the result to "
+            f"the device: use {call.method} or {call.method}_init, or let mpi4py initialize MPI with threads"
+        )
+
+
+def _scheduled(
+    known: Known, key: Key | None, bind: Callable[[], Plan], number: int, record: Record, given: object
+) -> Iterator[Any]:
+    """A schedule for a `Task`, by a plan that lies idle, or that `bind` makes. number: of the call; record: its own.
+
+    key: what it is known by, or None. given: what must live until it has ended.
+    """
+    plan = known.take(key) or bind()
+    record.plan = plan
+    try:
+        yield from plan.run_as_task(plan.tag_of(number))
+    except GeneratorExit:  # the process ends
+        raise
+    except BaseException:
+        ABANDONED.append(given)  # the caller may forget the arrays, MPI may not
+        raise
+    known.give_back(plan, key)

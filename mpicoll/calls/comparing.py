@@ -1,0 +1,117 @@
+"""What a call says of itself, for the other ranks to compare with what they say of theirs."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+from mpi4py import MPI
+
+from .. import select
+from ..algorithms import NCCL
+from ..buffers import ops
+from ..execute import Context, Record, Statement, compare, share_blocks
+from ..support.callsite import call_site
+from ..support.settings import OFF
+from .call import Call, kind
+
+#: elements that may stand for any others of as many bytes
+_RAW = ("uint8", "S1", "int8")
+
+
+def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -> Statement:
+    """What must be equal on all ranks; of data that is only moved, the type too where it is known."""
+    said = [f"{call.form} of {_size(call)}"]
+    if call.root is not None:
+        said.append(f"root {call.root}")
+    if call.op is not None:
+        said += [ops.op_name(call.op), kind(call.operands[0])]
+    if algorithm is not None:
+        said.append(f"algorithm={algorithm!r}")
+    if segment_bytes is not None:
+        said.append(f"segment_bytes={segment_bytes}")
+    if any(one.device is not None for one in call.operands) and _may_be_for_nccl(call, algorithm):
+        said.append("in device memory")
+    moved = "" if call.op is not None else next((_kind_moved(one.dtype) for one in call.operands if one.dtype), "")
+    return Statement(", ".join(said), moved, call_site())
+
+
+def _may_be_for_nccl(call: Call, algorithm: str | None) -> bool:
+    """Whether NCCL may be asked, which all ranks must do."""
+    return algorithm == NCCL or (algorithm is None and select.is_named(call.collective.name, NCCL))
+
+
+@cache
+def _kind_moved(dtype: object) -> str:
+    name = str(dtype)
+    return "" if name in _RAW or name.startswith("[") else name
+
+
+def _size(call: Call) -> str:
+    if not call.collective.blocks_of_ranks or call.counts is None:
+        return "blocks" if call.collective.blocks_of_ranks else f"{call.nbytes} bytes"
+    if not call.counts_shared:
+        return "blocks"  # those of other ranks are known to the root alone, see `comparing`
+    if len(set(call.counts)) == 1:
+        return f"{len(call.counts)} blocks of {call.counts[0]} bytes"
+    return f"blocks of {', '.join(map(str, call.counts))} bytes"
+
+
+class _Agreeing:
+    """Where a call stands meanwhile. text: for a person."""
+
+    unfinished = True
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def where(self) -> str:
+        """For a person."""
+        return self.text
+
+    def peer(self) -> int | None:
+        """Nobody more than others."""
+        return None
+
+
+COMPARING = _Agreeing("comparing the call with those of the other ranks")
+MEETING = _Agreeing("finding out with the other ranks whether NCCL can serve them")
+
+
+def comparing(call: Call, algorithm: str | None, segment_bytes: int | None, record: Record) -> Iterable[MPI.Request]:
+    """Compare the call with those of the other ranks, where that is to be done, else (): requests to be awaited.
+
+    Numbers are taken at once, so this is called in program order; what it returns may run later.
+    """
+    context = Context.of(call.comm)
+    if context.check == OFF:
+        return ()
+    statement = statement_of(call, algorithm, segment_bytes)
+    if not context.must_compare(statement.what):
+        return ()
+    numbers = context.next_call(), context.next_call()
+    return _comparing(call, context, statement, numbers, record)
+
+
+def _comparing(
+    call: Call, context: Context, statement: Statement, numbers: tuple[int, int], record: Record
+) -> Iterator[MPI.Request]:
+    record.plan = COMPARING
+    yield from compare(context, statement, numbers[0])
+    if not call.counts_shared:
+        yield from sharing_counts(call, numbers[1])
+    record.plan = None
+
+
+def refused(context: Context, error: Exception) -> None:
+    """Say that this rank makes no call, where the others compare each one: they would wait for it."""
+    site = f"{call_site()} ({type(error).__name__}: {error})"
+    statement = Statement("a call whose arguments were refused", "", site)
+    context.wait_for(compare(context, statement, context.next_call()), COMPARING)
+
+
+def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
+    """Have all ranks know the bytes of all blocks of Gatherv and Scatterv: requests to be awaited."""
+    if not call.counts_agreed:
+        assert call.root is not None
+        counts, mine = call.counts or (), call.own_bytes
+        call.counts = yield from share_blocks(Context.of(call.comm), call.method, call.root, counts, mine, number)
+        call.counts_agreed = True

@@ -1,0 +1,96 @@
+"""What all ranks say of a call, brought together before its data moves, in ceil(log2 p) rounds of small messages."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from mpi4py import MPI
+
+from ..errors import CollectiveMismatch
+from ..support.checks import groups, ranks_text
+from .channel import COMPARE
+from .context import Context
+
+#: says nothing: any other word is larger
+_SILENT = np.iinfo(np.int64).min
+#: bytes of what one rank says where ranks differ
+_TEXT = 1000
+
+
+class Statement(NamedTuple):
+    """What a rank says of its call. what: must be equal on all ranks, and is in all programs that MPI allows.
+
+    kind: of the elements, "" where it may be any. site: where the call is made, "file:line".
+    """
+
+    what: str
+    kind: str
+    site: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.kind}" if self.kind else self.what
+
+
+def largest(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+    """Each word becomes the largest that any rank has there: a generator of requests to be awaited.
+
+    By dissemination, which may count a rank twice, as the largest of two does not care. number: reserved for this.
+    """
+    rank, size = context.channel.rank, len(context.channel.ranks)
+    tag, received, distance = context.channel.tag(COMPARE, number), np.empty_like(words), 1
+    while distance < size:
+        receive = context.channel.receiver(received, (rank - distance) % size)(tag)
+        send = context.channel.sender(words, (rank + distance) % size)(tag)
+        yield receive
+        yield send
+        np.maximum(words, received, out=words)
+        distance *= 2
+
+
+def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI.Request]:
+    """Raise CollectiveMismatch on all ranks, the same, unless their statements agree: requests to be awaited."""
+    what = crc32(statement.what.encode())
+    kind = crc32(statement.kind.encode()) if statement.kind else None
+    words = np.array([what, ~what, *((_SILENT, _SILENT) if kind is None else (kind, ~kind))], np.int64)
+    yield from largest(context, words, number)
+    same_what, same_kind = (words[at] == ~words[at + 1] for at in (0, 2))
+    if not (same_what and (same_kind or words[2] == _SILENT)):
+        said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
+        raise context.in_disorder(CollectiveMismatch(_difference(said, number)))
+
+
+def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Request, None, list[str]]:
+    """The texts of all ranks."""
+    rows = np.zeros((len(context.channel.ranks), _TEXT), np.uint8)
+    given = text.encode()[:_TEXT]
+    rows[context.channel.rank, : len(given)] = np.frombuffer(given, np.uint8)
+    yield from largest(context, rows, number)
+    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
+
+
+def _difference(said: Sequence[str], number: int) -> str:
+    lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
+    return "\n".join([f"ranks do not make the same call (call {number} of this communicator):", *lines])
+
+
+def share_blocks(
+    context: Context, method: str, root: int, counts: Sequence[int], mine: int, number: int
+) -> Generator[MPI.Request, None, list[int]]:
+    """The bytes of all ranks' blocks, which the root knows; CollectiveMismatch on all ranks where one has other bytes.
+
+    Requests to be awaited. counts: at the root; mine: bytes of this rank's own block.
+    """
+    size, rank = len(context.channel.ranks), context.channel.rank
+    words = np.full((2, size), _SILENT)
+    words[1, rank] = mine
+    if rank == root:
+        words[0] = counts
+    yield from largest(context, words, number)
+    for other in np.flatnonzero(words[0] != words[1]):
+        text = f"{method}: rank {other} has a block of {words[1, other]} bytes, the root ({root}) says {words[0, other]}"
+        raise context.in_disorder(CollectiveMismatch(text))
+    agreed: list[int] = words[0].tolist()
+    return agreed

@@ -1,0 +1,141 @@
+"""Which copies between host and device a schedule needs, and when: for vectors on a device that MPI must not read.
+
+A *twin* is memory of which there is one copy on the host, that messages use, and one on the device. Every piece uses one
+of the two; where it reads what only the other one has, a copy comes before it, and where the result is wanted on the
+device, one comes after whoever wrote it last. So nothing is copied twice, and nothing that nobody asked for.
+
+This module knows neither MPI nor CuPy.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain, count, groupby
+from typing import NamedTuple
+
+from .ordering import Fetch, Piece, Put, Span
+
+
+class Twin(NamedTuple):
+    """host, device: where its copies begin. wanted: whether what is written must be on the device in the end."""
+
+    host: int
+    device: int
+    nbytes: int
+    wanted: bool
+
+    def on_host(self, address: int) -> bool:
+        """Whether this is an address in its copy on the host."""
+        return self.host <= address < self.host + self.nbytes
+
+    def on_device(self, address: int) -> bool:
+        """Whether this is an address in its copy on the device."""
+        return self.device <= address < self.device + self.nbytes
+
+    def holds(self, span: Span) -> bool:
+        """Whether these bytes, of which there is at least one, are in one of its copies."""
+        return span[1] > span[0] and (self.on_host(span[0]) or self.on_device(span[0]))
+
+
+class Copy(NamedTuple):
+    """The work of a `Fetch` or `Put`: addresses on the host and on the device."""
+
+    host: int
+    device: int
+    nbytes: int
+
+
+class _Stretch:
+    """Memory of a twin that every piece uses as a whole: where it is up to date, and which piece wrote it last."""
+
+    def __init__(self) -> None:
+        self.on_host, self.on_device, self.writer = False, True, -1
+
+
+class _Stretches:
+    """A twin in stretches; they end wherever some piece's memory does."""
+
+    def __init__(self, twin: Twin, spans: Sequence[Span]) -> None:
+        self.twin = twin
+        offsets = (self.offset(edge, start) for start, end in spans for edge in (start, end))
+        self.edges = sorted({0, twin.nbytes, *offsets})
+        self.index = {edge: number for number, edge in enumerate(self.edges)}
+        self.stretches = [_Stretch() for _ in self.edges[1:]]
+
+    def offset(self, edge: int, start: int) -> int:
+        """How far into the twin an edge of a span that starts at `start` is."""
+        return edge - (self.twin.host if self.twin.on_host(start) else self.twin.device)
+
+    def of(self, span: Span) -> range:
+        """The numbers of the stretches of a span."""
+        return range(*(self.index[self.offset(edge, span[0])] for edge in span))
+
+    def copy(self, kind: type, first: int, last: int) -> Piece:
+        """The piece that copies stretches, from `first` up to and with `last`."""
+        low, high = self.edges[first], self.edges[last + 1]
+        host, device = ((start + low, start + high) for start in (self.twin.host, self.twin.device))
+        work = Copy(host[0], device[0], high - low)
+        return Piece(kind, None, *(((device,), (host,)) if kind is Fetch else ((host,), (device,))), work)
+
+
+def with_copies(rounds: Sequence[list[Piece]], twins: Sequence[Twin]) -> list[list[Piece]]:
+    """The rounds, with the copies that they need, each beside the piece that needs it."""
+    if not any(twin.nbytes for twin in twins):
+        return list(rounds)
+    known = list(chain.from_iterable(rounds))
+    spans = [span for piece in known for span in piece.reads + piece.writes]
+    tables = [_Stretches(twin, list(filter(twin.holds, spans))) for twin in twins if twin.nbytes]
+    before: dict[int, list[Piece]] = defaultdict(list)
+    for number, piece in enumerate(known):
+        for span in piece.reads:
+            before[number] += _brought(tables, span)
+        for span in piece.writes:
+            _written(tables, span, number)
+    after = _results(tables)
+    numbers = count()
+    return [[one for piece in pieces for one in _beside(next(numbers), piece, before, after)] for pieces in rounds]
+
+
+def _table(tables: Sequence[_Stretches], span: Span) -> _Stretches | None:
+    return next((table for table in tables if table.twin.holds(span)), None)
+
+
+def _brought(tables: Sequence[_Stretches], span: Span) -> Iterator[Piece]:
+    """Copies of what is not up to date where a piece reads it."""
+    table = _table(tables, span)
+    if table is None:
+        return
+    here, kind = ("on_host", Fetch) if table.twin.on_host(span[0]) else ("on_device", Put)
+    stale = [number for number in table.of(span) if not getattr(table.stretches[number], here)]
+    for first, last in _runs(stale):
+        yield table.copy(kind, first, last)
+    for number in stale:
+        setattr(table.stretches[number], here, True)
+
+
+def _written(tables: Sequence[_Stretches], span: Span, number: int) -> None:
+    table = _table(tables, span)
+    if table is not None:
+        on_host = table.twin.on_host(span[0])
+        for stretch in (table.stretches[place] for place in table.of(span)):
+            stretch.on_host, stretch.on_device, stretch.writer = on_host, not on_host, number
+
+
+def _results(tables: Sequence[_Stretches]) -> dict[int, list[Piece]]:
+    """Copies of results to the device, by the number of the piece that wrote them."""
+    after: dict[int, list[Piece]] = defaultdict(list)
+    for table in tables:
+        missing = [number for number, one in enumerate(table.stretches) if table.twin.wanted and not one.on_device]
+        for writer, numbers in groupby(missing, key=lambda number: table.stretches[number].writer):
+            after[writer] += [table.copy(Put, *run) for run in _runs(list(numbers))]
+    return after
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of each run of consecutive numbers."""
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        yield members[0], members[-1]
+
+
+def _beside(number: int, piece: Piece, before: dict[int, list[Piece]], after: dict[int, list[Piece]]) -> list[Piece]:
+    return [*before.get(number, ()), piece, *after.get(number, ())]

@@ -1,0 +1,165 @@
+"""NCCL's communicator beside one of MPI's: all ranks make it together, or all learn why they cannot.
+
+So far it has met a stand-in for NCCL only, never a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from mpi4py import MPI
+
+from ..errors import MpicollError
+from ..support.checks import groups, ranks_text
+from ..support.gpus import nccl_text
+from .agreement import everyone_says
+from .context import Context
+
+#: the first NCCL that can put two ranks on one GPU, and what its user has to set for it; the first with bfloat16
+SHARES_GPUS, SHARING, HAS_BFLOAT16 = 23000, "NCCL_MULTI_RANK_GPU_ENABLE", 21000
+#: characters of what a rank may say is missing
+_SHORT = 250
+
+
+def missing(cupy: ModuleType) -> str:
+    """Why there is no NCCL in this process; empty where there is."""
+    try:
+        found = import_module("cupy.cuda.nccl").available
+    except ImportError:
+        found = False
+    return "" if found else "CuPy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13, for the CUDA of CuPy"
+
+
+class NcclComm:
+    """NCCL's communicator on one device of this rank, and the stream of its own that its calls run on.
+
+    refusal: why there is none, the same on all ranks; empty where there is. version: NCCL's, the same on all ranks.
+    """
+
+    def __init__(self, context: Context, cupy: Any) -> None:
+        self.context, self.refusal, self.version = context, "not made yet", 0
+        self._cuda = cupy.cuda
+        self._device = cupy.cuda.runtime.getDevice()
+        self._missing = missing(cupy)
+        self._nccl: Any = None if self._missing else import_module("cupy.cuda.nccl")
+        self._comm: Any = None
+
+    @property
+    def device(self) -> Any:
+        """To be made current; a new one each time, as each remembers what was current before."""
+        return self._cuda.Device(self._device)
+
+    # Making it.
+
+    def make(self) -> Iterator[MPI.Request]:
+        """Requests to be awaited. Collective; whatever is in the way of one rank is the `refusal` of all."""
+        numbers = self.context.next_call(), self.context.next_call()
+        said = [json.loads(text) for text in (yield from everyone_says(self.context, self._introduction(), numbers[0]))]
+        self.refusal, self.version = _obstacle(said), said[0]["version"]
+        if not self.refusal:
+            failed = yield from everyone_says(self.context, self._open(tuple(said[0]["id"])), numbers[1])
+            self.refusal = next((f"rank {rank}: {text}" for rank, text in enumerate(failed) if text), "")
+
+    def _introduction(self) -> str:
+        """What the other ranks must know of this one."""
+        said: dict[str, Any] = {"missing": self._missing, "gpu": "", "version": 0, "shares": False, "id": ()}
+        try:
+            if not self._missing:
+                said |= self._here()
+        except RuntimeError as error:  # CuPy's errors of CUDA and of NCCL
+            said["missing"] = str(error)[:_SHORT]
+        return json.dumps(said, separators=(",", ":"))
+
+    def _here(self) -> dict[str, Any]:
+        version, runtime = self._nccl.get_version(), self._cuda.runtime
+        # both: CuPy cuts a UUID at its first zero byte, and partitions of a GPU have one bus address
+        uuid = runtime.getDeviceProperties(self._device).get("uuid", b"")
+        gpu = f"{uuid.hex()} {runtime.deviceGetPCIBusId(self._device)}"
+        first = self.context.channel.rank == 0
+        return {"gpu": gpu, "version": version, "shares": version >= SHARES_GPUS and os.environ.get(SHARING) == "1",
+                "id": self._nccl.get_unique_id() if first else ()}  # fmt: skip
+
+    def _open(self, unique: tuple[int, ...]) -> str:
+        """Make it; what failed, or nothing."""
+        channel = self.context.channel
+        try:
+            with self.device:
+                self._comm = self._nccl.NcclCommunicator(len(channel.ranks), unique, channel.rank)
+                self.stream = self._cuda.Stream(non_blocking=True)
+        except RuntimeError as error:
+            return str(error)[:_SHORT]
+        return ""
+
+    # Using it.
+
+    def launch(self, work: Callable[[Any, int], object], callers: Callable[[], Iterable[Any]]) -> Any:
+        """Enqueue work(NCCL's communicator, stream) behind what is in the callers' streams; the event of its end."""
+        with self.device:
+            if self._comm is None:
+                raise RuntimeError("a call of NCCL's whose communicator was freed")
+            streams = {stream.ptr: stream for stream in callers()}
+            with self.stream:
+                for stream in streams.values():
+                    self.stream.wait_event(self._event(stream))
+                try:
+                    work(self._comm, self.stream.ptr)
+                except RuntimeError as error:
+                    raise self._failed(error) from error
+            return self._event(self.stream)
+
+    def _event(self, stream: Any) -> Any:
+        event = self._cuda.Event(disable_timing=True)
+        event.record(stream)
+        return event
+
+    def check(self) -> None:
+        """Raise MpicollError where NCCL has met an error, or was ended, since."""
+        if self._comm is None:
+            raise self.context.queue.error or MpicollError("NCCL's communicator was freed while a call was under way")
+        try:
+            self._comm.check_async_error()
+        except RuntimeError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: RuntimeError) -> MpicollError:
+        rank = self.context.channel.rank
+        return self.context.in_disorder(
+            MpicollError(f"rank {rank}: NCCL failed: {error}; NCCL_DEBUG=WARN in the environment makes it say more")
+        )
+
+    def abort(self) -> None:
+        """End what is under way: its kernels would wait for other ranks for ever."""
+        made, self._comm = self._comm, None
+        if made is not None:
+            made.abort()
+
+    def close(self) -> None:
+        """Free it. All ranks of a node do."""
+        made, self._comm = self._comm, None
+        if made is not None:
+            made.destroy()
+
+
+def _obstacle(said: Sequence[dict[str, Any]]) -> str:
+    """What is in the way, by what the ranks said of themselves; empty where nothing is."""
+    for rank, one in enumerate(said):
+        if one["missing"]:
+            return f"rank {rank}: {one['missing']}"
+    versions = groups([one["version"] for one in said])
+    if len(versions) > 1:
+        found = "; ".join(f"{ranks_text(ranks)}: {nccl_text(version)}" for version, ranks in versions)
+        return f"ranks have different versions of NCCL ({found}): install the same on all nodes"
+    together = next((ranks for _, ranks in groups([one["gpu"] for one in said]) if len(ranks) > 1), [])
+    if not together or all(said[rank]["shares"] for rank in together):
+        return ""
+    version: int = said[0]["version"]
+    allowed = f", or set {SHARING}=1 on all ranks" if version >= SHARES_GPUS else ""
+    return (
+        f"{ranks_text(together)} are on one GPU, which NCCL {nccl_text(version)} refuses: start one rank per GPU and "
+        f"give each its own, with CUDA_VISIBLE_DEVICES or cupy.cuda.Device(local_rank).use(){allowed}"
+    )

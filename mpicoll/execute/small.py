@@ -1,0 +1,165 @@
+"""Small calls that MPI served: the next of the same kind go to MPI without being looked at."""
+
+from array import array
+from collections.abc import Callable
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+IsSmall = Callable[[Any, Any, Any], bool]
+_ndarray, _IN_PLACE, _address = np.ndarray, MPI.IN_PLACE, MPI.Get_address
+#: memory of the host, by the class of who has it
+_HOST = {np.ndarray, bytearray, memoryview, mmap, array, MPI.buffer}
+#: of these, the ones that own it; arrays may do so, too
+_OWNERS: set[Any] = {bytearray, mmap}
+
+
+class _Known(dict[Any, Any]):
+    """A dictionary that has nothing for what it does not know, and does not grow by being asked."""
+
+    def __missing__(self, key: object) -> "_Known":
+        return _NOTHING
+
+
+_NOTHING = _Known()
+
+
+class SmallCalls:
+    """By method, op or root, and what the argument says that is as large as the collective's vector.
+
+    Of an array: {type: {bytes}}. Of a list, or of bytes alone: {class of its buffer: {type: {count}}}, where -bytes of all the
+    buffer stand for a count that is not given, and None for a type. MPI's own types are known by id: their objects live as
+    long as mpi4py.
+
+    A call comes here once it was understood, compared with those of other ranks, and found to be MPI's. limits: by
+    method, the bytes from which on calls are looked at each time.
+    """
+
+    def __init__(self) -> None:
+        self.limits: dict[str, float] = {}
+        self._known: dict[str, _Known] = {}
+        self._tests: dict[str, tuple[IsSmall, Callable[[], None]]] = {}
+
+    def of(self, method: str) -> _Known:
+        """{op's handle or root: what the argument said} of a method, as it grows."""
+        return self._known.setdefault(method, _Known())
+
+    def add(self, method: str, what: int | None, said: Any) -> None:
+        """Let such calls go to MPI at once. said: the argument."""
+        known = self.of(method).setdefault(what, _Known())
+        if said.__class__ is _ndarray:
+            known.setdefault(said.dtype, set()).add(said.nbytes)
+        elif (told := _told(said)) is not None:
+            buffer, count, datatype = told
+            plain = count.__class__ is int and buffer.__class__ in _HOST
+            if plain and (datatype is None or any(datatype is one for one in vars(MPI).values())):
+                known.setdefault(buffer.__class__, _Known()).setdefault(id(datatype), set()).add(count)
+
+    def test(self, method: str, kind: Any, share: int) -> IsSmall:
+        """A function is_small(vector, other, what): whether a call goes to MPI without being looked at.
+
+        vector: the argument that is as large as the collective's vector. other: the other buffer, `share` times as small;
+        0: MPI itself compares them. what: the op or the root, of this kind.
+        """
+        if method not in self._tests:
+            self._tests[method] = _small_calls(self.of(method), kind, share)
+        return self._tests[method][0]
+
+    def clear(self) -> None:
+        """Look at all calls again."""
+        for known in self._known.values():
+            known.clear()
+        for _, forget in self._tests.values():
+            forget()
+
+
+def _told(message: Any) -> Any:
+    """Buffer, count and datatype of a list, or of bytes alone; None where it says more, or in other words."""
+    if message.__class__ in _OWNERS:
+        return message, -len(message), None
+    if message.__class__ is not list:
+        return None
+    if len(message) == 3:
+        return message
+    if len(message) == 2:
+        buffer, datatype = message
+        if buffer.__class__ is _ndarray:
+            return buffer, -buffer.nbytes, datatype
+        if buffer.__class__ in _OWNERS:
+            return buffer, -len(buffer), datatype
+    return None
+
+
+def _small_calls(known: _Known, kind: Any, share: int) -> tuple[IsSmall, Callable[[], None]]:
+    """See `SmallCalls.test`; and a function that has it forget what it said last.
+
+    Every test costs a tenth of the call, so what was known last is not looked up again: most calls are like the last one.
+    """
+    is_op = kind is MPI.Op
+    whose = nbytes = dtype = whom = owner = number = element = None
+
+    def forget() -> None:
+        nonlocal whose, whom
+        whose = whom = known  # no call has that as root or op
+
+    def is_small(vector: Any, other: Any, what: Any) -> bool:
+        nonlocal whose, nbytes, dtype, whom, owner, number, element
+        if vector.__class__ is _ndarray:
+            if what is not whose or vector.nbytes != nbytes or vector.dtype is not dtype:
+                if what.__class__ is not kind or vector.nbytes not in known[what.handle if is_op else what][vector.dtype]:
+                    return False
+                whose, nbytes, dtype = what, vector.nbytes, vector.dtype
+            return (
+                other is _IN_PLACE
+                or other is None
+                or other.__class__ is _ndarray
+                and other is not vector
+                and (not share or other.nbytes * share == vector.nbytes)
+                and (vector.base is None and other.base is None or _disjoint(vector, other))
+            )
+        if vector.__class__ is not list and vector.__class__ not in _OWNERS:
+            return False
+        if (told := vector if vector.__class__ is list and len(vector) == 3 else _told(vector)) is None:
+            return False
+        buffer, count, datatype = told
+        if count.__class__ is not int:
+            return False
+        if count != number or datatype is not element or what is not whom or buffer.__class__ is not owner:
+            if what.__class__ is not kind or count not in known[what.handle if is_op else what][buffer.__class__][id(datatype)]:
+                return False
+            whom, owner, number, element = what, buffer.__class__, count, datatype
+        if other is _IN_PLACE or other is None:
+            return True
+        return _apart(told, other, share)
+
+    forget()
+    return is_small, forget
+
+
+def _apart(told: Any, message: Any, share: int) -> bool:
+    """Whether the other argument names as much memory as it has to, and cannot share any with the first."""
+    if (other := _told(message)) is None:
+        return False
+    (buffer, count, datatype), (memory, room, same) = told, other
+    if share and (same is not datatype or (room != count if count > 0 else room * share != count)):
+        return False
+    if memory is buffer:
+        return False
+    if buffer.__class__ is _ndarray is memory.__class__:
+        return buffer.base is None and memory.base is None or _disjoint(buffer, memory)
+    return _owns(buffer) and _owns(memory)
+
+
+def _disjoint(one: Any, other: Any) -> bool:
+    """Whether two arrays without gaps share no memory."""
+    if not (one.flags.forc and other.flags.forc):
+        return False
+    here, there = _address(one), _address(other)
+    return bool(here + one.nbytes <= there or there + other.nbytes <= here)
+
+
+def _owns(buffer: Any) -> bool:
+    """Two that own their memory cannot overlap."""
+    return buffer.__class__ in _OWNERS or buffer.__class__ is _ndarray and buffer.base is None

@@ -1,0 +1,64 @@
+"""Files that people and programs exchange with mpicoll: JSON that is read, results written whole or not at all."""
+
+import io
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says. Raises ArgumentError, also for one that is nested too deeply to be anything of ours.
+
+    >>> parse_json('{"schema": 1}')
+    {'schema': 1}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ArgumentError("it is not JSON that can be read: nested too deeply") from None
+    except ValueError as error:  # not text, not JSON, or numbers of thousands of digits
+        raise ArgumentError(f"it is not JSON: {error}") from None
+
+
+def named(path: str | os.PathLike[str]) -> str:
+    """A path as an error names it: as it is, in quotes where that would not be seen or not be one line."""
+    text = os.fspath(path)
+    return text if text.strip() and text.isprintable() else repr(text)
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file so that its name stands for the old content or for all of the new. Raises ArgumentError."""
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))
+    try:
+        if target.exists() and not target.is_file():  # /dev/stdout, a pipe
+            target.write_bytes(data)
+        else:
+            _replace(target, data)
+    except OSError as error:
+        raise ArgumentError(f"cannot write {named(path)} ({error.strerror})") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            partial.chmod(target.stat().st_mode & 0o7777)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:
+    """Draw Matplotlib's figure into a file, in the format that its name ends with. options: of its `savefig`."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=Path(path).suffix[1:] or None, **options)
+    write_whole(path, drawn.getvalue())

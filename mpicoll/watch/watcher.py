@@ -1,0 +1,201 @@
+"""The thread that tells what this process is doing while the others of its threads cannot.
+
+It starts with the first Communicator and sleeps until there is something to do:
+
+* SIGUSR2: the stack of each thread and the state of each communicator go to standard error. The signal is taken by
+  `faulthandler`, since a Python handler would run only once MPI returns.
+* Where a limit of waiting is set: it answers the questions of other ranks ten times a second, and ends the job when a
+  call of MPI's own, which nobody can interrupt, has taken longer.
+* With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` leaves the time of its death.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from ..errors import ArgumentError
+from ..execute import Context
+from ..launch import LAST_WORDS, abort, words_of
+from ..reports import State, death_file, diagnose, read_reports, write_report
+from ..support import settings
+from .answers import answer_questions, ask_others
+from .state import calls_under_way, state_of_process
+from .witness import Witness
+
+#: seconds: between two looks around, between two reports, and that an answer may take
+TICK, REPORT, ANSWER = 0.1, 1.0, 2.0
+#: seconds after which a call of others counts as one that waits, where one has waited for too long
+_PATIENCE = 0.2
+#: by how many limits a call of MPI's own may be late: the schedules' error, which says more, comes first
+_GRACE = 1.5
+
+
+class Watcher:
+    """One per process. folder: where reports go, or None."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.folder: Path | None = None
+        self._thread: threading.Thread | None = None
+        self._witness: Witness | None = None
+        self._signals = self._wake = self._woken = -1
+        self._writing = threading.Lock()
+        self._reported = 0.0
+        self._may_call_mpi = False
+        self._more: dict[str, Any] = {"ended": False, "failed": "", "last_words": False, "heard": [], "unheard": []}
+
+    def start(self) -> None:
+        """Be there from now on; called again, it looks whether there is something to do by now."""
+        if self._thread is not None:
+            os.write(self._wake, b".")
+            return
+        self.rank, self.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        self.folder, self._may_call_mpi = settings.report_folder(), MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._signals, (self._woken, self._wake) = _readable_signals(), os.pipe()
+        if self.folder is not None:
+            self._report()
+            self._witness = self._accompanied(self.folder)
+            atexit.register(self._at_exit)
+            LAST_WORDS.append(self._last_words)
+        self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
+        self._thread.start()
+
+    def state(self) -> State:
+        """What this process is doing."""
+        return state_of_process(self.rank, self.size, **self._more)
+
+    def explain_wait(self, context: Context, seconds: float) -> str:
+        """Who waits for whom, when this rank has waited for so long: the text of CollectiveTimeout."""
+        assert context.timeout is not None
+        widest = self._widest(context)
+        states = self._others(widest)
+        under_way = context.recorder.under_way
+        calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
+        head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (limit: {context.timeout} s)"
+        if not settings.only_report():
+            calls_now = calls_under_way(context, sys._current_frames())
+            context.given_up = [{**call, "given_up": True} for call in calls_now]
+        if self.folder is not None:
+            self._report()
+        patience = min(_PATIENCE, context.timeout / 2)
+        return f"{head}\n{diagnose([self.state(), *states], widest.channel.world_ranks, patience)}"
+
+    def _widest(self, context: Context) -> Context:
+        """The largest communicator with all ranks of this one: who waits here may be waited for elsewhere."""
+        ranks = set(context.channel.world_ranks)
+        wider = [one for one in Context.living() if one.timeout and ranks <= set(one.channel.world_ranks)]
+        return max([context, *wider], key=lambda one: len(one.channel.ranks))
+
+    def _others(self, context: Context) -> list[State]:
+        """What the other ranks are doing, by their own answers or by their reports."""
+        ranks = set(context.channel.world_ranks) - {self.rank}
+        if self._may_call_mpi:
+            states, silent = ask_others(context, ANSWER, self._answer)
+            self._more |= {"heard": sorted(ranks.difference(silent)), "unheard": silent}
+            return states
+        if self.folder is None:
+            return []
+        return [state for state in read_reports(self.folder) if state["rank"] in ranks]
+
+    def _answer(self) -> None:
+        """Answer all who ask."""
+        for context in Context.living():
+            if self._may_call_mpi and not MPI.Is_finalized() and context.timeout:
+                answer_questions(context, self.state)
+
+    # The last reports.
+
+    def _at_exit(self) -> None:
+        """The program ends, with an exception that nobody saw to, perhaps."""
+        error = getattr(sys, "last_value", None)
+        self._more |= {"failed": words_of(error), "ended": error is None}
+        self._report()
+        if self._witness is not None:
+            self._witness.dismiss()
+
+    def _last_words(self, failed: str) -> None:
+        """This rank is about to end the job."""
+        self._more |= {"failed": failed, "ended": False, "last_words": True}
+        self._report()
+
+    def _accompanied(self, folder: Path) -> Witness | None:
+        try:
+            return Witness(folder / death_file(self.rank))
+        except OSError as error:  # no room for another process: who dies first will not be known
+            print(f"mpicoll: rank {self.rank} has no witness: {error}", file=sys.stderr)
+            return None
+
+    # The thread.
+
+    def _run(self) -> None:
+        while True:
+            busy = self.folder is not None or any(context.timeout for context in Context.living())
+            # without anything to do it sleeps: a thread that wakes up disturbs those that compute
+            ready, _, _ = select.select([self._signals, self._woken], [], [], TICK if busy else None)
+            if self._woken in ready:
+                os.read(self._woken, 1 << 16)
+            if self._signals in ready:
+                self._print_state(os.read(self._signals, 1 << 16).decode(errors="replace"))
+            if busy:
+                self._look_around()
+
+    def _look_around(self) -> None:
+        self._answer()
+        for context in Context.living():
+            self._end_if_stuck(context)
+        if self.folder is not None and time.perf_counter() - self._reported > REPORT:
+            self._report()
+
+    def _end_if_stuck(self, context: Context) -> None:
+        """End the job when MPI's own call does not come back: nobody can raise an error there."""
+        record = context.recorder.blocking
+        if context.timeout is None or not record.number or record.plan is not None:
+            return
+        waited = time.perf_counter() - record.begun
+        if waited < _GRACE * context.timeout + ANSWER or context.broken:
+            return
+        if settings.only_report():
+            context.report_wait(waited)
+        else:
+            abort(f"mpicoll: {self.explain_wait(context, waited)}\nMPI's own call cannot be interrupted: the job ends")
+
+    def _report(self) -> None:
+        assert self.folder is not None
+        self._reported = time.perf_counter()
+        try:
+            with self._writing:  # the later state is the later report
+                write_report(self.folder, self.state())
+        except (OSError, ArgumentError) as error:
+            print(f"mpicoll: rank {self.rank} cannot leave its report: {error}", file=sys.stderr)
+
+    def _print_state(self, stacks: str) -> None:
+        text = diagnose([self.state()], [self.rank])
+        print(f"mpicoll: rank {self.rank}:\n{text}\n{stacks}", file=sys.stderr, flush=True)
+
+
+def _after(where: str) -> str:
+    return f": {where}" if where else ""
+
+
+def _readable_signals() -> int:
+    """A pipe from which the stacks of all threads can be read after each SIGUSR2, unless the user handles it."""
+    reading, writing = os.pipe()
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        faulthandler.register(signal.SIGUSR2, file=writing, all_threads=True)
+    return reading
+
+
+#: one per process
+WATCHER = Watcher()
+Context.explain_wait = WATCHER.explain_wait

@@ -1,0 +1,82 @@
+"""Calls leave nothing behind: no object, no request, no file, no thread; `python -m benchmarks.run.soak` makes many more."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.buffers import layout
+from mpicoll.execute import WATCH, Context
+from tests.support import leaks
+from tests.support.cases import SIZE, WORLD
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("name", leaks.ALL)
+def test_nothing_is_left(name):
+    """After a first round, which fills what is kept for all later calls, a second one leaves nothing more."""
+
+    def once():
+        comm = mpicoll.Communicator(WORLD.Dup())
+        call = leaks.ALL[name](comm)
+        for number in range(60):
+            call(number)
+        comm.Free()
+        return leaks.counted()
+
+    assert leaks.more(once(), once()) == {}
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "native"])
+def test_forgotten_plans_give_back_what_they_hold(comm, monkeypatch, algorithm):
+    """Scratch goes to the pool, their own datatypes are freed; one that is under way ends before."""
+    freed = []
+    monkeypatch.setattr(layout._Owned, "Free", lambda datatype: freed.append(MPI.Datatype.Free(datatype)))
+    every_second = MPI.DOUBLE.Create_vector(500, 1, 2).Commit()
+    result = np.zeros(500 * SIZE)
+    plan = comm.Allgather_init([np.ones(1000), 1, every_second], result, algorithm=algorithm)
+    every_second.Free()
+    plan.Start()
+    forgotten = weakref.ref(plan)
+    if algorithm == "native":  # an active request is MPI's
+        plan.Wait()
+        plan.Free()
+    del plan
+    Context.of(comm).drain()
+    gc.collect()
+    assert forgotten() is None and (result == 1).all()
+    assert len(freed) == 1 and Context.of(comm).pool._in_use == 0
+
+
+def test_refused_calls_free_their_datatypes(comm, monkeypatch):
+    freed = []
+    monkeypatch.setattr(layout._Owned, "Free", lambda datatype: freed.append(MPI.Datatype.Free(datatype)))
+    every_second = MPI.DOUBLE.Create_vector(5, 1, 2).Commit()
+    for send in ([np.ones(10), 1, every_second], [np.ones(100), 7, every_second]):
+        with pytest.raises((mpicoll.ArgumentError, mpicoll.BufferError)):
+            comm.Allgather(send, np.zeros(5 * SIZE), algorithm="no such algorithm")
+    every_second.Free()
+    gc.collect()
+    assert len(freed) == 2
+
+
+def test_a_communicator_takes_its_plans_and_its_wire_along():
+    """Also those of repeated calls."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    context, x = Context.of(comm), np.ones(5000)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    assert context.known
+    comm.Free()
+    assert not context.known and context.channel.wire.comm == MPI.COMM_NULL
+
+
+def test_the_watcher_leaves_a_communicator_alone_that_is_freed():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    channel, status = Context.of(comm).channel, MPI.Status()
+    assert not channel.probe(channel.tag(WATCH, 1), status)
+    comm.Free()
+    assert not channel.open and not channel.probe(channel.tag(WATCH, 1), status)

@@ -1,0 +1,186 @@
+"""Ranks that do not make the same call: all of them raise the same error, which names every group of ranks and its call."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from tests.support.cases import RANK, SIZE, WORLD
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SIZES = [1000, 200_000]  # elements: 8 KB and 1.6 MB
+HERE, LAST = "test_mismatches.py:", SIZE - 1
+
+
+def allreduce(comm, x, **more):
+    comm.Allreduce(MPI.IN_PLACE, x, **more)
+
+
+def blocks(comm, x, counts, **more):
+    """Allgatherv in place."""
+    comm.Allgatherv(MPI.IN_PLACE, [x, counts], **more)
+
+
+def even(x):
+    return [x.size // SIZE] * SIZE
+
+
+def uneven(x):
+    return [x.size // SIZE - 1] + [x.size // SIZE] * (SIZE - 1)
+
+
+#: what the last rank calls, and what all others call
+KINDS = {
+    "other collective": (lambda c, x, w: c.Bcast(x, **w), lambda c, x, w: allreduce(c, x, **w)),
+    "count": (lambda c, x, w: allreduce(c, x[: x.size // 2], **w), lambda c, x, w: allreduce(c, x, **w)),
+    "size of type": (lambda c, x, w: allreduce(c, x.view("f4"), **w), lambda c, x, w: allreduce(c, x, **w)),
+    "float against int": (lambda c, x, w: allreduce(c, x.view("i8"), **w), lambda c, x, w: allreduce(c, x, **w)),
+    "moved float against int": (lambda c, x, w: c.Bcast(x.view("i8"), **w), lambda c, x, w: c.Bcast(x, **w)),
+    "op": (lambda c, x, w: allreduce(c, x, op=MPI.MAX, **w), lambda c, x, w: allreduce(c, x, **w)),
+    "root": (lambda c, x, w: c.Bcast(x, root=1, **w), lambda c, x, w: c.Bcast(x, root=0, **w)),
+    "one left out": (lambda c, x, w: c.Bcast(x, **w), lambda c, x, w: (allreduce(c, x, **w), c.Bcast(x, **w))),
+    "non-blocking": (lambda c, x, w: c.Ibcast(x, **w).Wait(), lambda c, x, w: c.Bcast(x, **w)),
+    "persistent": (lambda c, x, w: c.Bcast_init(x, **w), lambda c, x, w: c.Bcast(x, **w)),
+    "counts": (lambda c, x, w: blocks(c, x, uneven(x), **w), lambda c, x, w: blocks(c, x, even(x), **w)),
+}
+
+
+SERVED_BY = {"other collective": "pipeline", "one left out": "pipeline", "moved float against int": "binomial",
+             "root": "binomial", "non-blocking": "binomial", "persistent": "binomial"}  # fmt: skip
+
+
+def raised_alike(comm, call):
+    """The text of the CollectiveMismatch that all ranks raise, the same; later calls are refused."""
+    with pytest.raises(mpicoll.CollectiveMismatch) as error:
+        call()
+    text = str(error.value)
+    assert WORLD.allgather(text) == [text] * SIZE
+    with pytest.raises(mpicoll.MpicollError, match="(?s)cannot be used any more.*make a new one"):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1))
+    comm.Free()
+    return text
+
+
+@pytest.mark.parametrize("check", ["always", "first"])
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("served", ["schedule", "native"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_ranks_raise_the_same(kind, served, count, check):
+    comm = mpicoll.Communicator(WORLD.Dup(), check=check)
+    comm.Allreduce(MPI.IN_PLACE, np.ones(3))  # a call that is right comes first
+    of_the_last, of_the_others = KINDS[kind]
+    word = "native" if served == "native" else SERVED_BY.get(kind, "ring")
+    options, x = {"algorithm": word}, np.ones(count - count % SIZE)
+    text = raised_alike(comm, lambda: (of_the_last if RANK == LAST else of_the_others)(comm, x, options))
+    assert text.count(HERE) == 2 and f"rank {LAST}: " in text, text
+
+
+ASKED = {
+    "native against schedule": ({"algorithm": "native"}, {"algorithm": "ring"}),
+    "other algorithm": ({"algorithm": "circulant"}, {"algorithm": "ring"}),
+    "other segment_bytes": ({"algorithm": "ring", "segment_bytes": 4096}, {"algorithm": "ring", "segment_bytes": 8192}),
+}
+
+
+@pytest.mark.parametrize("check", ["always", "first"])
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize("kind", ASKED)
+def test_ranks_that_ask_for_different_algorithms(kind, count, check):
+    comm = mpicoll.Communicator(WORLD.Dup(), check=check)
+    options = ASKED[kind][RANK != LAST]
+    text = raised_alike(comm, lambda: comm.Allreduce(np.ones(count), np.ones(count), **options))
+    assert all(str(value) in text for value in ASKED[kind][0].values())
+
+
+@pytest.mark.parametrize("method", ["Gatherv", "Scatterv"])
+@pytest.mark.parametrize("algorithm", ["linear", "binomial", "native"])
+@pytest.mark.parametrize("count", SIZES)
+def test_a_block_of_other_size_than_the_root_says(method, algorithm, count):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    mine = np.ones(count - (RANK == LAST))
+    whole = [np.zeros(count * SIZE), [count] * SIZE] if RANK == 0 else None
+    given = (mine, whole) if method == "Gatherv" else (whole, mine)
+    text = raised_alike(comm, lambda: getattr(comm, method)(*given, algorithm=algorithm))
+    assert f"rank {LAST} has a block of {8 * count - 8} bytes, the root (0) says {8 * count}" in text
+
+
+def test_refused_arguments_are_news_to_the_others():
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    x, y = np.ones(10), np.ones(10 if RANK else 9)
+    text = raised_alike(comm, lambda: comm.Allreduce(x, y))
+    assert "rank 0: a call whose arguments were refused" in text and "expected 80" in text
+
+
+def test_arguments_refused_on_all_ranks_are_no_mismatch():
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    with pytest.raises(mpicoll.BufferError):
+        comm.Allreduce(np.ones(10), np.ones(9))
+    comm.Allreduce(MPI.IN_PLACE, x := np.ones(2))
+    assert (x == SIZE).all()
+    comm.Free()
+
+
+def test_what_mpi_allows_is_no_mismatch():
+    """Other types of as many bytes, other memory, other places in the program, one array seen before and one not."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    data, kept = np.zeros(8), np.zeros(4)
+    for _ in range(3):
+        x = np.full(4, 7.0) if RANK == 0 else np.zeros(4)
+        comm.Bcast([data, 1, column] if RANK == 1 else bytearray(x) if RANK == 2 else x)
+        assert RANK > 1 or (data[::2] if RANK else x).tolist() == [7] * 4
+        kept[:] = RANK
+        if RANK:
+            comm.Allreduce(MPI.IN_PLACE, kept, algorithm="ring")
+        else:
+            comm.Allreduce(MPI.IN_PLACE, kept := kept.copy(), algorithm="ring")
+        assert (kept == sum(range(SIZE))).all()
+    column.Free()
+    comm.Free()
+
+
+@pytest.mark.parametrize("mode", ["off", "first"])
+def test_off_and_first_send_no_more_than_once(mode):
+    """A call that was met before is not compared again, on whatever memory: nothing but its own messages is sent."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check=mode)
+    numbers = []
+    for _ in range(3):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1000), algorithm="ring")
+        numbers.append(comm._context.next_call())
+    assert np.diff(numbers).tolist() == [2, 2]
+    comm.Free()
+
+
+def test_a_mode_that_there_is_not():
+    with pytest.raises(mpicoll.ArgumentError, match="check=sometimes: expected off, first or always"):
+        mpicoll.Communicator(WORLD.Dup(), check="sometimes")
+    with pytest.raises(mpicoll.ArgumentError, match="ranks disagree about check"):
+        mpicoll.Communicator(WORLD.Dup(), check="first" if RANK else "always")
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_messages_of_one_call_are_not_taken_for_those_of_another(count):
+    """The last rank leaves out a broadcast that was met before, so nothing is compared: the next one does not get its data."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check="first", timeout=0.4)
+    for _ in range(3):
+        comm.Ibcast(np.zeros(count), algorithm="linear").Wait()
+        comm.Iallreduce(MPI.IN_PLACE, np.zeros(count), algorithm="ring").Wait()
+    lost, received, total = np.zeros(count), np.full(count, 7.0 if RANK == 0 else -1.0), np.ones(count)
+    requests = [] if RANK == LAST else [comm.Ibcast(lost, algorithm="linear")]
+    requests.append(comm.Iallreduce(MPI.IN_PLACE, total, algorithm="ring"))
+    requests.append(comm.Ibcast(received, algorithm="linear"))
+    ended = [error_of(request.Wait) is None for request in requests]
+    assert RANK != LAST or (not any(ended) and (received == -1).all())
+    assert not all(ended) and ((total == 1).all() or not ended[-2])
+    with pytest.raises(mpicoll.MpicollError, match="cannot be used any more"):
+        comm.Bcast(total)
+    WORLD.Barrier()
+
+
+def error_of(call):
+    """The error of mpicoll's own that a call raises, or None."""
+    try:
+        call()
+    except mpicoll.MpicollError as error:
+        return error
+    return None

@@ -1,0 +1,154 @@
+"""Memory of a device, and page-locked memory of the host: what a pointer sees, and what is still on its way.
+
+Values are known at once, but whoever reads by a pointer finds poison until the host has waited for whoever wrote them; a
+stream that uses what another stream has not been ordered before is an error, where a device would be silently wrong.
+"""
+
+import threading
+import weakref
+
+import numpy as np
+
+from . import streams
+
+POISON = 0xFF  # NaN, or -1
+_allocations = weakref.WeakSet()
+_lock = threading.RLock()
+_in_flight = []
+
+
+class Race(AssertionError):
+    """Two streams use the same memory, and neither waits for the other."""
+
+
+class Allocation:
+    """Bytes as a pointer sees them, as streams know them, which are on their way, and who wrote and read them last."""
+
+    def __init__(self, nbytes, device):
+        self.visible = np.full(nbytes, POISON, np.uint8)
+        self.elsewhere = self.visible.copy()
+        self.coming = np.empty(nbytes, np.uint8)
+        self.pending = np.zeros(nbytes, bool)
+        self.writer, self.reader = (np.zeros((2, nbytes), np.int64) for _ in range(2))  # stream, number
+        self.device = device
+        with _lock:
+            _allocations.add(self)
+
+    @property
+    def pointer(self):
+        from tests.support import fakecupy
+
+        pointed = self.visible if fakecupy.aware or self.device is None else self.elsewhere
+        return pointed.__array_interface__["data"][0]
+
+    def offset(self, view):
+        """How far into these bytes a NumPy array over the visible ones begins."""
+        return view.__array_interface__["data"][0] - self.visible.__array_interface__["data"][0]
+
+    def arrive(self):
+        """What the host has waited for is there."""
+        with _lock:
+            if self.pending.any():
+                numbers = np.array([streams.seen[stream] for stream in range(int(self.writer[0].max()) + 1)])
+                there = self.pending & (numbers[self.writer[0]] >= self.writer[1])
+                self.visible[there] = self.coming[there]
+                self.pending[there] = False
+
+    def read(self, where, stream):
+        """The bytes at these places, as `stream` will find them. where: places; stream: after `operate`."""
+        with _lock:
+            self._require_order(self.writer, where[self.pending[where]], stream, "reads what")
+            self.reader[0, where], self.reader[1, where] = stream.number, stream.clock[stream.number]
+            return np.where(self.pending[where], self.coming[where], self.visible[where])
+
+    def write(self, where, values, stream):
+        """What `stream` will write there."""
+        with _lock:
+            self._require_order(self.writer, where[self.pending[where]], stream, "writes where")
+            unread = where[self.reader[1, where] > 0]
+            self._require_order(self.reader, unread, stream, "writes what is read where")
+            self.coming[where], self.pending[where], self.visible[where] = values, True, POISON
+            self.writer[0, where], self.writer[1, where] = stream.number, stream.clock[stream.number]
+
+    @staticmethod
+    def _require_order(last, where, stream, what):
+        for other, number in {tuple(pair) for pair in last[:, where].T}:
+            if not stream.knows(other, number):
+                raise Race(f"stream {stream.number} {what} stream {other} works, and was not ordered after it")
+
+
+def arrive_all():
+    with _lock:
+        for memory in list(_allocations):
+            memory.arrive()
+        for flight in list(_in_flight):
+            if streams.seen[flight[0]] >= flight[1]:
+                _in_flight.remove(flight)
+                if not np.array_equal(flight[2], flight[3]):
+                    raise Race("page-locked memory was overwritten before it was copied to the device")
+
+
+streams.observers.append(arrive_all)
+
+
+def owner(location):
+    """The allocation that an address lies in, or None: memory of the host that CUDA does not know."""
+    with _lock:
+        for memory in list(_allocations):
+            if memory.pointer <= location < memory.pointer + max(1, memory.visible.nbytes):
+                return memory
+    return None
+
+
+def memcpy_async(destination, source, nbytes, kind, pointer):
+    """cudaMemcpyAsync: between a device and page-locked memory it does not wait; other host memory is waited for."""
+    from tests.support import fakecupy
+
+    stream = streams.of_pointer(pointer)
+    number = stream.operate()
+    into, out_of = owner(destination), owner(source)
+    fakecupy.log.append(_named(out_of, into))
+    fakecupy.copies.append((_named(out_of, into), nbytes))
+    if out_of is None:
+        values = _host(source, nbytes).copy()
+    else:
+        values = out_of.read(_places(out_of, source, nbytes), stream)
+        if out_of.device is None:
+            held = out_of.visible[_places(out_of, source, nbytes)[0] :][:nbytes]
+            _in_flight.append((stream.number, number, held, held.copy()))
+    if into is None:
+        stream.synchronize()
+        _host(destination, nbytes)[:] = values
+    else:
+        into.write(_places(into, destination, nbytes), values, stream)
+
+
+def _named(out_of, into):
+    host = [one is None or one.device is None for one in (out_of, into)]
+    return "fetch" if host == [False, True] else "put" if host == [True, False] else "copy"
+
+
+def _places(memory, location, nbytes):
+    start = location - memory.pointer
+    return np.arange(start, start + nbytes)
+
+
+def _host(location, nbytes):
+    from mpi4py import MPI
+
+    return np.frombuffer(MPI.memory.fromaddress(location, nbytes), np.uint8)
+
+
+class PinnedMemoryPointer(np.ndarray):
+    """Page-locked memory of the host, seen as bytes."""
+
+    @property
+    def ptr(self):
+        return self.__array_interface__["data"][0]
+
+
+def alloc_pinned_memory(nbytes):
+    made = Allocation(nbytes, None)
+    view = made.visible.view(PinnedMemoryPointer)
+    view.allocation = made
+    return view

@@ -1,0 +1,208 @@
+"""A stand-in for `cupy.cuda.nccl` on the stand-in for CuPy: real reductions over MPI, and as strict as NCCL.
+
+A call puts itself into a stream and returns. Its result is poison there until messages of all ranks have come, which
+the host learns from an event that was recorded behind it. It refuses what NCCL refuses: two ranks on one GPU, unknown
+types and ops, a communicator made on another device. `log` has what was called; `gpu` says which GPU a device of this
+rank is, `failing` makes calls or communicators fail, `broken` is an error that NCCL finds later.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+from mpi4py import MPI
+
+from tests.support.fakecupy import memory, streams
+
+available = True
+log = []
+version = 22705
+failing = ""
+broken = ""
+WORLD = MPI.COMM_WORLD
+_UFUNCS = np.add, np.multiply, np.maximum, np.minimum
+_TYPES = "i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "bfloat16"
+_PLACES = {}
+#: operations that have not ended, by the memory that they write
+_writing = {}
+
+
+def gpu(device):
+    """By default each device of each rank is a GPU of its own."""
+    return f"{WORLD.Get_rank()}.{device}"
+
+
+class NcclError(RuntimeError):
+    pass
+
+
+def get_version():
+    return version
+
+
+def get_unique_id():
+    return tuple(range(-64, 64))
+
+
+class Event(streams.Event):
+    """An event that also waits for NCCL's messages."""
+
+    def record(self, stream=None):
+        super().record(stream)
+        self.behind = list((stream or streams.get_current_stream()).__dict__.get("nccl", ()))
+
+    @property
+    def done(self):
+        return all([one.test() for one in self.behind]) and super().done
+
+
+class _Operation:
+    """Everybody's input is brought to everybody, then `result(inputs)` is written to `out`, if this rank gets any."""
+
+    def __init__(self, comm, stream, given, out, result):
+        number, self.comm = stream.operate(), comm
+        self.moment = SimpleNamespace(number=stream.number, clock=stream.clock.copy(), knows=stream.knows)
+        self.given, self.result, self.out = _read(*given, self.moment), result, out
+        if out:
+            self.owner, self.where = _located(*out)
+            self.owner.write(self.where, np.full(out[1], memory.POISON, np.uint8), self.moment)
+            _writing.setdefault(id(self.owner), []).append(self)
+        stream.__dict__.setdefault("nccl", []).append(self)
+        assert number == self.moment.clock[stream.number]
+        comm.operations.append(self)
+        tag, peers = len(comm.operations), range(comm.messages.Get_size())
+        self.inputs = [np.empty(self.given.size + 1, np.uint8)[: self.given.size] for _ in peers]
+        self.requests = [comm.messages.Irecv(one, peer, tag) for peer, one in zip(peers, self.inputs)]
+        self.requests += [comm.messages.Isend(self.given, peer, tag) for peer in peers]
+        self.ended = False
+
+    def test(self):
+        if not self.ended and not self.comm.aborted and MPI.Request.Testall(self.requests):
+            self.end()
+        return self.ended
+
+    def end(self):
+        MPI.Request.Waitall(self.requests)
+        self.ended = True
+        if self.out:
+            values = self.result(self.inputs)
+            self.owner.coming[self.where] = np.frombuffer(values.tobytes(), np.uint8)
+            _writing[id(self.owner)].remove(self)
+
+
+class NcclCommunicator:
+    def __init__(self, ndev, commId, rank):
+        log.append("init")
+        if failing == "init":
+            raise NcclError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
+        assert commId == get_unique_id() and all(type(one) is int for one in commId)
+        self.messages = WORLD.Dup() if ndev > 1 else MPI.COMM_SELF.Dup()
+        self.device, self.operations, self.aborted, self.freed = streams.current_device(), [], False, False
+        if len(set(self.messages.allgather(gpu(self.device)))) < ndev and version < 23000:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
+        assert (ndev, rank) == (self.messages.Get_size(), self.messages.Get_rank())
+
+    def _start(self, name, stream, given, out, result):
+        log.append(name)
+        stream = streams.of_pointer(stream)
+        if failing == name or self.freed:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: invalid usage")
+        assert stream.device_id == streams.current_device() == self.device and not stream.blocks
+        _Operation(self, stream, given, out, result)
+
+    def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream):
+        nbytes, total = _reduced(count, datatype, op)
+        self._start("allReduce", stream, (sendbuf, nbytes), (recvbuf, nbytes), total)
+
+    def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream):
+        nbytes, total = _reduced(count, datatype, op)
+        out = (recvbuf, nbytes) if root == self.messages.Get_rank() else None
+        self._start("reduce", stream, (sendbuf, nbytes), out, total)
+
+    def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream):
+        rank, size = self.messages.Get_rank(), self.messages.Get_size()
+        nbytes, total = _reduced(recvcount, datatype, op)
+        inside = recvbuf - sendbuf
+        assert inside == rank * nbytes or not -nbytes < inside < size * nbytes, "overlap"
+        self._start("reduceScatter", stream, (sendbuf, nbytes * size), (recvbuf, nbytes),
+                    lambda inputs: total([one[rank * nbytes : (rank + 1) * nbytes] for one in inputs]))  # fmt: skip
+
+    def allGather(self, sendbuf, recvbuf, count, datatype, stream):
+        nbytes, size = count * _type(datatype).itemsize, self.messages.Get_size()
+        inside = sendbuf - recvbuf
+        assert inside == self.messages.Get_rank() * nbytes or not -nbytes < inside < size * nbytes, "overlap"
+        self._start("allGather", stream, (sendbuf, nbytes), (recvbuf, nbytes * size), np.concatenate)
+
+    def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream):
+        nbytes = count * _type(datatype).itemsize
+        self._start("broadcast", stream, (sendbuff, nbytes), (recvbuff, nbytes), lambda inputs: inputs[root])
+
+    def check_async_error(self):
+        if broken:
+            raise NcclError(broken)
+
+    def abort(self):
+        log.append("abort")
+        self.aborted = self.freed = True
+        for one in self.operations:
+            if not one.ended:
+                for request in one.requests[: len(one.inputs)]:
+                    request.Cancel()
+                if one.out:
+                    _writing[id(one.owner)].remove(one)
+
+    def destroy(self):
+        log.append("destroy")
+        assert all(one.ended for one in self.operations)
+        self.freed = True
+        self.messages.Free()
+
+
+def _type(datatype):
+    if _TYPES[datatype] != "bfloat16":
+        return np.dtype(_TYPES[datatype])
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _reduced(count, datatype, op):
+    """Bytes, and a function that reduces the inputs of the ranks."""
+    dtype, ufunc = _type(datatype), _UFUNCS[op]
+    assert count > 0
+    return count * dtype.itemsize, lambda inputs: ufunc.reduce([one.view(dtype) for one in inputs], dtype=dtype)
+
+
+def _located(location, nbytes):
+    found = memory.owner(location)
+    assert found.device == streams.current_device(), "NCCL takes memory of its device"
+    start = location - found.pointer
+    assert start + nbytes <= found.visible.size
+    return found, np.arange(start, start + nbytes)
+
+
+def _read(location, nbytes, moment):
+    found, where = _located(location, nbytes)
+    return found.read(where, moment)
+
+
+def install(monkeypatch, cupy):
+    """Put it into the stand-in for CuPy, for one test."""
+    import sys
+
+    plain = memory.Allocation.read
+
+    def read(self, where, stream):
+        """What comes behind NCCL in its stream finds its result."""
+        for one in list(_writing.get(id(self), ())):
+            one.end()
+        return plain(self, where, stream)
+
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", sys.modules[__name__])
+    monkeypatch.setattr(memory.Allocation, "read", read)
+    monkeypatch.setattr(cupy.cuda, "Event", Event)
+    runtime = cupy.cuda.runtime
+    monkeypatch.setattr(runtime, "getDeviceProperties", lambda device: {"uuid": gpu(device).encode()}, raising=False)
+    monkeypatch.setattr(runtime, "deviceGetPCIBusId", lambda device: f"0000:{device:02}:00.0", raising=False)
+    log.clear()
+    _writing.clear()
+    return sys.modules[__name__]

@@ -1,0 +1,57 @@
+"""A job of which rank 1 is interrupted by a signal whose handler raises in a collective: python interrupted.py SIGNAL.
+
+All ranks get an error, MPI's memory stays whole, another communicator works, and the program comes to its end.
+"""
+
+import gc
+import signal
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+
+NUMBER = {"alarm": signal.SIGALRM, "interrupt": signal.SIGINT}[sys.argv[1]]
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+def handler(number, frame):
+    """Raise in the middle of a collective; between two of them, try again a little later."""
+    while frame is not None and frame.f_code.co_name != "wait_for":
+        frame = frame.f_back
+    if frame is None:
+        signal.setitimer(signal.ITIMER_REAL, 0.003)
+    elif NUMBER == signal.SIGINT:
+        signal.raise_signal(signal.SIGINT)
+    else:
+        raise Interrupted
+
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD.Dup(), timeout=2)
+if comm.Get_rank() == 1:
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    while True:
+        comm.Allreduce(np.ones(300_000), np.zeros(300_000), algorithm="ring", segment_bytes=1 << 16)
+except (Interrupted, KeyboardInterrupt, mpicoll.MpicollError) as error:
+    print("rank", comm.Get_rank(), type(error).__name__, flush=True)
+
+junk = [np.full(300_000, -1.0) for _ in range(20)]  # takes the place of what was given back
+gc.collect()
+other = mpicoll.Communicator(MPI.COMM_WORLD.Dup())
+x = np.ones(300_000)
+for _ in range(20):
+    other.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+assert (x == float(comm.Get_size()) ** 20).all()
+try:
+    comm.Allreduce(MPI.IN_PLACE, x)
+except mpicoll.MpicollError as error:
+    print("rank", comm.Get_rank(), "refused:", str(error).splitlines()[0], flush=True)
+comm.Free()
+assert all((one == -1).all() for one in junk)
+print("done", flush=True)

@@ -1,0 +1,53 @@
+"""A job of which rank 1 does not take part in a collective: python stuck.py SCENARIO ALGORITHM.
+
+ALGORITHM may also be objects, begun or plan: other calls that MPI serves alone.
+
+compute: it computes for long. late: for a little. killed, stopped: it is. other: it makes another call.
+"""
+
+import os
+import signal
+import sys
+import time
+
+scenario, algorithm = sys.argv[1:]
+
+if scenario == "funneled":
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+import mpicoll  # noqa: E402
+
+mpicoll.install_abort_hook()
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+x = np.ones(100_000)
+if algorithm in ("objects", "begun", "plan"):  # served by MPI alone
+    plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="native")
+    comm.Iallreduce(MPI.IN_PLACE, x, algorithm="native").Wait()  # met before, the next one is not compared
+else:
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
+comm.Bcast(x, algorithm="binomial")
+print(f"pid of rank {comm.Get_rank()} {os.getpid()}", flush=True)
+if comm.Get_rank() == 1:
+    if scenario == "killed":
+        time.sleep(1.5)  # the others leave reports meanwhile
+    if scenario in ("killed", "stopped"):
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[scenario])
+    elif scenario == "other":
+        comm.Bcast(x, algorithm="binomial")
+    else:
+        time.sleep({"late": 2.5}.get(scenario, 60))
+if algorithm == "objects":
+    comm.allgather(x)
+elif algorithm == "begun":
+    comm.Iallreduce(MPI.IN_PLACE, x, algorithm="native").Wait()
+elif algorithm == "plan":
+    plan.Start()
+    plan.Wait()
+else:
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
+print("done", flush=True)

@@ -1,0 +1,54 @@
+"""What the shipped table takes, and the report that sets it beside what was measured."""
+
+import json
+
+import pytest
+
+from benchmarks.report import chosen
+from mpicoll.execute import Topology
+from mpicoll.select import Query, choose
+
+OPEN_MPI, MPICH = "Open MPI v5.0.11", "MPICH 5.0.2"
+ONE_NODE, HOSTS, MORE_HOSTS = (0, 0), tuple(range(7)), tuple(range(13))
+TAKEN = [
+    ("reduce_scatter", ONE_NODE, OPEN_MPI, 256 << 10, ("circulant", None)),
+    ("reduce_scatter", ONE_NODE, MPICH, 1 << 20, ("circulant", None)),
+    ("reduce_scatter", ONE_NODE, MPICH, 64 << 10, ("native", None)),
+    ("bcast", HOSTS, OPEN_MPI, 16 << 10, ("circulant", 8192)),
+    ("bcast", HOSTS, MPICH, 16 << 10, ("native", None)),
+    ("bcast", HOSTS, MPICH, 64 << 10, ("circulant", 8192)),
+    ("bcast", MORE_HOSTS, OPEN_MPI, 256 << 10, ("circulant", 16384)),
+    ("bcast", HOSTS, OPEN_MPI, 256 << 10, ("pipeline", 60000)),
+]
+
+
+@pytest.mark.parametrize("collective, nodes, library, nbytes, wanted", TAKEN)
+def test_the_shipped_table(collective, nodes, library, nbytes, wanted):
+    assert choose(Query(collective, Topology(nodes, "tcp", library), nbytes))[:2] == wanted
+
+
+def rows(nbytes, *times):
+    return [{"collective": "bcast", "bytes": nbytes, "algorithm": word, "segment_bytes": cut, "median_us": time, **more}
+            for word, cut, time, more in times]  # fmt: skip
+
+
+def test_cells(tmp_path):
+    path, facts = tmp_path / "others.json", {"mpi": MPICH, "size": 7, "nodes": 7}
+    small = rows(4096, ("native", None, 12.0, {}), ("native again", None, 11.0, {}), ("auto", None, 10.5, {"chose": "native"}),
+                 ("linear", 60000, 10.0, {}), ("binomial", None, 1.0, {"hopeless": True}))  # fmt: skip
+    middle = rows(64 << 10, ("native", None, 30.0, {}), ("circulant", 60000, 20.0, {}))
+    large = rows(1 << 20, ("native", None, 30.0, {}), ("pipeline", 60000, 20.0, {}))
+    path.write_text(json.dumps({"environment": facts, "results": [*small, *middle, *large]}), encoding="utf-8")
+    found = list(chosen.cells(path))
+    assert [(cell.nbytes, cell.chosen, cell.best, cell.ratio) for cell in found] == [
+        (4096, "native", "linear", 1.05),
+        (64 << 10, "circulant", "circulant", None),  # in other pieces than the table's
+        (1 << 20, "pipeline", "pipeline", 1.0),
+    ]
+    assert found[0].place == f"{MPICH}, 7 hosts"
+
+
+def test_the_committed_results():
+    text = chosen.table()
+    assert "| all | " in text and "within 1.1 x" in text
+    assert chosen.topology_of({"mpi": MPICH, "size": 4, "nodes": 2, "placement": "round-robin"}).nodes == (0, 1, 0, 1)
