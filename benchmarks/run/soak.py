@@ -53,7 +53,7 @@ def soak(world, what, calls):
     """So many calls of a kind: the figures of the rank whose memory grew most, and what is left on any."""
     before = leaks.counted()
     times, memory = made(world, what, calls)
-    left = world.allgather(leaks.more(before, leaks.counted()))
+    left = world.allgather(leaks.left_over(before))
     growth, memory = max(world.allgather((memory[1] / memory[0], memory)))
     return {"what": what, "calls": 10 * (calls // 10), "resident_mib": memory, "growth": round(growth, 5),
             "first_us": times[0], "last_us": times[-1], "us_by_tenths": times,

@@ -106,7 +106,18 @@ class Watcher:
             return states
         if self.folder is None:
             return []
-        return [state for state in read_reports(self.folder) if state["rank"] in ranks]
+        return self._next_reports(self.folder, ranks)
+
+    def _next_reports(self, folder: Path, ranks: set[int]) -> list[State]:
+        """What they wrote after this moment, where they do within ANSWER; a report tells of the second before it."""
+        before = {state["rank"]: state["time"] for state in read_reports(folder)}
+        until = time.monotonic() + ANSWER
+        while True:
+            states = [state for state in read_reports(folder) if state["rank"] in ranks]
+            fresh = [state for state in states if state["time"] != before.get(state["rank"])]
+            if len(fresh) == len(ranks) or time.monotonic() > until:
+                return states
+            time.sleep(TICK)
 
     def _answer(self) -> None:
         """Answer all who ask."""

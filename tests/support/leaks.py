@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -25,9 +26,26 @@ def counted() -> Counter:
     })  # fmt: skip
 
 
-def more(before: Counter, after: Counter) -> dict[str, int]:
-    """What there is more of."""
-    return dict(sorted((after - before).items()))
+def left_over(before: Counter) -> dict[str, int]:
+    """What there is more of now."""
+    found: dict[str, int] = {}
+
+    def nothing():
+        found.clear()
+        found.update(sorted((counted() - before).items()))
+        return not found
+
+    eventually(nothing)
+    return found
+
+
+def eventually(condition) -> bool:
+    """Whether it comes true: a thread may still have the call in its hands that it ended last."""
+    for _ in range(200):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
 
 
 # Each takes a communicator and gives a function of the number of the call.

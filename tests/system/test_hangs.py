@@ -35,7 +35,9 @@ def test_a_rank_that_computes(installation):
 
 @OTHER
 def test_ranks_without_threads_know_of_each_other_by_their_reports(installation, tmp_path):
-    waits_for_a_rank_that_computes(stuck(installation, "funneled", MPICOLL_REPORT=str(tmp_path)))
+    """Also where the limit is shorter than the second between two of them."""
+    output = stuck(installation, "funneled", MPICOLL_REPORT=str(tmp_path), MPICOLL_TIMEOUT="0.3")
+    waits_for_a_rank_that_computes(output)
 
 
 def waits_for_a_rank_that_computes(output):
