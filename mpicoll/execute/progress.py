@@ -115,10 +115,11 @@ class Progress:
         return task
 
     def _in_turn(self, advance: Callable[[Task], object], task: Task) -> None:
-        """Call it for the task, unless somebody else has the turn."""
+        """Call it for the task, unless somebody else has the turn or had it and ended the task."""
         if self._turn.acquire(blocking=False):
             try:
-                task.computes(advance, task)
+                if not task.ended:
+                    task.computes(advance, task)
             finally:
                 self._turn.release()
 

@@ -9,6 +9,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.request import Request
+from mpicoll.execute import Queue, Task
+from mpicoll.execute.progress import Progress
 from tests.support.cases import (
     EVERY,
     METHODS,
@@ -211,6 +213,24 @@ def test_what_went_wrong_on_the_way_is_raised_by_wait(wait):
 def failing():
     yield None
     raise KeyError("on the way")
+
+
+def test_the_thread_may_be_quicker_than_the_call_that_begins(monkeypatch):
+    """It took the turn after the call had looked, and ended the task: the call must not advance it once more."""
+    progress = Progress()
+    alone = progress._is_alone
+
+    def look_then_lose_the_turn(task):
+        found = alone(task)
+        while not task.ended:
+            progress.poll()
+        return found
+
+    monkeypatch.setattr(progress, "_is_alone", look_then_lose_the_turn)
+    monkeypatch.setattr(progress, "_attend", lambda: None)
+    task = progress.submit(Task(iter([1, 2]), Queue()))
+    progress.wait(task)
+    assert task.ended and not progress._tasks
 
 
 def test_one_thread_however_many_collectives(comm):
