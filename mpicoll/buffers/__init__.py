@@ -8,7 +8,7 @@ May import: errors, support, schedule.
 from . import ops
 from .awareness import cuda_awareness, gpu_mode, gpu_mode_and_why, require_awareness, trials
 from .device import PAGE_LOCKED, at_device, computes, device_key, device_of, note_begin, optional_cupy, stage
-from .memory import address, at, span
+from .memory import address, at, bytes_at, span
 from .message import operand
 from .operand import Operand, in_place
 from .ops import HALF, OWN_TYPES, PREDEFINED
@@ -17,6 +17,7 @@ from .streams import Arrival, DeviceCopy, current_streams, host_copies, on_strea
 
 __all__ = [
     "HALF", "OWN_TYPES", "PAGE_LOCKED", "PREDEFINED", "Arrival", "DeviceCopy", "Operand", "address", "at", "at_device",
+    "bytes_at",
     "coincide", "computes", "cuda_awareness", "current_streams", "device_key", "device_of", "gpu_mode",
     "gpu_mode_and_why", "host_copies", "in_place", "note_begin", "on_stream", "operand", "ops", "optional_cupy",
     "overlap", "require_awareness", "span", "stage", "trials",

@@ -33,6 +33,11 @@ def at(location: int, nbytes: int, dtype: Any) -> "np.ndarray[Any, Any]":
     return np.frombuffer(raw, dtype)
 
 
+def bytes_at(start: int, end: int) -> MPI.memory:
+    """Memory between two addresses."""
+    return MPI.memory.fromaddress(start, end - start)
+
+
 def memory_of(array: Any) -> MPI.memory | None:
     """The array's memory as bytes."""
     if array is None:

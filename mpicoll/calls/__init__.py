@@ -1,6 +1,6 @@
 """One collective call: its arguments understood and checked, then served by a schedule or by MPI.
 
-May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute, select.
+May import: errors, support, schedule, collectives, algorithms, simulate, buffers, shared_memory, execute, select.
 """
 
 from . import arguments

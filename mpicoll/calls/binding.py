@@ -40,7 +40,7 @@ def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persis
     slow_on_host = call.dtype.name in HALF
     on_device = reduces_on_device(call.dtype.name, call.nbytes or 0, default=slow_on_host)
     work = Work(call, context.pool, schedule.edges, persistent, on_device)
-    return bind(context, call.method, schedule, work, _fingerprint(call, schedule))
+    return bind(context, call.method, schedule, work, _fingerprint(call, schedule), call.nonblocking, persistent)
 
 
 def _fingerprint(call: Call, schedule: Schedule) -> int:

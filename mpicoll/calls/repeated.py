@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..buffers import OWN_TYPES, device_key
+from ..shared_memory import HEAP
 
 _ndarray, _Datatype, _Op, _IN_PLACE, _address = np.ndarray, MPI.Datatype, MPI.Op, MPI.IN_PLACE, MPI.Get_address
 #: exporters of host memory beside arrays
@@ -57,6 +58,8 @@ def repeated(understand: object, given: Iterable[Any], algorithm: str | None, se
             shape += kind, *described
         else:
             return None
+    if HEAP.in_use:  # how a plan is bound depends on it
+        shape += (HEAP.location(*place) is not None for place in memory)
     if len(memory) == 2:
         (one, size), (other, room) = memory
         if one == other:

@@ -1,6 +1,6 @@
 """The executor: a schedule bound to buffers becomes point-to-point requests and ufunc calls.
 
-May import: errors, support, schedule, collectives, buffers.
+May import: errors, support, schedule, collectives, buffers, shared_memory.
 """
 
 from . import nccl

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mpi4py import MPI
 
 from ..errors import CollectiveTimeout, MpicollError
+from ..shared_memory import RING_BYTES, Links, meet
 from ..support import settings
 from ..support.arrays import Device
 from ..support.checks import agree
@@ -42,7 +43,7 @@ class Context:
     measured: what the probe found. check: when ranks compare their calls. timeout: seconds that a call may wait without
     progress, or None. sees_all: whether no call may pass unseen. closed: its communicator was freed.
     broken: why no further call can be served; empty while all is well. given_up: the calls that took too long, for reports.
-    nccl: NCCL's communicators, by device, or why there are none.
+    nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose memory is shared.
     sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
     """
 
@@ -51,13 +52,19 @@ class Context:
     _keyval: ClassVar[int | None] = None
     _alive: ClassVar["weakref.WeakSet[Context]"] = weakref.WeakSet()
 
-    def __init__(self, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None) -> None:
-        self.topology, self.channel = topology, channel
+    def __init__(
+        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
+    ) -> None:
+        found = meet(comm, topology.nodes, RING_BYTES)
+        self.topology, self.channel = topology._replace(refusal=found.refusals), channel
+        self.links = found.block and Links(channel.wire.comm, comm.Get_rank(), found.cards, found.block)
         self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
         self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
         self.check, self.timeout = settings.check_mode(), settings.timeout()
         self.sees_all = self._must_see_all()
+        # messages half sent inside the node must move on while one from another node is awaited
+        self._mixed = self.links is not None and topology.node_count > 1
         self._compared: set[str] = set()
         self._reported = 0.0
         self.queue, self.recorder = Queue(self.check_wait), Recorder()
@@ -72,7 +79,7 @@ class Context:
     @classmethod
     def of(cls, comm: MPI.Comm) -> "Context":
         """The context of this communicator handle; all wrappers of a handle share it. Collective the first time."""
-        return cls.found(comm) or cls._set(comm, cls(discover(comm), Channel.of_its_own(comm)))
+        return cls.found(comm) or cls._set(comm, cls(comm, discover(comm), Channel.of_its_own(comm)))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -80,7 +87,7 @@ class Context:
         if comm != MPI.COMM_NULL:
             whole = cls.of(parent)
             topology = inherited(comm, parent, whole.topology)
-            cls._set(comm, cls(topology, Channel.of_part(share, comm, parent)))._like(whole)
+            cls._set(comm, cls(comm, topology, Channel.of_part(share, comm, parent)))._like(whole)
         return comm
 
     @classmethod
@@ -89,7 +96,7 @@ class Context:
         whole = cls.of(parent)
         # a copy: what one of them measures later, another may be asked for earlier, in different order on the ranks
         channel = Channel.of_part(share, comm, parent)
-        cls._set(comm, cls(whole.topology, channel, dict(whole.measured)))._like(whole)
+        cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))._like(whole)
         return comm
 
     def _like(self, parent: "Context") -> None:
@@ -206,7 +213,7 @@ class Context:
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""
         try:
-            if self.timeout is None:
+            if self.timeout is None and not self._mixed:
                 for request in requests:
                     request.Wait()
             else:
@@ -278,7 +285,15 @@ class Context:
             PROGRESS.wait(task)
         for made in self.nccl.values():  # it waits for other ranks, which may need this one's thread
             made.close()
+        self._be_read()
         self.channel.shut()
+
+    def _be_read(self) -> None:
+        """Wait until the other ranks of the node have read what was sent to them."""
+        began = perf_counter()
+        while self.links is not None and not self.broken and not self.links.all_read():
+            self.check_wait(perf_counter() - began)
+            os.sched_yield()
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -296,5 +311,7 @@ class Context:
             self.pool.clear()
             for made in self.nccl.values():
                 made.close()
+            if self.links is not None and self.links.all_read():
+                self.links.close()
             self.channel.close()
         self.closed = True  # from here on plans refuse whatever is asked of them

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpi4py import MPI
-
 from .. import buffers
 from ..schedule import Reduce
 from .known import KEPT_REQUESTS, KNOWN_CALLS, Places
@@ -18,8 +16,6 @@ from .staging import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_memory = MPI.memory.fromaddress
 
 Action = tuple[Callable[..., object], tuple[Any, ...]]  # a function and its arguments
 
@@ -42,6 +38,9 @@ class BoundStep(NamedTuple):
 
 Numbered = list[tuple[int, BoundStep]]
 
+#: what makes, of the memory that a piece's message reads and writes, a function of the tag that starts it there
+Starter = Callable[[Piece], Callable[[Sequence[Span]], Callable[[int], Any]]]
+
 
 class Spot(NamedTuple):
     """Memory in a buffer: which one, and the bytes from where to where."""
@@ -50,35 +49,41 @@ class Spot(NamedTuple):
     low: int
     high: int
 
+    def span(self, memory: Places) -> Span:
+        """Where that is."""
+        start = memory[self.buffer][0]
+        return start + self.low, start + self.high
+
 
 class Moving:
     """One step: its starts and actions, and which of them lie in buffers.
 
-    bound_for: where these were. starter(piece): makes, of any memory, what starts this message there.
+    bound_for: where these were.
     """
 
     def __init__(
-        self, step: Step, starts: Sequence[Any], actions: Sequence[Any], bound_for: Places,
-        starter: Callable[[Piece], Callable[[MPI.memory], Any]],
-    ) -> None:  # fmt: skip
+        self, step: Step, starts: Sequence[Any], actions: Sequence[Any], bound_for: Places, starter: Starter
+    ) -> None:
         self._starts, self._actions = starts, actions
-        self._messages = [
-            (place, starts[place][0], starter(piece), spot)
-            for place, piece in enumerate(step.starts) if (spot := _spot(piece.span, bound_for))
-        ]  # fmt: skip
+        self._messages = []
+        for place, piece in enumerate(step.starts):
+            spans = piece.reads + piece.writes
+            spots = [_spot(span, bound_for) for span in spans]
+            if any(spots):
+                self._messages.append((place, starts[place][0], starter(piece), list(zip(spots, spans))))
         self._computed = []
         for place, piece in enumerate(step.local):
             spans = piece.reads + piece.writes if piece.kind is Reduce else piece.writes + piece.reads
-            spots = [(number, spot) for number, span in enumerate(spans) if (spot := _spot(span, bound_for))]
-            if spots:
-                self._computed.append((place, spots))
+            moved = [(number, spot) for number, span in enumerate(spans) if (spot := _spot(span, bound_for))]
+            if moved:
+                self._computed.append((place, moved))
         self.moves = bool(self._messages or self._computed)
 
     def starts(self, memory: Places) -> tuple[Any, ...]:
         """What starts its messages in this memory."""
         starts = list(self._starts)
-        for place, number, start, (buffer, low, high) in self._messages:
-            starts[place] = number, start(_memory(memory[buffer][0] + low, high - low))
+        for place, number, start, places in self._messages:
+            starts[place] = number, start([span if spot is None else spot.span(memory) for spot, span in places])
         return tuple(starts)
 
     def actions(self, memory: Places) -> tuple[Any, ...]:
@@ -107,14 +112,13 @@ class Movable:
     """A plan that may work on other memory than that it was bound for.
 
     memory: the buffers that it works on. numbered: its steps there; steps: where it was bound for, None once it is freed.
-    starter(piece): makes, of any memory, a function of the tag that starts this message there.
     """
 
     steps: list[BoundStep] | None
     numbered: Numbered
     work: Work
     messages: int
-    starter: Callable[[Piece], Callable[[MPI.memory], Any]]
+    starter: Starter
 
     @property
     def movable(self) -> bool:

@@ -35,13 +35,17 @@ class Put:
 
 
 class Piece(NamedTuple):
-    """A piece of an operation. reads, writes: spans (start, end) of one address space; work: what the caller attaches."""
+    """A piece of an operation. reads, writes: spans (start, end) of one address space; work: what the caller attaches.
+
+    first: of what its step starts it is awaited first.
+    """
 
     kind: type
     peer: int | None
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
     work: Any
+    first: bool = False
 
     @property
     def span(self) -> Span:
@@ -77,7 +81,8 @@ def by_rounds(rounds: Iterable[list[Piece]]) -> Iterator[Step]:
     """One step per round, everything that it starts awaited in it. rounds: lists of messages and local work."""
     for number, pieces in enumerate(rounds):
         messages = [piece for piece in pieces if piece.is_message]
-        yield Step(number, messages, messages, [piece for piece in pieces if not piece.is_message])
+        awaited = sorted(messages, key=lambda piece: not piece.first)
+        yield Step(number, messages, awaited, [piece for piece in pieces if not piece.is_message])
 
 
 def by_pieces(rounds: list[list[Piece]], ahead: int, together: bool = False) -> list[Step]:

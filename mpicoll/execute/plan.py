@@ -21,7 +21,8 @@ from .arithmetic import calls_as_mpi_computes
 from .channel import Channel
 from .context import Context
 from .device_copies import with_copies
-from .moving import BoundStep, Movable
+from .moving import BoundStep, Movable, Starter
+from .near import Near, Places, reduced_where_they_lie
 from .ordering import Fetch, Piece, Put
 from .progress import PROGRESS, Task, until_done
 from .scratch import Memory, Round
@@ -67,14 +68,15 @@ class Plan(Movable, LowerCase):
     """
 
     def __init__(
-        self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int
+        self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int,
+        starter: Starter,
     ) -> None:  # fmt: skip
         self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
         self._started_text = f"{name}, a plan that was started"
         self.tag, self._call_tag = 0, context.call_tag(0, fingerprint)
         self.steps: list[BoundStep] | None = steps
         self.numbered = list(enumerate(steps))
-        self.starter = partial(_starter, context.channel)
+        self.starter = starter
         self.lies_in(())
         self.step: int | None = None
         self.task: Task | None = None
@@ -83,15 +85,43 @@ class Plan(Movable, LowerCase):
         self._pending: list[Any] = [None] * self.messages
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
+        # nobody else has to move while this rank waits
+        self._stays_near = (
+            context.links is not None and not work.packing and not work.unpacking
+            and all(piece.peer in context.links.peers for piece in started)
+        )
+        self._sends = sum(step.messages for step in steps), sum(step.nbytes for step in steps)
         self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
 
     # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
 
     def run(self) -> None:
         """Start and wait: the blocking call."""
-        self.work.pack()
-        tag = self.tag_of(next(self.context.calls))
-        self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
+        context = self.context
+        tag = self.tag_of(next(context.calls))
+        if self._stays_near and context.timeout is None:
+            self._compute(self._run_near, tag)
+        else:
+            self.work.pack()
+            self._compute(context.wait_for, self._steps(tag, context.sent_blocking), self)
+
+    def _run_near(self, tag: int) -> None:
+        """`_steps`, waited for at once: inside a node a generator would take as long as a message."""
+        pending, sent = self._pending, self.context.sent_blocking
+        try:
+            for self.step, (starts, waits, actions, *_) in self.numbered:
+                for number, start in starts:
+                    pending[number] = start(tag)
+                for self._awaited in waits:
+                    pending[self._awaited].Wait()
+                for function, arguments in actions:
+                    function(*arguments)
+        except BaseException as error:  # Ctrl-C and signal handlers that raise among them
+            self.context.give_up(self, f"{self.where()}, ended by {error!r}")
+            raise
+        self.step = self._awaited = None
+        sent[0] += self._sends[0]
+        sent[1] += self._sends[1]
 
     def tag_of(self, number: int) -> int:
         """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`."""
@@ -169,7 +199,7 @@ class Plan(Movable, LowerCase):
     @property
     def nbytes(self) -> int:
         """Bytes that this rank sends each time."""
-        return sum(step.nbytes for _, step in self.numbered)
+        return self._sends[1]
 
     def Free(self) -> None:
         """Return the scratch; a plan in flight must be waited for first."""
@@ -208,7 +238,10 @@ _WAITS: dict[type, str] = {
 }  # fmt: skip
 
 
-def bind(context: Context, method: str, schedule: Schedule, work: Work, fingerprint: int) -> Plan:
+def bind(
+    context: Context, method: str, schedule: Schedule, work: Work, fingerprint: int,
+    nonblocking: bool = False, persistent: bool = False,
+) -> Plan:  # fmt: skip
     """Bind one rank's rounds to memory; returns a `Plan`.
 
     method: the call's name. work: the vectors, and how they are reduced. Memory beside them: the scratch of
@@ -218,14 +251,21 @@ def bind(context: Context, method: str, schedule: Schedule, work: Work, fingerpr
     memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
     rounds = with_copies([list(pieces_of(step, memory, work)) for step in steps], work.twins)
     rounds[-1:] = [[*pieces, *work.last] for pieces in rounds[-1:]]
+    near = None
+    if context.links is not None:
+        near = Near(context.links, context.channel, nonblocking, persistent)
+    if near is not None and work.device is None:
+        scratch = (0, 0) if memory.scratch is None else buffers.span(memory.scratch)
+        rounds = reduced_where_they_lie(rounds, near, scratch, whole=not schedule.segment_bytes)
+    starter = partial(_starter, context.channel, near)
     if schedule.segment_bytes or work.twins:
         ordered = ordering.by_pieces(rounds, AHEAD if schedule.segment_bytes else 0, together=not schedule.segment_bytes)
     else:
         ordered = list(ordering.by_rounds(rounds))
     started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
     numbers = {id(piece): number for number, piece in enumerate(started)}
-    bound = [_bind_step(context.channel, step, numbers, work, _describe(steps[step.round])) for step in ordered]
-    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint)
+    bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
+    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter)
 
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
@@ -251,11 +291,9 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (one.size > 0 and one.size == other.size and buffers.address(one) == buffers.address(other))
 
 
-def _bind_step(
-    channel: Channel, step: ordering.Step, numbers: dict[int, int], work: Work, text: str
-) -> BoundStep:
+def _bind_step(starter: Starter, step: ordering.Step, numbers: dict[int, int], work: Work, text: str) -> BoundStep:
     # receives first, one by one: messages of one tag then arrive in the order of the pieces
-    starts = tuple((numbers[id(piece)], _bind_start(channel, piece, work)) for piece in step.starts)
+    starts = tuple((numbers[id(piece)], _bind_start(starter, piece, work)) for piece in step.starts)
     waits = tuple(numbers[id(piece)] for piece in step.waits)
     sent = [piece.work.nbytes for piece in step.starts if piece.kind is Send]
     actions = tuple(piece.work for piece in step.local)
@@ -263,18 +301,20 @@ def _bind_step(
     return BoundStep(starts, waits, actions, len(sent), sum(sent), step.round, text, step)
 
 
-def _bind_start(channel: Channel, piece: Piece, work: Work) -> Callable[[int], Any]:
+def _bind_start(starter: Starter, piece: Piece, work: Work) -> Callable[[int], Any]:
     if piece.is_copied:
         start = work.device_copy(piece.work, to_device=piece.kind is Put)
         return lambda tag: start()
-    low, high = piece.span
-    return _starter(channel, piece)(MPI.memory.fromaddress(low, high - low))
+    return starter(piece)(piece.reads + piece.writes)
 
 
-def _starter(channel: Channel, piece: Piece) -> Callable[[MPI.memory], Callable[[int], Any]]:
-    """What makes, of any memory, a function of the tag that starts this message there."""
+def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Places], Callable[[int], Any]]:
+    """What makes, of the memory of a message, a function of the tag that starts it there."""
     assert piece.peer is not None
-    return partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
+    if near is not None and piece.peer in near.ranks:
+        return near.starter(piece)
+    start = partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
+    return lambda places: start(buffers.bytes_at(*places[0]))
 
 
 def _describe(step: Round) -> str:

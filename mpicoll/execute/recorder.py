@@ -58,8 +58,10 @@ class Record:
 
     def end(self) -> None:
         """It has ended."""
-        self.recorder.past.append(Past(self.number, self.text, perf_counter()))
-        self.recorder.others.pop(self.number, None)
+        recorder = self.recorder
+        recorder.past.append(Past(self.number, self.text, perf_counter()))
+        if recorder.others:
+            recorder.others.pop(self.number, None)
         self.number, self.plan = 0, None
 
     def where(self) -> str:

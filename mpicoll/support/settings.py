@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 
 ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
 CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
-REPORT, GPU = "MPICOLL_REPORT", "MPICOLL_GPU"
+REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
 
 _PROBE_SECONDS = 0.5
 #: when ranks compare their calls: never, the first time a call is met, each time
@@ -96,6 +96,11 @@ def gpu() -> str:
     return asked
 
 
+def shared_memory() -> bool:
+    """Whether ranks of a node may read each other's memory (MPICOLL_SHARED_MEMORY)."""
+    return _switch(SHARED_MEMORY, default=True)
+
+
 def _switch(name: str, default: bool) -> bool:
     text = os.environ.get(name, "").lower()
     if text not in ("", "0", "1", "off", "on", "no", "yes", "false", "true"):
@@ -105,7 +110,7 @@ def _switch(name: str, default: bool) -> bool:
 
 def fingerprint() -> dict[str, str]:
     """What must be equal on all ranks, by name, as text that shows a person the difference."""
-    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU)
+    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY)
     given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
 
@@ -118,6 +123,7 @@ def check() -> None:
     timeout()
     only_report()
     gpu()
+    shared_memory()
 
 
 def _digest() -> str:

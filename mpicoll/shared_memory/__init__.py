@@ -1,0 +1,13 @@
+"""Memory that the ranks of a node share: arrays that lie in it, and messages between them that do not go through MPI.
+
+May import: errors, support, buffers.
+"""
+
+from .heap import HEAP
+from .messages import Incoming, Outgoing
+from .neighbours import Neighbours, meet
+from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links
+
+__all__ = [
+    "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Incoming", "Links", "Neighbours", "Outgoing", "meet",
+]

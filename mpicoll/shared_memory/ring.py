@@ -1,0 +1,168 @@
+"""How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
+
+Each pair of ranks has lanes in each direction, a ring of a few entries each. A lane is an order of messages: blocking
+calls have one, calls and plans that run beside them a few, chosen by the tag, so that a message that is not yet wanted
+keeps few others waiting. All words of a lane lie in the memory of the sender; the receiver writes only how many messages
+it has read, so that nothing is ever written to memory that was given back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import buffers
+from .heap import HEAP, Block, words_at
+from .neighbours import Card, Neighbour
+
+#: lanes: of blocking calls; of calls that do not block; of plans
+BLOCKING, TASKS, PLANS = range(0, 1), range(1, 5), range(5, 9)
+_LANES = 9
+#: entries of a ring, and its words: published, read, each in a cache line of its own, and (tag, location, bytes) of each
+ENTRIES = 8
+PUBLISHED, READ = 0, 8
+PLACES = tuple(range(16, 16 + 4 * ENTRIES, 4))
+_WORDS = PLACES[-1] + 4
+#: messages in slots that may be unread; bytes of the largest slot, where few ranks and where many share the node
+SLOTS = 4
+CHUNK, _SMALL_CHUNK, _FEW_RANKS = 512 << 10, 32 << 10, 8
+#: bytes of the words for one receiver
+RING_BYTES = _LANES * _WORDS * 8
+#: looks at a word before others get the core: where each rank may have one of its own, and where not
+_LOOKS, _FEW_LOOKS = 400, 8
+#: so many looks, and MPI may advance what is under way there
+_MPI = 32
+
+
+class Slot(NamedTuple):
+    """A piece of the heap that what lies elsewhere is copied to."""
+
+    location: int
+    array: Any
+
+
+class Lane:
+    """The sender's end, or the receiver's, of one order of messages between two ranks.
+
+    count: messages published, or read. waiting: those that are not yet published whole. chunk: bytes of the largest slot.
+    """
+
+    __slots__ = ("words", "count", "waiting", "pace", "chunk", "_blocks", "_slots")
+
+    def __init__(self, words: Any, pace: Pace, chunk: int) -> None:
+        self.words, self.pace, self.chunk = words, pace, chunk
+        self.count = 0
+        self.waiting: deque[Any] = deque()
+        self._blocks: list[Block] = []
+        self._slots: dict[int, list[Slot]] = {}
+
+    def slots(self, nbytes: int) -> list[Slot]:
+        """Memory for messages of so many bytes, in turn: message number n lies in the n-th of them, modulo SLOTS."""
+        size = 1 << (nbytes - 1).bit_length()
+        if size not in self._slots:
+            block = HEAP.acquire(SLOTS * max(size, 128))
+            self._blocks.append(block)
+            offsets = range(0, block.nbytes, block.nbytes // SLOTS)
+            self._slots[size] = [Slot(block.location + at, buffers.at(block.address + at, size, np.uint8)) for at in offsets]
+        return self._slots[size]
+
+    def close(self) -> None:
+        """Give the slots back; everything was read."""
+        while self._blocks:
+            HEAP.release(self._blocks.pop())
+        self._slots.clear()
+
+    def push(self) -> None:
+        """Publish what waits, in its order."""
+        while self.waiting and self.waiting[0].advance():
+            self.waiting.popleft()
+        if not self.waiting and self in self.pace.unfinished:
+            self.pace.unfinished.remove(self)
+
+    def is_read(self) -> bool:
+        """Whether all that was published was read."""
+        return not self.waiting and bool(self.words[READ] >= self.count)
+
+
+def lane_of(lanes: list[Lane], tag: int) -> Lane:
+    """The lane that the messages of a tag go through; calls one after the other have different ones."""
+    return lanes[(tag ^ tag >> 11) % len(lanes)]
+
+
+class Pace:
+    """What a rank does while it waits: a moment of its own for messages half sent, MPI, and other processes.
+
+    unfinished: lanes with messages that are not yet published whole.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, crowded: bool) -> None:
+        self._comm = comm
+        self._most = _FEW_LOOKS if crowded else _LOOKS
+        self._looks = 0
+        self.unfinished: list[Lane] = []
+
+    def pause(self) -> None:
+        """Nothing has come."""
+        for lane in self.unfinished:
+            lane.push()
+        self._looks += 1
+        if not self._looks % _MPI:
+            self._comm.Iprobe(MPI.ANY_SOURCE, 0)
+        if self._looks > self._most:
+            os.sched_yield()
+
+    def go(self) -> None:
+        """Something has."""
+        self._looks = 0
+
+
+class Links:
+    """The lanes of one communicator's rank to and from the others of its node.
+
+    comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, rank: int, cards: dict[int, Card], block: Block) -> None:
+        self._block = block
+        self.ranks = [other for other in cards if other != rank]
+        crowded = len(cards) > len(os.sched_getaffinity(0))
+        self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
+        paces = [Pace(comm, crowded) for _ in range(2)]  # of the caller's thread, and of whoever advances tasks
+        places = {other: place for place, other in enumerate(cards)}
+        self._out: dict[int, list[Lane]] = {}
+        self._in: dict[int, list[Lane]] = {}
+        self.peers: dict[int, Neighbour] = {}
+        own = words_at(block.address, block.nbytes)
+        own[:] = memoryview(bytes(block.nbytes)).cast("Q")
+        for other in self.ranks:
+            self.peers[other] = peer = Neighbour.of(cards[other])
+            theirs = peer.words(cards[other].rings + places[rank] * RING_BYTES, RING_BYTES)
+            mine = own[places[other] * RING_BYTES // 8 :]
+            for lanes, words in ((self._out, mine), (self._in, theirs)):
+                lanes[other] = [
+                    Lane(words[lane * _WORDS : (lane + 1) * _WORDS], paces[lane not in BLOCKING], chunk)
+                    for lane in range(_LANES)
+                ]
+
+    def to(self, peer: int, lanes: range) -> list[Lane]:
+        """The lanes to a rank that calls of one kind use."""
+        return self._out[peer][lanes.start : lanes.stop]
+
+    def from_(self, peer: int, lanes: range) -> list[Lane]:
+        """The lanes from a rank."""
+        return self._in[peer][lanes.start : lanes.stop]
+
+    def all_read(self) -> bool:
+        """Whether the other ranks have read everything."""
+        return all(lane.is_read() for lane in chain.from_iterable(self._out.values()))
+
+    def close(self) -> None:
+        """Give rings and slots back; everything was read."""
+        for lane in chain.from_iterable(self._out.values()):
+            lane.close()
+        HEAP.release(self._block)
