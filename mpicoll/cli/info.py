@@ -60,13 +60,14 @@ def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
     from ..execute import Context
     from ..measure import measured_on
 
-    transport = Context.of(Communicator(comm)).topology.transport  # bad settings, or ranks that disagree, end here
+    topology = Context.of(Communicator(comm)).topology  # bad settings, or ranks that disagree, end here
     hosts = gpus.gather(comm, trial)
     facts: dict[str, Any] = {
         "environment": measured_on(comm),
         "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
                                   MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
-        "transport": transport,
+        "transport": topology.transport,
+        "shared_memory": topology.refusal or "read directly",
         **{name: hosts[0][name] for name in ("cuda_aware", "cuda_aware_by", "gpu_mode", "gpu_mode_because")},
         "gpus": hosts,
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
@@ -112,6 +113,7 @@ def describe(facts: dict[str, Any]) -> str:
         f"ranks           {where['size']} on {where['nodes']} {'node' if where['nodes'] == 1 else 'nodes'}",
         *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
         f"transport       {facts['transport']}",
+        f"inside a node   {facts['shared_memory']}",
         f"machine         {where['machine']}",
         *gpus.describe(facts["gpus"]),
         *(f"{name}={value}" for name, value in facts["settings"].items()),

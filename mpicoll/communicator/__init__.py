@@ -4,7 +4,7 @@ The eleven collectives lie in three forms: `blocking_moves` and `blocking_reduct
 of them go through is in `base`; those that mpi4py serves by itself are `watched`; how communicators are made, and what else
 they tell, is in `communicator`.
 
-May import: errors, support, collectives, algorithms, execute, select, calls, launch, watch.
+May import: errors, support, collectives, algorithms, shared_memory, execute, select, calls, launch, watch.
 """
 
 from .communicator import Communicator

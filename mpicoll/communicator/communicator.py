@@ -15,6 +15,7 @@ from ..errors import ArgumentError
 from ..execute import Context
 from ..launch import check_launch
 from ..select import table
+from ..shared_memory import shared_array
 from ..support import settings
 from ..watch import WATCHER
 from .blocking_moves import BlockingMoves
@@ -24,6 +25,9 @@ from .persistent import Persistent
 from .watched import Watched
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self
 
     from ..algorithms import AnyName
@@ -154,6 +158,50 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         if self:
             self._context.drain()
         super().Disconnect()
+
+    # Memory that ranks of a node share.
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """An array that other ranks of the node can read: what schedules send of it inside the node is not copied. Local.
+
+        Otherwise it is like that of `numpy.empty`, also in calls on other communicators, and where ranks of a node cannot
+        read each other's memory (`mpicoll info` says why) it is just that. It gives its memory back when it is forgotten.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Its lengths. Ranks may give different ones.
+        dtype : dtype, default float
+            Of its elements; no Python objects.
+
+        Returns
+        -------
+        numpy.ndarray
+            In C order, its contents undefined.
+
+        Raises
+        ------
+        ArgumentError
+            Shape or dtype make no sense, more bytes than the node's memory has, or the communicator was freed.
+
+        Cost
+        ----
+        An allreduce in place by `ring` or `circulant` from 1 MiB on takes about two thirds of the time on such arrays. On
+        the first touch the system clears their pages: make them once, and use them again.
+
+        Examples
+        --------
+        >>> gradient = comm.empty(1_000_000, "f4")
+        """
+        if not self:
+            raise ArgumentError("empty on a communicator that was freed")
+        return shared_array(shape, dtype, shared=self._context.links is not None)
+
+    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+        """`empty`, filled with zeros."""
+        array = self.empty(shape, dtype)
+        array.fill(0)
+        return array
 
     # Counting and explaining.
 

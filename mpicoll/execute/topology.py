@@ -11,8 +11,7 @@ from ..support.checks import must_agree
 from ..support.node import fabric, library, ranks_of_node
 from .channel import ranks_within
 
-#: what carries messages inside a node: MPI, or this library
-SHARED_MEMORY, MAPPED_MEMORY = "shared memory", "mapped memory"
+SHARED_MEMORY = "shared memory"
 _REMEDY = "Set it alike for all ranks (mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
 
 
@@ -20,7 +19,8 @@ class Topology(NamedTuple):
     """Where the ranks of a communicator are, and what carries their messages.
 
     nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. fabric: what MPI uses between nodes.
-    library: MPI's name and version. refusal: why ranks of a node do not read each other's memory, or "".
+    library: MPI's name and version. refusal: why ranks of a node do not read each other's memory, so that messages between
+    them go through MPI; or "".
     """
 
     nodes: tuple[int, ...]
@@ -36,9 +36,7 @@ class Topology(NamedTuple):
     @property
     def transport(self) -> str:
         """What the slowest messages go through: the fabric, or shared memory where there is one node."""
-        if self.node_count > 1:
-            return self.fabric
-        return SHARED_MEMORY if self.refusal else MAPPED_MEMORY
+        return self.fabric if self.node_count > 1 else SHARED_MEMORY
 
 
 def discover(comm: MPI.Comm) -> Topology:

@@ -15,13 +15,16 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
+from math import prod
+from operator import index
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import ArgumentError
-from ..support.units import format_bytes
 
 #: a location is the number of a segment and an offset in it
 OFFSET_BITS = 44
@@ -94,21 +97,15 @@ class Heap:
         """Give a block back."""
         self._returned.append(block)
 
-    def empty(self, shape: Any, dtype: Any) -> "np.ndarray[Any, Any]":
-        """An array that gives its memory back when nobody holds it or a view of it any more."""
-        plain = np.empty((), dtype)
-        nbytes = int(np.prod(shape, dtype=object)) * plain.itemsize
-        if not nbytes:
-            return np.empty(shape, dtype)
-        try:
-            block = self.acquire(nbytes)
-        except (OSError, OverflowError) as error:
-            raise ArgumentError(f"no {format_bytes(nbytes)} of memory that ranks can share: {error}") from error
+    def array(self, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
+        """An array that gives its memory back when nobody holds it or a view of it any more. OSError where there is none."""
+        nbytes = prod(shape) * dtype.itemsize
+        block = self.acquire(nbytes)
         # views of an array end up holding what it was made of, however often they are sliced
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         weakref.finalize(memory, self.release, block).atexit = False
         self.in_use = True
-        return np.ndarray(shape, plain.dtype, memory)
+        return np.ndarray(shape, dtype, memory)
 
     def location(self, address: int, nbytes: int) -> int | None:
         """Where other processes find these bytes; None for memory that they cannot see."""
@@ -162,3 +159,36 @@ class Heap:
 
 #: one per process: arrays of it serve calls on all communicators
 HEAP = Heap()
+
+
+def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]":
+    """An array of the heap; shared: whether any other process can read it, else one like all others.
+
+    Raises ArgumentError where shape or dtype make no sense, or there is no such memory.
+    """
+    try:
+        kind = np.dtype(dtype)
+        lengths = tuple(map(index, shape if isinstance(shape, Iterable) else (shape,)))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"no array of shape {shape!r} and dtype {dtype!r}: {error}") from None
+    if kind.hasobject or any(length < 0 for length in lengths):
+        why = "Python objects cannot be shared" if kind.hasobject else "a length is negative"
+        raise ArgumentError(f"no array of shape {shape!r} and dtype {kind}: {why}")
+    nbytes, there_is = prod(lengths) * kind.itemsize, memory_of_node()
+    if nbytes > there_is:
+        raise ArgumentError(f"an array of {nbytes} bytes: this node has {there_is} bytes of memory for this process")
+    try:
+        return HEAP.array(lengths, kind) if shared and nbytes else np.empty(lengths, kind)
+    except (OSError, MemoryError, OverflowError, ValueError) as error:
+        raise ArgumentError(f"no {nbytes} bytes of memory that ranks can share: {error}") from error
+
+
+def memory_of_node() -> int:
+    """Bytes of memory that this process may have: the node's, or what its control group is given."""
+    there_is = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            there_is = min(there_is, int(Path(path).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return there_is

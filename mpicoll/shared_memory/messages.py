@@ -106,7 +106,10 @@ class Outgoing:
             return True
         if self._location == _THROUGH_MPI:
             assert self._request is not None
-            return self._request.Test()
+            if self._request.Test():
+                return True
+            lane.pace.pause()
+            return False
         if lane.words[READ] >= self._last:
             return True
         lane.pace.pause()
@@ -183,6 +186,7 @@ class Incoming:
     def _has_landed(self) -> bool:
         assert self._request is not None
         if not self._request.Test():
+            self._lane.pace.pause()
             return False
         self._request = None
         self._take(self._landing)

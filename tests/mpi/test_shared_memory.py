@@ -1,0 +1,232 @@
+"""Ranks of a node that read each other's memory: every algorithm on ordinary and on shared arrays, and what may go wrong."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.execute import Context
+from mpicoll.shared_memory import HEAP
+from mpicoll.shared_memory.neighbours import refusal
+from tests.support.cases import RANK, SIZE, WORLD
+
+pytestmark = pytest.mark.mpi
+
+#: elements: below and above a slot, and from where on messages that are not shared go through MPI
+COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 1_500_007)
+REDUCING = [("allreduce", word) for word in mpicoll.list_algorithms("allreduce")]
+REDUCING += [("reduce_scatter", word) for word in mpicoll.list_algorithms("reduce_scatter")]
+MOVING = [(name, word) for name in ("bcast", "allgather", "gather", "scatter") for word in mpicoll.list_algorithms(name)]
+
+
+def here(comm):
+    return Context.of(comm).links is not None
+
+
+def arrays(comm, kind, count):
+    """An array of this kind: `mixed` is shared on every second rank alone."""
+    shared = kind == "shared" or kind == "mixed" and RANK % 2
+    return comm.empty(count, "i8") if shared else np.empty(count, "i8")
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "shared", "mixed"])
+@pytest.mark.parametrize(("name", "word"), REDUCING)
+def test_sums(comm, name, word, kind):
+    """Called again and again on the same memory: what a rank sends must not be written before the others have read it."""
+    for count in COUNTS:
+        size = count if name == "allreduce" else count // SIZE * SIZE
+        x, y = arrays(comm, kind, size), arrays(comm, kind, size if name == "allreduce" else size // SIZE)
+        total = np.arange(size) * (SIZE * (SIZE + 1) // 2)
+        if name == "reduce_scatter":
+            total = total[RANK * y.size : (RANK + 1) * y.size]
+        for times in (1, 2, 3):
+            x[:] = np.arange(size) * (RANK + 1) * times
+            if name == "allreduce":
+                comm.Allreduce(x, y, algorithm=word)
+            else:
+                comm.Reduce_scatter_block(x, y, algorithm=word)
+            assert (y == total * times).all() and (x == np.arange(size) * (RANK + 1) * times).all()
+        if name == "allreduce":
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm=word)
+            assert (x == total * 3).all()
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "shared", "mixed"])
+@pytest.mark.parametrize(("name", "word"), MOVING)
+def test_moves(comm, name, word, kind):
+    for count in COUNTS:
+        block, whole = arrays(comm, kind, count), arrays(comm, kind, count * SIZE)
+        for times, root in ((1, 0), (2, SIZE - 1)):
+            mine, all_of_them = np.arange(count) + RANK * times, np.arange(count) + np.arange(SIZE)[:, None] * times
+            if name == "bcast":
+                block[:] = mine if RANK == root else -1
+                comm.Bcast(block, root, algorithm=word)
+                assert (block == np.arange(count) + root * times).all()
+            elif name == "scatter":
+                whole[:] = all_of_them.ravel()
+                comm.Scatter(whole if RANK == root else None, block, root, algorithm=word)
+                assert (block == mine).all()
+            else:
+                block[:], whole[:] = mine, -1
+                call = comm.Allgather if name == "allgather" else comm.Gather
+                where = () if name == "allgather" else (root,)
+                call(block, whole if name == "allgather" or RANK == root else None, *where, algorithm=word)
+                assert (whole == (all_of_them.ravel() if name == "allgather" or RANK == root else -1)).all()
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "shared"])
+def test_several_in_flight(comm, kind):
+    """Calls that do not block, plans and blocking calls: none takes what is another's, in whatever order they end."""
+    vectors = [arrays(comm, kind, 40_000 + 7 * number) for number in range(9)]
+    planned = arrays(comm, kind, 300_000)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, planned, algorithm="ring")
+    for times in range(4):
+        for number, vector in enumerate(vectors):
+            vector[:] = (RANK + 1) * (number + 1)
+        planned[:] = RANK + times
+        plan.Start()
+        begun = [comm.Iallreduce(MPI.IN_PLACE, vector, algorithm="circulant") for vector in vectors[:-1]]
+        comm.Allreduce(MPI.IN_PLACE, vectors[-1], algorithm="ring")
+        for request in begun[::-1]:
+            request.Wait()
+        plan.Wait()
+        for number, vector in enumerate(vectors):
+            assert (vector == (number + 1) * SIZE * (SIZE + 1) // 2).all()
+        assert (planned == SIZE * (SIZE - 1) // 2 + SIZE * times).all()
+    plan.Free()
+
+
+def test_a_large_message_of_mpis_is_on_its_way(comm):
+    """A rank that waits in a collective must let MPI move what others of its program have begun."""
+    if SIZE == 1:
+        return
+    out, into = np.full(4_000_000, RANK), np.empty(4_000_000, int)
+    begun = [WORLD.Isend(out, (RANK + 1) % SIZE), WORLD.Irecv(into, (RANK - 1) % SIZE)]
+    if RANK == 0:
+        MPI.Request.Waitall(begun)
+    x = np.full(1000, RANK)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="recursive_doubling")
+    MPI.Request.Waitall(begun)
+    assert x[0] == SIZE * (SIZE - 1) // 2 and into[0] == (RANK - 1) % SIZE
+
+
+def test_reduced_in_rank_order_where_they_lie(comm):
+    """A user's function that does not commute, and one sum in floating point, the same bits as through MPI."""
+    first = MPI.Op.Create(lambda one, other, datatype: None, commute=False)  # leaves the second: the last rank's
+    x = comm.empty(5000, "i8")
+    for word in ("recursive_doubling", "pairwise", "allgather_reduce"):
+        x[:] = RANK
+        comm.Allreduce(MPI.IN_PLACE, x, first, algorithm=word)
+        assert (x == SIZE - 1).all()
+    first.Free()
+    given, results = np.random.default_rng(RANK).standard_normal(50_000), []
+    for x in (comm.empty(50_000), np.empty(50_000)):
+        x[:] = given
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="pairwise")
+        results.append(x.tobytes())
+    assert results[0] == results[1] == WORLD.bcast(results[0])
+
+
+# Arrays that are shared.
+
+
+def test_shared_arrays_are_arrays(comm):
+    x = comm.zeros((3, 4), "f4")
+    assert x.shape == (3, 4) and x.dtype == np.float32 and x.flags.c_contiguous and not x.any()
+    assert comm.empty(0).shape == (0,) and comm.zeros(()).shape == () and comm.empty(3).dtype == float
+    if here(comm):
+        assert HEAP.location(x.ctypes.data, x.nbytes) is not None
+        assert HEAP.location(x.ctypes.data, 1 << 40) is None
+    np.testing.assert_array_equal(np.sort(np.concatenate([x, x + 1])), np.repeat([[0.0], [1.0]], 3, 0) + np.zeros(4))
+
+
+def test_memory_comes_back_with_the_last_view(comm):
+    """And is used again; large pieces go back to the system at once."""
+    if not here(comm):
+        return
+    x = comm.empty(1_000_000)
+    where, view = x.ctypes.data, x[5:].reshape(-1, 5)[::2]
+    x[:] = 1
+    del x
+    gc.collect()
+    other = comm.empty(1_000_000)
+    assert other.ctypes.data != where and (view == 1).all()
+    del view, other
+    gc.collect()
+    again = comm.empty(1_000_000)
+    assert again.ctypes.data == where and not again[:-1000].any()  # whole pages
+
+
+def test_arrays_live_longer_than_their_communicator(comm):
+    own = mpicoll.Communicator(WORLD.Dup())
+    x = own.zeros(200_000)
+    own.Free()
+    with pytest.raises(mpicoll.ArgumentError, match="freed"):
+        own.empty(5)
+    x += RANK
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    assert (x == SIZE * (SIZE - 1) / 2).all()
+
+
+@pytest.mark.parametrize(("shape", "dtype", "said"), [
+    (-1, "f8", "negative"), ((2, -3), "f8", "negative"), (2.5, "f8", "no array"), ("abc", "f8", "no array"), (None, "f8", "no"),
+    (3, "no such type", "no array"), (3, object, "Python objects"), (1 << 62, "f8", "bytes of memory"),
+    ((1 << 40, 1 << 40), "f8", "bytes of memory"),
+])  # fmt: skip
+def test_nonsense(comm, shape, dtype, said):
+    with pytest.raises(mpicoll.ArgumentError, match=said):
+        comm.empty(shape, dtype)
+
+
+def test_a_child_writes_into_the_same_memory(comm):
+    """After a fork an array is the parent's too; what the child forgets, the parent keeps."""
+    x = comm.zeros(1000)
+    child = os.fork()
+    if not child:
+        x[:] = 7
+        del x
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (x == (7 if here(comm) else 0)).all()
+
+
+# Where memory is not shared.
+
+
+def test_it_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "off")
+    assert refusal() == "MPICOLL_SHARED_MEMORY=off"
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = comm.zeros(100_000)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    assert not here(comm)
+    if SIZE > 1:
+        assert "through MPI: rank 0: MPICOLL_SHARED_MEMORY=off" in comm.explain("allreduce", x, algorithm="ring").reason
+    comm.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nobody to share with")
+@pytest.mark.parametrize("fault", ["another process", "may not"])
+def test_one_rank_that_cannot_map_the_others(monkeypatch, fault):
+    """All of the node go through MPI, and know why: process numbers of another namespace; a process that others may not open."""
+    from mpicoll.shared_memory import neighbours
+
+    if RANK == SIZE - 1:
+        if fault == "another process":
+            monkeypatch.setattr(neighbours.Card, "_replace", lambda card, **changes: card.__class__(
+                os.getppid(), card.descriptor, 5, card.rings, changes["refusal"]))  # fmt: skip
+        else:
+            monkeypatch.setattr(neighbours.Neighbour, "of", _refused)
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = np.ones(50_000)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    assert (x == SIZE).all() and not here(comm)
+    assert "cannot be mapped" in Context.of(comm).topology.refusal
+    comm.Free()
+
+
+def _refused(card):
+    raise PermissionError(13, "Permission denied")
