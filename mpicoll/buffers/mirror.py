@@ -1,6 +1,7 @@
 """Device memory that displacements or another type describe: its mirror in host memory."""
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from .footprint import Described, Footprint, Strided
 from .memory import address, at, check_contiguous
 from .operand import Operand
 from .streams import following, putting
+
+
+#: a mirror is fetched whole, also bytes that another call is putting back at that moment: one after the other
+_COPYING = Lock()
 
 
 def mirrored(array: Any, describe: Callable[[Any], Operand]) -> Operand:
@@ -38,11 +43,11 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
     touched = None if result.footprint is None else cupy.asarray(_touched(mine, result.nbytes))
 
     def fetch() -> None:
-        with following(result).fetch:
+        with _COPYING, following(result).fetch:
             cupy.asnumpy(there, out=here)
 
     def put() -> None:
-        with putting(array):  # at its end the mirror may be written again, at the next call
+        with _COPYING, putting(array):  # at its end the mirror may be written again, at the next call
             if touched is None:
                 there[...] = cupy.asarray(here)
             else:
