@@ -41,6 +41,8 @@ class Algorithm(NamedTuple):
         It talks to the ranks beside it only, so these had better be on the same node.
     cuttable : bool
         Its messages may be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`).
+    read_late : bool
+        Its messages may be read where they lie, when the receiver comes to it (`verify.flows_read_late`).
     """
 
     collective: collectives.CollectiveName
@@ -50,6 +52,7 @@ class Algorithm(NamedTuple):
     blocks: Callable[..., int] | Literal["segments"] | None = None
     neighbours: bool = False
     cuttable: bool = True
+    read_late: bool = True
 
     @property
     def node_aware(self) -> bool:

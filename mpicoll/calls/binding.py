@@ -30,7 +30,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         blocks = entry.vector_blocks(call.size, segments, nodes)
         edges = bounds(nbytes // call.dtype.itemsize, blocks)
     rounds = call.collective.program(entry.placed(nodes), call.rank, call.size, call.root, blocks)
-    return Schedule(algorithm, list(rounds), edges, segment_bytes if entry.cuttable else None)
+    return Schedule(algorithm, list(rounds), edges, segment_bytes if entry.cuttable else None, entry.read_late)
 
 
 def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False) -> Plan:

@@ -63,8 +63,6 @@ class Context:
         self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
         self.check, self.timeout = settings.check_mode(), settings.timeout()
         self.sees_all = self._must_see_all()
-        # messages half sent inside the node must move on while one from another node is awaited
-        self._mixed = self.links is not None and topology.node_count > 1
         self._compared: set[str] = set()
         self._reported = 0.0
         self.queue, self.recorder = Queue(self.check_wait), Recorder()
@@ -213,7 +211,7 @@ class Context:
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""
         try:
-            if self.timeout is None and not self._mixed:
+            if self.timeout is None:
                 for request in requests:
                     request.Wait()
             else:

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpi4py import MPI
+
 from .. import buffers
 from ..schedule import Recv, Reduce, Send
-from ..shared_memory import BLOCKING, HEAP, PLANS, TASKS, Incoming, Links, Outgoing
+from ..shared_memory import BLOCKING, HEAP, PLANS, TASKS, Distant, Incoming, Links, Outgoing
 from .channel import Channel
 from .ordering import Piece, Span
 
@@ -47,6 +49,11 @@ class Near:
         self.ranks, self._links, self._channel = frozenset(links.ranks), links, channel
         self._lanes = PLANS if persistent else TASKS if nonblocking else BLOCKING
         self.chunk = links.chunk
+
+    def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
+        """What starts a message to or from another node."""
+        pace = self._links.pace(self._lanes)
+        return lambda tag: Distant(start(tag), pace)
 
     def starter(self, piece: Piece) -> Callable[[Places], Callable[[int], Any]]:
         """What makes, of the memory of a message, a function of the tag that starts it there."""

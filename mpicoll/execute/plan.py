@@ -36,12 +36,14 @@ class Schedule(NamedTuple):
     """One rank's rounds under an algorithm. edges: element offsets of the blocks.
 
     segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds; None: round by round.
+    read_late: messages inside a node may be read where they lie.
     """
 
     algorithm: str
     rounds: list[Round]
     edges: list[int]
     segment_bytes: int | None = None
+    read_late: bool = True
 
 
 class LowerCase:
@@ -69,7 +71,7 @@ class Plan(Movable, LowerCase):
 
     def __init__(
         self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int,
-        starter: Starter,
+        starter: Starter, stays_near: bool,
     ) -> None:  # fmt: skip
         self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
         self._started_text = f"{name}, a plan that was started"
@@ -85,11 +87,7 @@ class Plan(Movable, LowerCase):
         self._pending: list[Any] = [None] * self.messages
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
-        # nobody else has to move while this rank waits
-        self._stays_near = (
-            context.links is not None and not work.packing and not work.unpacking
-            and all(piece.peer in context.links.peers for piece in started)
-        )
+        self._stays_near = stays_near
         self._sends = sum(step.messages for step in steps), sum(step.nbytes for step in steps)
         self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
 
@@ -252,7 +250,7 @@ def bind(
     rounds = with_copies([list(pieces_of(step, memory, work)) for step in steps], work.twins)
     rounds[-1:] = [[*pieces, *work.last] for pieces in rounds[-1:]]
     near = None
-    if context.links is not None:
+    if context.links is not None and schedule.read_late:
         near = Near(context.links, context.channel, nonblocking, persistent)
     if near is not None and work.device is None:
         scratch = (0, 0) if memory.scratch is None else buffers.span(memory.scratch)
@@ -265,7 +263,10 @@ def bind(
     started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
     numbers = {id(piece): number for number, piece in enumerate(started)}
     bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
-    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter)
+    # all of it is between ranks of this node, and there is nothing to do around it
+    stays_near = near is not None and all(piece.peer in near.ranks for piece in started)
+    stays_near = stays_near and not (work.packing or work.unpacking)
+    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter, stays_near)
 
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
@@ -314,6 +315,8 @@ def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Pla
     if near is not None and piece.peer in near.ranks:
         return near.starter(piece)
     start = partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
+    if near is not None:
+        return lambda places: near.distant(start(buffers.bytes_at(*places[0])))
     return lambda places: start(buffers.bytes_at(*places[0]))
 
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, PLACES, PUBLISHED, READ, SLOTS, Lane, lane_of
+from .ring import ENTRIES, PLACES, PUBLISHED, READ, SLOTS, Lane, Pace, lane_of
 
 #: messages from this size on go through MPI, where they lie in memory that is not shared; what the receiver is told of them
 _LARGE, _THROUGH_MPI = 1 << 20, 0
@@ -121,6 +121,29 @@ class Outgoing:
             while not self.Test():
                 pass
             self._lane.pace.go()
+
+
+class Distant:
+    """A request of MPI's for a message to or from another node: while it is awaited, what is half sent in this one goes on."""
+
+    __slots__ = ("_request", "_pace")
+
+    def __init__(self, request: MPI.Request, pace: Pace) -> None:
+        self._request, self._pace = request, pace
+
+    def Test(self) -> bool:
+        """Whether it is through."""
+        if self._request.Test():
+            return True
+        self._pace.pause()
+        return False
+
+    def Wait(self) -> None:
+        """Come back when it is."""
+        if not self.Test():
+            while not self.Test():
+                pass
+            self._pace.go()
 
 
 class Incoming:

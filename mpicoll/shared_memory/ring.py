@@ -132,7 +132,7 @@ class Links:
         self.ranks = [other for other in cards if other != rank]
         crowded = len(cards) > len(os.sched_getaffinity(0))
         self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
-        paces = [Pace(comm, crowded) for _ in range(2)]  # of the caller's thread, and of whoever advances tasks
+        self._paces = paces = [Pace(comm, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
         places = {other: place for place, other in enumerate(cards)}
         self._out: dict[int, list[Lane]] = {}
         self._in: dict[int, list[Lane]] = {}
@@ -148,6 +148,10 @@ class Links:
                     Lane(words[lane * _WORDS : (lane + 1) * _WORDS], paces[lane not in BLOCKING], chunk)
                     for lane in range(_LANES)
                 ]
+
+    def pace(self, lanes: range) -> Pace:
+        """That of calls of one kind."""
+        return self._paces[lanes is not BLOCKING]
 
     def to(self, peer: int, lanes: range) -> list[Lane]:
         """The lanes to a rank that calls of one kind use."""

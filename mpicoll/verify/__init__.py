@@ -3,8 +3,11 @@
 May import: errors, schedule, collectives, algorithms.
 """
 
-from .flow import flows_in_pieces
+from .flow import flows_in_pieces, flows_read_late
 from .prover import Cost, RankCost, check
 from .registering import Case, cases, check_cases, register
 
-__all__ = ["Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "register"]
+__all__ = [
+    "Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "flows_read_late",
+    "register",
+]

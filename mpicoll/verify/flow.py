@@ -1,8 +1,8 @@
-"""Whether a schedule still comes to its end when its messages are cut into pieces."""
+"""Whether a schedule still comes to its end when its messages are cut into pieces, or read late."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,3 +78,49 @@ def _turns(rank: int, steps: Sequence[SortedRound]) -> deque[list[_Half]]:
 def _half(rank: int, peer: int, sends: bool) -> _Half:
     ends = (rank, peer) if sends else (peer, rank)
     return _Half(_End(sends, *ends), _End(not sends, *ends), peer)
+
+
+def flows_read_late(programs: Sequence[Sequence[SortedRound]], cuttable: bool) -> bool:
+    """Whether a schedule comes to its end when nothing is acknowledged before all that a rank receives in a round is there.
+
+    So it is at the latest where ranks read each other's memory: whoever waits for one message does not read another, and
+    what a message lies in must not change before it is read. Tried round by round and, where it is cuttable, in pieces too,
+    for which `flows_in_pieces` asks less. programs: the sorted rounds of every rank.
+    """
+    whole = [[([peer for peer, _ in step.sends], [peer for peer, _ in step.receives]) for step in steps] for steps in programs]
+    if not _ends(whole):
+        return False
+    return not cuttable or _ends([[_peers(turn) for turn in _turns(*one)] for one in enumerate(programs)])
+
+
+def _peers(turn: list[_Half]) -> tuple[list[int], list[int]]:
+    """Whom a rank sends halves to in a turn, and whom it receives from."""
+    return [half.peer for half in turn if half.mine.sends], [half.peer for half in turn if not half.mine.sends]
+
+
+def _ends(turns: Sequence[Sequence[tuple[list[int], list[int]]]]) -> bool:
+    """Whether all ranks come to the end of their turns. turns: of each rank, whom it sends to and whom it receives from."""
+    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
+    read: defaultdict[tuple[int, int], int] = defaultdict(int)
+    at = [-1] * len(turns)
+    unread: list[Counter[int]] = [Counter() for _ in turns]  # of the turn that a rank is in
+    todo = deque(range(len(turns)))
+    while todo:
+        rank = todo.popleft()
+        while True:
+            if any(sent[source, rank] < read[source, rank] + count for source, count in unread[rank].items()):
+                break
+            for source, count in unread[rank].items():
+                read[source, rank] += count
+                todo.append(source)  # it may have waited for this
+            unread[rank].clear()
+            targets = turns[rank][at[rank]][0] if at[rank] >= 0 else []
+            if any(read[rank, target] < sent[rank, target] for target in targets) or at[rank] == len(turns[rank]) - 1:
+                break
+            at[rank] += 1
+            targets, sources = turns[rank][at[rank]]
+            unread[rank] = Counter(sources)
+            for target in targets:
+                sent[rank, target] += 1
+            todo.extend(targets)
+    return sent == read and all(place == len(steps) - 1 for place, steps in zip(at, turns))

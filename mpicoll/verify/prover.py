@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import MAX_MESSAGE_BYTES, Generator, Part, Reduce, bounds, pieces
-from .flow import flows_in_pieces
+from .flow import flows_in_pieces, flows_read_late
 from .symbolic import Expressions, Run, SortedRound, sort
 
 if TYPE_CHECKING:
@@ -114,8 +114,11 @@ def check(
     if collective.shares_memory:
         run_in_place = Run(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
-    if entry and entry.cuttable and not flows_in_pieces(programs):
+    if entry and entry.cuttable and not (entry.read_late or flows_in_pieces(programs)):
         raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
+    if entry and entry.read_late and not flows_read_late(programs, entry.cuttable):
+        late = "transfers wait for each other when messages are read late or cut, but it is declared that they may be"
+        raise ScheduleError(late)
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     messages, sent, received, reduced = map(max, zip(*ranks))
     return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
-from .flow import flows_in_pieces
+from .flow import flows_in_pieces, flows_read_late
 from .prover import check, programs_of
 
 if TYPE_CHECKING:
@@ -147,9 +147,11 @@ def register(
         blocks = "segments"
     algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks)
     _, ordered = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
-    programs = (programs_of(meaning, generator, size, root, blocks)
-                for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size))  # fmt: skip
-    algorithms.add(algorithm._replace(ordered=ordered, cuttable=all(map(flows_in_pieces, programs))))
+    programs = [programs_of(meaning, generator, size, root, blocks)
+                for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size)]  # fmt: skip
+    cuttable = all(map(flows_in_pieces, programs))
+    late = all(flows_read_late(program, cuttable) for program in programs)
+    algorithms.add(algorithm._replace(ordered=ordered, cuttable=cuttable, read_late=late))
     return algorithms.AlgorithmName(name)
 
 

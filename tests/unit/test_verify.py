@@ -6,6 +6,7 @@ import pytest
 
 import mpicoll
 from mpicoll import ArgumentError, ScheduleError, algorithms
+from mpicoll.algorithms.gather import linear
 from mpicoll.schedule import MAX_MESSAGE_BYTES, Copy, Input, Output, Recv, Reduce, Scratch, Send, bounds
 from mpicoll.verify import cases, check
 
@@ -292,3 +293,28 @@ def test_what_is_declared_cuttable_must_be():
     algorithms.add(entry)
     with pytest.raises(ScheduleError, match="wait for each other when messages are cut"):
         check("allreduce", token_ring, 3)
+
+
+def awkward(rank, size, root):
+    """Legal, but the root reads rank 2's message only when rank 1's is there, which waits for rank 2, whose message waits."""
+    if size != 3 or root:
+        yield from linear(rank, size, root)
+    elif rank == 0:
+        yield Copy(Input(0), Output(0)), Recv(1, Output(1)), Recv(2, Output(2))
+    elif rank == 1:
+        yield (Recv(2, Scratch("nothing", 2)),)
+        yield (Send(0, Input(1)),)
+    else:
+        yield (Send(0, Input(2)),)
+        yield (Send(1, Input(2)),)
+
+
+def test_what_would_wait_for_ever_is_not_read_late():
+    """It stays with MPI inside a node."""
+    mpicoll.register("gather", "awkward", awkward, max_size=4)
+    assert not algorithms.find("gather", "awkward").read_late
+    algorithms.add(algorithms.Algorithm("gather", "late", lambda rank, size, root: awkward(rank, size, root)))
+    with pytest.raises(ScheduleError, match="are read late"):
+        check("gather", algorithms.find("gather", "late").generator, 3)
+    mpicoll.register("allreduce", "chain", chain)
+    assert algorithms.find("allreduce", "chain").read_late

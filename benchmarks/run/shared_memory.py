@@ -1,0 +1,104 @@
+"""Inside a node, the same schedule three ways beside MPI's own call: `mpiexec -n 2 python -m benchmarks.run.shared_memory`.
+
+Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays of `comm.empty`, by
+reading them where they lie. Inputs are rewritten before every call and results read after it, outside the measured time:
+a loop that never touches its data measures caches that no program has. Candidates alternate; times are medians of the
+slowest rank, and every element is checked.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.measure import alternate, measured_on, repeats_for, statistics
+from mpicoll.support.units import parse_bytes
+
+SIZES = "64K,256K,1M,4M,16M,64M"
+ALGORITHM = "circulant"
+THROUGH_MPI, ORDINARY, SHARED, NATIVE = "through MPI", "ordinary arrays", "shared arrays", "native"
+
+
+class Case:
+    """One collective on so many bytes, for one candidate. calls: what is measured; wrong: elements, after a call."""
+
+    def __init__(self, comm: mpicoll.Communicator, collective: str, nbytes: int, name: str) -> None:
+        self.rank, self.size, self.sums = comm.Get_rank(), comm.Get_size(), collective != "allgather"
+        count = nbytes // 4 // self.size * self.size
+        make = comm.empty if name == SHARED else np.empty
+        self.vector, self.block = make(count, np.float32), make(count // self.size, np.float32)
+        plain, word = MPI.Intracomm(comm), {} if name == NATIVE else {"algorithm": ALGORITHM}
+        serving: Any = plain if name == NATIVE else comm
+        calls: dict[str, Callable[[], object]] = {
+            "allreduce": lambda: serving.Allreduce(MPI.IN_PLACE, self.vector, **word),
+            "reduce_scatter": lambda: serving.Reduce_scatter_block(self.vector, self.block, **word),
+            "allgather": lambda: serving.Allgather(self.block, self.vector, **word),
+        }
+        self.call = calls[collective]
+        self.result = self.block if collective == "reduce_scatter" else self.vector
+        self.wrong = 0
+
+    def rewrite(self) -> None:
+        """What every program does before a call."""
+        self.vector.fill(self.rank + 1)
+        self.block.fill(self.rank + 1)
+
+    def read(self) -> None:
+        """And after it."""
+        wanted = self.size * (self.size + 1) // 2
+        if self.sums:
+            self.wrong += int(np.count_nonzero(self.result != wanted))
+        else:
+            rows = self.result.reshape(self.size, -1)
+            self.wrong += int(np.count_nonzero(rows != np.arange(1, self.size + 1, dtype=np.float32)[:, None]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--collective", choices=("allreduce", "reduce_scatter", "allgather"), default="allreduce")
+    parser.add_argument("--sizes", default=SIZES, help=f"bytes of the vector (default {SIZES})")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each size (default 2)")
+    parser.add_argument("--json", metavar="FILE")
+    arguments = parser.parse_args()
+    mpicoll.install_abort_hook()
+    os.environ["MPICOLL_SHARED_MEMORY"] = "off"
+    through_mpi = mpicoll.Communicator(MPI.COMM_WORLD.Dup())
+    os.environ["MPICOLL_SHARED_MEMORY"] = "on"
+    comm = mpicoll.Communicator(MPI.COMM_WORLD)
+    results = []
+    for nbytes in map(parse_bytes, arguments.sizes.split(",")):
+        names = {NATIVE: comm, THROUGH_MPI: through_mpi, ORDINARY: comm, SHARED: comm}
+        cases = {name: Case(own, arguments.collective, nbytes, name) for name, own in names.items()}
+        results += measured(comm, cases, arguments.collective, nbytes, arguments.seconds)
+    facts = measured_on(comm)
+    if comm.Get_rank() == 0 and arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
+
+
+def measured(
+    comm: mpicoll.Communicator, cases: dict[str, Case], collective: str, nbytes: int, seconds: float
+) -> list[dict[str, Any]]:
+    """One row for each candidate."""
+    calls = {name: case.call for name, case in cases.items()}
+    before, after = (lambda name, _: cases[name].rewrite()), (lambda name, _: cases[name].read())
+    repeats = repeats_for(comm, calls, seconds, before, after, least=9)
+    times = alternate(comm, calls, repeats, before, after)
+    rows = []
+    for name, case in cases.items():
+        wrong = comm.allreduce(case.wrong)
+        rows.append({"collective": collective, "algorithm": name, "bytes": nbytes, "dtype": "float32", "wrong": wrong,
+                     "repeats": repeats, **statistics(times[name])})  # fmt: skip
+        if comm.Get_rank() == 0:
+            ratio = rows[0]["median_us"] / rows[-1]["median_us"]
+            print(f"{collective} {nbytes:>9} {name:16}{rows[-1]['median_us']:>10.1f} us, {ratio:.2f} x native", flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
