@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import ROOT, environment, installations
+from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
 TRAIN, GPU, BENCH, TUNE, CHECK = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check"))
@@ -49,7 +49,7 @@ class Lab:
         """What a command prints."""
         env = environment(**SITE, **{name: str(value) for name, value in settings.items()})
         del env["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on the first host
-        done = self.cluster.call(command, host, cwd=self.directory, env=env, text=True, timeout=120,
+        done = self.cluster.call(command, host, cwd=self.directory, env=env, text=True, timeout=PATIENCE,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
         assert not check or done.returncode == 0, done.stdout
         return done.stdout
@@ -69,7 +69,7 @@ class Lab:
         fields = (dict(re.findall(r"(JobId|JobState|ExitCode|Restarts)=(\S+)", line)) for line in said.splitlines())
         return {found.pop("JobId"): found for found in fields if found}
 
-    def until(self, condition, *jobs, limit=100):
+    def until(self, condition, *jobs, limit=PATIENCE):
         """Wait for what must come."""
         end = time.monotonic() + limit
         while not condition():

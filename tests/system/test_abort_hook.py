@@ -49,7 +49,7 @@ FAILURES = {
 
 def run(installation, tmp_path, failure, others, **options):
     (tmp_path / "program.py").write_text(PROGRAM.format(failure=failure, others=others))
-    return mpiexec(installation, 2, module="program", timeout=60, PYTHONPATH=f"{tmp_path}:{ROOT}", **options)
+    return mpiexec(installation, 2, module="program", PYTHONPATH=f"{tmp_path}:{ROOT}", **options)
 
 
 @EACH
@@ -89,5 +89,5 @@ def test_a_normal_end_of_one_rank_stays_one(installation, tmp_path, end):
 def test_a_program_of_one_rank_ends_as_it_would_without(installation, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(failure="pass", others="sys.exit('nothing to do')"))
     with pytest.raises(AssertionError, match="exit status 1\n") as failed:
-        mpiexec(installation, 1, module="program", timeout=60, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        mpiexec(installation, 1, module="program", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert "nothing to do" in str(failed.value) and "the job ends" not in str(failed.value)

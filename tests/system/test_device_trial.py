@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
 EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 #: what depends on the MPI library less is tried with one of them; MPICOLL_TEST_ALL: with each
@@ -38,7 +38,7 @@ def trial(installation, settings, limit=90, launcher=None):
     """What a trial says that no job is around, and what is kept of it."""
     code = TRIAL.format(limit=limit, launcher=launcher)
     done = subprocess.run([installation.python, "-c", code], cwd=ROOT, env=environment(**settings), capture_output=True,
-                          text=True, timeout=240)  # fmt: skip
+                          text=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     made, kept = json.loads(done.stdout.splitlines()[-1])
     assert made == kept

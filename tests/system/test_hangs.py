@@ -24,7 +24,7 @@ if not installations():
 
 
 def stuck(installation, scenario, algorithm="ring", *, check=False, **environ):
-    return mpiexec(installation, 3, scenario, algorithm, module=STUCK, check=check, timeout=60,
+    return mpiexec(installation, 3, scenario, algorithm, module=STUCK, check=check,
                    **{"MPICOLL_TIMEOUT": "1", **environ})  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_a_signal_prints_where_a_live_job_is(installation):
 @pytest.mark.parametrize("sign", ["alarm", "interrupt"] if os.environ.get("MPICOLL_TEST_ALL") else ["alarm"])
 def test_a_handler_that_raises_in_a_collective(installation, sign):
     """On all ranks the call ends with an error; what MPI may still write to is left alone, and the program goes on."""
-    output = mpiexec(installation, 3, sign, module="tests.support.interrupted", timeout=60)
+    output = mpiexec(installation, 3, sign, module="tests.support.interrupted")
     assert output.count("done") == 3 and output.count("refused: this communicator cannot be used any more") == 3, output
     assert re.search(f"rank 1 {'Interrupted' if sign == 'alarm' else 'KeyboardInterrupt'}", output), output
     assert output.count("CollectiveTimeout") == 2, output

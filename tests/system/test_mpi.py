@@ -30,13 +30,13 @@ def test_on_ranks(installation, size):
     files = ["tests/mpi"]
     if not os.environ.get("MPICOLL_TEST_ALL"):
         files = MOST if size == 3 else files if (installation, size) == (installations()[-1], 2) else [*files, *DEVICES]
-    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *files, timeout=600)
+    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *files)
     assert re.search(r"\d+ passed", output), output[-4000:]
     assert "leaked" not in output and "not freed" not in output, output[-4000:]
 
 
 @EACH
 def test_a_bad_setting_on_one_rank_is_an_error_on_all_and_no_hang(installation):
-    output = mpiexec(installation, 3, module="tests.support.one_bad_rank", timeout=60)
+    output = mpiexec(installation, 3, module="tests.support.one_bad_rank")
     told = "was told: ranks disagree about MPICOLL_ALGORITHM: ranks 0, 2: (not set); rank 1: allreduce:rung"
     assert output.count(told) == 3, output
