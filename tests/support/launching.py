@@ -54,7 +54,8 @@ def _library(python):
 def environment(**more):
     """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return {**os.environ, **_PERMISSIONS, **quiet, **more}
+    # hundreds of ranks are started: what they import is compiled once, whatever the outer Python was told
+    return {**os.environ, **_PERMISSIONS, **quiet, "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
 def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, **more):
