@@ -7,10 +7,10 @@ import subprocess
 import pytest
 
 from benchmarks.report import tables
+from tests.support.each import EACH, OTHER
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
 MINE = ROOT / "tests" / "support" / "mine.py"
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 
 if not installations():
     pytest.skip("no mpiexec beside this Python or on PATH", allow_module_level=True)
@@ -56,8 +56,9 @@ def test_ranks_that_do_not_know_of_each_other(installation, options, status):
     assert done.returncode == status and "SLURM_STEP_NUM_TASKS=2" in done.stderr, done.stderr
 
 
-@EACH
+@OTHER
 def test_bench(installation, tmp_path):
+    """MPICOLL_TEST_ALL: under each MPI; `bench` runs under the others on the virtual cluster."""
     written, drawn = tmp_path / "bench.json", tmp_path / "bench.svg"
     options = ["--file", MINE, "--algorithms", "ring", "--sizes", "4K:16K", "--repeats", 3]
     options += ["--json", written, "--done", tmp_path / "done"]

@@ -1,4 +1,7 @@
-"""The virtual cluster: what jobs in it see, what crosses its links, and that nothing of it is left."""
+"""The virtual cluster: what jobs in it see, what crosses its links, and that nothing of it is left.
+
+What depends little on the MPI library is tried with one of them, spread over both. MPICOLL_TEST_ALL=1: with each.
+"""
 
 import json
 import os
@@ -14,11 +17,11 @@ import pytest
 from mpicoll.cluster import Cluster, slurm
 from mpicoll.cluster.namespaces import unavailable
 from tests.support.cluster_tool import tool
-from tests.support.launching import PATIENCE, environment, installations
+from tests.support.each import EACH, ONE, OTHER
+from tests.support.launching import PATIENCE, environment
 
 REASON = unavailable()
 NEEDED = pytest.mark.skipif(bool(REASON), reason=str(REASON))
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 #: what every process of one test, and no other, has in its environment
 MARK = "MPICOLL_TEST_CLUSTER"
 NODES = """
@@ -197,8 +200,23 @@ def test_a_command_that_fails(installation, tmp_path):
 
 @NEEDED
 @EACH
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_interrupted(signum, installation, tmp_path):
+def test_killed(installation, tmp_path):
+    is_interrupted_by(signal.SIGKILL, installation, tmp_path)
+
+
+@NEEDED
+@ONE
+def test_interrupted(installation, tmp_path):
+    is_interrupted_by(signal.SIGINT, installation, tmp_path)
+
+
+@NEEDED
+@OTHER
+def test_terminated(installation, tmp_path):
+    is_interrupted_by(signal.SIGTERM, installation, tmp_path)
+
+
+def is_interrupted_by(signum, installation, tmp_path):
     options = ["--hosts", 2, "--rate", "500mbit", "--mpi", installation.name, "--python", installation.python]
     program = "import time; from mpi4py import MPI; print('started', flush=True); time.sleep(1000)"
     before, files = links(), temporary()
@@ -235,7 +253,7 @@ def wait_for(condition):
 
 
 @NEEDED
-@EACH
+@ONE
 def test_a_job_over_its_time_ends_and_the_cluster_goes_on(installation, tmp_path):
     with Cluster(hosts=2) as cluster:
         sleep = ["python", "-c", "import time; time.sleep(1000)"]
@@ -265,9 +283,18 @@ if comm.rank == 0:
 
 
 @NEEDED
-@EACH
-@pytest.mark.parametrize("placement", ["node", "round-robin"])
-def test_bytes_that_leave_a_node_are_the_least_there_can_be(installation, placement, tmp_path):
+@ONE
+def test_bytes_that_leave_a_node_are_the_least_there_can_be(installation, tmp_path):
+    least_bytes_leave_a_node(installation, "node", tmp_path)
+
+
+@NEEDED
+@OTHER
+def test_bytes_are_the_least_however_ranks_are_placed(installation, tmp_path):
+    least_bytes_leave_a_node(installation, "round-robin", tmp_path)
+
+
+def least_bytes_leave_a_node(installation, placement, tmp_path):
     """Four nodes of two ranks: 2 (N-1)/N of the vector, counted on the links."""
     program = tmp_path / "reduce.py"
     program.write_text(REDUCE)

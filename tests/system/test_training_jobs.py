@@ -1,4 +1,7 @@
-"""Training jobs as people run them: killed, stopped by a signal, failing on one rank, traced; on each MPI found here."""
+"""Training jobs as people run them: killed, stopped by a signal, failing on one rank, traced.
+
+Signals come through each MPI's launcher; the rest is tried on one of those found here. MPICOLL_TEST_ALL=1: on each.
+"""
 
 import json
 import os
@@ -9,9 +12,9 @@ import time
 
 import pytest
 
+from tests.support.each import EACH, ONE, OTHER
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 SMALL = ["--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--seed", "5"]
 
 if not installations():
@@ -63,7 +66,7 @@ def finish(installation, tmp_path, directory):
     assert resumed["test_accuracy"] == whole["test_accuracy"]
 
 
-@EACH
+@ONE
 def test_a_killed_job_goes_on_with_the_same_losses(installation, tmp_path):
     directory = tmp_path / "checkpoints"
     job = started(installation, 2, *ENDLESS, "--checkpoint", directory)
@@ -128,7 +131,7 @@ FAILURES = {
 }  # fmt: skip
 
 
-@EACH
+@ONE
 @pytest.mark.parametrize("failure", FAILURES)
 def test_an_exception_on_one_rank_ends_the_job(installation, tmp_path, failure):
     code, message = FAILURES[failure]
@@ -140,7 +143,7 @@ def test_an_exception_on_one_rank_ends_the_job(installation, tmp_path, failure):
     assert failure == "nan" or "mpicoll: rank 1 failed" in output
 
 
-@EACH
+@OTHER
 def test_a_trace_has_events_of_all_ranks(installation, tmp_path):
     path = tmp_path / "trace.json"
     train(installation, 3, "--strategy", "zero2", "--steps", "4", "--bucket-bytes", "200", "--trace", path)
@@ -156,7 +159,7 @@ ALL = """--data synthetic:200,6,3 --strategy zero2 --optimizer adamw --lr 0.01 -
  --precision float16 --loss-scale dynamic --algorithm ring --seed 7 --device cpu --checkpoint-every 5""".split()
 
 
-@EACH
+@ONE
 def test_all_options_together(installation, tmp_path):
     files = ["--checkpoint", tmp_path / "checkpoints", "--trace", tmp_path / "trace.json", "--json", tmp_path / "result.json"]
     files += ["--metrics", tmp_path / "metrics.jsonl"]
