@@ -187,11 +187,12 @@ def test_an_error_that_nccl_finds_later(xp, nccl, monkeypatch, form):
 @pytest.mark.parametrize("form", [0, 1, 2])
 def test_a_rank_that_does_not_come(xp, nccl, form):
     """The time is up: NCCL's kernels are ended, and the error says what waits."""
-    comm = mpicoll.Communicator(WORLD.Dup(), timeout=0.5)
+    comm = mpicoll.Communicator(WORLD.Dup(), timeout=100)
     data = xp.array(np.ones(3))
     comm.Allreduce(MPI.IN_PLACE, data, algorithm="nccl")
     comm.Iallreduce(MPI.IN_PLACE, data, algorithm="nccl").Wait()
     plan = comm.Allreduce_init(MPI.IN_PLACE, data, algorithm="nccl")
+    comm._context.timeout = 0.5  # from here on: that ranks come late at first, on a busy machine, is no error
 
     def served():
         if form == 0:

@@ -95,7 +95,7 @@ def test_steps_of_the_ranks_are_in_order_on_one_clock(path, comm, monkeypatch):
     for module in ("meter", "trace"):
         monkeypatch.setattr(f"mpicoll.train.monitor.{module}.perf_counter", lambda: here() + 3600 * RANK)
     rows = by_thread(traced(path, comm, 4)[0])
-    error = 1_000_000_000  # of the alignment: far less than an hour, far more than the slowest round trip
+    error = 60_000_000_000  # of the alignment: far less than an hour, far more than the slowest round trip on a busy machine
     for number in range(4):
         steps = [rows[rank, "step"][number] for rank in range(SIZE)]
         assert max(begin for begin, *_ in steps) <= min(end for _, end, _ in steps) + error

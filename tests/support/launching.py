@@ -12,6 +12,8 @@ from typing import NamedTuple
 from mpicoll.cluster import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
+#: seconds after which a job counts as hung: far more than the slowest and busiest machine needs for any
+PATIENCE = 600
 #: what lets Open MPI run as root and with more ranks than cores, as a test machine often must; MPICH needs nothing
 _PERMISSIONS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -52,10 +54,11 @@ def _library(python):
 def environment(**more):
     """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return {**os.environ, **_PERMISSIONS, **quiet, **more}
+    # hundreds of ranks are started: what they import is compiled once, whatever the outer Python was told
+    return {**os.environ, **_PERMISSIONS, **quiet, "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
-def mpiexec(installation, size, *arguments, timeout=240, module="pytest", check=True, **more):
+def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, **more):
     """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails."""
     command = [installation.mpiexec, "-n", str(size), installation.python, "-m", module, *map(str, arguments)]
     job = subprocess.Popen(command, cwd=ROOT, env=environment(**more), stdin=subprocess.DEVNULL, text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import ROOT, environment, installations
+from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
 TRAIN, GPU, BENCH, TUNE, CHECK = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check"))
@@ -21,6 +21,8 @@ MODES = {"mpich": ("srun", "mpiexec"), "intelmpi": ("srun", "mpirun"), "openmpi"
 FOUND = {installation.name: installation for installation in installations()}
 CASES = [(name, launcher) for name in MODES if name in FOUND for launcher in MODES[name]]
 EACH = pytest.mark.parametrize(("name", "launcher"), CASES if ALL else dict.fromkeys((CASES[0], CASES[-1])))
+#: a template that starts its ranks as the others do is tried with one of the two
+ONE, OTHER = (pytest.mark.parametrize(("name", "launcher"), CASES if ALL else [case]) for case in (CASES[0], CASES[-1]))
 #: what env.sh says on this cluster: ranks of all hosts share a few cores, so none may keep one for itself; and the
 #: addresses of MPICH's other netmod, UCX, are too long for SLURM's pmi2
 SITE = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self",
@@ -49,7 +51,7 @@ class Lab:
         """What a command prints."""
         env = environment(**SITE, **{name: str(value) for name, value in settings.items()})
         del env["PRTE_MCA_rmaps_default_mapping_policy"]  # it would put all ranks on the first host
-        done = self.cluster.call(command, host, cwd=self.directory, env=env, text=True, timeout=120,
+        done = self.cluster.call(command, host, cwd=self.directory, env=env, text=True, timeout=PATIENCE,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
         assert not check or done.returncode == 0, done.stdout
         return done.stdout
@@ -69,7 +71,7 @@ class Lab:
         fields = (dict(re.findall(r"(JobId|JobState|ExitCode|Restarts)=(\S+)", line)) for line in said.splitlines())
         return {found.pop("JobId"): found for found in fields if found}
 
-    def until(self, condition, *jobs, limit=100):
+    def until(self, condition, *jobs, limit=PATIENCE):
         """Wait for what must come."""
         end = time.monotonic() + limit
         while not condition():

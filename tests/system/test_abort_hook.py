@@ -1,16 +1,15 @@
-"""`install_abort_hook` in programs: however one rank fails, the job ends by itself, and says so; a normal end stays one."""
+"""`install_abort_hook` in programs: however one rank fails, the job ends by itself, and says so; a normal end stays one.
 
-import os
+The hook is the same whatever the end is: the less common ones are tried with one MPI. MPICOLL_TEST_ALL=1: with each.
+"""
+
 import re
 
 import pytest
 
-from tests.support.launching import ROOT, installations, mpiexec
+from tests.support.each import EACH, ONE, OTHER
+from tests.support.launching import ROOT, mpiexec
 
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
-#: whatever it is, the hook is the same: the less common ends are tried with one MPI. MPICOLL_TEST_ALL: with each
-FEW = EACH if os.environ.get("MPICOLL_TEST_ALL") else pytest.mark.parametrize(
-    "installation", installations()[-1:], ids=lambda found: found.name)  # fmt: skip
 
 #: the failing rank's thread must be there while the main thread waits in a collective
 PROGRAM = """
@@ -49,7 +48,7 @@ FAILURES = {
 
 def run(installation, tmp_path, failure, others, **options):
     (tmp_path / "program.py").write_text(PROGRAM.format(failure=failure, others=others))
-    return mpiexec(installation, 2, module="program", timeout=60, PYTHONPATH=f"{tmp_path}:{ROOT}", **options)
+    return mpiexec(installation, 2, module="program", PYTHONPATH=f"{tmp_path}:{ROOT}", **options)
 
 
 @EACH
@@ -58,7 +57,7 @@ def test_a_failure_of_one_rank_ends_the_job(installation, tmp_path, failure):
     ends_the_job(installation, tmp_path, failure)
 
 
-@FEW
+@OTHER
 @pytest.mark.parametrize("failure", sorted(FAILURES.keys() - {"exception", "message"}))
 def test_other_failures_end_it_too(installation, tmp_path, failure):
     ends_the_job(installation, tmp_path, failure)
@@ -74,7 +73,7 @@ def ends_the_job(installation, tmp_path, failure):
     assert output.count("the job ends") == 1, output
 
 
-@FEW
+@ONE
 @pytest.mark.parametrize("end", [
     "sys.exit()", "sys.exit(0)", "raise SystemExit(None)", "leave(0)", "threading.Thread(target=sys.exit, args=[3]).start()",
     "\n        try: sys.exit(7)\n        except SystemExit as left: assert left.code == 7",
@@ -85,9 +84,9 @@ def test_a_normal_end_of_one_rank_stays_one(installation, tmp_path, end):
     assert "rank 0 has come to its end" in output and "the job ends" not in output, output
 
 
-@FEW
+@OTHER
 def test_a_program_of_one_rank_ends_as_it_would_without(installation, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(failure="pass", others="sys.exit('nothing to do')"))
     with pytest.raises(AssertionError, match="exit status 1\n") as failed:
-        mpiexec(installation, 1, module="program", timeout=60, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        mpiexec(installation, 1, module="program", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert "nothing to do" in str(failed.value) and "the job ends" not in str(failed.value)

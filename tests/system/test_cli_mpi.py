@@ -7,10 +7,10 @@ import subprocess
 import pytest
 
 from benchmarks.report import tables
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.each import EACH, OTHER
+from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
 MINE = ROOT / "tests" / "support" / "mine.py"
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 
 if not installations():
     pytest.skip("no mpiexec beside this Python or on PATH", allow_module_level=True)
@@ -52,12 +52,13 @@ Communicator(MPI.COMM_WORLD)
 def test_ranks_that_do_not_know_of_each_other(installation, options, status):
     alone = {"SLURM_STEP_NUM_TASKS": "2"}
     done = subprocess.run([installation.python, *options], env=environment(**alone), cwd=ROOT,
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == status and "SLURM_STEP_NUM_TASKS=2" in done.stderr, done.stderr
 
 
-@EACH
+@OTHER
 def test_bench(installation, tmp_path):
+    """MPICOLL_TEST_ALL: under each MPI; `bench` runs under the others on the virtual cluster."""
     written, drawn = tmp_path / "bench.json", tmp_path / "bench.svg"
     options = ["--file", MINE, "--algorithms", "ring", "--sizes", "4K:16K", "--repeats", 3]
     options += ["--json", written, "--done", tmp_path / "done"]
@@ -103,7 +104,7 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
     (["--dtype", "float31"], "float31"), (["--root", "2"], "root 2"), (["--json", "missing/file.json"], "cannot write"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):
-    output = mpiexec(installations()[0], 2, "bench", *options, module="mpicoll", check=False, timeout=60)
+    output = mpiexec(installations()[0], 2, "bench", *options, module="mpicoll", check=False)
     assert "mpicoll bench: error: " in output and message in output and "Traceback" not in output, output
 
 

@@ -1,18 +1,14 @@
 """Trials of device pointers in jobs of their own, which may crash and hang: with the stand-in for CuPy, under each MPI."""
 
 import json
-import os
 import re
 import subprocess
 
 import pytest
 
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.each import EACH, ONE
+from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
-#: what depends on the MPI library less is tried with one of them; MPICOLL_TEST_ALL: with each
-FEW = EACH if os.environ.get("MPICOLL_TEST_ALL") else pytest.mark.parametrize(
-    "installation", installations()[:1], ids=lambda found: found.name)  # fmt: skip
 COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/counterfeit'}"
 TRIAL = """
 import json
@@ -38,14 +34,14 @@ def trial(installation, settings, limit=90, launcher=None):
     """What a trial says that no job is around, and what is kept of it."""
     code = TRIAL.format(limit=limit, launcher=launcher)
     done = subprocess.run([installation.python, "-c", code], cwd=ROOT, env=environment(**settings), capture_output=True,
-                          text=True, timeout=240)  # fmt: skip
+                          text=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     made, kept = json.loads(done.stdout.splitlines()[-1])
     assert made == kept
     return made[:2]
 
 
-@FEW
+@ONE
 @pytest.mark.parametrize(("name", "passed", "words"), [
     ("aware", True, "8 bytes to 1 MiB of device memory arrived right"),
     ("unaware", False, "rank 0: ValueError: received: of a message of 8 bytes 2 numbers are wrong"),
@@ -56,7 +52,7 @@ def test_what_a_trial_finds(installation, state, name, passed, words):
     assert found is passed and words in said, said
 
 
-@FEW
+@ONE
 def test_a_trial_that_hangs_is_ended(installation, state):
     assert trial(installation, state("stuck"), limit=2) == [False, "not done after 2 s"]
 
@@ -91,7 +87,7 @@ def test_ranks_that_may_not_share_memory_share_a_host(installation, state):
     assert re.search(r"GPU-01\S+, for rank 0\n.*GPU-02\S+, for rank 1\n", output), output
 
 
-@FEW
+@ONE
 def test_direct_is_tried_and_refused_on_all_ranks(installation, state):
     output = mpiexec(installation, 2, "info", module="mpicoll", **state("aware", MPICOLL_GPU="direct"))
     assert "device memory   direct: MPICOLL_GPU=direct" in output
@@ -101,7 +97,7 @@ def test_direct_is_tried_and_refused_on_all_ranks(installation, state):
     assert output.count("it crashed: Segmentation fault") == 2, output
 
 
-@FEW
+@ONE
 @pytest.mark.parametrize(("name", "words"), [
     ("missing", "needs CuPy"), ("empty", "no CUDA device on"), ("driverless", "no CUDA driver on"),
     ("old", "is for CUDA 12.2, too old for this CuPy"),

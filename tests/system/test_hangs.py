@@ -4,18 +4,13 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
+from tests.support.each import ALL, EACH, ONE, OTHER
 from tests.support.launching import ROOT, environment, installations, mpiexec
 
 STUCK = "tests.support.stuck"
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
-#: what depends on the MPI library less is tried with one of them; MPICOLL_TEST_ALL: with each
-ONE, OTHER = (EACH if os.environ.get("MPICOLL_TEST_ALL") else
-              pytest.mark.parametrize("installation", few, ids=lambda found: found.name)
-              for few in (installations()[:1], installations()[-1:]))  # fmt: skip
 #: how rank 0 says that it waits; a rank that ends the job may be quicker than its own message
 WAITS = r"no progress for \d+\.\d s in call 3, Allreduce of 800000 bytes"
 
@@ -24,7 +19,7 @@ if not installations():
 
 
 def stuck(installation, scenario, algorithm="ring", *, check=False, **environ):
-    return mpiexec(installation, 3, scenario, algorithm, module=STUCK, check=check, timeout=60,
+    return mpiexec(installation, 3, scenario, algorithm, module=STUCK, check=check,
                    **{"MPICOLL_TIMEOUT": "1", **environ})  # fmt: skip
 
 
@@ -70,10 +65,20 @@ def test_a_call_of_mpis_own(installation):
     assert "So the others wait for rank 1" in output
 
 
-@EACH
-@pytest.mark.parametrize("kind", ["objects", "begun", "plan"])
-def test_what_mpi_serves_alone(installation, kind):
-    """mpi4py's own collectives, and MPI's own requests and plans: they hung in MPI, where nobody saw them."""
+@ONE
+@pytest.mark.parametrize("kind", ["begun", "plan"])
+def test_requests_and_plans_that_mpi_serves_alone(installation, kind):
+    """They hung in MPI, where nobody saw them. MPICOLL_TEST_ALL: under each MPI."""
+    is_told(installation, kind)
+
+
+@OTHER
+def test_mpi4pys_own_collectives(installation):
+    """They hung in MPI as well. MPICOLL_TEST_ALL: under each MPI."""
+    is_told(installation, "objects")
+
+
+def is_told(installation, kind):
     output = stuck(installation, "compute", kind)
     assert re.search(r"no progress for \d+\.\d s in call \d, ", output) and "So the others wait for rank 1" in output, output
     assert "done" not in output
@@ -117,27 +122,34 @@ def test_a_signal_prints_where_a_live_job_is(installation):
     command = [installation.mpiexec, "-n", "2", installation.python, "-m", STUCK, "compute", "native"]
     job = subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    output, pids = "", {}
+
+    def read():
+        line = job.stdout.readline()
+        assert line, f"the job ended early\n{output}"
+        return line
+
     try:
-        pids = {}
         while len(pids) < 2:
-            line = job.stdout.readline()
-            assert line, "the job ended early"
+            output += (line := read())
             pids.update(re.findall(r"pid of rank (\d) (\d+)", line))
-        for _ in range(20):  # until it is in the call, which begins just now
+        while "Rank 0 in call 3" not in output:  # which begins just now
             os.kill(int(pids["0"]), signal.SIGUSR2)
-            time.sleep(0.1)
+            while "<module>" not in (line := read()):  # the last one of what a signal prints
+                output += line
+            output += line
     finally:
         job.terminate()  # mpiexec ends its ranks, which a SIGKILL would not let it do
-        output, _ = job.communicate()
+        output += job.communicate()[0]
     assert re.search(r"mpicoll: rank 0:\nRank 0 in call 3 of communicator \S+ Allreduce of 800000 bytes at \S+stuck", output)
     assert re.search(r'File "\S+stuck.py", line \d+ in <module>', output)
 
 
 @EACH
-@pytest.mark.parametrize("sign", ["alarm", "interrupt"] if os.environ.get("MPICOLL_TEST_ALL") else ["alarm"])
+@pytest.mark.parametrize("sign", ["alarm", "interrupt"] if ALL else ["alarm"])
 def test_a_handler_that_raises_in_a_collective(installation, sign):
     """On all ranks the call ends with an error; what MPI may still write to is left alone, and the program goes on."""
-    output = mpiexec(installation, 3, sign, module="tests.support.interrupted", timeout=60)
+    output = mpiexec(installation, 3, sign, module="tests.support.interrupted")
     assert output.count("done") == 3 and output.count("refused: this communicator cannot be used any more") == 3, output
     assert re.search(f"rank 1 {'Interrupted' if sign == 'alarm' else 'KeyboardInterrupt'}", output), output
     assert output.count("CollectiveTimeout") == 2, output

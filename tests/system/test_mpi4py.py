@@ -62,5 +62,5 @@ def test_own_tests_of_mpi4py_on_device_arrays(suite, size):
 
 
 def passes(suite, installation, size, modules, **environ):
-    output = mpiexec(installation, size, suite, *modules, module="tests.support.replaced_world", timeout=600, **environ)
+    output = mpiexec(installation, size, suite, *modules, module="tests.support.replaced_world", **environ)
     assert len(re.findall(r"^OK", output, re.MULTILINE)) == size, output[-4000:]

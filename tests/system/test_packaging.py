@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launching import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command, **options):
     """What the command prints; it must succeed."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=240, **options)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -65,7 +65,7 @@ def test_gloo_without_pytorch(installation):
 
 def on_ranks(installation, size, *names, **environ):
     """Run the functions `check_NAME` of this file under mpiexec; their output."""
-    output = mpiexec(installation, size, *names, module="tests.system.test_peers", timeout=120, **environ)
+    output = mpiexec(installation, size, *names, module="tests.system.test_peers", **environ)
     assert f"checked {' '.join(names)}\n" in output, output
     return output
 

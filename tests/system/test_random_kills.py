@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from mpicoll.cluster.namespaces import unavailable
-from tests.support.launching import ROOT, environment, installations
+from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 #: stopped, killed, cut off; calls and training. `python -m benchmarks.run.kills` runs as many as one likes
 SEEDS = (10, 31)
@@ -17,7 +17,7 @@ def kills(*seeds):
     found = [one.name for one in installations()]
     words = [sys.executable, "-m", "benchmarks.run.kills", "--mpi", *found, "--seed", *map(str, seeds)]
     done = subprocess.run(words, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=240)  # fmt: skip
+                          timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 0 and f"{len(seeds)} jobs, 0 not in order" in done.stdout, done.stdout[-20000:] + done.stderr
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cluster.namespaces import unavailable
-from tests.support.launching import ROOT, environment, installations
+from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
@@ -28,7 +28,7 @@ def test_the_first_command_in_a_fresh_clone(tmp_path):
     clone = tmp_path / "mpicoll"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
     subprocess.run(["git", "-c", "safe.directory=*", "checkout", "-q", "HEAD"], cwd=clone, check=True)
-    done = subprocess.run(["bash", "-c", SETUP[0]], cwd=clone, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", SETUP[0]], cwd=clone, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     accuracy = re.search(r"test accuracy\D*([\d.]+)", done.stdout)
     assert accuracy and float(accuracy[1]) >= 0.95, done.stdout
@@ -47,7 +47,7 @@ def test_command(command, tmp_path):
         words[words.index("--mpi") + 1] = installation.name
         if unavailable():
             pytest.skip(unavailable())
-    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=240)
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

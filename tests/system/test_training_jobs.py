@@ -1,4 +1,7 @@
-"""Training jobs as people run them: killed, stopped by a signal, failing on one rank, traced; on each MPI found here."""
+"""Training jobs as people run them: killed, stopped by a signal, failing on one rank, traced.
+
+Signals come through each MPI's launcher; the rest is tried on one of those found here. MPICOLL_TEST_ALL=1: on each.
+"""
 
 import json
 import os
@@ -9,9 +12,9 @@ import time
 
 import pytest
 
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.each import EACH, ONE, OTHER
+from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
-EACH = pytest.mark.parametrize("installation", installations(), ids=lambda found: found.name)
 SMALL = ["--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--seed", "5"]
 
 if not installations():
@@ -21,7 +24,7 @@ for needed in ("tqdm", "threadpoolctl"):
 
 
 def train(installation, size, *options, **more):
-    return mpiexec(installation, size, "train", *SMALL, *options, module="mpicoll", timeout=90, **more)
+    return mpiexec(installation, size, "train", *SMALL, *options, module="mpicoll", **more)
 
 
 def started(installation, size, *options):
@@ -37,7 +40,7 @@ def checkpoints(directory):
 
 def wait_for_a_checkpoint(job, directory):
     """Until the job has one, and is in the middle of its work."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not checkpoints(directory):
         assert job.poll() is None and time.monotonic() < end, job.communicate()[0]
         time.sleep(0.01)
@@ -63,7 +66,7 @@ def finish(installation, tmp_path, directory):
     assert resumed["test_accuracy"] == whole["test_accuracy"]
 
 
-@EACH
+@ONE
 def test_a_killed_job_goes_on_with_the_same_losses(installation, tmp_path):
     directory = tmp_path / "checkpoints"
     job = started(installation, 2, *ENDLESS, "--checkpoint", directory)
@@ -92,7 +95,7 @@ def test_sigusr1_ends_a_job_with_a_checkpoint(installation, tmp_path):
     job = started(installation, 2, *ENDLESS, "--checkpoint", directory, "--json", tmp_path / "stopped.json", "--done", done)
     wait_for_a_checkpoint(job, directory)
     os.kill(job.pid, signal.SIGUSR1)
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=PATIENCE)
     assert job.returncode == 0, output
     stopped = results(tmp_path / "stopped.json")
     assert f"stopped by SIGUSR1 after step {len(stopped['losses'])}; go on with --resume" in output
@@ -128,19 +131,19 @@ FAILURES = {
 }  # fmt: skip
 
 
-@EACH
+@ONE
 @pytest.mark.parametrize("failure", FAILURES)
 def test_an_exception_on_one_rank_ends_the_job(installation, tmp_path, failure):
     code, message = FAILURES[failure]
     (tmp_path / "broken.py").write_text(BROKEN.format(failure=code, strategy="zero2"))
     with pytest.raises(AssertionError, match="exit status 1\n") as failed:
-        mpiexec(installation, 2, module="broken", timeout=60, PYTHONPATH=f"{tmp_path}:{ROOT}")
+        mpiexec(installation, 2, module="broken", PYTHONPATH=f"{tmp_path}:{ROOT}")
     output = str(failed.value)
     assert "failed, the job ends" in output and "Traceback" in output and message in output, output
     assert failure == "nan" or "mpicoll: rank 1 failed" in output
 
 
-@EACH
+@OTHER
 def test_a_trace_has_events_of_all_ranks(installation, tmp_path):
     path = tmp_path / "trace.json"
     train(installation, 3, "--strategy", "zero2", "--steps", "4", "--bucket-bytes", "200", "--trace", path)
@@ -156,11 +159,11 @@ ALL = """--data synthetic:200,6,3 --strategy zero2 --optimizer adamw --lr 0.01 -
  --precision float16 --loss-scale dynamic --algorithm ring --seed 7 --device cpu --checkpoint-every 5""".split()
 
 
-@EACH
+@ONE
 def test_all_options_together(installation, tmp_path):
     files = ["--checkpoint", tmp_path / "checkpoints", "--trace", tmp_path / "trace.json", "--json", tmp_path / "result.json"]
     files += ["--metrics", tmp_path / "metrics.jsonl"]
-    output = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll", timeout=60)
+    output = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll")
     result, report = results(tmp_path / "result.json"), results(tmp_path / "result.json")["report"]
     assert len(result["losses"]) == 20 and result["config"]["strategy"] == "zero2"
     assert {"step_s", "compute_s", "communication_s", "exposed_s", "bytes_sent_per_step", "parameter_bytes", "gradient_bytes",
@@ -173,7 +176,7 @@ def test_all_options_together(installation, tmp_path):
     assert [line for line in lines if "step" not in line] == result["epochs"]
     steps = {"step", "epoch", "samples", "loss", "hidden", "step_s", "compute_s", "communication_s", "exposed_s", "bytes"}
     assert steps <= set(lines[0]) and lines[0]["bytes"] == report["bytes_sent_per_step"]
-    again = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll", timeout=60)
+    again = mpiexec(installation, 2, "train", *ALL, *files, "--resume", module="mpicoll")
     assert "nothing was left to do: the checkpoint has all steps already" in again, again
 
 
@@ -201,7 +204,7 @@ def test_values_that_cannot_be_used(options, message, tmp_path):
     """One clear line. One process is enough: that all ranks say the same is the business of tests/mpi."""
     words = [*SMALL, "--steps", "2", *options.format(there=tmp_path).split()]
     done = subprocess.run([sys.executable, "-m", "mpicoll", "train", *words], env=environment(), cwd=ROOT, text=True,
-                          capture_output=True, timeout=60)  # fmt: skip
+                          capture_output=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("error: ") == 1
 

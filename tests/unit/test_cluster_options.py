@@ -11,7 +11,7 @@ from mpicoll.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.support.units import parse_rate
 from tests.support.cluster_tool import tool
-from tests.support.launching import installations
+from tests.support.launching import PATIENCE, installations
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -23,14 +23,14 @@ from tests.support.launching import installations
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):
     job = tool("--hosts", 2, "--rate", "1gbit", "--mpi", "mpich", *options, command=["true"])
-    output, errors = job.communicate(timeout=60)
+    output, errors = job.communicate(timeout=PATIENCE)
     assert job.returncode == 2 and "cluster: error: " in errors and message in errors, errors
     assert "Traceback" not in errors and not output
 
 
 def test_a_command_is_needed():
     job = tool("--hosts", 2, "--rate", "1gbit", "--mpi", "mpich")
-    assert "expected a command after `--`" in job.communicate(timeout=60)[1] and job.returncode == 2
+    assert "expected a command after `--`" in job.communicate(timeout=PATIENCE)[1] and job.returncode == 2
 
 
 def test_from_python_a_bad_value_is_an_error():

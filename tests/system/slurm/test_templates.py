@@ -1,4 +1,7 @@
-"""The job templates under each launcher, and what the README says of them."""
+"""The job templates under each launcher, and what the README says of them.
+
+All start their ranks as `train` does: `bench` and `tune` are tried under one launcher. MPICOLL_TEST_ALL=1: under each.
+"""
 
 import json
 import re
@@ -15,6 +18,8 @@ from tests.support.slurm_lab import (
     GPU,
     JOBS,
     LONG,
+    ONE,
+    OTHER,
     SHORT,
     TRAIN,
     TUNE,
@@ -44,7 +49,7 @@ def test_train(lab, name, launcher):
         assert "restart 0 of at most 20, on host[0-3]" in lab.output(job)
 
 
-@EACH
+@ONE
 @once_more
 def test_bench(lab, name, launcher):
     results = lab.completed(lab.submit(BENCH, name, launcher, **SHORT[BENCH]))
@@ -53,7 +58,7 @@ def test_bench(lab, name, launcher):
     assert "circulant" in (results / "bench.txt").read_text() and (results / "bench.svg").stat().st_size
 
 
-@EACH
+@OTHER
 @once_more
 def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))

@@ -1,0 +1,21 @@
+"""Which MPI a test that starts jobs runs on: each one found here, or one of them where little depends on the library.
+
+MPICOLL_TEST_ALL=1: always each.
+"""
+
+import os
+
+import pytest
+
+from tests.support.launching import installations
+
+ALL = bool(os.environ.get("MPICOLL_TEST_ALL"))
+
+
+def _on(found):
+    return pytest.mark.parametrize("installation", found, ids=lambda one: one.name)
+
+
+EACH = _on(installations())
+#: the two share the work: what is tried with one of them only is spread over both
+ONE, OTHER = (EACH, EACH) if ALL else (_on(installations()[:1]), _on(installations()[-1:]))
