@@ -117,8 +117,7 @@ def check(
     if entry and entry.cuttable and not (entry.read_late or flows_in_pieces(programs)):
         raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
     if entry and entry.read_late and not flows_read_late(programs, entry.cuttable):
-        late = "transfers wait for each other when messages are read late or cut, but it is declared that they may be"
-        raise ScheduleError(late)
+        raise ScheduleError("transfers wait for each other when messages are cut or read late, but it is declared they may be")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     messages, sent, received, reduced = map(max, zip(*ranks))
     return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks)
