@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from mpi4py import MPI
 
 from .. import buffers

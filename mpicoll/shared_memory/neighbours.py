@@ -108,6 +108,8 @@ def meet(comm: MPI.Comm, nodes: Sequence[int], nbytes: int) -> Neighbours:
     if not problem and len(here) > 1:
         try:
             descriptor, block = HEAP.descriptor(), HEAP.acquire(nbytes * len(here))
+            # before anybody knows of it: what an earlier communicator left there would be read as messages
+            words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")
             card = Card(os.getpid(), descriptor, HEAP.token, block.location, "")
         except OSError as error:
             problem = f"no memory to share: {error.strerror or error}"

@@ -108,7 +108,7 @@ class Pace:
 
     def pause(self) -> None:
         """Nothing has come."""
-        for lane in self.unfinished:
+        for lane in tuple(self.unfinished):
             lane.push()
         self._looks += 1
         if not self._looks % _MPI:
@@ -124,7 +124,7 @@ class Pace:
 class Links:
     """The lanes of one communicator's rank to and from the others of its node.
 
-    comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie.
+    comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie, all zeros.
     """
 
     def __init__(self, comm: MPI.Intracomm, rank: int, cards: dict[int, Card], block: Block) -> None:
@@ -138,7 +138,6 @@ class Links:
         self._in: dict[int, list[Lane]] = {}
         self.peers: dict[int, Neighbour] = {}
         own = words_at(block.address, block.nbytes)
-        own[:] = memoryview(bytes(block.nbytes)).cast("Q")
         for other in self.ranks:
             self.peers[other] = peer = Neighbour.of(cards[other])
             theirs = peer.words(cards[other].rings + places[rank] * RING_BYTES, RING_BYTES)
