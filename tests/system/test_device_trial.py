@@ -65,7 +65,7 @@ def test_a_launcher_of_another_mpi(state):
         assert found is False and re.search("expected 2 ranks, got 1: this mpiexec and|unsupported PMI version", said), said
 
 
-@EACH
+@ONE
 def test_in_a_job_info_tries_and_the_next_job_knows(installation, state, tmp_path):
     written = tmp_path / "info.json"
     output = mpiexec(installation, 3, "info", "--gpu", "--json", written, module="mpicoll", **state("aware"))

@@ -1,9 +1,8 @@
 """Launch the tests of tests/mpi under mpiexec: on two ranks on every MPI found here, on one on one of them.
 
 Some of them go to one MPI on two ranks: those of device memory, where a stand-in for CuPy matters more than the MPI library,
-to the last one; those of training and measuring, which call what the others try on both, to the first one. On three
-ranks, which two cores run slowly, those in which the number of ranks matters most; on one not those to which it is a number
-like others.
+to the last one; those of training and measuring, which call what the others try on both, to the first one. On one rank, and
+on three, which two cores run slowly, those in which the number of ranks matters most.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks on every MPI.
 """
 
@@ -15,12 +14,12 @@ from tests.support.each import ALL, EACH
 from tests.support.launching import installations, mpiexec
 
 FIRST, LAST = installations()[:1], installations()[-1:]
-MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "legal_programs", "mismatches", "strategies")]
-DEVICES = ("device_*", "nccl*", "bench_gpu")
+MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "legal_programs", "mismatches")]
+#: what is left to MPICOLL_TEST_ALL: the benchmark of a device and NCCL as a candidate, on stand-ins whose times mean nothing
+ALL_ALONE = ("bench_gpu", "nccl_choice")
+DEVICES = ("device_*", "nccl*")
 TRAINING = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
             "summary", "trace", "torch*", "bench")  # fmt: skip
-#: what one rank does as two do: commands, files, leaks, spellings
-LIKE_TWO = ("train_command", "kills_while_saving", "resuming", "leaks", "spelling")
 CASES = [(found, 2) for found in installations()]
 CASES += [(found, 1) for found in FIRST] + [(found, 3) for found in LAST]
 if ALL:
@@ -35,13 +34,11 @@ def chosen(installation, size):
     """What pytest is given."""
     if ALL or len(installations()) == 1 and size == 2:
         return ["tests/mpi"]
-    if size == 3:
+    if size != 2:
         return MOST
-    left_out = TRAINING if [installation] == LAST else DEVICES
-    if size == 1:
-        left_out = DEVICES + LIKE_TWO
-    elif [installation] not in (FIRST, LAST):
-        left_out = DEVICES + TRAINING
+    left_out = ALL_ALONE + (TRAINING if [installation] == LAST else DEVICES)
+    if [installation] not in (FIRST, LAST):
+        left_out += TRAINING
     files = ["tests/mpi", *(f"--ignore-glob=tests/mpi/test_{name}.py" for name in left_out)]
     return files + ["--ignore-glob=tests/mpi/gpu"] * ("nccl*" in left_out)
 

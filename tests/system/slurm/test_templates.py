@@ -13,7 +13,6 @@ from tests.support.slurm_lab import (
     BENCH,
     CASES,
     CHECK,
-    EACH,
     FOUND,
     GPU,
     JOBS,
@@ -37,7 +36,7 @@ if seen:
 """
 
 
-@EACH
+@OTHER
 @once_more
 def test_train(lab, name, launcher):
     templates = (TRAIN, GPU) if launcher == "srun" or ALL else (TRAIN,)
