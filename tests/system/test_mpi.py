@@ -15,8 +15,8 @@ from tests.support.launching import installations, mpiexec
 
 FIRST, LAST = installations()[:1], installations()[-1:]
 MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "legal_programs", "mismatches")]
-#: what is left to MPICOLL_TEST_ALL: the benchmark of a device and NCCL as a candidate, on stand-ins whose times mean nothing
-ALL_ALONE = ("bench_gpu", "nccl_choice")
+#: what is left to MPICOLL_TEST_ALL: benchmarks, choice and training on a stand-in for a device, whose checks take long
+ALL_ALONE = ("bench_gpu", "nccl_choice", "device_training")
 DEVICES = ("device_*", "nccl*")
 TRAINING = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
             "summary", "trace", "torch*", "bench")  # fmt: skip
