@@ -56,7 +56,7 @@ class Context:
         self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
     ) -> None:
         found = meet(comm, topology.nodes, RING_BYTES)
-        self.topology, self.channel = topology._replace(refusal=found.refusals), channel
+        self.topology, self.channel = topology._replace(refusal=found.refusal), channel
         self.links = found.block and Links(channel.wire.comm, comm.Get_rank(), found.cards, found.block)
         self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import buffers
 from ..schedule import Reduce
 from .known import KEPT_REQUESTS, KNOWN_CALLS, Places
-from .ordering import Piece, Span, Step
+from .ordering import Piece, Span, Spans, Step
 from .staging import Work
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BoundStep(NamedTuple):
 Numbered = list[tuple[int, BoundStep]]
 
 #: what makes, of the memory that a piece's message reads and writes, a function of the tag that starts it there
-Starter = Callable[[Piece], Callable[[Sequence[Span]], Callable[[int], Any]]]
+Starter = Callable[[Piece], Callable[[Spans], Callable[[int], Any]]]
 
 
 class Spot(NamedTuple):

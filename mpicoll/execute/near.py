@@ -6,7 +6,7 @@ have received. That is allowed where nothing can tell the difference but the clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,9 +17,7 @@ from .. import buffers
 from ..schedule import Recv, Reduce, Send
 from ..shared_memory import BLOCKING, HEAP, PLANS, TASKS, Distant, Incoming, Links, Outgoing
 from .channel import Channel
-from .ordering import Piece, Span
-
-Places = Sequence[Span]  # of what a message reads, then of what it writes
+from .ordering import Piece, Span, Spans
 
 
 class Reduced(NamedTuple):
@@ -54,23 +52,23 @@ class Near:
         pace = self._links.pace(self._lanes)
         return lambda tag: Distant(start(tag), pace)
 
-    def starter(self, piece: Piece) -> Callable[[Places], Callable[[int], Any]]:
+    def starter(self, piece: Piece) -> Callable[[Spans], Callable[[int], Any]]:
         """What makes, of the memory of a message, a function of the tag that starts it there."""
         rank, work = piece.peer, piece.work
         assert rank is not None
         if piece.kind is Send:
             lanes = self._links.to(rank, self._lanes)
 
-            def send(places: Places) -> Callable[[int], Any]:
-                through_mpi = self._channel.sender(buffers.bytes_at(*places[0]), rank)
-                return Outgoing(lanes, *places[0], work.itemsize, through_mpi).start
+            def send(spans: Spans) -> Callable[[int], Any]:
+                through_mpi = self._channel.sender(buffers.bytes_at(*spans[0]), rank)
+                return Outgoing(lanes, *spans[0], work.itemsize, through_mpi).start
 
             return send
         lanes, peer = self._links.from_(rank, self._lanes), self._links.peers[rank]
         dtype = (work.into if type(work) is Reduced else work).dtype
 
-        def receive(places: Places) -> Callable[[int], Any]:
-            views = [buffers.at(low, high - low, dtype) for low, high in places]
+        def receive(spans: Spans) -> Callable[[int], Any]:
+            views = [buffers.at(low, high - low, dtype) for low, high in spans]
             if type(work) is Reduced:
                 take, take_part = _reduced(work, *views)
                 landing = views[-1] if work.landing is None else work.landing

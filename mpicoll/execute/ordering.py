@@ -17,13 +17,14 @@ This module knows neither MPI nor NumPy.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from ..schedule import Recv, Send
 
 Span = tuple[int, int]
+Spans = Sequence[Span]
 
 
 class Fetch:

@@ -22,8 +22,8 @@ from .channel import Channel
 from .context import Context
 from .device_copies import with_copies
 from .moving import BoundStep, Movable, Starter
-from .near import Near, Places, reduced_where_they_lie
-from .ordering import Fetch, Piece, Put
+from .near import Near, reduced_where_they_lie
+from .ordering import Fetch, Piece, Put, Spans
 from .progress import PROGRESS, Task, until_done
 from .scratch import Memory, Round
 from .staging import Work
@@ -71,7 +71,7 @@ class Plan(Movable, LowerCase):
 
     def __init__(
         self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int,
-        starter: Starter, stays_near: bool,
+        starter: Starter,
     ) -> None:  # fmt: skip
         self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
         self._started_text = f"{name}, a plan that was started"
@@ -87,39 +87,15 @@ class Plan(Movable, LowerCase):
         self._pending: list[Any] = [None] * self.messages
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
-        self._stays_near = stays_near
-        self._sends = sum(step.messages for step in steps), sum(step.nbytes for step in steps)
         self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
 
     # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
 
     def run(self) -> None:
         """Start and wait: the blocking call."""
-        context = self.context
-        tag = self.tag_of(next(context.calls))
-        if self._stays_near and context.timeout is None:
-            self._compute(self._run_near, tag)
-        else:
-            self.work.pack()
-            self._compute(context.wait_for, self._steps(tag, context.sent_blocking), self)
-
-    def _run_near(self, tag: int) -> None:
-        """`_steps`, waited for at once: inside a node a generator would take as long as a message."""
-        pending, sent = self._pending, self.context.sent_blocking
-        try:
-            for self.step, (starts, waits, actions, *_) in self.numbered:
-                for number, start in starts:
-                    pending[number] = start(tag)
-                for self._awaited in waits:
-                    pending[self._awaited].Wait()
-                for function, arguments in actions:
-                    function(*arguments)
-        except BaseException as error:  # Ctrl-C and signal handlers that raise among them
-            self.context.give_up(self, f"{self.where()}, ended by {error!r}")
-            raise
-        self.step = self._awaited = None
-        sent[0] += self._sends[0]
-        sent[1] += self._sends[1]
+        self.work.pack()
+        tag = self.tag_of(next(self.context.calls))
+        self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
 
     def tag_of(self, number: int) -> int:
         """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`."""
@@ -197,7 +173,7 @@ class Plan(Movable, LowerCase):
     @property
     def nbytes(self) -> int:
         """Bytes that this rank sends each time."""
-        return self._sends[1]
+        return sum(step.nbytes for _, step in self.numbered)
 
     def Free(self) -> None:
         """Return the scratch; a plan in flight must be waited for first."""
@@ -263,10 +239,7 @@ def bind(
     started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
     numbers = {id(piece): number for number, piece in enumerate(started)}
     bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
-    # all of it is between ranks of this node, and there is nothing to do around it
-    stays_near = near is not None and all(piece.peer in near.ranks for piece in started)
-    stays_near = stays_near and not (work.packing or work.unpacking)
-    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter, stays_near)
+    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter)
 
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
@@ -309,15 +282,15 @@ def _bind_start(starter: Starter, piece: Piece, work: Work) -> Callable[[int], A
     return starter(piece)(piece.reads + piece.writes)
 
 
-def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Places], Callable[[int], Any]]:
+def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Spans], Callable[[int], Any]]:
     """What makes, of the memory of a message, a function of the tag that starts it there."""
     assert piece.peer is not None
     if near is not None and piece.peer in near.ranks:
         return near.starter(piece)
     start = partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
     if near is not None:
-        return lambda places: near.distant(start(buffers.bytes_at(*places[0])))
-    return lambda places: start(buffers.bytes_at(*places[0]))
+        return lambda spans: near.distant(start(buffers.bytes_at(*spans[0])))
+    return lambda spans: start(buffers.bytes_at(*spans[0]))
 
 
 def _describe(step: Round) -> str:

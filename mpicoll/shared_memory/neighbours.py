@@ -19,7 +19,7 @@ _ORDERED = ("x86_64", "AMD64", "i686")
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory. block: the location of its rings; refusal: why it shares none, or ""."""
+    """By which others find a process's memory. rings: the location of its rings; refusal: why it shares none, or ""."""
 
     pid: int
     descriptor: int
@@ -71,13 +71,12 @@ class Neighbour:
 
 
 class Neighbours(NamedTuple):
-    """What came of it. refusal: why this rank's node shares no memory, or ""; cards: of the node's ranks, by rank.
+    """What came of it. refusal: why nodes share no memory, those that do not, or "".
 
-    refusals: of all nodes that share none, as text.
+    cards: of the ranks of this node, by rank; block: where this rank's rings lie, or None where it has none.
     """
 
     refusal: str
-    refusals: str
     cards: dict[int, Card]
     block: Block | None
 
@@ -103,7 +102,7 @@ def meet(comm: MPI.Comm, nodes: Sequence[int], nbytes: int) -> Neighbours:
     rank = comm.Get_rank()
     here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     if len(set(nodes)) == len(nodes):
-        return Neighbours("no other rank is on this node", "", {}, None)
+        return Neighbours("", {}, None)
     problem, block, card = refusal(), None, Card(0, 0, 0, 0, "")
     if not problem and len(here) > 1:
         try:
@@ -119,11 +118,11 @@ def meet(comm: MPI.Comm, nodes: Sequence[int], nbytes: int) -> Neighbours:
         problem = _mapped(mine, rank)
     problems: list[str] = MPI.Comm.allgather(comm, problem)
     texts = {nodes[other]: f"rank {other}: {text}" for other, text in reversed(list(enumerate(problems))) if text}
-    if nodes[rank] in texts:
-        if block is not None:
-            HEAP.release(block)
-        return Neighbours(texts[nodes[rank]], "; ".join(dict.fromkeys(texts.values())), {}, None)
-    return Neighbours("", "; ".join(dict.fromkeys(texts.values())), mine if len(here) > 1 else {}, block)
+    refused = "; ".join(texts.values())
+    if block is not None and nodes[rank] in texts:
+        HEAP.release(block)
+        block = None
+    return Neighbours(refused, mine if block is not None else {}, block)
 
 
 def _mapped(cards: dict[int, Card], rank: int) -> str:

@@ -26,8 +26,8 @@ _LANES = 9
 #: entries of a ring, and its words: published, read, each in a cache line of its own, and (tag, location, bytes) of each
 ENTRIES = 8
 PUBLISHED, READ = 0, 8
-PLACES = tuple(range(16, 16 + 4 * ENTRIES, 4))
-_WORDS = PLACES[-1] + 4
+_AT = tuple(range(16, 16 + 4 * ENTRIES, 4))
+_WORDS = _AT[-1] + 4
 #: messages in slots that may be unread; bytes of the largest slot, where few ranks and where many share the node
 SLOTS = 4
 CHUNK, _SMALL_CHUNK, _FEW_RANKS = 512 << 10, 32 << 10, 8
@@ -61,6 +61,26 @@ class Lane:
         self._blocks: list[Block] = []
         self._slots: dict[int, list[Slot]] = {}
 
+    # The sender's end.
+
+    @property
+    def read(self) -> int:
+        """How many messages were read."""
+        count: int = self.words[READ]
+        return count
+
+    @property
+    def unread(self) -> int:
+        """How many were not."""
+        count: int = self.count - self.words[READ]
+        return count
+
+    def publish(self, tag: int, location: int, nbytes: int) -> None:
+        """Tell the receiver where a message lies; there is room for it."""
+        words, at = self.words, _AT[self.count % ENTRIES]
+        words[at], words[at + 1], words[at + 2] = tag, location, nbytes
+        self.count = words[PUBLISHED] = self.count + 1
+
     def slots(self, nbytes: int) -> list[Slot]:
         """Memory for messages of so many bytes, in turn: message number n lies in the n-th of them, modulo SLOTS."""
         size = 1 << (nbytes - 1).bit_length()
@@ -86,12 +106,26 @@ class Lane:
 
     def is_read(self) -> bool:
         """Whether all that was published was read."""
-        return not self.waiting and bool(self.words[READ] >= self.count)
+        return not self.waiting and self.unread == 0
+
+    # The receiver's.
+
+    def next(self, tag: int) -> tuple[int, int] | None:
+        """Location and bytes of the next message; None where none has come, or it is of a call that comes later here."""
+        words, count = self.words, self.count
+        at = _AT[count % ENTRIES]
+        if words[PUBLISHED] <= count or words[at] != tag:
+            return None
+        return words[at + 1], words[at + 2]
+
+    def acknowledge(self) -> None:
+        """It was read."""
+        self.count = self.words[READ] = self.count + 1
 
 
 def lane_of(lanes: list[Lane], tag: int) -> Lane:
     """The lane that the messages of a tag go through; calls one after the other have different ones."""
-    return lanes[(tag ^ tag >> 11) % len(lanes)]
+    return lanes[(tag ^ tag >> 11) % len(lanes)] if len(lanes) > 1 else lanes[0]
 
 
 class Pace:

@@ -1,7 +1,6 @@
 """Jobs on a virtual cluster with SLURM: settings that make them short, what became of them."""
 
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -10,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.each import ALL
 from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
 TRAIN, GPU, BENCH, TUNE, CHECK = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check"))
-#: everything under every launcher, in minutes more; otherwise one of each kind
-ALL = os.environ.get("MPICOLL_TEST_ALL")
 #: the launchers of each MPI; without a daemon of its own (srun), and with one
 MODES = {"mpich": ("srun", "mpiexec"), "intelmpi": ("srun", "mpirun"), "openmpi": ("srun", "mpirun")}
 FOUND = {installation.name: installation for installation in installations()}
 CASES = [(name, launcher) for name in MODES if name in FOUND for launcher in MODES[name]]
+#: everything under every launcher, in minutes more; otherwise one of each kind
 EACH = pytest.mark.parametrize(("name", "launcher"), CASES if ALL else dict.fromkeys((CASES[0], CASES[-1])))
 #: a template that starts its ranks as the others do is tried with one of the two
 ONE, OTHER = (pytest.mark.parametrize(("name", "launcher"), CASES if ALL else [case]) for case in (CASES[0], CASES[-1]))
