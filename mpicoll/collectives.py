@@ -12,13 +12,16 @@ from typing import Literal, NamedTuple, TypeAlias
 from .errors import ArgumentError
 from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
 
-CollectiveName: TypeAlias = Literal["allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scatter", "gather"]
+CollectiveName: TypeAlias = Literal[
+    "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"
+]
 #: what `Communicator.explain` can be asked about: blocking calls and non-blocking ones
 CallName: TypeAlias = Literal[
-    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ibcast", "ireduce", "iscatter", "igather"
+    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter", "igather"
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
+EACH = "on every rank a block for, or from, each rank"
 
 
 class Collective(NamedTuple):
@@ -33,7 +36,7 @@ class Collective(NamedTuple):
     place : str
         Where the blocks lie before: the input, or the output (bcast).
     initial, final : str
-        Whose blocks a rank has before and after: `ALL`, `OWN` or `ROOT`.
+        Whose blocks a rank has before and after: `ALL`, `OWN`, `ROOT` or `EACH`.
     """
 
     name: CollectiveName
@@ -48,14 +51,19 @@ class Collective(NamedTuple):
         return ROOT in (self.initial, self.final)
 
     @property
+    def personal(self) -> bool:
+        """Whether each rank has other blocks than the others: a number then says where a block lies, not which it is."""
+        return self.initial == EACH
+
+    @property
     def blocks_of_ranks(self) -> bool:
         """Whether block r belongs to rank r, so that sizes come from the caller and not from a partition of ours."""
-        return OWN in (self.initial, self.final)
+        return self.personal or OWN in (self.initial, self.final)
 
     @property
     def shares_memory(self) -> bool:
-        """Whether IN_PLACE lets a block's input and output be the same memory (reduce_scatter moves its result)."""
-        return self.place == INPUT and self.name != "reduce_scatter"
+        """Whether IN_PLACE lets a block's input and output be the same memory; else the result is moved there at the end."""
+        return self.place == INPUT and not self.personal and self.name != "reduce_scatter"
 
     def precondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` holds at the start, or None."""
@@ -65,11 +73,24 @@ class Collective(NamedTuple):
         """The `Part` that `rank` must hold at the end, or None; a rank has output memory for just these blocks."""
         return _part(OUTPUT, self.final, rank, size, blocks, root)
 
-    def contributors(self, block: int, size: int, blocks: int, root: int = 0) -> range:
-        """The ranks whose data the result of `block` is made of, in rank order."""
+    def contributions(self, size: int, blocks: int) -> int:
+        """How many there are: what a rank gives to a block, or to all, is one; where blocks are personal, each block is."""
+        return size * blocks if self.personal else size
+
+    def contribution(self, rank: int, block: int, size: int, blocks: int, root: int = 0) -> int:
+        """The number of what `rank` has of `block` at the start."""
+        if self.personal:
+            return rank * blocks + block
+        return rank if self.reduces else self.contributors(rank, block, size, blocks, root)[0]
+
+    def contributors(self, rank: int, block: int, size: int, blocks: int, root: int = 0) -> range:
+        """The numbers of the contributions that the result of `block` on `rank` is made of, in rank order."""
         if self.reduces:
             return range(size)
         source = root if self.initial == ROOT else block * size // blocks
+        if self.personal:
+            share = blocks // size
+            source = source * blocks + rank * share + block % share
         return range(source, source + 1)
 
     def program(
@@ -86,18 +107,19 @@ def _part(place: str, whose: str, rank: int, size: int, blocks: int, root: int) 
     if whose == OWN:
         share = blocks // size
         return Part(place, rank * share, share)
-    return Part(place, 0, blocks) if whose == ALL or rank == root else None
+    return Part(place, 0, blocks) if whose != ROOT or rank == root else None
 
 
 ALLREDUCE = Collective("allreduce", True, INPUT, ALL, ALL)
 REDUCE_SCATTER = Collective("reduce_scatter", True, INPUT, ALL, OWN)
 ALLGATHER = Collective("allgather", False, INPUT, OWN, ALL)
+ALLTOALL = Collective("alltoall", False, INPUT, EACH, EACH)
 BCAST = Collective("bcast", False, OUTPUT, ROOT, ALL)
 REDUCE = Collective("reduce", True, INPUT, ALL, ROOT)
 SCATTER = Collective("scatter", False, INPUT, ROOT, OWN)
 GATHER = Collective("gather", False, INPUT, OWN, ROOT)
 
-_ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, BCAST, REDUCE, SCATTER, GATHER
+_ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BCAST, REDUCE, SCATTER, GATHER
 COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for collective in _ALL}
 
 

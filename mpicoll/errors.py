@@ -21,12 +21,21 @@ class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
     """
 
 
+class TypeCodeError(BufferError, KeyError):
+    """A letter in a buffer's description names no datatype: a KeyError too, as mpi4py's."""
+
+    __str__ = Exception.__str__  # a KeyError's is in quotes
+
+
 class CollectiveMismatch(MpicollError, RuntimeError):
     """Ranks of one communicator do not make the same call; raised on all of them, with each group of ranks and its call."""
 
 
-class CollectiveTimeout(MpicollError, TimeoutError):
-    """A collective made no progress for as long as it was given; the message says who waits for whom."""
+class CollectiveTimeout(MpicollError, TimeoutError, RuntimeError):
+    """A collective made no progress for as long as it was given; the message says who waits for whom.
+
+    It is also what Python and PyTorch would raise: a TimeoutError and a RuntimeError.
+    """
 
 
 class ScheduleError(MpicollError, ValueError):

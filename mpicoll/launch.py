@@ -128,7 +128,8 @@ def _rank() -> int | str:
 
 def abort(message: str, status: int = 1, because: str = "") -> None:
     """Print the message on standard error, and end the job on all ranks with this exit status. because: for reports."""
-    print(message, file=sys.stderr, flush=True)
+    for stream in {sys.stderr, sys.__stderr__} - {None}:  # the first may be a buffer that is lost with this process
+        print(message, file=stream, flush=True)
     for tell in LAST_WORDS:
         tell(because)
     if not MPI.Is_finalized():

@@ -33,7 +33,12 @@ from mpicoll.errors import ArgumentError
 from mpicoll.support.node import library
 
 #: MPI's words; mpicoll's reduce_scatter, as a Workload calls it, is reduce_scatter_block
-COLLECTIVES = ("allreduce", "reduce_scatter", "reduce_scatter_block", "allgather", "bcast")
+COLLECTIVES = ("allreduce", "reduce_scatter", "reduce_scatter_block", "allgather", "allgatherv", "bcast", "reduce", "gather",
+               "scatter")  # fmt: skip
+#: of those, what Open MPI lets be set when it starts and not later: none of them is a candidate there
+_AT_START = {"allgatherv"}
+#: algorithms that send in pieces, by the libraries' names
+CUT = {"chain", "pipeline", "binary", "split_binary", "in-order_binary", "segmented_ring", "tree", "pipelined_tree"}
 #: the library's own choice, under its two names; a vendor's library, for which MPICH silently takes something else where
 #: it was built without; and what is meant for other operations, and ends the job where the ranks are no power of two
 _NOT_FORCED = {"ignore", "auto", "ccl", "noncommutative"}
@@ -63,6 +68,8 @@ def find_library(name):
 
 
 def _open_mpi(stack, tools, comm, collective, segment_bytes):
+    if collective in _AT_START:
+        return {}
     algorithm = tools.variable(f"coll_tuned_{collective}_algorithm")
     # coll/han, for several ranks on several nodes, has a higher priority than the component that can be told
     common = {tools.variable("coll_tuned_use_dynamic_rules"): 1, tools.variable("coll_tuned_priority"): 100}
@@ -82,7 +89,7 @@ def _mpich(stack, tools, comm, collective, segment_bytes):
     algorithm = tools.variable(f"{name}_INTRA_ALGORITHM")
     devices, fallback = tools.variable("MPIR_CVAR_DEVICE_COLLECTIVES"), tools.variable("MPIR_CVAR_COLLECTIVE_FALLBACK")
     common = {devices: devices.choices["none"]}
-    if segment_bytes is not None and collective in ("allreduce", "bcast"):  # the others have no pipelined algorithm
+    if segment_bytes is not None and collective in ("allreduce", "bcast"):  # others have no pipelined algorithm
         common[tools.variable(f"{name}_TREE_PIPELINE_CHUNK_SIZE")] = segment_bytes
     function = getattr(comm, collective.capitalize())
     candidates = {}

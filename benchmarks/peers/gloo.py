@@ -83,6 +83,11 @@ class Gloo:
         return getattr(self.distributed, next(name for name in names if hasattr(self.distributed, name)))
 
 
+def on_gloo(name):
+    """The name of what a way to train is compared with: "DDP, mpicoll" with "DDP, gloo"."""
+    return f"{name.rpartition(', ')[0]}, gloo"
+
+
 @contextmanager
 def _environment(name, value):
     """An environment variable has this value inside."""

@@ -11,12 +11,16 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from mpicoll.bench import method_of
+from mpicoll.collectives import find
 from mpicoll.execute import Topology
 from mpicoll.select import Query, choose
 from mpicoll.support.units import format_bytes
 
+from .compared import forced
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-PATTERNS = ("allreduce-*", "hosts-*", "small-*", "others-*", "placed-*")
+PATTERNS = ("allreduce-*", "hosts-*", "small-*", "others-*", "placed-*", "moves-*", "between-*")
 #: what is called near, and what is the limit
 NEAR, LIMIT = 1.1, 1.25
 WORST = 12
@@ -25,7 +29,8 @@ WORST = 12
 class Cell(NamedTuple):
     """One cell: where and what it is, what is chosen and what was best (words), and how many times as long that takes.
 
-    ratio: None where what is chosen was not measured in the pieces that it is chosen in.
+    ratio: None where what is chosen was not measured in the pieces that it is chosen in. free: the same against what a call may
+    choose: without MPI's forced algorithms, which a job chooses when it starts.
     """
 
     place: str
@@ -34,24 +39,30 @@ class Cell(NamedTuple):
     chosen: str
     best: str
     ratio: float | None
+    free: float | None
 
 
 def table():
     """Markdown: shares of the cells by collective, and the worst cells."""
     everything = [cell for pattern in PATTERNS for path in sorted(RESULTS.glob(f"{pattern}.json")) for cell in cells(path)]
     found = [cell for cell in everything if cell.ratio is not None]
-    header = ["collective", "cells", f"within {NEAR} x", f"within {LIMIT} x", "worst"]
+    header = ["collective", "cells", f"within {NEAR} x", f"within {LIMIT} x", "worst", f"within {NEAR} x, none forced"]
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
     for name in [*dict.fromkeys(cell.collective for cell in found), "all"]:
         ratios = [cell.ratio for cell in found if name in (cell.collective, "all")]
-        shares = [f"{sum(ratio <= limit for ratio in ratios) / len(ratios):.0%}" for limit in (NEAR, LIMIT)]
-        lines.append([name, str(len(ratios)), *shares, f"{max(ratios):.2f}"])
+        free = [cell.free for cell in found if name in (cell.collective, "all")]
+        shares = [_share(ratios, NEAR), _share(ratios, LIMIT), f"{max(ratios):.2f}", _share(free, NEAR)]
+        lines.append([name, str(len(ratios)), *shares])
     worst = sorted((cell for cell in found if cell.ratio > LIMIT), key=lambda cell: -cell.ratio)
     rest = [f"and {len(worst) - WORST} more above {LIMIT}"] if len(worst) > WORST else []
     if len(everything) > len(found):
         rest.append(f"{len(everything) - len(found)} cells are not counted: what is chosen was not measured there")
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
     return text + "".join(f"- {line}\n" for line in [*map(_line, worst[:WORST]), *rest]) + "\n"
+
+
+def _share(ratios, limit):
+    return f"{sum(ratio <= limit for ratio in ratios) / len(ratios):.0%}"
 
 
 def _line(cell):
@@ -63,12 +74,17 @@ def cells(path):
     """The `Cell`s of one result."""
     document = json.loads(path.read_text(encoding="utf-8"))
     facts, rows = document["environment"], document["results"]
-    collective, topology = rows[0]["collective"], topology_of(facts)
+    collective, topology, split = rows[0]["collective"], topology_of(facts), rows[0].get("split", "even")
+    blind = split != "even" and find(collective).rooted  # the root alone knows how many bytes there are
     for nbytes in sorted({row["bytes"] for row in rows}):
         times = _times(row for row in rows if row["bytes"] == nbytes)
-        choice, best = choose(Query(collective, topology, nbytes)), min(times, key=times.get)
+        choice = choose(Query(collective, topology, None if blind else nbytes))
+        best = min(times, key=times.get)
         taken = times.get((choice.name, _cut(choice.segment_bytes, nbytes)))
-        yield Cell(_place(facts), collective, nbytes, choice.name, best[0], taken and taken / times[best])
+        name = collective if split == "even" else method_of(collective, split)
+        free = min(time for (word, _), time in times.items() if not forced(word))
+        ratios = (taken / times[best], taken / free) if taken else (None, None)
+        yield Cell(_place(facts), name, nbytes, choice.name, best[0], *ratios)
 
 
 def topology_of(facts):

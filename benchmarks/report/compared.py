@@ -4,7 +4,8 @@ import json
 from math import isnan, nan
 from pathlib import Path
 
-from mpicoll.simulate import closed_form, lower_bound
+from mpicoll.bench import least_share, method_of
+from mpicoll.simulate import closed_form
 from mpicoll.support.units import format_bytes
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -17,7 +18,8 @@ class Result:
 
     def __init__(self, document):
         self.facts, self.rows = document["environment"], document["results"]
-        self.collective = self.rows[0]["collective"]
+        self.collective, self.split = self.rows[0]["collective"], self.rows[0].get("split", "even")
+        self.title = self.collective if self.split == "even" else f"{method_of(self.collective, self.split)}, {self.split}"
         self.sizes = sorted({row["bytes"] for row in self.rows})
         self.size = self.facts["size"]
         self.median = {(row["algorithm"], row["bytes"]): row["median_us"] for row in self.rows}
@@ -29,7 +31,7 @@ class Result:
 
     def limit(self, nbytes):
         """Microseconds in which the busiest link carries what it must: 2 (N-1)/N m for an allreduce on N nodes."""
-        return lower_bound(self.collective, self.facts["nodes"]).sent * nbytes / self.facts["goodput"] * 1e6
+        return least_share(self.collective, self.facts["nodes"], self.split) * nbytes / self.facts["goodput"] * 1e6
 
     def short(self, nbytes):
         """Whether what an idle link may be ahead of its rate shows in the result."""
@@ -144,6 +146,27 @@ def _rows(jobs):
 def _rounded(nbytes):
     """The power of two that a size was asked for as: blocks of equal size may have cost it a few bytes."""
     return 1 << (nbytes + 1024).bit_length() - 1 if nbytes & (nbytes - 1) else nbytes
+
+
+def brief(*patterns):
+    """Markdown of many results: a row per collective and number of hosts, in each cell how `auto` stands."""
+    jobs, text = [job for pattern in patterns for job in load(pattern)], ""
+    for library in dict.fromkeys(job.facts["mpi"] for job in jobs):
+        some = [job for job in jobs if job.facts["mpi"] == library]
+        sizes = sorted({_rounded(nbytes) for job in some for nbytes in job.sizes})
+        lines = [["collective", "hosts", *map(format_bytes, sizes)], ["---"] * 2 + ["---:"] * len(sizes)]
+        for job in sorted(some, key=lambda job: (job.title, job.size)):
+            cells = {_rounded(nbytes): _brief(job, nbytes) for nbytes in job.sizes}
+            lines.append([job.title, f"{job.size}, {job.facts['link']}", *(cells.get(size, "-") for size in sizes)])
+        text += _caption(some).partition(", ")[2] + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n"
+    return text
+
+
+def _brief(job, nbytes):
+    """How many times as fast as MPI's own call `auto` is, and as the fastest of everything else."""
+    auto = job.median["auto", nbytes]
+    others = job.best(nbytes, lambda name: name != "auto")
+    return f"**{job.median['native', nbytes] / auto:.2f}** {others / auto:.2f}"
 
 
 # Pictures.

@@ -1,4 +1,4 @@
-"""Write what the README shows: `python -m benchmarks.report.tables [--check]`.
+"""Write what the README and the pages of docs/ show: `python -m benchmarks.report.tables [--check]`.
 
 What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of benchmarks/results/NAME-*.json; after
 `<!-- output:COMMAND -->` it becomes what the command prints, after `<!-- file:PATH -->` the file, and after
@@ -19,30 +19,37 @@ from . import chosen, compared, devices, rooms, trained, trusted
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
 REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
+           "moves": lambda: compared.brief("moves-*"), "between": lambda: compared.brief("between-*"),
            "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
+           "backend": trained.backend_table,
            "checks": trusted.cost, "trust": trusted.proof}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where the README differs")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a page differs")
+    parser.add_argument("--readme", type=Path, help="this page alone")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args(arguments)
-    old = options.readme.read_text(encoding="utf-8")
-    write = {"results": lambda name: tables(options.results, name), "output": _output, "file": _file,
+    for page in [options.readme] if options.readme else [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        _write(page, options.results, options.check)
+    if not options.check:
+        compared.pictures()
+        trained.draw()
+
+
+def _write(page, results, check):
+    """Write a page, or end where it is not as it would be written."""
+    old = page.read_text(encoding="utf-8")
+    write = {"results": lambda name: tables(results, name), "output": _output, "file": _file,
              "rooms": lambda _: rooms.listing()}  # fmt: skip
     new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
-    if options.check:
-        if new != old:
-            sys.exit(f"{options.readme.name} differs from {options.results.name}/: run python -m benchmarks.report.tables")
-        return
+    if check and new != old:
+        sys.exit(f"{page.name} differs from {results.name}/: run python -m benchmarks.report.tables")
     if new != old:
-        options.readme.write_text(new, encoding="utf-8")
-    compared.pictures()
-    trained.draw()
+        page.write_text(new, encoding="utf-8")
 
 
 def _output(command):

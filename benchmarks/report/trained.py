@@ -1,12 +1,16 @@
-"""Tables and the picture of the training measurements (benchmarks/results/training-*, torch-*)."""
+"""Tables and the picture of the training measurements (benchmarks/results/training-*, torch-*, backend-*)."""
 
 import json
 from pathlib import Path
 
+from mpicoll.support.units import format_bytes
 from mpicoll.train.monitor.trace import picture
 
+from ..peers.gloo import on_gloo
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "optimizer, MB", "gradients, MB")
+COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "x limit", "optimizer, MB",
+           "gradients, MB")  # fmt: skip
 
 
 def table(pattern="training-*"):
@@ -28,39 +32,71 @@ def _read(path):
 def _caption(facts):
     date = facts["date"].partition("T")[0]
     where = f"{facts['size']} ranks on {facts['nodes']} hosts, links of {facts['link']}"
+    if facts["nodes"] == 1:
+        where = f"{facts['size']} ranks on one host"
     return f"{facts['mpi']}, {where}, {facts['machine']}, {date}"
 
 
 def _table(document):
     facts, rows = document["environment"], document["results"]
     alone = {row["strategy"]: row["step_s"] for row in rows if (row["overlap"], row["algorithm"]) == ("none", "ring")}
-    lines = [_row(row, alone) for row in rows]
-    what = f"{facts['rows']} samples per rank, {rows[0]['parameter_bytes'] / 1e6:.1f} MB of parameters\n\n"
+    lines = [_row(row, alone, facts.get("limit")) for row in rows]
+    what = f"{facts['rows']} samples per rank, {rows[0]['parameter_bytes'] / 1e6:.1f} MB of parameters{_limit(facts)}\n\n"
     head = [COLUMNS, ["---"] + ["---:"] * (len(COLUMNS) - 1)]
     return f"{_caption(facts)}: {what}" + _markdown([*head, *lines])
 
 
-def _row(row, alone):
+def _limit(facts):
+    """The shortest step there can be, and why; results from before it was measured have none."""
+    if "limit" not in facts:
+        return ""
+    parts = ("limit_s", "compute_s", "moving_s", "links_s")
+    whole, compute, moving, links = (round(facts["limit"][name] * 1e3) for name in parts)
+    return f"; limit {whole} ms: computing {compute}, cores moving the bytes {moving}; links {links}"
+
+
+def _row(row, alone, limit):
     native = ", MPI_Allreduce" if row["algorithm"] == "native" else ""
     times = [f"{row[name] * 1e3:.0f}" for name in ("step_s", "compute_s", "communication_s", "exposed_s")]
     bytes_ = [f"{row[name] / 1e6:.1f}" for name in ("optimizer_bytes", "gradient_bytes")]
     return [f"`{row['strategy']}`, overlap {row['overlap']}{native}", *times, f"{max(0, row['hidden']):.2f}",
-            f"{row['step_s'] / alone[row['strategy']]:.2f}", *bytes_]  # fmt: skip
+            f"{row['step_s'] / alone[row['strategy']]:.2f}",
+            f"{row['step_s'] / limit['limit_s']:.2f}" if limit else "", *bytes_]  # fmt: skip
 
 
 def torch_table():
     """A table per result: PyTorch's own data parallelism against ours."""
-    return "".join(_torch_table(_read(path)) for path in _found("torch-*"))
+    return "".join(_torch_table(_read(path), "x DDP") for path in _found("torch-*"))
 
 
-def _torch_table(document):
+def backend_table():
+    """Two tables per result: trainings by PyTorch's means, and its allreduce, on our backend against gloo."""
+    documents = [_read(path) for path in _found("backend-*")]
+    return "".join(
+        _torch_table(document, "x gloo", on_gloo) + _allreduce_table(document["allreduce"]) for document in documents
+    )
+
+
+def _torch_table(document, against, base=None):
+    """against: what the last column is called. base: the name of what a row is compared with, by its own; the first row."""
     facts, rows = document["environment"], document["results"]
-    lines = [["", "step, ms", "least", "x DDP"], ["---", "---:", "---:", "---:"]]
-    base = rows[0]["step_s"]
+    lines = [["", "step, ms", "least", against], ["---", "---:", "---:", "---:"]]
+    took = {row["name"]: row["step_s"] for row in rows}
     for row in rows:
         milliseconds = [f"{row[name] * 1e3:.0f}" for name in ("step_s", "least_s")]
-        lines.append([row["name"], *milliseconds, f"{row['step_s'] / base:.2f}"])
+        other = base(row["name"]) if base else rows[0]["name"]
+        lines.append([row["name"], *milliseconds, f"{row['step_s'] / took[other]:.2f}"])
     return f"{_caption(facts)}, PyTorch {facts['torch']}\n\n" + _markdown(lines)
+
+
+def _allreduce_table(rows):
+    medians = {name: [row[name]["median_us"] for row in rows] for name in ("gloo", "mpicoll")}
+    return _markdown([
+        ["allreduce", *(format_bytes(row["bytes"]) for row in rows)],
+        ["---"] + ["---:"] * len(rows),
+        *([f"{name}, µs", *(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in medians[name])] for name in medians),
+        ["**x gloo**", *(f"**{theirs / own:.2f}**" for theirs, own in zip(medians["gloo"], medians["mpicoll"]))],
+    ])  # fmt: skip
 
 
 def _markdown(lines):

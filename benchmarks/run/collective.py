@@ -5,6 +5,7 @@
 Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under two names: how far
 the two are apart is the noise of the run. `auto` is a call without options. A candidate that takes more than
 twice as long as the fastest in two trial calls is left at that, and at a megabyte and above not tried at larger sizes.
+With --split, blocks are of uneven size, and the methods are those that take counts: Allgatherv and its like.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll import Communicator, algorithms, install_abort_hook
-from mpicoll.bench import METHODS, Candidate, compare
+from mpicoll.bench import SPLITS, Candidate, compare, method_of
 from mpicoll.cli.bench import parse_sizes
 from mpicoll.cluster import goodput, lead
 from mpicoll.errors import ArgumentError
@@ -23,7 +24,7 @@ from mpicoll.execute import native_method
 from mpicoll.measure import measured_on
 from mpicoll.support.units import format_bytes, parse_rate
 
-from ..peers.forced import forced
+from ..peers.forced import COLLECTIVES, CUT, forced
 from ..peers.gloo import Gloo
 
 LARGE = 1 << 20
@@ -46,7 +47,7 @@ def main():
             tried = [one for one in candidates if (one.algorithm, one.segment_bytes) not in hopeless]
             found = compare(comm, options.collective, tried, nbytes, np.dtype(np.float32), seconds=options.min_time,
                             hopeless=None if options.keep else HOPELESS, least=options.least,
-                            in_place=options.collective == "allreduce")  # fmt: skip
+                            in_place=options.collective == "allreduce", split=options.split)  # fmt: skip
             if nbytes >= LARGE:
                 hopeless |= {(one.algorithm, one.segment_bytes) for one in tried if _hopeless(one, found)}
             rows += found
@@ -74,6 +75,8 @@ def _options():
     add("--peers", default="forced,gloo", help="forced,gloo (default), or none")
     add("--link", default="none", help="the cluster's --rate, for the record")
     add("--placement", default="node", help="the cluster's --placement, for the record")
+    add("--split", default="even", choices=SPLITS, help="how the vector is dealt out to ranks")
+    add("--forced-segments", help="force MPI's algorithms in these pieces too, where they are cut")
     add("--segments", help="try these pieces for each of --algorithms, instead of those selected")
     add("--keep", action="store_true", help="measure hopeless candidates as often as the others")
     add("--json")
@@ -83,19 +86,32 @@ def _options():
 def _candidates(comm, options, stack):
     """Everything that could serve the collective."""
     name = options.collective
-    method = METHODS.get(name, name.capitalize())
-    plain = Candidate("native again", make=lambda case: _on(case, native_method(comm, method)), always=True)
+    plain = Candidate("native again", make=lambda case: _on(case, native_method(comm, case.method)), always=True)
     words = options.algorithms.split(",") if options.algorithms else algorithms.list_algorithms(name)[:-1]
     segments = parse_sizes(options.segments) if options.segments else [None]
     found = [Candidate("native", always=True), plain, Candidate("auto", always=True)]
     found += [Candidate(word, segment) for word in words for segment in segments]
-    if "forced" in options.peers and name != "reduce":
-        library = stack.enter_context(forced(comm, "reduce_scatter_block" if name == "reduce_scatter" else name))
-        found += [Candidate(f"native {label}", make=_forced(one), within=one.selected) for label, one in library.items()]
+    if "forced" in options.peers:
+        found += _forced_candidates(comm, options, stack)
     if "gloo" in options.peers and name in ("allreduce", "bcast"):
         gloo = stack.enter_context(Gloo(comm))
         found.append(Candidate("gloo", make=lambda case: _gloo(gloo, name, case), always=True))
     return found
+
+
+def _forced_candidates(comm, options, stack):
+    """MPI's own algorithms, whole and in the pieces asked for."""
+    word = method_of(options.collective, options.split).lower()
+    if word not in COLLECTIVES:
+        return
+    library = stack.enter_context(forced(comm, word))
+    for label, one in library.items():
+        yield Candidate(f"native {label}", make=_forced(one), within=one.selected)
+    for nbytes in parse_sizes(options.forced_segments) if options.forced_segments else ():
+        library = stack.enter_context(forced(comm, word, nbytes))
+        for label in filter(CUT.__contains__, library):
+            one = library[label]
+            yield Candidate(f"native {label} {format_bytes(nbytes)}", make=_forced(one), within=one.selected)
 
 
 def _on(case, method):

@@ -1,9 +1,9 @@
-"""Inside a node, the same schedule three ways beside MPI's own call: `mpiexec -n 2 python -m benchmarks.run.shared_memory`.
+"""Inside a node, schedules in several ways beside MPI's own call: `mpiexec -n 2 python -m benchmarks.run.shared_memory`.
 
 Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays of `comm.empty`, by
-reading them where they lie. Inputs are rewritten before every call and results read after it, outside the measured time:
-a loop that never touches its data measures caches that no program has. Candidates alternate; times are medians of the
-slowest rank, and every element is checked.
+reading them where they lie; these with `direct` too, which also writes there. Inputs are rewritten before every call and
+results read after it, outside the measured time: a loop that never touches its data measures caches that no program has.
+Candidates alternate; times are medians of the slowest rank, and every element is checked.
 """
 
 import argparse
@@ -22,22 +22,25 @@ from mpicoll.support.units import parse_bytes
 SIZES = "64K,256K,1M,4M,16M,64M"
 ALGORITHM = "circulant"
 THROUGH_MPI, ORDINARY, SHARED, NATIVE = "through MPI", "ordinary arrays", "shared arrays", "native"
+DIRECT = "shared arrays, direct"
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
 
 
 class Case:
     """One collective on so many bytes, for one candidate. calls: what is measured; wrong: elements, after a call."""
 
     def __init__(self, comm: mpicoll.Communicator, collective: str, nbytes: int, name: str) -> None:
-        self.rank, self.size, self.sums = comm.Get_rank(), comm.Get_size(), collective != "allgather"
+        self.rank, self.size, self.collective = comm.Get_rank(), comm.Get_size(), collective
         count = nbytes // 4 // self.size * self.size
-        make = comm.empty if name == SHARED else np.empty
+        make = comm.empty if name in (SHARED, DIRECT) else np.empty
         self.vector, self.block = make(count, np.float32), make(count // self.size, np.float32)
-        plain, word = MPI.Intracomm(comm), {} if name == NATIVE else {"algorithm": ALGORITHM}
+        plain, word = MPI.Intracomm(comm), {} if name == NATIVE else {"algorithm": "direct" if name == DIRECT else ALGORITHM}
         serving: Any = plain if name == NATIVE else comm
         calls: dict[str, Callable[[], object]] = {
             "allreduce": lambda: serving.Allreduce(MPI.IN_PLACE, self.vector, **word),
             "reduce_scatter": lambda: serving.Reduce_scatter_block(self.vector, self.block, **word),
             "allgather": lambda: serving.Allgather(self.block, self.vector, **word),
+            "bcast": lambda: serving.Bcast(self.vector, **word),
         }
         self.call = calls[collective]
         self.result = self.block if collective == "reduce_scatter" else self.vector
@@ -51,8 +54,8 @@ class Case:
     def read(self) -> None:
         """And after it."""
         wanted = self.size * (self.size + 1) // 2
-        if self.sums:
-            self.wrong += int(np.count_nonzero(self.result != wanted))
+        if self.collective != "allgather":
+            self.wrong += int(np.count_nonzero(self.result != (1 if self.collective == "bcast" else wanted)))
         else:
             rows = self.result.reshape(self.size, -1)
             self.wrong += int(np.count_nonzero(rows != np.arange(1, self.size + 1, dtype=np.float32)[:, None]))
@@ -60,7 +63,7 @@ class Case:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--collective", choices=("allreduce", "reduce_scatter", "allgather"), default="allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
     parser.add_argument("--sizes", default=SIZES, help=f"bytes of the vector (default {SIZES})")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each size (default 2)")
     parser.add_argument("--json", metavar="FILE")
@@ -73,6 +76,8 @@ def main() -> None:
     results = []
     for nbytes in map(parse_bytes, arguments.sizes.split(",")):
         names = {NATIVE: comm, THROUGH_MPI: through_mpi, ORDINARY: comm, SHARED: comm}
+        if "direct" in mpicoll.list_algorithms(arguments.collective):
+            names[DIRECT] = comm
         cases = {name: Case(own, arguments.collective, nbytes, name) for name, own in names.items()}
         results += measured(comm, cases, arguments.collective, nbytes, arguments.seconds)
     facts = measured_on(comm)
@@ -96,7 +101,7 @@ def measured(
                      "repeats": repeats, **statistics(times[name])})  # fmt: skip
         if comm.Get_rank() == 0:
             ratio = rows[0]["median_us"] / rows[-1]["median_us"]
-            print(f"{collective} {nbytes:>9} {name:16}{rows[-1]['median_us']:>10.1f} us, {ratio:.2f} x native", flush=True)
+            print(f"{collective} {nbytes:>9} {name:22}{rows[-1]['median_us']:>10.1f} us, {ratio:.2f} x native", flush=True)
     return rows
 
 

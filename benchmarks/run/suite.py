@@ -1,9 +1,10 @@
 """All network measurements behind the README: `python -m benchmarks.run.suite [PART …]` (root, an hour).
 
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it),
-forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast), placed (4 hosts x 2 ranks, two placements),
-law (parameter server against ring, 2 to 8 hosts), training and torch (2, 4 and 7 hosts). Each job leaves one file in
-benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
+forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast), moves (reduce, gather, scatter, blocks of
+uneven size), alltoall (7 hosts), between (numbers of hosts that no rule was made from), placed (4 hosts x 2 ranks, two
+placements), law (parameter server against ring, 2 to 8 hosts), training, torch and backend (2, 4 and 7 hosts, of `backend`
+also 4 x 2). Each job leaves one file in benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -17,6 +18,14 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: hosts and the rate of their links: what two to four cores can move between so many hosts
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
+#: numbers of hosts that no rule of the table was made from
+BETWEEN = {3: "1gbit", 5: "500mbit", 6: "500mbit", 9: "200mbit", 11: "200mbit"}
+#: what of ours is measured there
+LIKELY = {"allreduce": "ring,circulant,recursive_doubling", "reduce_scatter": "ring,circulant,halving",
+          "allgather": "ring,circulant,bruck", "bcast": "circulant,pipeline,scatter_allgather"}  # fmt: skip
+#: rooted collectives are pipelined: pieces that their algorithms are measured in, MPI's own too
+PIECES = ["--segments", "8K,16K,32K,60000"]
+IN_PIECES = ["--algorithms", "circulant,pipeline,scatter_allgather", *PIECES, "--forced-segments", "16K"]
 #: of Intel MPI's presets for allreduce the best at 7 hosts
 PRESETS = {"I_MPI_ADJUST_ALLREDUCE": "8"}
 #: for training, where the cores must compute as well
@@ -32,7 +41,12 @@ def jobs():
         for hosts in RATES:
             for collective in ("reduce_scatter", "allgather", "bcast"):
                 options = ["--collective", collective, "--sizes", "4K:4M", "--min-time", "2", "--peers", "forced"]
+                options += IN_PIECES if collective == "bcast" else []
                 yield "others", f"others-{mpi}-{collective}-{hosts:02}", mpi, hosts, RATES[hosts], 1, "node", options
+        yield from _moves(mpi)
+        yield from _between(mpi)
+        exchanged = ["--collective", "alltoall", "--sizes", "1K:4M", "--min-time", "2", "--peers", "none", "--keep"]
+        yield "alltoall", f"alltoall-{mpi}-07", mpi, 7, RATES[7], 1, "node", exchanged
         for placement in PLACEMENTS:
             options = ["--sizes", "1M:16M", "--algorithms", "hierarchical,ring,circulant,halving_doubling", "--least", "9"]
             yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
@@ -47,14 +61,41 @@ def jobs():
         yield "law", f"law-mpich-{hosts}", "mpich", hosts, "500mbit", 1, "node", options
 
 
+def _moves(mpi):
+    """Reduce, gather and scatter; blocks of which one rank has most, or of random size."""
+    for hosts in (4, 7, 13):
+        sizes = ["--sizes", "4K:4M" if hosts < 13 else "4K:1M", "--min-time", "1", "--peers", "forced"]
+        pieces = ["--algorithms", "circulant,pipeline,reduce_scatter_gather", *PIECES, "--forced-segments", "16K"]
+        cases = [("reduce", "even", pieces), ("gather", "even", []), ("scatter", "even", [])]
+        if hosts > 4:
+            cases += [(name, split, []) for name in ("allgather", "reduce_scatter") for split in ("one", "random")]
+            cases += [(name, "one", []) for name in ("gather", "scatter")]
+        for name, split, more in cases:
+            result = f"moves-{mpi}-{name}{'' if split == 'even' else '-' + split}-{hosts:02}"
+            options = ["--collective", name, "--split", split, *sizes, *more]
+            yield "moves", result, mpi, hosts, RATES[hosts], 1, "node", options
+
+
+def _between(mpi):
+    for hosts, rate in BETWEEN.items():
+        for name, words in LIKELY.items():
+            options = ["--collective", name, "--sizes", "16K:1M", "--min-time", "1", "--peers", "forced", "--algorithms", words]
+            more = PIECES if name == "bcast" else []
+            yield "between", f"between-{mpi}-{name}-{hosts:02}", mpi, hosts, rate, 1, "node", [*options, *more]
+
+
 def training():
-    """(part, module, name of the result, MPI library, hosts, rate, options) of the jobs that train."""
+    """(part, module, name of the result, MPI library, hosts, rate, options, ranks per host) of the jobs that train."""
     for mpi in LIBRARIES:
         for hosts, rate in SLOW.items():
             trace = ["--trace", os.path.relpath(RESULTS / "timeline")] if (mpi, hosts) == ("mpich", 4) else []
             short = ["--rounds", "1"] if hosts > 4 else []  # minutes: a few cores compute for all of them
-            yield "training", "benchmarks.run.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short]
-            yield "torch", "benchmarks.peers.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, []
+            yield "training", "benchmarks.run.training", f"training-{mpi}-{hosts}", mpi, hosts, rate, [*trace, *short], 1
+            yield "torch", "benchmarks.peers.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, [], 1
+            for ranks in (1, 2) if hosts == 4 else (1,):
+                name = f"backend-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
+                options = ["--most", "16M", *(short or ["--rounds", "3"])]
+                yield "backend", "benchmarks.peers.torch_backend", name, mpi, hosts, rate, options, ranks
 
 
 def main():
@@ -67,9 +108,9 @@ def main():
         if asked(part, name):
             more = ["--placement", placement, *more]
             _run("benchmarks.run.collective", name, mpi, hosts, rate, more, options, ranks_per_host=ranks, placement=placement)
-    for part, module, name, mpi, hosts, rate, more in training():
+    for part, module, name, mpi, hosts, rate, more, ranks in training():
         if asked(part, name):
-            _run(module, name, mpi, hosts, rate, more, options)
+            _run(module, name, mpi, hosts, rate, more, options, ranks_per_host=ranks)
 
 
 def _run(module, name, mpi, hosts, rate, more, options, **where):

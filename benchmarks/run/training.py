@@ -6,10 +6,16 @@ The batch is chosen so that computing takes 1.5 times as long as communicating: 
 then takes about as long as one allgather (half of the communication), so that everything can be hidden, but only if all
 is overlapped: the step times of `none`, `gradients` and `all` are 5 : 4 : 3 at best. Candidates alternate; a block of
 steps of each at a time, the first of which is not counted. Times are the maximum over ranks of each step, then the median.
+
+`limit` is the shortest step that these links and cores allow: the time the links need for the bytes, or, if longer, the
+computing without overlap and the seconds in which plain TCP occupies the cores to move as many bytes, shared among them. It
+supposes that computing occupies all cores, and that all hosts are on one machine. What comes after the last gradient, its
+reduction and the allgather of what the first layer needs, has nothing to hide behind and is not in it.
 """
 
 import argparse
 import json
+import os
 from statistics import median
 
 import numpy as np
@@ -22,6 +28,8 @@ from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train import Adam, Trainer, mlp
 from mpicoll.train.monitor import write
+
+from .cores import seconds_to_move
 
 CANDIDATES = [("allreduce", "none", "native"), ("allreduce", "none", "ring"), ("allreduce", "gradients", "ring"),
               ("zero1", "none", "ring"), ("zero1", "gradients", "ring"), ("zero1", "all", "ring"),
@@ -44,14 +52,17 @@ def main():
         for run in runs:
             run.steps(rows, options.steps)
     results = [run.result() for run in runs]
+    limits = _limits(comm, results, options)
     if comm.Get_rank() == 0:
         _print(results)
+        print("limit:", ", ".join(f"{name[:-2]} {seconds * 1e3:.0f} ms" for name, seconds in limits.items()))
     if options.trace:
         for run in runs:
             if run.strategy == "zero1":
                 write(f"{options.trace}-{run.overlap}.json", run.traced(rows), comm)
     facts = measured_on(comm) | {"link": options.link, "rows": rows, "widths": options.widths}
-    facts |= {"bucket_bytes": options.bucket_bytes, "traced_step": len(runs[-1].trainer.strategy.meter.steps) + 1}
+    facts |= {"bucket_bytes": runs[-2].trainer.options.bucket_bytes, "limit": limits}
+    facts |= {"traced_step": len(runs[-1].trainer.strategy.meter.steps) + 1}
     if comm.Get_rank() == 0 and options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
@@ -61,7 +72,7 @@ def _options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--widths", type=lambda text: [int(width) for width in text.split(",")], default=[512] * 9)
-    add("--bucket-bytes", type=parse_bytes, default=1 << 20)
+    add("--bucket-bytes", type=parse_bytes, help="default: the trainer's")
     add("--rounds", type=int, default=3)
     add("--steps", type=int, default=4, help="of each candidate in a round, the first not counted")
     add("--link", required=True, help="the cluster's --rate")
@@ -129,6 +140,16 @@ def _calibrated(comm, run, options):
         rows = comm.bcast(max(8, round(RATIO * communication * rows / computing)))
     run.found.clear()
     return rows
+
+
+def _limits(comm, results, options):
+    """Seconds of the shortest step, and of what it is made: computing alone, cores to move the bytes, links to carry them."""
+    ring = next(row for row in results if (row["strategy"], row["overlap"], row["algorithm"]) == ("allreduce", "none", "ring"))
+    sent = ring["bytes_sent_per_step"]
+    moving = seconds_to_move(comm, sent) / os.cpu_count()
+    links = sent / goodput(parse_rate(options.link))
+    return {"limit_s": max(ring["compute_s"] + moving, links), "compute_s": ring["compute_s"], "moving_s": moving,
+            "links_s": links}  # fmt: skip
 
 
 def _print(results):

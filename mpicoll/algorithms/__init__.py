@@ -5,11 +5,12 @@ Generators live at ``mpicoll.algorithms.<collective>.<algorithm>``. No MPI, no N
 May import: errors, schedule, collectives, algorithms.patterns.
 """
 
-from . import allgather, allreduce, bcast, gather, reduce, reduce_scatter, scatter
+from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import (
     AlgorithmName,
     AllgatherName,
     AllreduceName,
+    AlltoallName,
     AnyName,
     BcastName,
     GatherName,
@@ -32,8 +33,8 @@ from .registry import (
 )
 
 __all__ = [
-    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AnyName",
-    "BcastName", "GatherName", "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather", "allreduce",
-    "bcast", "declared", "find", "gather", "library_names", "list_algorithms", "reduce", "reduce_scatter",
-    "registered", "require", "scatter",
+    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AlltoallName",
+    "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather",
+    "allreduce", "alltoall", "bcast", "declared", "find", "gather", "library_names", "list_algorithms", "reduce",
+    "reduce_scatter", "registered", "require", "scatter",
 ]

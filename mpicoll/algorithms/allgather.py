@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..collectives import ALLGATHER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Round, Send, folded
-from .patterns import LanesOfRanks, Nodes, circulant_steps
+from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Round, Send, Write, Written, folded
+from .patterns import LanesOfRanks, Nodes, circulant_steps, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "doubling": {},
     "circulant": {},
     "bruck": {},
+    "direct": {"cuttable": False},
     "hierarchical": {},
 }
 
@@ -62,6 +63,13 @@ def bruck(rank: int, size: int) -> Iterator[Round]:
         count = min(distance, size - distance)
         yield Send(rank - distance, Output(rank, count)), Recv(rank + distance, Output(rank + distance, count))
         distance *= 2
+
+
+def direct(rank: int, size: int) -> Iterator[Round]:
+    """Each rank writes its block into all others' vectors: one round of p-1 messages. For ranks that share memory."""
+    above, below = others(rank, size)
+    yield *[Write(peer, Input(rank)) for peer in above], *[Written(peer, Output(peer)) for peer in below], \
+        Copy(Input(rank), Output(rank))
 
 
 def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:

@@ -21,13 +21,15 @@ from ..schedule import (
     Round,
     Scratch,
     Send,
+    Write,
+    Written,
     folded,
     power_of_two,
     renamed,
     segmented,
 )
 from . import allgather, bcast, reduce, reduce_scatter
-from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block
+from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "parameter_server": {"ordered": True, "blocks": one_block},
@@ -40,6 +42,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "circulant": {},
     "pairwise": {"ordered": True},
     "allgather_reduce": {"ordered": True, "blocks": one_block},
+    "direct": {"ordered": True, "cuttable": False},
     "hierarchical": {"blocks": lane_blocks},
 }
 
@@ -185,6 +188,17 @@ def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
         if type(step) is tuple:
             yield tuple(op._replace(part=vector(op.part.first + i)) for op in step for i in range(op.part.count))
     yield fold_tree(map(vector, range(size)), Output(0))
+
+
+def direct(rank: int, size: int) -> Iterator[Round]:
+    """Each rank adds its block of all vectors and writes the sum into them: 2 rounds of p-1 messages, 2 (p-1)/p m.
+
+    For ranks that share memory: sums are read and written where they lie. Canonical bits. Source: the one-stage and two-stage
+    allreduce of GPUs in one machine, as in TensorRT-LLM.
+    """
+    yield from reduce_scatter.direct(rank, size)
+    above, below = others(rank, size)
+    yield *[Write(peer, Output(rank)) for peer in above], *[Written(peer, Output(peer)) for peer in below]
 
 
 def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:

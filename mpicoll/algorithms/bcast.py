@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..schedule import INPUT, OUTPUT, Output, Recv, Round, Send, renamed, segmented
+from ..schedule import INPUT, OUTPUT, Output, Recv, Round, Send, Write, Written, renamed, segmented
 from . import allgather, scatter
-from .patterns import Lanes, Nodes, broadcast_blocks, children, lane_blocks, one_block, parent
+from .patterns import Lanes, Nodes, broadcast_blocks, children, lane_blocks, one_block, others, parent
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"blocks": one_block},
@@ -18,6 +18,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "scatter_allgather": {},
     "pipeline": {"blocks": "segments", "neighbours": True},
     "circulant": {"blocks": "segments"},
+    "direct": {"cuttable": False},
     "hierarchical": {"blocks": lane_blocks},
 }
 
@@ -65,6 +66,19 @@ def circulant(rank: int, size: int, root: int, blocks: int) -> Iterator[Round]:
     for skip, send, receive in broadcast_blocks(relative, size, blocks):
         sends = [Send(rank + skip, Output(send))] if send >= 0 and (relative + skip) % size else []
         yield *([Recv(rank - skip, Output(receive))] if receive >= 0 and relative else []), *sends
+
+
+def direct(rank: int, size: int, root: int) -> Iterator[Round]:
+    """Each rank reads the root's vector but for one block, which the root writes to all meanwhile: one round, (p-1) m at it.
+
+    For ranks that share memory, where all of them copy at once.
+    """
+    read, written = Output(root + 1, size - 1), Output(root)
+    if rank == root:
+        peers, _ = others(root, size)
+        yield *[Send(peer, read) for peer in peers], *[Write(peer, written) for peer in peers]
+    else:
+        yield Recv(root, read), Written(root, written)
 
 
 def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:

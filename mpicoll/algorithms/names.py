@@ -12,26 +12,29 @@ AlgorithmName = NewType("AlgorithmName", str)
 AllreduceName: TypeAlias = Union[
     Literal[
         "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling", "halving_doubling", "ring",
-        "circulant", "pairwise", "allgather_reduce", "hierarchical", "native", "nccl",
+        "circulant", "pairwise", "allgather_reduce", "direct", "hierarchical", "native", "nccl",
     ],
     AlgorithmName,
 ]
 ReduceScatterName: TypeAlias = Union[
-    Literal["ring", "halving", "circulant", "pairwise", "hierarchical", "native", "nccl"], AlgorithmName
+    Literal["ring", "halving", "circulant", "pairwise", "direct", "hierarchical", "native", "nccl"], AlgorithmName
 ]
 AllgatherName: TypeAlias = Union[
-    Literal["ring", "doubling", "circulant", "bruck", "hierarchical", "native", "nccl"], AlgorithmName
+    Literal["ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "native", "nccl"], AlgorithmName
 ]
+AlltoallName: TypeAlias = Union[Literal["pairwise", "bruck", "native"], AlgorithmName]
 BcastName: TypeAlias = Union[
-    Literal["linear", "binomial", "scatter_allgather", "pipeline", "circulant", "hierarchical", "native", "nccl"],
+    Literal["linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct", "hierarchical", "native", "nccl"],
     AlgorithmName,
 ]
 ReduceName: TypeAlias = Union[
-    Literal["linear", "binomial", "reduce_scatter_gather", "pipeline", "hierarchical", "native", "nccl"],
+    Literal["linear", "binomial", "reduce_scatter_gather", "pipeline", "circulant", "hierarchical", "native", "nccl"],
     AlgorithmName,
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
 
 #: of any collective
-AnyName: TypeAlias = Union[AllreduceName, ReduceScatterName, AllgatherName, BcastName, ReduceName, ScatterName]
+AnyName: TypeAlias = Union[
+    AllreduceName, ReduceScatterName, AllgatherName, AlltoallName, BcastName, ReduceName, ScatterName
+]

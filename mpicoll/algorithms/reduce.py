@@ -6,12 +6,14 @@ A rank that is not the root has no output; its partial sums live in scratch "sum
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from ..schedule import (
     INPUT,
     OUTPUT,
     Input,
+    Operation,
     Output,
     Recv,
     Reduce,
@@ -23,13 +25,14 @@ from ..schedule import (
     segmented,
 )
 from . import gather, reduce_scatter
-from .patterns import Lanes, Nodes, in_rank_order, lane_blocks, one_block
+from .patterns import Lanes, Nodes, broadcast_blocks, in_rank_order, lane_blocks, one_block
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"ordered": True, "blocks": one_block},
     "binomial": {"ordered": True, "blocks": one_block},
     "reduce_scatter_gather": {},
     "pipeline": {"blocks": "segments", "neighbours": True},
+    "circulant": {"blocks": "segments"},
     "hierarchical": {"blocks": lane_blocks},
 }
 
@@ -89,6 +92,22 @@ def pipeline(rank: int, size: int, root: int) -> Iterator[Round]:
         yield Recv(rank - 1, Scratch("received", 0)), Reduce(Scratch("received", 0), Input(0), mine)
     if rank != root:
         yield Send(rank + 1, mine)
+
+
+def circulant(rank: int, size: int, root: int, blocks: int) -> Iterator[Round]:
+    """The circulant broadcast backwards, sums instead of copies: n - 1 + q rounds of m/n, optimal at any size.
+
+    Source: Traeff, arXiv 2407.18004.
+    """
+    relative, sums = (rank - root) % size, Output if rank == root else partial(Scratch, "sum")
+    mine = dict.fromkeys(range(blocks), Input)  # where my part of each block's sum lies
+    for skip, receive, send in reversed(list(broadcast_blocks(relative, size, blocks))):
+        step: list[Operation] = [Send(rank - skip, mine[send](send))] if send >= 0 and relative else []
+        if receive >= 0 and (relative + skip) % size:
+            received = Scratch("received", receive)
+            step += Recv(rank + skip, received), Reduce(received, mine[receive](receive), sums(receive))
+            mine[receive] = sums
+        yield step
 
 
 def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:

@@ -12,13 +12,14 @@ from typing import Any
 
 from ..collectives import REDUCE_SCATTER
 from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Reduce, Round, Scratch, Send, folded
-from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order
+from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},
     "pairwise": {"ordered": True},
+    "direct": {"ordered": True},
     "hierarchical": {},
 }
 
@@ -76,9 +77,23 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
 
     p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise exchange.
     """
-    for t in range(1, size):
-        yield Send(rank + t, Input(rank + t)), Recv(rank - t, Scratch(f"from {(rank - t) % size}", rank))
-    yield fold_tree([Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)], Output(rank))
+    vectors = _contributions(rank, size)
+    for target, source in zip(*others(rank, size)):
+        yield Send(target, Input(target)), Recv(source, vectors[source])
+    yield fold_tree(vectors, Output(rank))
+
+
+def direct(rank: int, size: int) -> Iterator[Round]:
+    """The same in one round of p-1 messages each way. For ranks that share memory: owners add what lies at the others."""
+    above, below = others(rank, size)
+    vectors = _contributions(rank, size)
+    yield *[Send(peer, Input(peer)) for peer in above], *[Recv(peer, vectors[peer]) for peer in below], \
+        *fold_tree(vectors, Output(rank))
+
+
+def _contributions(rank: int, size: int) -> list[Part]:
+    """What all ranks give to this one's block, in rank order."""
+    return [Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)]
 
 
 def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from .. import collectives
 from ..errors import ArgumentError
 from ..schedule import Generator, Operation, joined, renamed
-from . import allgather, allreduce, bcast, gather, reduce, reduce_scatter, scatter
+from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
 
 #: what serves calls without a schedule: MPI's own call, a candidate for every collective, and NCCL, where it is asked for
@@ -40,9 +40,11 @@ class Algorithm(NamedTuple):
     neighbours : bool
         It talks to the ranks beside it only, so these had better be on the same node.
     cuttable : bool
-        Its messages may be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`).
+        Its messages may be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`); never where it writes.
     read_late : bool
         Its messages may be read where they lie, when the receiver comes to it (`verify.flows_read_late`).
+    equal_blocks : bool
+        Of an alltoall: all blocks must have one size, as they pass through the hands of other ranks.
     """
 
     collective: collectives.CollectiveName
@@ -53,6 +55,7 @@ class Algorithm(NamedTuple):
     neighbours: bool = False
     cuttable: bool = True
     read_late: bool = True
+    equal_blocks: bool = False
 
     @property
     def node_aware(self) -> bool:
@@ -115,7 +118,7 @@ def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmNam
     Parameters
     ----------
     collective : str
-        `allreduce`, `reduce_scatter`, `allgather`, `bcast`, `reduce`, `scatter` or `gather`.
+        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter` or `gather`.
 
     Raises
     ------
@@ -164,6 +167,6 @@ def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
         yield Algorithm(collective, name, getattr(module, name), **traits)
 
 
-for _module in (allreduce, reduce_scatter, allgather, bcast, reduce, scatter, gather):
+for _module in (allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather):
     for _algorithm in declared(_module, _module.__name__.rpartition(".")[2]):
         add(_algorithm)

@@ -6,6 +6,6 @@ measure, select.
 
 from . import tuning
 from .compare import Candidate, compare
-from .workload import METHODS, Workload, operation
+from .workload import SPLITS, Workload, least_share, method_of, operation
 
-__all__ = ["Candidate", "METHODS", "Workload", "compare", "operation", "tuning"]
+__all__ = ["Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "tuning"]

@@ -94,7 +94,8 @@ def _entry(case: Workload, candidate: Candidate, times: Any, wrong: int, in_race
     result = statistics(times)
     algbw, busbw = case.rates(result["median_us"] / 1e6)
     return {
-        "collective": case.collective.name, "algorithm": candidate.algorithm, **_served(case, candidate),
+        "collective": case.collective.name, **({} if case.split == "even" else {"split": case.split}),
+        "algorithm": candidate.algorithm, **_served(case, candidate),
         "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
         "op": case.op if case.collective.reduces else None, **result,
         "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
@@ -106,5 +107,5 @@ def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:
     """The pieces that messages were cut into, and for `auto` what it chose."""
     if candidate.make or candidate.algorithm in LIBRARIES:
         return {"segment_bytes": None}
-    said = case.explain(candidate.algorithm, candidate.segment_bytes)
-    return {"segment_bytes": said.segment_bytes, **({"chose": said.algorithm} if candidate.algorithm == "auto" else {})}
+    word, pieces = case.served_by(candidate.algorithm, candidate.segment_bytes)
+    return {"segment_bytes": pieces, **({"chose": word} if candidate.algorithm == "auto" else {})}

@@ -10,14 +10,18 @@ from mpi4py import MPI
 from .. import collectives
 from ..buffers import HALF, PREDEFINED
 from ..errors import ArgumentError
-from ..execute import native_method
-from ..schedule import Part
+from ..execute import Context, native_method
+from ..schedule import Part, offsets
+from ..select import Query, choose
 from ..simulate import lower_bound
 from ..support.arrays import synchronize
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-METHODS = {"reduce_scatter": "Reduce_scatter_block"}
+#: mpi4py's methods for blocks of any size
+UNEVEN = {"reduce_scatter": "Reduce_scatter", "allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv"}
+#: how a vector is dealt out to ranks: alike; most of it to one; at random
+SPLITS = ("even", "one", "random")
 #: data repeats after this many elements; a prime, so that no block that went astray looks like the right one
 _PERIOD = 1021
 
@@ -30,11 +34,40 @@ def operation(name: str) -> tuple[MPI.Op, Any]:
     return op, getattr(np, ufunc)
 
 
+def method_of(collective: str, split: str = "even") -> str:
+    """The name of mpi4py's method. Raises ArgumentError where blocks cannot be uneven."""
+    if split == "even":
+        return {"reduce_scatter": "Reduce_scatter_block"}.get(collective, collective.capitalize())
+    if collective not in UNEVEN:
+        raise ArgumentError(f"{collective} has no blocks of ranks that could be uneven; these have: {', '.join(UNEVEN)}")
+    return UNEVEN[collective]
+
+
+def split_counts(split: str, count: int, size: int) -> list[int]:
+    """The elements of each rank's block, of a vector of `count`. Raises ArgumentError.
+
+    one: the rank in the middle has three quarters. random: shares between nothing and twice the mean, the same each time.
+
+    >>> split_counts("even", 12, 4), split_counts("one", 12, 4)
+    ([3, 3, 3, 3], [1, 1, 9, 1])
+    """
+    if split not in SPLITS:
+        raise ArgumentError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
+    weights = np.ones(size)
+    if split == "one":
+        weights[size // 2] = 3 * (size - 1) or 1
+    elif split == "random":
+        weights = np.random.default_rng(size).random(size)
+    edges = np.rint(np.cumsum(weights) / weights.sum() * count).astype(int)
+    return [int(share) for share in np.diff(edges, prepend=0)]
+
+
 class Workload:
     """One collective on `count` elements (the whole vector): buffers, arguments and the expected result of this rank.
 
     Data are small integers, so that the result is exact in every type and order. Attributes: count and nbytes of the
-    whole vector; arguments of mpi4py's method.
+    whole vector; method: mpi4py's, and its arguments. split: of `SPLITS`, for blocks of ranks; other than even it is the
+    method that takes counts.
     """
 
     def __init__(
@@ -47,27 +80,31 @@ class Workload:
         root: int = 0,
         in_place: bool = False,
         module: ModuleType | Any = np,
+        split: str = "even",
     ) -> None:
         self.comm, self.collective, self.dtype, self.module = comm, collectives.find(collective), dtype, module
         self.rank, self.size, self.root, self.op = comm.Get_rank(), comm.Get_size(), root, op
         if not 0 <= root < self.size:
             raise ArgumentError(f"root {root} is out of range, there are ranks 0 to {self.size - 1}")
+        self.split, self.method = split, method_of(self.collective.name, split)
         blocks = self.size if self.collective.blocks_of_ranks else 1
         self.count = max(1, count // blocks) * blocks
         self.nbytes = self.count * self.dtype.itemsize
-        before, after = (self._span(condition(self.rank, self.size, blocks, root), blocks)
+        self.counts = split_counts(split, self.count, blocks)
+        before, after = (self._span(condition(self.rank, self.size, blocks, root))
                          for condition in (self.collective.precondition, self.collective.postcondition))  # fmt: skip
-        self.expected = self._values(after, self._result_table())
-        self.content = self._values(before, self._table(self.rank if self.collective.reduces else 0))
+        self.expected = self._exchanged() if self.collective.personal else self._values(after, self._result_table())
+        seed = self.rank if self.collective.reduces or self.collective.personal else 0
+        self.content = self._values(before, self._table(seed))
         self.shared = before is not None and after is not None and (in_place or self.collective is collectives.BCAST)
         self._place(before, after)
         self.arguments = self._arguments()
 
-    def _span(self, part: Part | None, blocks: int) -> slice | None:
+    def _span(self, part: Part | None) -> slice | None:
         if part is None:
             return None
-        share = self.count // blocks
-        return slice(part.first * share, (part.first + part.count) * share)
+        edges = offsets(self.counts)
+        return slice(edges[part.first], edges[part.first + part.count])
 
     # data
 
@@ -87,6 +124,13 @@ class Workload:
         ufunc = operation(self.op)[1]
         table: Array = ufunc.reduce([self._table(rank) for rank in range(self.size)])
         return table
+
+    def _exchanged(self) -> Any:
+        """This rank's block of each rank."""
+        share = self.count // self.size
+        mine = slice(self.rank * share, (self.rank + 1) * share)
+        every = self.module.concatenate([self._values(mine, self._table(rank)) for rank in range(self.size)])
+        return every
 
     def _values(self, span: slice | None, table: Array) -> Any:
         if span is None:
@@ -118,8 +162,19 @@ class Workload:
         if self.shared:
             scatter = self.collective is collectives.SCATTER
             buffers = [self.memory, MPI.IN_PLACE] if scatter else [MPI.IN_PLACE, self.memory]
+        if self.split != "even":
+            buffers = self._counted(buffers)
         buffers += [operation(self.op)[0]] if self.collective.reduces else []
         return buffers + ([self.root] if self.collective.rooted else [])
+
+    def _counted(self, buffers: list[Any]) -> list[Any]:
+        """The same with the counts of all blocks, beside the vector that has them all or as an argument."""
+        if self.collective is collectives.REDUCE_SCATTER:
+            return [*buffers, self.counts]
+        whole = 0 if self.collective is collectives.SCATTER else 1
+        if not self.collective.rooted or self.rank == self.root:
+            buffers[whole] = [buffers[whole], self.counts]
+        return buffers
 
     # measuring
 
@@ -142,11 +197,10 @@ class Workload:
 
     def call(self, algorithm: str, segment_bytes: int | None = None) -> Callable[[], object]:
         """A function that makes the call. native: mpi4py's plain method wherever MPI takes the data."""
-        method = METHODS.get(self.collective.name, self.collective.name.capitalize())
         if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
-            plain = native_method(self.comm, method)
+            plain = native_method(self.comm, self.method)
             return lambda: plain(*self.arguments)
-        served = getattr(self.comm, method)
+        served = getattr(self.comm, self.method)
         asked = None if algorithm == "auto" else algorithm
         if self.module is np:
             return lambda: served(*self.arguments, algorithm=asked, segment_bytes=segment_bytes)
@@ -157,16 +211,30 @@ class Workload:
 
         return on_device
 
-    def explain(self, algorithm: str, segment_bytes: int | None = None) -> Any:
-        """What `Communicator.explain` says of the call."""
+    def served_by(self, algorithm: str, segment_bytes: int | None = None) -> tuple[str, int | None]:
+        """The algorithm that serves the call, and the pieces that its messages are cut into."""
+        name, asked = self.collective.name, None if algorithm == "auto" else algorithm
+        if self.split != "even":  # of which `explain` does not speak; where there is a root, nobody else knows the bytes
+            nbytes = None if self.collective.rooted else self.nbytes
+            return choose(Query(name, Context.of(self.comm).topology, nbytes), asked, segment_bytes)[:2]
         buffers = self.arguments[: 1 if self.collective is collectives.BCAST else 2]
-        return self.comm.explain(self.collective.name, *buffers, op=operation(self.op)[0], root=self.root,
-                                 algorithm=None if algorithm == "auto" else algorithm, segment_bytes=segment_bytes)  # fmt: skip
+        said = self.comm.explain(name, *buffers, op=operation(self.op)[0], root=self.root, algorithm=asked,
+                                 segment_bytes=segment_bytes)  # fmt: skip
+        return said.algorithm, said.segment_bytes
 
     def rates(self, seconds: float) -> tuple[float, float]:
-        """(algbw, busbw) in GB/s, as nccl-tests defines them."""
+        """(algbw, busbw) in GB/s, as nccl-tests defines them; of uneven blocks, by what the busiest rank must move."""
         algbw = self.nbytes / seconds / 1e9
-        return algbw, algbw * lower_bound(self.collective.name, self.size).sent
+        return algbw, algbw * least_share(self.collective.name, self.size, self.split)
+
+
+def least_share(collective: str, size: int, split: str) -> float:
+    """How much of the vector the busiest rank must send or receive, as a share of it."""
+    if split == "even":
+        return lower_bound(collective, size).sent
+    counts = split_counts(split, 1 << 20, size)
+    kept = counts[0] if collectives.find(collective).rooted else min(counts)  # by the root 0, or by who has least
+    return 1 - kept / sum(counts)
 
 
 def _bytes(array: Any) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import index
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ class Layout(NamedTuple):
     def blockwise(cls, length: int, counts: Any, displs: Any, datatype: MPI.Datatype, blocks: int) -> "Layout":
         """A count and a displacement per block, as given, or as mpi4py finds them in a buffer of `length` bytes."""
         size, extent = max(datatype.Get_size(), 1), datatype.Get_extent()[1]
-        entries = length // extent if extent > 0 else 0
+        entries = 0 if counts is not None else _infer(length, extent, 1)
         counts = [nbytes // size for nbytes in block_bytes(counts, entries, blocks, size)]
         return cls(datatype, counts, _places(displs, counts, extent))
 
@@ -46,7 +47,7 @@ class Layout(NamedTuple):
         """All blocks in a row: `count` elements each, or what a buffer of `length` bytes holds after the displacement."""
         extent = datatype.Get_extent()[1]
         start = int(displacement or 0) * extent
-        entries = _infer(length - start, extent, blocks) if count is None else int(count) * max(1, blocks)
+        entries = _infer(length - start, extent, blocks) if count is None else index(count) * max(1, blocks)
         if start < 0 or entries < 0:
             each = entries // max(1, blocks)
             raise errors.BufferError(f"count and displacement must not be negative, got {each} and {displacement}")
@@ -129,7 +130,7 @@ def block_bytes(counts: Any, entries: int, blocks: int, itemsize: int) -> list[i
         counts = [counts] * blocks
     if len(counts) != blocks:
         raise errors.BufferError(f"expected {blocks} counts, one per rank, got {len(counts)}")
-    nbytes = [int(count) * itemsize for count in counts]
+    nbytes = [index(count) * itemsize for count in counts]
     if min(nbytes, default=0) < 0:
         raise errors.BufferError("counts must not be negative")
     return nbytes
@@ -151,10 +152,10 @@ def _places(displs: Any, counts: Sequence[int], extent: int) -> list[int]:
     if displs is None:
         return [extent * place for place in offsets(counts)[:-1]]
     if not hasattr(displs, "__len__"):
-        return [int(displs) * block * extent for block in range(len(counts))]
+        return [index(displs) * block * extent for block in range(len(counts))]
     if len(displs) != len(counts):
         raise errors.BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
-    return [int(displacement) * extent for displacement in displs]
+    return [index(displacement) * extent for displacement in displs]
 
 
 def _raw(location: int, nbytes: int) -> Any:

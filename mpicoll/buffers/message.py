@@ -61,7 +61,9 @@ class Message(NamedTuple):
             counts, displacements = counts
         if datatype is not None and not isinstance(datatype, MPI.Datatype):
             datatype = _from_code(datatype)
-        return cls(buffer, counts, displacements, datatype)
+        if datatype == MPI.DATATYPE_NULL:
+            raise errors.BufferError("expected an MPI datatype as the last item, got DATATYPE_NULL")
+        return cls(buffer, _plain(counts), _plain(displacements), datatype)
 
     def covers(self, array: Any, expected: Expected) -> bool:
         """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
@@ -102,11 +104,16 @@ def _operand(array: Any, message: Message, expected: Expected) -> Operand:
     return mirrored(array, lambda host: _described(host, message, expected))
 
 
+def _plain(counts: Any) -> Any:
+    """A number, where that is what an array of no dimensions holds."""
+    return counts.item() if getattr(counts, "ndim", None) == 0 else counts
+
+
 def _from_code(code: Any) -> MPI.Datatype:
     try:
         return MPI.Datatype.fromcode(code)
     except (KeyError, ValueError, TypeError):
-        raise errors.BufferError(
+        raise errors.TypeCodeError(
             f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}"
         ) from None
 

@@ -4,15 +4,16 @@ May import: errors, support, schedule, collectives, algorithms, simulate, buffer
 """
 
 from . import arguments
-from .beginning import begin, begin_again
+from .beginning import Hold, begin, begin_again
 from .call import Call
 from .comparing import refused
 from .explanation import Explanation, explain, in_place_form
 from .repeated import repeated
 from .request import Request
 from .serving import persist, run
+from .tasks import as_task
 
 __all__ = [
-    "Call", "Explanation", "Request", "arguments", "begin", "begin_again", "explain", "in_place_form", "persist", "refused",
-    "repeated", "run",
+    "Call", "Explanation", "Hold", "Request", "arguments", "as_task", "begin", "begin_again", "explain", "in_place_form",
+    "persist", "refused", "repeated", "run",
 ]

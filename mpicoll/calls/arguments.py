@@ -1,6 +1,7 @@
 """What the arguments of each collective mean: one function per mpi4py method, from its arguments to a checked `Call`."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -55,7 +56,7 @@ def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: 
     shared = in_place(sendbuf)
     send, recv = None if shared else operand(sendbuf), operand(recvbuf, writable=True)
     itemsize = recv.datatype.Get_size() if recv.datatype is not None else recv.dtype.itemsize if recv.dtype else 1
-    call.counts = [int(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
+    call.counts = [index(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
     whole = send or recv
     if whole.nbytes != sum(call.counts):
         raise errors.BufferError(
@@ -129,6 +130,34 @@ def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vect
 
 def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
     return scatter(comm, sendbuf, recvbuf, root, vector=True)
+
+
+# Blocks that all exchange.
+
+
+def alltoall(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+    call = Call(comm, "Alltoall", collectives.ALLTOALL, (sendbuf, recvbuf))
+    return _exchanged(call, sendbuf, recvbuf, vector=False)
+
+
+def alltoallv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+    call = Call(comm, "Alltoallv", collectives.ALLTOALL, (sendbuf, recvbuf))
+    return _exchanged(call, sendbuf, recvbuf, vector=True)
+
+
+def _exchanged(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
+    """A block for each rank, and one from each; of a rank to itself it says the bytes twice."""
+    recv, shared = operand(recvbuf, call.size, vector=vector, writable=True), in_place(sendbuf)
+    send = recv if shared else operand(sendbuf, call.size, vector=vector)
+    call.counts, received = _block_bytes(call, send, vector), _block_bytes(call, recv, vector)
+    sent, kept = call.counts[call.rank], received[call.rank]
+    if sent != kept:
+        which = f"rank {call.rank} has a block for itself" if vector else "the send buffer has blocks"
+        raise errors.BufferError(f"{call.method}: {which} of {sent} bytes, the receive buffer room for {kept}")
+    call.with_operands(None if shared else send, recv, shared)
+    if call.shared and call.counts != received:
+        raise errors.BufferError(f"{call.method}: one array for both, but other counts to receive than to send: take two")
+    return call
 
 
 # What several need.

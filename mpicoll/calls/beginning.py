@@ -1,6 +1,6 @@
 """Non-blocking calls: begun, then served by a task or by MPI itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from .. import errors
 from ..algorithms import LIBRARIES
-from ..buffers import note_begin
+from ..buffers import Operand, note_begin
 from ..execute import ABANDONED, PROGRESS, Context, Known, Plan, Record, native_method, owning, until_done
 from ..select import probe
 from ..support.callsite import call_site
@@ -18,13 +18,16 @@ from .call import Call
 from .comparing import comparing
 from .repeated import Key
 from .request import Request
-from .serving import LIBRARY_CALLS, LINEAR, choose, counts_for, remember_small, working_context
+from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember_small, working_context
+
+#: what makes, of a call's context, steps, record and operands, what the caller waits for
+Hold = Callable[[Context, Iterator[object], Record, Sequence[Operand]], Any]
 
 
 def begin(
-    call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: Key | None = None
-) -> Request | MPI.Request:
-    """Begin the call without waiting; returns its request, MPI's own where MPI serves it without help. Local.
+    call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: Key | None = None, hold: Hold = Request
+) -> Any:
+    """Begin the call without waiting; returns what `hold` makes, or MPI's own request where MPI serves it without help. Local.
 
     key: what the next one like it will be recognised by.
     """
@@ -33,7 +36,7 @@ def begin(
     context = working_context(call)
     record = context.recorder.begin(call.text, call_site())
     try:
-        return _begun(call, algorithm, segment_bytes, context, record, key)
+        return _begun(call, algorithm, segment_bytes, context, record, key, hold)
     except BaseException:
         if record.number:
             record.end()
@@ -41,9 +44,15 @@ def begin(
 
 
 def begin_again(
-    context: Context, known: Known, key: Key, understood: Callable[[], Call], given: object
-) -> Request:
-    """Begin a call that a schedule serves, as it did before. understood: makes the `Call`; given: its arguments."""
+    comm: MPI.Comm, context: Context, known: Known, key: Key, understood: Callable[[], Call], given: Sequence[Any], hold: Hold
+) -> Any:
+    """Begin a call as it was begun before; returns as `begin`. understood: makes the `Call`; given: its arguments."""
+    if known.native is not None:
+        if not context.sees_all:
+            return owning(known.native(comm, *given), given)
+        context.require_working()
+        request = owning(known.native(comm, *given), given)
+        return hold(context, until_done([request]), context.recorder.begin(known.text, call_site()), ())
     record = context.recorder.begin(known.text, call_site())
 
     def bind() -> Plan:
@@ -51,12 +60,12 @@ def begin_again(
         call.nonblocking = True
         return plan_of(call, *known.choice)
 
-    return Request(context, _scheduled(known, key, bind, context.next_call(), record, given), record, ())
+    return hold(context, _scheduled(known, key, bind, context.next_call(), record, given), record, ())
 
 
 def _begun(
-    call: Call, algorithm: str | None, segment_bytes: int | None, context: Context, record: Record, key: Key | None
-) -> Request | MPI.Request:
+    call: Call, algorithm: str | None, segment_bytes: int | None, context: Context, record: Record, key: Key | None, hold: Hold
+) -> Any:
     if not PROGRESS.threaded:  # nobody could compare it, or unpack what was packed
         choose(call, algorithm, segment_bytes, probe.known)
         record.end()
@@ -68,21 +77,21 @@ def _begun(
     if name not in LIBRARIES:
         note_begin(call.operands)
         known, bind = Known(call.text, choice=(name, pieces)), partial(plan_of, call, name, pieces)
-        if key is not None and (call.counts_shared or name == LINEAR):
+        if key is not None and counts_suffice(call, name):
             context.known.keep(key, known)
         before = until_done(chain(compared, counts_for(call, name)))
         steps = chain(before, _scheduled(known, key, bind, context.next_call(), record, call))
-        return Request(context, steps, record, call.operands)
+        return hold(context, steps, record, call.operands)
     library = LIBRARY_CALLS[name](call)
     request: MPI.Request = library.begin()
+    if not compared and key is not None and library.is_given(call.arguments):
+        context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.form)))
+        if algorithm is None and segment_bytes is None:
+            remember_small(call, context)
     if not compared and not library.staged and not context.sees_all:
         record.end()  # for us: MPI alone knows when
-        if key is not None and library.is_given(call.arguments):
-            context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.form)))
-            if algorithm is None and segment_bytes is None:
-                remember_small(call, context)
         return request
-    return Request(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands)
+    return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands)
 
 
 def _refuse_what_nobody_brings_back(call: Call) -> None:

@@ -15,6 +15,7 @@ from ..buffers import Operand, coincide, ops, overlap, stage
 from ..collectives import Collective
 from ..errors import ArgumentError
 from ..execute import BYTES, PROGRESS, Context, nccl
+from ..schedule import offsets
 from ..select import Query
 from ..support.node import largest_count
 
@@ -140,7 +141,7 @@ class Call:
     @property
     def counts_shared(self) -> bool:
         """Whether all ranks know the bytes of every block without being told."""
-        return self.method not in ("Gatherv", "Scatterv")
+        return self.method not in ("Gatherv", "Scatterv", "Alltoallv")
 
     @property
     def text(self) -> str:
@@ -156,6 +157,12 @@ class Call:
     def counts_known(self) -> bool:
         """Whether this rank knows the bytes of every block."""
         return self.counts is not None or not self.collective.blocks_of_ranks
+
+    @property
+    def edges_received(self) -> list[int] | None:
+        """Where the blocks begin that it gets, where they are others than those of `counts`: in bytes."""
+        received = self.recv.counts if self.method == "Alltoallv" and self.recv is not None else None
+        return None if received is None else offsets(received)
 
     @property
     def repeatable(self) -> bool:
@@ -178,7 +185,9 @@ class Call:
             obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
         topology = Context.of(self.comm).topology
         of_nccl = (obstacle if waits_alone else "") or nccl.refuses(self)
-        return Query(self.collective.name, topology, self.nbytes, commutative, obstacle, native, of_nccl, self.nonblocking)
+        uneven = self.method == "Alltoallv"
+        once = self.nonblocking
+        return Query(self.collective.name, topology, self.nbytes, commutative, obstacle, native, of_nccl, once, uneven)
 
     def _unfit_for_native(self) -> str:
         """Why MPI's own call cannot serve it; empty where it can."""

@@ -8,7 +8,7 @@ from mpi4py import MPI
 from .. import select
 from ..algorithms import NCCL
 from ..buffers import ops
-from ..execute import Context, Record, Statement, compare, share_blocks
+from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
 from ..support.callsite import call_site
 from ..support.settings import OFF
 from .call import Call, kind
@@ -109,8 +109,12 @@ def refused(context: Context, error: Exception) -> None:
 
 
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
-    """Have all ranks know the bytes of all blocks of Gatherv and Scatterv: requests to be awaited."""
-    if not call.counts_agreed:
+    """Have all ranks know the bytes of all blocks of Gatherv and Scatterv, those of Alltoallv each its own: requests."""
+    if call.collective.personal:
+        recv = call.recv
+        assert call.counts is not None and recv is not None and recv.counts is not None
+        yield from compare_blocks(Context.of(call.comm), call.method, call.counts, recv.counts, number)
+    elif not call.counts_agreed:
         assert call.root is not None
         counts, mine = call.counts or (), call.own_bytes
         call.counts = yield from share_blocks(Context.of(call.comm), call.method, call.root, counts, mine, number)

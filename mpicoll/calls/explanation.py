@@ -11,7 +11,7 @@ from ..algorithms import LIBRARIES, NCCL
 from ..buffers import operand
 from ..errors import ArgumentError
 from ..execute import Context, nccl
-from ..schedule import MAX_MESSAGE_BYTES, Recv, Send, pieces
+from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
 from ..select import probe
 from ..simulate import lower_bound
 from .binding import schedule_of
@@ -74,8 +74,8 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
     schedule, itemsize = schedule_of(call, name, segment_bytes), call.dtype.itemsize
     limit = max(1, min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // itemsize)
     operations = [operation for step in schedule.rounds for operation in step]
-    sends = [list(pieces(op.part, schedule.edges, limit)) for op in operations if type(op) is Send]
-    rounds = sum(any(type(op) in (Send, Recv) for op in step) for step in schedule.rounds)
+    sends = [list(pieces(op.part, schedule.edges, limit)) for op in operations if type(op) in SENDS]
+    rounds = sum(any(type(op) in MESSAGES for op in step) for step in schedule.rounds)
     return rounds, sum(map(len, sends)), itemsize * sum(end - start for cut in sends for start, end in cut)
 
 
@@ -88,7 +88,7 @@ def in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any
     """The two buffers of a call whose input is `buffer`, where a caller who only asks gave no second one."""
     if name == "reduce":
         return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
-    if name in ("allreduce", "reduce_scatter"):
+    if name in ("allreduce", "reduce_scatter", "alltoall"):
         return MPI.IN_PLACE, buffer
     if name in ("allgather", "gather"):
         one = operand(buffer)

@@ -56,7 +56,7 @@ def run(call: Call, record: Record, algorithm: str | None, segment_bytes: int | 
         known.run(record, call.comm, call.arguments, key)
         return
     name, pieces, _ = choose(call, algorithm, segment_bytes)
-    keep = keep and (call.counts_shared or name in (NATIVE, LINEAR))  # else ranks tell each other their counts
+    keep = keep and (name == NATIVE or counts_suffice(call, name))
     if name in LIBRARIES:
         library = LIBRARY_CALLS[name](call)
         given = library.is_given(call.arguments)
@@ -101,9 +101,12 @@ def working_context(call: Call) -> Context:
 
 def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
     """Share the counts that only the root knows, where the algorithm needs those of other ranks: requests to be awaited."""
-    if call.counts_shared or name == LINEAR:
-        return ()
-    return sharing_counts(call, Context.of(call.comm).next_call())
+    return () if counts_suffice(call, name) else sharing_counts(call, Context.of(call.comm).next_call())
+
+
+def counts_suffice(call: Call, name: str) -> bool:
+    """Whether each rank knows all counts that it needs under an algorithm; else ranks tell each other theirs."""
+    return call.counts_shared or name == LINEAR or call.collective.personal
 
 
 def remember_small(call: Call, context: Context) -> bool:

@@ -37,6 +37,8 @@ def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
     whole = np.zeros(share.size * comm.Get_size(), np.float32)
     if collective == "allgather":
         return arguments.allgather(comm, share, whole)
+    if collective == "alltoall":
+        return arguments.alltoall(comm, whole, np.zeros_like(whole))
     if collective == "reduce_scatter":
         return arguments.reduce_scatter_block(comm, whole, share, MPI.SUM)
     if collective == "bcast":

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
-from ..schedule import Part
+from ..schedule import INPUT, OUTPUT, Part
 from ..verify import check
 from . import userfile
 from .list import of_vector
@@ -42,11 +42,11 @@ def run(arguments: Namespace) -> None:
 
 
 class _Moment(NamedTuple):
-    """One rank when it has finished a round: the clock, what arrived, and the fullest value of each block it has."""
+    """One rank when it has finished a round: the clock, what arrived from whom, and the fullest value of each block it has."""
 
     clock: int
     rank: int
-    arrived: Sequence[Any]
+    arrived: Sequence[tuple[int, str]]
     cells: list[str]
 
 
@@ -57,10 +57,15 @@ def _drawing(collective: collectives.Collective, algorithm: algorithms.Algorithm
     frames, cells = defaultdict[int, list[_Moment]](list), [[""]] * size
 
     def observer(rank: Any, step: Any, expressions: Any) -> None:
-        held = [max((expressions.ranks[place[block]] for place in rank.memory.values() if place[block] is not None),
+        # in an alltoall what came takes the place of what was sent
+        places = [rank.memory[place] for place in ((OUTPUT, INPUT) if collective.personal else tuple(rank.memory))]
+        held = [max((expressions.ranks[place[block]] for place in places if place[block] is not None),
                     key=int.bit_count, default=0) for block in range(blocks)]
         symbols = [_symbol(collective, ranks, size) for ranks in held]
-        frames[rank.clock].append(_Moment(rank.clock, rank.number, step.receives if step else (), symbols))
+        arrived = [(peer, _blocks(part, blocks) if not collective.personal else
+                    " ".join(_symbol(collective, expressions.ranks[one], size) for one in rank.read(part)))
+                   for peer, part in (step.receives if step else ())]
+        frames[rank.clock].append(_Moment(rank.clock, rank.number, arrived, symbols))
 
     cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
     where = f" from root {root}" if collective.rooted else ""
@@ -71,12 +76,15 @@ def _drawing(collective: collectives.Collective, algorithm: algorithms.Algorithm
         for moment in frame:
             cells[moment.rank] = moment.cells
         yield ""
-        yield from _messages(clock, frame, blocks)
+        yield from _messages(clock, frame)
         yield from _table(cells, heading=clock == 0)
 
 
 def _symbol(collective: collectives.Collective, ranks: int, size: int) -> str:
     """A value as text of fixed width: the ranks in a sum, each at its own place, or how many; or whose data it is."""
+    if collective.personal:
+        rank, block = divmod(ranks.bit_length() - 1, size)
+        return f"{rank}{block}" if size <= 10 else f"{f'{rank}>{block}':>{2 * len(str(size - 1)) + 1}}"
     if not collective.reduces:
         return f"{ranks.bit_length() - 1 if ranks else '.':>{len(str(size - 1))}}"
     if size > 10:
@@ -87,14 +95,15 @@ def _symbol(collective: collectives.Collective, ranks: int, size: int) -> str:
 def _legend(collective: collectives.Collective, size: int, blocks: int) -> str:
     content = "how many ranks are in the sum it has" if size > 10 else "the ranks in the sum it has"
     content = content if collective.reduces else "whose data it has, or a dot,"
+    content = "whose data it has, and for whom," if collective.personal else content
     return f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content} of each block."
 
 
-def _messages(clock: int, frame: Sequence[_Moment], blocks: int) -> list[str]:
+def _messages(clock: int, frame: Sequence[_Moment]) -> list[str]:
     """The line, or lines, of what arrives at this clock."""
-    arrivals = sorted((peer, moment.rank, part) for moment in frame for peer, part in moment.arrived)
+    arrivals = sorted(((peer, moment.rank, what) for moment in frame for peer, what in moment.arrived), key=lambda one: one[:2])
     # no-break spaces keep a message together when the line is wrapped
-    texts = [f"{peer} -> {rank}: {_blocks(part, blocks)}".replace(" ", "\xa0") for peer, rank, part in arrivals]
+    texts = [f"{peer} -> {rank}: {what}".replace(" ", "\xa0") for peer, rank, what in arrivals]
     line = "   ".join([f"round\xa0{clock}" if clock else "start", *texts])
     return [text.replace("\xa0", " ") for text in wrap(line, WIDTH, subsequent_indent=" " * 10)]
 

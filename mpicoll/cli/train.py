@@ -24,14 +24,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     length.add_argument("--epochs", type=whole, metavar="N", help="passes over the training data (default 15)")
     length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
     add("--overlap", default="all", help="communication with computation: none, gradients, all (default: next forward too)")
-    add("--bucket-bytes", type=size, default=4 << 20, metavar="B", help="gradients sent together (default 4M)")
+    add("--bucket-bytes", type=size, metavar="B", help="gradients sent together (default: 1/8 of the model's, up to 4M)")
     add("--parameter-bucket-bytes", type=size, metavar="B", help="parameters sent together (default: as the gradients)")
     add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
     add("--accumulate", type=whole, default=1, metavar="K", help="micro-batches per step (default 1)")
     add("--clip-norm", type=number, metavar="X", help="largest norm of the gradients (default: no limit)")
     add("--precision", default="float32", help="float64, float32 (default), float16 or bfloat16: in memory and on the wire")
     add("--loss-scale", metavar="X", help="dynamic, or a number (default: dynamic with float16, else none)")
-    add("--algorithm", default="ring", metavar="WORD", help="of the bucket collectives (default ring); see `mpicoll list`")
+    add("--algorithm", metavar="WORD", help="of the bucket collectives (default: ring, in one node circulant)")
     add("--seed", type=whole, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
@@ -120,4 +120,5 @@ def _build(config: dict[str, Any], comm: Any) -> tuple[Any, Any]:
     config["lr"] = optimizer.lr
     model = mlp([inputs, *config["hidden"], outputs], config["seed"]).to(module)
     trainer = Trainer(model, optimizer, comm, **{name: config[name] for name in Options.names()})
+    config |= {name: getattr(trainer.options, name) for name in Options.names()}
     return trainer, dataset

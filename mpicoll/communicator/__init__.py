@@ -1,13 +1,14 @@
 """`Communicator`: an MPI.Intracomm whose collectives are served by schedules or by MPI, whichever is chosen.
 
-The eleven collectives lie in three forms: `blocking_moves` and `blocking_reductions`, `nonblocking`, `persistent`. What all
-of them go through is in `base`; those that mpi4py serves by itself are `watched`; how communicators are made, and what else
-they tell, is in `communicator`.
+The thirteen collectives lie in three forms, `blocking_…`, `nonblocking_…` and `persistent_…`: those that move data, and
+reductions. What all of them go through is in `base`; those that mpi4py serves by itself are `watched`; how communicators are
+made, and what else they tell, is in `communicator`; `tasks` begins calls for those who want to be called at the end.
 
 May import: errors, support, collectives, algorithms, shared_memory, execute, select, calls, launch, watch.
 """
 
 from .communicator import Communicator
 from .handles import Plan, Request
+from .tasks import begin_task
 
-__all__ = ["Communicator", "Plan", "Request"]
+__all__ = ["Communicator", "Plan", "Request", "begin_task"]

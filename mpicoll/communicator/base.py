@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from mpi4py import MPI
 
-from ..calls import begin, begin_again, persist, refused, repeated, run
+from ..calls import Request, begin, begin_again, persist, refused, repeated, run
 from ..execute import ABANDONED, Context, owning
 from ..support.settings import ALWAYS
 
 if TYPE_CHECKING:
-    from ..calls import Call
+    from ..calls import Call, Hold
     from .handles import Plan
 
     Understand = Callable[..., Call]  # a function of `calls.arguments`
@@ -24,20 +24,20 @@ _REFUSED = {MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUN
 _IN_PLACE = MPI.IN_PLACE
 
 
-def _test(method: str, kind: type, share: bool = False) -> cached_property[IsSmall]:
-    """A property: the test of `SmallCalls` for a method, looked up once per wrapper. share: one buffer is a rank's block."""
+def _test(method: str, kind: type, share: Callable[[Base], int] = lambda comm: 0) -> cached_property[IsSmall]:
+    """A property: the test of `SmallCalls` for a method, looked up once per wrapper. share: as there, of a communicator."""
 
     def find(comm: Base) -> IsSmall:
         if not comm:
             return lambda vector, other, what: False
-        return comm._context.small.test(method, kind, comm.Get_size() if share else 0)
+        return comm._context.small.test(method, kind, share(comm))
 
     return cached_property(find)
 
 
 def _test_of_rooted(method: str) -> cached_property[IsSmall]:
     """The same of (vector, block, root): the vector counts at the root, the block elsewhere."""
-    test = _test(method, int, share=True)
+    test = _test(method, int, share=MPI.Comm.Get_size)
 
     def find(comm: Base) -> IsSmall:
         is_small, rank = test.func(comm), comm.Get_rank() if comm else 0
@@ -83,14 +83,21 @@ class Base(MPI.Intracomm):
 
     def _begin(self, understand: Understand, given: tuple[object, ...],
                algorithm: str | None, segment_bytes: int | None) -> MPI.Request:
-        """Begin a non-blocking call; one that was begun before on memory of the same shape is not looked at again."""
+        """Begin a non-blocking call."""
+        request: MPI.Request = self._begin_held(understand, given, algorithm, segment_bytes, Request)
+        return request
+
+    def _begin_held(self, understand: Understand, given: tuple[object, ...],
+                    algorithm: str | None, segment_bytes: int | None, hold: Hold) -> Any:
+        """Begin one; returns what `hold` makes, or MPI's own request where MPI serves it without help.
+
+        One that was begun before on memory of the same shape is not looked at again.
+        """
         key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
         known = self._context.known.find(key) if key is not None and self._context.check != ALWAYS else None
         if key is None or known is None:
-            return begin(self._understood(understand, given), algorithm, segment_bytes, key)
-        if known.native is not None:
-            return owning(known.native(self, *given), given)
-        return begin_again(self._context, known, key, partial(understand, self, *given), given)
+            return begin(self._understood(understand, given), algorithm, segment_bytes, key, hold)
+        return begin_again(self, self._context, known, key, partial(understand, self, *given), given, hold)
 
     def _begin_small(self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]) -> MPI.Request:
         """Begin one that goes to MPI without being looked at."""
@@ -116,9 +123,11 @@ class Base(MPI.Intracomm):
     _small_ibcast = _test("Ibcast", int)
     _small_allreduce = _test("Allreduce", MPI.Op)
     _small_iallreduce = _test("Iallreduce", MPI.Op)
-    _small_allgather = _test("Allgather", type(None), share=True)
-    _small_iallgather = _test("Iallgather", type(None), share=True)
-    _small_reduce_scatter = _test("Reduce_scatter_block", MPI.Op, share=True)
+    _small_allgather = _test("Allgather", type(None), share=MPI.Comm.Get_size)
+    _small_iallgather = _test("Iallgather", type(None), share=MPI.Comm.Get_size)
+    _small_alltoall = _test("Alltoall", type(None), share=lambda comm: 1)
+    _small_ialltoall = _test("Ialltoall", type(None), share=lambda comm: 1)
+    _small_reduce_scatter = _test("Reduce_scatter_block", MPI.Op, share=MPI.Comm.Get_size)
     _small_gather = _test_of_rooted("Gather")
     _small_scatter = _test_of_rooted("Scatter")
 

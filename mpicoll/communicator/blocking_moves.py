@@ -1,4 +1,4 @@
-"""The blocking collectives that move data: broadcast, scatter, gather, allgather.
+"""The blocking collectives that move data between a root and all: broadcast, scatter, gather.
 
 m: bytes of the whole vector, p: ranks. Costs are those of the algorithms that may be chosen; bytes are those
 that a rank sends. Small calls are MPI's own; `Communicator.explain` says what serves a call, and the docstrings in
@@ -17,10 +17,9 @@ from .base import REFUSALS, Base, raise_unless_refused
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
-    from ..algorithms import AllgatherName, BcastName, GatherName, ScatterName
+    from ..algorithms import BcastName, GatherName, ScatterName
 
 _BCAST = MPI.Intracomm.Bcast
-_ALLGATHER = MPI.Intracomm.Allgather
 _GATHER = MPI.Intracomm.Gather
 _SCATTER = MPI.Intracomm.Scatter
 _IN_PLACE = MPI.IN_PLACE
@@ -212,72 +211,3 @@ class BlockingMoves(Base):
         as many before for the counts.
         """
         self._serve(arguments.gatherv, (sendbuf, recvbuf, root), algorithm, segment_bytes)
-
-    def Allgather(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
-    ) -> None:
-        """Every rank gets the equal blocks of all ranks, in rank order.
-
-        Parameters
-        ----------
-        sendbuf : buffer or MPI.IN_PLACE
-            This rank's block. IN_PLACE: it lies in its place in `recvbuf`.
-        recvbuf : buffer
-            Gets p equal blocks, one after the other.
-        algorithm : str, optional
-            One of `mpicoll.list_algorithms("allgather")`. None: chosen by size and network.
-        segment_bytes : int, optional
-            Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
-
-        Raises
-        ------
-        ArgumentError
-            `algorithm` is unknown or cannot serve the call, or the communicator was freed; before anything is sent.
-        BufferError
-            Type, size, access or overlap of the buffers is wrong; before anything is sent.
-
-        Cost
-        ----
-        (p-1)/p m per rank. `ring`: p-1 rounds, between neighbours; `circulant`, `bruck`: ceil(log2 p).
-
-        Examples
-        --------
-        >>> comm.Allgather(mine, everything)  # everything.shape == (comm.Get_size(), *mine.shape)
-        """
-        if algorithm is None and segment_bytes is None and self._small_allgather(recvbuf, sendbuf, None):
-            try:
-                return _ALLGATHER(self, sendbuf, recvbuf)
-            except REFUSALS as error:
-                raise_unless_refused(error)
-        self._serve(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
-
-    def Allgatherv(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
-        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
-    ) -> None:
-        """Every rank gets the blocks of all ranks, of any sizes.
-
-        Parameters
-        ----------
-        sendbuf : buffer or MPI.IN_PLACE
-            This rank's block, of any size. IN_PLACE: it lies in its place in `recvbuf`.
-        recvbuf : buffer or [buf, counts, displs, type]
-            Room for each rank's block, anywhere; counts and type are the same on all ranks.
-        algorithm : str, optional
-            One of `mpicoll.list_algorithms("allgather")`. None: chosen by size and network.
-        segment_bytes : int, optional
-            Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
-
-        Raises
-        ------
-        ArgumentError
-            `algorithm` is unknown or cannot serve the call, or the communicator was freed; before anything is sent.
-        BufferError
-            Type, size, access or overlap of the buffers is wrong; before anything is sent.
-
-        Cost
-        ----
-        m without the largest block, or less, per rank. `ring`: p-1 rounds; `circulant`, `bruck`: ceil(log2 p).
-        """
-        self._serve(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)

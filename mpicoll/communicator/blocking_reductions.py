@@ -59,7 +59,8 @@ class BlockingReductions(Base):
         Cost
         ----
         `binomial`: ceil(log2 p) rounds, m sent by each rank. `reduce_scatter_gather`: twice the rounds, at most
-        about 2 m, and only (p-1)/p m to be reduced per rank. `pipeline`: m per rank, for the largest vectors.
+        about 2 m, and only (p-1)/p m to be reduced per rank. `circulant`: in n segments n - 1 + ceil(log2 p) rounds of
+        m/n, for large vectors. `pipeline`: m per rank, for the largest.
         """
         self._serve(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 

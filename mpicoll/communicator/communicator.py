@@ -18,10 +18,13 @@ from ..select import table
 from ..shared_memory import shared_array
 from ..support import settings
 from ..watch import WATCHER
+from .blocking_exchanges import BlockingExchanges
 from .blocking_moves import BlockingMoves
 from .blocking_reductions import BlockingReductions
-from .nonblocking import NonBlocking
-from .persistent import Persistent
+from .nonblocking_moves import NonBlockingMoves
+from .nonblocking_reductions import NonBlockingReductions
+from .persistent_moves import PersistentMoves
+from .persistent_reductions import PersistentReductions
 from .watched import Watched
 
 if TYPE_CHECKING:
@@ -36,9 +39,10 @@ if TYPE_CHECKING:
     from ..support.settings import CheckMode
 
 
-# a plan is no MPI.Prequest, see `persistent`
+# a plan is no MPI.Prequest, see `persistent_moves`
 class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    BlockingMoves, BlockingReductions, NonBlocking, Persistent, Watched
+    BlockingMoves, BlockingExchanges, BlockingReductions, NonBlockingMoves, NonBlockingReductions,
+    PersistentMoves, PersistentReductions, Watched,
 ):
     """An intracommunicator with mpicoll's collectives; everything else is mpi4py's. Made by all ranks of `comm` together.
 
@@ -244,7 +248,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         if recvbuf is None:
             sendbuf, recvbuf = in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
         given = {"bcast": (sendbuf, root), "reduce": (sendbuf, recvbuf, op, root), "allreduce": (sendbuf, recvbuf, op),
-                 "reduce_scatter": (sendbuf, recvbuf, op), "allgather": (sendbuf, recvbuf),
+                 "reduce_scatter": (sendbuf, recvbuf, op), "allgather": (sendbuf, recvbuf), "alltoall": (sendbuf, recvbuf),
                  "scatter": (sendbuf, recvbuf, root), "gather": (sendbuf, recvbuf, root)}[name]  # fmt: skip
         understand = arguments.reduce_scatter_block if name == "reduce_scatter" else getattr(arguments, name)
         call = understand(self, *given)

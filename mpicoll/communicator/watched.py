@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..execute import Context
 from .base import Base
 
-_NAMES = ("Barrier", "Alltoall", "Alltoallv", "Alltoallw", "Scan", "Exscan", "barrier", "bcast", "gather", "scatter",
+_NAMES = ("Barrier", "Alltoallw", "Scan", "Exscan", "barrier", "bcast", "gather", "scatter",
           "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan", "Dup", "Dup_with_info", "Clone", "Split",
           "Split_type", "Create", "Free")  # fmt: skip
 

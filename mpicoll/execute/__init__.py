@@ -4,7 +4,7 @@ May import: errors, support, schedule, collectives, buffers, shared_memory.
 """
 
 from . import nccl
-from .agreement import Statement, compare, share_blocks
+from .agreement import Statement, compare, compare_blocks, share_blocks
 from .channel import WATCH
 from .context import Context
 from .known import Known
@@ -18,5 +18,5 @@ from .topology import Topology
 __all__ = [
     "ABANDONED", "BYTES", "PROGRESS", "WATCH", "Context", "Known", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "compare", "native_method", "nccl", "owning", "share_blocks", "until_done",
+    "compare", "compare_blocks", "native_method", "nccl", "owning", "share_blocks", "until_done",
 ]

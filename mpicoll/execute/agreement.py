@@ -94,3 +94,27 @@ def share_blocks(
         raise context.in_disorder(CollectiveMismatch(text))
     agreed: list[int] = words[0].tolist()
     return agreed
+
+
+def compare_blocks(
+    context: Context, method: str, sent: Sequence[int], expected: Sequence[int], number: int
+) -> Iterator[MPI.Request]:
+    """CollectiveMismatch on all ranks where one expects other bytes of a rank than that one has for it: requests.
+
+    sent: bytes of the block for each rank; expected: of that from each.
+    """
+    rank, size = context.channel.rank, len(context.channel.ranks)
+    tag, mine, theirs = context.channel.tag(COMPARE, number), np.array(sent, np.int64), np.array(expected, np.int64)
+    for distance in range(1, size):
+        target, source = (rank + distance) % size, (rank - distance) % size
+        receive = context.channel.receiver(theirs[source : source + 1], source)(tag)
+        yield context.channel.sender(mine[target : target + 1], target)(tag)
+        yield receive
+    wrong = [f"it expects {expected[other]} bytes of rank {other}, which has {theirs[other]} for it"
+             for other in range(size) if theirs[other] != expected[other]]
+    words = np.array([len(wrong)], np.int64)
+    yield from largest(context, words, number)
+    if words[0]:
+        said = yield from everyone_says(context, ", ".join(wrong), number)
+        lines = [f"  rank {other}: {text}" for other, text in enumerate(said) if text]
+        raise context.in_disorder(CollectiveMismatch("\n".join([f"{method}: blocks have other sizes than expected:", *lines])))

@@ -21,8 +21,9 @@ from ..support.settings import ALWAYS
 from .arithmetic import calls_as_mpi_computes
 from .channel import CALL, Channel, Share
 from .known import KnownCalls
+from .rhythm import SPIN
 from .pool import ScratchPool
-from .progress import ABANDONED, PROGRESS, SPIN, Queue, Task
+from .progress import ABANDONED, PROGRESS, Queue, Task
 from .recorder import Located, Recorder
 from .small import SmallCalls
 from .topology import Topology, discover, inherited
@@ -204,9 +205,10 @@ class Context:
         steps: Iterator[object],
         on_done: Callable[[], object] | None = None, device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
+        then: Callable[[], object] | None = None,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes))
+        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes, then))
 
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""

@@ -108,9 +108,9 @@ class KnownCalls(dict[Any, Known]):
         self.clear()
 
     def _too_much(self) -> bool:
-        plans = [plan for known in self.values() for plan in list(known.idle)]
-        return (
-            len(self) > KNOWN_CALLS
-            or sum(plan.scratch for plan in plans) > KEPT_BYTES
-            or sum(plan.requests for plan in plans) > KEPT_REQUESTS
-        )
+        scratch = requests = 0
+        for known in self.values():
+            for plan in known.idle[:]:  # which calls in other threads change
+                scratch += plan.scratch
+                requests += plan.requests
+        return len(self) > KNOWN_CALLS or scratch > KEPT_BYTES or requests > KEPT_REQUESTS

@@ -6,18 +6,19 @@ have received. That is allowed where nothing can tell the difference but the clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, filterfalse
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from .. import buffers
-from ..schedule import Recv, Reduce, Send
-from ..shared_memory import BLOCKING, HEAP, PLANS, TASKS, Distant, Incoming, Links, Outgoing
+from ..schedule import Recv, Reduce, Send, Write, Written
+from ..shared_memory import BLOCKING, HEAP, PLANS, TASKS, Distant, Incoming, Landing, Links, Outgoing, Writing
 from .channel import Channel
-from .ordering import Piece, Span, Spans
+from .ordering import Piece, Span, Spans, Step
 
 
 class Reduced(NamedTuple):
@@ -44,27 +45,39 @@ class Near:
 
     def __init__(self, links: Links, channel: Channel, nonblocking: bool, persistent: bool) -> None:
         self.ranks, self._links, self._channel = frozenset(links.ranks), links, channel
-        self._lanes = PLANS if persistent else TASKS if nonblocking else BLOCKING
+        self._pipes = PLANS if persistent else TASKS if nonblocking else BLOCKING
         self.chunk = links.chunk
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """What starts a message to or from another node."""
-        pace = self._links.pace(self._lanes)
+        pace = self._links.pace(self._pipes)
         return lambda tag: Distant(start(tag), pace)
+
+    def opened_first(self, steps: Iterable[Step]) -> list[Step]:
+        """The same steps, in which memory that others of the node may write to is told to them first of all."""
+        steps = list(steps)
+        is_open: Callable[[Piece], bool] = lambda piece: piece.kind is Written and piece.peer in self.ranks
+        opened = [piece for step in steps for piece in filter(is_open, step.starts)]
+        if not opened:
+            return steps
+        left = [step._replace(starts=list(filterfalse(is_open, step.starts))) for step in steps]
+        return [left[0]._replace(starts=opened + left[0].starts), *left[1:]]
 
     def starter(self, piece: Piece) -> Callable[[Spans], Callable[[int], Any]]:
         """What makes, of the memory of a message, a function of the tag that starts it there."""
         rank, work = piece.peer, piece.work
         assert rank is not None
-        if piece.kind is Send:
-            lanes = self._links.to(rank, self._lanes)
+        outward, inward = self._links.to(rank, self._pipes), self._links.from_(rank, self._pipes)
+        peer = self._links.peers[rank]
+        if piece.is_sent:
+            message = partial(Writing, inward, peer) if piece.kind is Write else Outgoing
 
             def send(spans: Spans) -> Callable[[int], Any]:
                 through_mpi = self._channel.sender(buffers.bytes_at(*spans[0]), rank)
-                return Outgoing(lanes, *spans[0], work.itemsize, through_mpi).start
+                return message(outward, *spans[0], work.itemsize, through_mpi).start
 
             return send
-        lanes, peer = self._links.from_(rank, self._lanes), self._links.peers[rank]
+        expected = partial(Landing, outward) if piece.kind is Written else Incoming
         dtype = (work.into if type(work) is Reduced else work).dtype
 
         def receive(spans: Spans) -> Callable[[int], Any]:
@@ -76,7 +89,7 @@ class Near:
                 (landing,) = views
                 take, take_part = _copied(landing)
             through_mpi = self._channel.receiver(buffers.bytes_at(*buffers.span(landing)), rank)
-            return Incoming(lanes, peer, landing, through_mpi, take, take_part).start
+            return expected(inward, peer, landing, through_mpi, take, take_part).start
 
         return receive
 
@@ -129,10 +142,10 @@ def _readers(rounds: list[list[Piece]]) -> dict[int, set[int]]:
             for at in stretches(piece.reads):
                 if at in received:
                     readers[received[at]].add(id(piece))
-            if piece.kind is Recv:
+            if piece.is_received:
                 readers[id(piece)] = set()
             for at in stretches(piece.writes):
-                if piece.kind is Recv:
+                if piece.is_received:
                     received[at] = id(piece)
                 else:
                     received.pop(at, None)
@@ -141,15 +154,15 @@ def _readers(rounds: list[list[Piece]]) -> dict[int, set[int]]:
 
 def _order_of_use(piece: Piece) -> int:
     """In a round what is sent is read first, and what is received is there before anything is computed."""
-    return 0 if piece.kind is Send else 1 if piece.kind is Recv else 2
+    return 0 if piece.is_sent else 1 if piece.is_received else 2
 
 
 def _with_reduced(
     pieces: list[Piece], near: frozenset[int], readers: dict[int, set[int]], scratch: Span, most: int
 ) -> list[Piece]:
     """One round. most: bytes of the largest slot; 0: rounds overlap, what is sent waits in no slot."""
-    receives = [piece for piece in pieces if piece.kind is Recv]
-    sends = [piece for piece in pieces if piece.kind is Send]
+    receives = [piece for piece in pieces if piece.is_received]
+    sends = [piece for piece in pieces if piece.is_sent]
     computed = [piece for piece in pieces if not piece.is_message]
     taken: dict[int, Piece] = {}
     first: set[int] = set()
@@ -182,7 +195,8 @@ def _source(
     if piece.kind is not Reduce:
         return None
     for one in receives:
-        if one.peer in near and one.writes[0] in piece.reads and readers[id(one)] == {id(piece)}:
+        alone = one.kind is Recv and one.peer in near and readers[id(one)] == {id(piece)}
+        if alone and one.writes[0] in piece.reads:
             is_result = not scratch[0] <= one.writes[0][0] < scratch[1]
             if piece.reads[0] != piece.reads[1] and (not is_result or one.writes == piece.writes):
                 return one
@@ -210,7 +224,8 @@ def _overtakes(receives: list[Piece], ordered: list[int]) -> bool:
 def _is_buffered(piece: Piece, near: frozenset[int], most: int) -> bool:
     """Whether a message lies in a slot before anything else is done."""
     low, high = piece.span
-    return piece.peer in near and high - low <= most - piece.work.itemsize and HEAP.location(low, high - low) is None
+    in_slot = piece.kind is Send and piece.peer in near and high - low <= most - piece.work.itemsize
+    return in_slot and HEAP.location(low, high - low) is None
 
 
 def _touch(some: tuple[Span, ...], others: tuple[Span, ...]) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..schedule import Recv, Send
+from ..schedule import RECEIVES, SENDS
 
 Span = tuple[int, int]
 Spans = Sequence[Span]
@@ -56,7 +56,17 @@ class Piece(NamedTuple):
     @property
     def is_message(self) -> bool:
         """Whether it is sent or received, and not computed."""
-        return self.kind is Send or self.kind is Recv
+        return self.is_sent or self.is_received
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it goes to a peer."""
+        return self.kind in SENDS
+
+    @property
+    def is_received(self) -> bool:
+        """Whether it comes from one."""
+        return self.kind in RECEIVES
 
     @property
     def is_copied(self) -> bool:
@@ -100,20 +110,20 @@ def by_pieces(rounds: list[list[Piece]], ahead: int, together: bool = False) -> 
     follows = _dependencies(pieces)
     positions = _positions(rounds, firsts, follows, stride, together)
     deadlines = _deadlines(pieces, follows, positions, ahead)
-    started: dict[tuple[type, int | None], int] = defaultdict(int)  # the last start per peer and direction
+    started: dict[tuple[bool, int | None], int] = defaultdict(int)  # the last start per peer and direction
     for number, piece in enumerate(pieces):
         if not piece.is_started:
             steps[positions[number]].local.append(piece)
             continue
         start = max([positions[number] - ahead, 0, *(deadlines[other] + 1 for other in follows[number])])
         if piece.is_message:
-            channel = piece.kind, piece.peer
+            channel = piece.is_sent, piece.peer
             started[channel] = start = max(start, started[channel])
         steps[start].starts.append(piece)
         steps[min(deadlines[number], len(steps) - 1)].waits.append(piece)
     for step in steps:
         for messages in (step.starts, step.waits):
-            messages.sort(key=lambda piece: piece.kind is not Recv)
+            messages.sort(key=lambda piece: not piece.is_received)
     return [step for step in steps if step.starts or step.waits or step.local]
 
 
@@ -123,9 +133,9 @@ def _empty_steps(rounds: list[list[Piece]], stride: int, together: bool) -> tupl
     firsts = []
     for number, pieces in enumerate(rounds):
         firsts.append(len(steps))
-        channels: dict[tuple[type, int | None], int] = defaultdict(int)
+        channels: dict[tuple[bool, int | None], int] = defaultdict(int)
         for piece in pieces:
-            channels[piece.kind, piece.peer] += piece.is_message
+            channels[piece.is_sent, piece.peer] += piece.is_message
         # as many as its longest channel has messages, or one for local work alone
         places = 1 if together else max([1, *channels.values()])
         steps += [Step(number, [], [], []) for _ in range(stride * places)]
@@ -169,11 +179,11 @@ def _positions(
     """
     positions: list[int] = []
     for first, pieces in zip(firsts, rounds):
-        taken: dict[tuple[type, int | None], int] = defaultdict(int)
+        taken: dict[tuple[bool, int | None], int] = defaultdict(int)
         for piece in pieces:
             if piece.is_message:
-                positions.append(first + stride * taken[piece.kind, piece.peer])
-                taken[piece.kind, piece.peer] += not together
+                positions.append(first + stride * taken[piece.is_sent, piece.peer])
+                taken[piece.is_sent, piece.peer] += not together
             else:
                 earlier = (positions[other] for other in follows[len(positions)])
                 positions.append(max([first, *earlier]) + piece.is_copied)
@@ -194,7 +204,7 @@ def _postpone_copies(pieces: list[Piece], follows: list[set[int]], positions: li
 
 def _deadlines(pieces: list[Piece], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
     """The position after which each piece is through: what goes out is late, unless its memory is needed earlier."""
-    late = [piece.kind is Send or piece.is_copied for piece in pieces]
+    late = [piece.is_sent or piece.is_copied for piece in pieces]
     deadlines = [at + ahead * lasts for at, lasts in zip(positions, late)]
     for number, piece in enumerate(pieces):
         # local work runs at the end of its step, a message starts at the beginning of one

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from mpi4py import MPI
 
 from .. import buffers
-from ..schedule import Copy, Recv, Reduce, Send
+from ..schedule import RECEIVES, SENDS, Copy, Reduce
 from ..support.callsite import call_site
 from . import ordering
 from .arithmetic import calls_as_mpi_computes
@@ -207,7 +207,7 @@ class Plan(Movable, LowerCase):
 
 #: what it waits for, by the kind of a piece
 _WAITS: dict[type, str] = {
-    Send: "to send {} bytes to", Recv: "to receive {} bytes from",
+    **dict.fromkeys(SENDS, "to send {} bytes to"), **dict.fromkeys(RECEIVES, "to receive {} bytes from"),
     Fetch: "for the copy of {} bytes from the device", Put: "for the copy of {} bytes to the device",
 }  # fmt: skip
 
@@ -236,6 +236,8 @@ def bind(
         ordered = ordering.by_pieces(rounds, AHEAD if schedule.segment_bytes else 0, together=not schedule.segment_bytes)
     else:
         ordered = list(ordering.by_rounds(rounds))
+    if near is not None:
+        ordered = near.opened_first(ordered)
     started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
     numbers = {id(piece): number for number, piece in enumerate(started)}
     bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
@@ -244,13 +246,13 @@ def bind(
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
     """The pieces of one round, receives first, then sends, then what is computed."""
-    for kind in (Recv, Send):
+    for kinds in (RECEIVES, SENDS):
         for operation in step:
-            if type(operation) is kind:
+            if type(operation) in kinds:
                 for view in memory.views(operation.part):
                     spans = (buffers.span(view),)
-                    reads, writes = ((), spans) if kind is Recv else (spans, ())
-                    yield Piece(kind, operation.peer, reads, writes, view)
+                    reads, writes = ((), spans) if kinds is RECEIVES else (spans, ())
+                    yield Piece(type(operation), operation.peer, reads, writes, view)
     for operation in step:
         if type(operation) in (Reduce, Copy):
             for *sources, into in zip(*map(memory.views, operation)):
@@ -269,7 +271,7 @@ def _bind_step(starter: Starter, step: ordering.Step, numbers: dict[int, int], w
     # receives first, one by one: messages of one tag then arrive in the order of the pieces
     starts = tuple((numbers[id(piece)], _bind_start(starter, piece, work)) for piece in step.starts)
     waits = tuple(numbers[id(piece)] for piece in step.waits)
-    sent = [piece.work.nbytes for piece in step.starts if piece.kind is Send]
+    sent = [piece.work.nbytes for piece in step.starts if piece.is_sent]
     actions = tuple(piece.work for piece in step.local)
     actions += work.fence if actions else ()
     return BoundStep(starts, waits, actions, len(sent), sum(sent), step.round, text, step)
@@ -287,12 +289,12 @@ def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Spa
     assert piece.peer is not None
     if near is not None and piece.peer in near.ranks:
         return near.starter(piece)
-    start = partial(channel.receiver if piece.kind is Recv else channel.sender, peer=piece.peer)
+    start = partial(channel.receiver if piece.is_received else channel.sender, peer=piece.peer)
     if near is not None:
         return lambda spans: near.distant(start(buffers.bytes_at(*spans[0])))
     return lambda spans: start(buffers.bytes_at(*spans[0]))
 
 
 def _describe(step: Round) -> str:
-    words = {Send: "sending to", Recv: "receiving from"}
+    words = dict.fromkeys(SENDS, "sending to") | dict.fromkeys(RECEIVES, "receiving from")
     return ", ".join(f"{words[type(op)]} rank {op.peer}" for op in step if type(op) in words) or "local work"

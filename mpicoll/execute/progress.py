@@ -9,16 +9,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import inf
 from time import perf_counter, sleep
 
 from mpi4py import MPI
 
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes, calls_as_mpi_computes
+from .rhythm import PATIENCE, SPIN, Rhythm
+from .turn import Turn
 
-#: seconds: poll without pause while something moved in the last SPIN; otherwise after each PAUSE. A call that waits lets
-#: others have its core after SPIN, and polls after each NAP only when nothing moved for PATIENCE
-SPIN, PAUSE, NAP, PATIENCE = 50e-6, 200e-6, 50e-6, 250e-6
+#: pauses of the thread, and of a call that waits: as many between two moves, seconds of the shortest and of the longest
+PAUSES, NAPS = (2, 200e-6, 2e-3), (8, 50e-6, 0.5e-3)
 #: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
@@ -51,8 +53,8 @@ class Queue:
 class Task:
     """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
 
-    on_done: called at its end. device: the GPU that must be current in whatever thread polls it, or None. computes: see
-    `calls_as_mpi_computes`.
+    on_done: called at its end. then: called after it, when it is nobody's turn; may wait for tasks. device: the GPU that must
+    be current in whatever thread polls it, or None. computes: see `calls_as_mpi_computes`.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class Task:
         on_done: Callable[[], object] | None = None,
         device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
+        then: Callable[[], object] | None = None,
     ) -> None:
         self.steps, self.queue = steps, queue
-        self.on_done, self.device, self.computes = on_done, device, computes
+        self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
         self.at: object = None
         self.error: BaseException | None = None
         self.begun = self.moved = self.ended = 0.0
@@ -87,7 +90,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        self._turn, self._lock, self._awake = threading.RLock(), threading.Lock(), threading.Event()
+        self._turn, self._lock, self._awake = Turn(), threading.Lock(), threading.Event()
         self._waiting = 0
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -126,14 +129,38 @@ class Progress:
     def _is_alone(self, task: Task) -> bool:
         return len(self._tasks) == 1 and self._tasks[0] is task
 
-    def wait(self, task: Task) -> None:
-        """Advance all tasks until this one has ended; raises its error."""
+    def wait(self, task: Task, limit: float = inf) -> bool:
+        """Advance all tasks until this one has ended, or for so many seconds; whether it has. Raises its error."""
         if not task.ended:
             self._in_turn(self._advance_alone, task)  # a small one ends before anybody else wants the turn
         if not task.ended:
-            with self._among_those_who_wait(), as_mpi_computes():
-                self._wait(task)
+            waiting = perf_counter()
+
+            def is_over() -> bool:
+                waited = perf_counter() - waiting
+                task.queue.check_wait(min(waited, perf_counter() - task.moved))
+                return bool(task.ended) or waited > limit
+
+            self.wait_until(is_over)
         task.raise_error()
+        return bool(task.ended)
+
+    def wait_until(self, is_over: Callable[[], bool]) -> None:
+        """Advance all tasks until that is so."""
+        rhythm = Rhythm(*NAPS)
+        with self._among_those_who_wait(), as_mpi_computes():
+            while not is_over():
+                # whoever has the turn may wait for longer than that takes: look after it from time to time
+                if not self._turn.acquire(timeout=PATIENCE):
+                    continue
+                try:
+                    still = rhythm.still(self._advance_all())
+                finally:
+                    self._turn.release()
+                if still > rhythm.patience:
+                    sleep(rhythm.pause)
+                elif still > SPIN:  # ranks that wait must not keep those that compute from a core
+                    os.sched_yield()
 
     def _advance_alone(self, task: Task) -> None:
         """Advance a task until nothing moved for SPIN, or there is another one. The caller has the turn."""
@@ -144,23 +171,6 @@ class Progress:
             elif perf_counter() > latest:
                 return
 
-    def _wait(self, task: Task) -> None:
-        moved = waiting = perf_counter()
-        while not task.ended:
-            task.queue.check_wait(perf_counter() - max(waiting, task.moved))
-            # whoever has the turn may wait for longer than this task takes: look after it from time to time
-            if not self._turn.acquire(timeout=PATIENCE):
-                continue
-            try:
-                if self._advance_all():
-                    moved = perf_counter()
-            finally:
-                self._turn.release()
-            if (still := perf_counter() - moved) > PATIENCE:
-                sleep(NAP)
-            elif still > SPIN:  # ranks that wait must not keep those that compute from a core
-                os.sched_yield()
-
     def test(self, task: Task) -> bool:
         """Advance all tasks once; whether this one has ended. Raises its error."""
         if not task.ended:
@@ -170,12 +180,8 @@ class Progress:
 
     def poll(self) -> None:
         """Advance all tasks once, unless somebody else is at it."""
-        if self._turn.acquire(blocking=False):
-            try:
-                with as_mpi_computes():
-                    self._advance_all()
-            finally:
-                self._turn.release()
+        with as_mpi_computes():
+            self._advanced()
 
     @contextmanager
     def _among_those_who_wait(self) -> Iterator[None]:
@@ -239,6 +245,8 @@ class Progress:
         task.steps, task.ended = iter(()), perf_counter()
         if task.on_done:
             task.on_done()
+        if task.then:
+            self._turn.afterwards.append(task.then)
 
     # The thread.
 
@@ -261,23 +269,29 @@ class Progress:
             self._attend_tasks()
 
     def _attend_tasks(self) -> None:
-        moved = busy = 0.0
+        busy, rhythm = perf_counter(), Rhythm(*PAUSES)
         while not self._stopping:
-            if self._tasks:
+            if self._tasks and not self._waiting:
                 busy = perf_counter()
-            elif perf_counter() - busy > LINGER:
+                if rhythm.still(self._advanced()) > min(SPIN, rhythm.patience):
+                    sleep(rhythm.pause)
+                continue
+            if not self._tasks and perf_counter() - busy > LINGER:
                 self._awake.clear()
                 if not self._tasks and not self._stopping:  # one submitted since is seen, or has set it again
                     self._awake.wait()
                 busy = perf_counter()  # also where what woke it has ended by now
-            if not self._waiting and self._turn.acquire(blocking=False):
-                try:
-                    if self._advance_all():
-                        moved = perf_counter()
-                finally:
-                    self._turn.release()
-            if self._waiting or perf_counter() - moved > SPIN:
-                sleep(PAUSE)
+            rhythm.restart()  # what is far apart then does not tell how fast things move
+            sleep(rhythm.rest(perf_counter() - busy))
+
+    def _advanced(self) -> bool:
+        """Advance all tasks, unless somebody else has the turn; whether any moved."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            return self._advance_all()
+        finally:
+            self._turn.release()
 
 
 #: one per process: whoever waits for one collective must advance those of all communicators

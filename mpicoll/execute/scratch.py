@@ -13,10 +13,14 @@ Round = tuple[Any, ...]  # the operations of one round
 
 
 class Vector(NamedTuple):
-    """A contiguous array that holds the elements of a vector from offset `base` on."""
+    """A contiguous array that holds the elements of a vector from offset `base` on.
+
+    edges: where its blocks begin, where these are not the schedule's: in an alltoall a rank gets other blocks than it sends.
+    """
 
     array: Any
     base: int = 0
+    edges: list[int] | None = None
 
 
 class Memory:
@@ -44,14 +48,15 @@ class Memory:
 
     def views(self, part: Part) -> Iterator[Any]:
         """The array slices of a part, cut into messages; empty blocks have none."""
-        for start, end in pieces(part, self.edges, self.limit):
-            if part.place in self.vectors:
-                array, base = self.vectors[part.place]
+        if part.place in self.vectors:
+            array, base, edges = self.vectors[part.place]
+            for start, end in pieces(part, edges or self.edges, self.limit):
                 yield array[start - base : end - base]
-            else:
-                run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
-                shift = self.shifts[part.place, run]
-                yield self.scratch[start + shift : end + shift]
+            return
+        for start, end in pieces(part, self.edges, self.limit):
+            run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
+            shift = self.shifts[part.place, run]
+            yield self.scratch[start + shift : end + shift]
 
 
 def scratch_layout(

@@ -159,7 +159,7 @@ class Work(Staging):
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
             for condition in (call.collective.precondition, call.collective.postcondition)
         )
-        to_front = call.collective is collectives.REDUCE_SCATTER and call.shared
+        to_front = call.shared and call.collective.place == INPUT and not call.collective.shares_memory
         sends_all = call.collective is collectives.BCAST and call.is_root  # what comes back to it is its own
         is_result = not to_front and not sends_all
         send, recv = (one and self._array(one, one is call.recv, is_result) for one in (call.send, call.recv))
@@ -167,7 +167,7 @@ class Work(Staging):
             self._result_to_front(recv, after)
             return
         if after is not None and recv is not None:
-            self.vectors[OUTPUT] = self._vector(recv.messages, after)
+            self.vectors[OUTPUT] = self._vector(recv.messages, after)._replace(edges=call.edges_received)
         if before is not None and before.place == INPUT:
             self.vectors[INPUT] = self._vector((send or recv).messages, before)
         if after is not None and recv is None:  # Scatter in place at the root: its block stays where it is
@@ -192,8 +192,8 @@ class Work(Staging):
         return _Placed(work, one.packs_on, messages.view(self.dtype))
 
     def _result_to_front(self, recv: "_Placed", after: Part) -> None:
-        """Reduce_scatter in place: the input is the receive buffer, the result goes to its front at the end."""
-        low, high = self._edges[after.first], self._edges[after.first + 1]
+        """In place, where blocks move: the input is the receive buffer, the result goes to its front at the end."""
+        low, high = self._edges[after.first], self._edges[after.first + after.count]
         nbytes, on_device = (high - low) * self.dtype.itemsize, recv.module is not np
         result = self.acquire(nbytes, recv.module)[:nbytes]
         staged = on_device and self._messages_on is np

@@ -8,7 +8,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .blocks import power_of_two
-from .operations import INPUT, OUTPUT, Copy, Generator, Operation, Part, Recv, Reduce, Round, Send, operations_of
+from .operations import INPUT, MESSAGES, OUTPUT, Copy, Generator, Operation, Part, Recv, Reduce, Round, Send, operations_of
 
 if TYPE_CHECKING:
 
@@ -45,7 +45,7 @@ def rounds(
 
     Yields
     ------
-    tuple of Send, Recv, Reduce and Copy
+    tuple of operations
         One round.
     """
     blocks = blocks or size
@@ -68,7 +68,7 @@ def _takes_blocks(generator: Generator) -> bool:
 def _normal(operation: Any, size: int, blocks: int) -> Any:
     """The operation with its numbers in range; most already are, and building schedules must be quick."""
     kind = type(operation)
-    if kind is Send or kind is Recv:
+    if kind in MESSAGES:
         peer, part = operation
         if 0 <= part[1] < blocks and 0 <= peer < size:
             return operation
@@ -103,7 +103,7 @@ def renamed(
 
     def expand(operation: Any) -> Iterator[Operation]:
         kind: Callable[..., Operation] = type(operation)
-        message = kind is Send or kind is Recv
+        message = kind in MESSAGES
         parts: tuple[Part, ...] = operation[1:] if message else operation
         for cyclic in block(*parts[-1][1:]) if block else (parts[-1][1:],):
             others = [Part(places.get(part[0], part[0]), *cyclic) for part in parts]

@@ -2,7 +2,8 @@
 
 A round is one operation or a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one
 place: the caller's `Input` (never written), the caller's `Output`, or a named `Scratch` vector. A block keeps its number
-wherever it goes.
+wherever it goes; in an alltoall, where all ranks have other blocks, it is the number of a place: `Input(r)` is for rank r,
+`Output(r)` from rank r.
 """
 
 from __future__ import annotations
@@ -53,6 +54,20 @@ class Recv(NamedTuple):
     part: Part
 
 
+class Write(NamedTuple):
+    """Put `part` into memory of rank `peer`, which lets it be `Written`: a send that need not wait for its receive."""
+
+    peer: int
+    part: Part
+
+
+class Written(NamedTuple):
+    """Wait until rank `peer` has written `part`. It may do so from the first round on: nothing else touches it before."""
+
+    peer: int
+    part: Part
+
+
 class Reduce(NamedTuple):
     """`into` = `lower` op `higher`: the operand of the lower ranks stands on the left."""
 
@@ -68,13 +83,16 @@ class Copy(NamedTuple):
     into: Part
 
 
-Operation: TypeAlias = Union[Send, Recv, Reduce, Copy]
+Message: TypeAlias = Union[Send, Recv, Write, Written]
+Operation: TypeAlias = Union[Message, Reduce, Copy]
 #: what a generator yields: one operation, or all that a rank does in a round
 Round: TypeAlias = Union[Operation, Iterable[Operation]]
 #: generator(rank, size[, root][, blocks]) gives the rounds of one rank
 Generator: TypeAlias = Callable[..., Iterable[Round]]
 
-_OPERATIONS = (Send, Recv, Reduce, Copy)
+SENDS, RECEIVES = (Send, Write), (Recv, Written)
+MESSAGES = frozenset(SENDS + RECEIVES)
+_OPERATIONS = MESSAGES | {Reduce, Copy}
 
 
 def operations_of(step: Round) -> tuple[Operation, ...]:

@@ -28,7 +28,7 @@ class Query(NamedTuple):
     """What is known of a call when its algorithm is chosen. nbytes: None where only the root knows.
 
     obstacle, unfit, nccl: why schedules, MPI's own call, and NCCL cannot serve it; empty where they can. once: it is
-    bound for this one time, as non-blocking calls are.
+    bound for this one time, as non-blocking calls are. uneven: its blocks may have any sizes, which only their two ranks know.
     """
 
     collective: collectives.CollectiveName
@@ -39,6 +39,7 @@ class Query(NamedTuple):
     unfit: str = ""
     nccl: str = "it is asked for by calls alone"
     once: bool = False
+    uneven: bool = False
 
     @property
     def size(self) -> int:
@@ -154,6 +155,8 @@ def refuses(query: Query, algorithm: str) -> str:
     entry = algorithms.find(query.collective, algorithm)
     if query.obstacle:
         return query.obstacle
+    if query.uneven and entry.equal_blocks:
+        return f"blocks may have any sizes, and {algorithm} moves blocks of one size"
     if not query.commutative and not entry.ordered:
         ordered = ", ".join(one.name for one in algorithms.registered(query.collective) if one.ordered)
         return f"the op is not commutative, and {algorithm} does not keep rank order; these do: {ordered}"

@@ -26,7 +26,7 @@ from .choice import SMALL, Choice, Query
 from .table import Link
 
 #: collectives that are probed; the others stay with MPI
-PROBED = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
+PROBED = ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce")
 #: how much faster a schedule must be than MPI's own call
 CLEAR = 1.15
 #: pieces that messages are cut into: below the size at which MPI libraries ask before they send, and larger ones
@@ -175,7 +175,7 @@ def candidates(query: Query, link: Link, nbytes: int) -> list[Candidate]:
 
 
 def _candidates(query: Query, seconds: dict[Candidate, float], nbytes: int) -> Iterator[Candidate]:
-    if 1 < query.topology.node_count < query.size:
+    if 1 < query.topology.node_count < query.size and "hierarchical" in algorithms.list_algorithms(query.collective):
         pieces = [piece for piece in PIECES if piece < nbytes // query.size]
         yield from (("hierarchical", piece) for piece in (None, *pieces))
     likely = [one for one in seconds if seconds[one] <= LIKELY * min(seconds.values())]

@@ -4,11 +4,11 @@ May import: errors, support, buffers.
 """
 
 from .heap import HEAP, shared_array
-from .messages import Distant, Incoming, Outgoing
+from .messages import Distant, Incoming, Landing, Outgoing, Writing
 from .neighbours import Neighbours, meet
 from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links
 
 __all__ = [
-    "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Links", "Neighbours", "Outgoing",
-    "meet", "shared_array",
+    "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing", "Links", "Neighbours",
+    "Outgoing", "Writing", "meet", "shared_array",
 ]

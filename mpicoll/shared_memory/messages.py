@@ -1,7 +1,8 @@
 """Messages between ranks of a node: where they lie is told, and the receiver reads or reduces them there.
 
-What lies in memory that is shared is not copied: it is sent when it was read. All else is copied to the lane's slots, piece
+What lies in memory that is shared is not copied: it is sent when it was read. All else is copied to the pipe's slots, piece
 by piece, and is sent when it lies there; where it is large MPI copies it once instead of twice, and the receiver is told.
+What is written is put where the receiver wants it, who has said where.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, SLOTS, Lane, Pace, lane_of
+from .ring import ENTRIES, OPEN, SLOTS, Pipe, Pace, pipe_of
 
-#: messages from this size on go through MPI, where they lie in memory that is not shared; what the receiver is told of them
-_LARGE, _THROUGH_MPI = 1 << 20, 0
+#: messages from this size on go through MPI, where they lie in memory that is not shared
+_LARGE = 1 << 20
+#: in place of a location: the message comes through MPI, or lies already where the receiver wants it; the writer is told
+#: that it cannot see that place
+_THROUGH_MPI, _WRITTEN, _UNSEEN = 0, 1, 0
 #: places of other ranks' memory that a message remembers
 _REMEMBERED = 64
 _copyto = np.copyto
@@ -54,75 +58,116 @@ class _Polled:
 class Outgoing(_Polled):
     """A message to a rank of the node, ready but for the tag: a request once it is started.
 
-    lanes: that calls of its kind use. address, end: where it lies. itemsize: where it may be cut. send(tag): sends it
+    pipes: that calls of its kind use. address, end: where it lies. itemsize: where it may be cut. send(tag): sends it
     through MPI.
     """
 
-    __slots__ = ("_lanes", "_nbytes", "_location", "_bytes", "_chunk", "_slots", "_tag", "_lane", "_sent", "_last", "_send",
+    __slots__ = ("_pipes", "_nbytes", "_location", "_bytes", "_chunk", "_slots", "_tag", "_pipe", "_sent", "_last", "_send",
                  "_request")  # fmt: skip
 
     def __init__(
-        self, lanes: list[Lane], address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
+        self, pipes: list[Pipe], address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
     ) -> None:
-        super().__init__(lanes[0].pace)
+        super().__init__(pipes[0].pace)
         nbytes = end - address
-        self._lanes, self._nbytes, self._send = lanes, nbytes, send
+        self._pipes, self._nbytes, self._send = pipes, nbytes, send
         self._location = HEAP.location(address, nbytes)
         self._request: MPI.Request | None = None
         if self._location is None and nbytes >= _LARGE:
             self._location = _THROUGH_MPI
         self._bytes = buffers.at(address, nbytes, np.uint8)
-        self._chunk = min(nbytes, lanes[0].chunk // itemsize * itemsize)
-        self._slots: dict[Lane, list[tuple[int, Any]]] = {}
+        self._chunk = min(nbytes, pipes[0].chunk // itemsize * itemsize)
+        self._slots: dict[Pipe, list[tuple[int, Any]]] = {}
         self._tag = self._sent = self._last = 0
-        self._lane = lanes[0]
+        self._pipe = pipes[0]
 
     def start(self, tag: int) -> Outgoing:
         """Begin to send it; returns itself, as the request."""
         self._tag, self._sent = tag, 0
-        self._lane = lane = lane_of(self._lanes, tag)
-        if lane.waiting or not self.advance():
-            lane.waiting.append(self)
-            if lane not in self._pace.unfinished:
-                self._pace.unfinished.append(lane)
+        self._pipe = pipe_of(self._pipes, tag)
+        self._pipe.send(self)
         return self
 
     def advance(self) -> bool:
         """Publish what can be; whether all is."""
-        lane = self._lane
+        pipe = self._pipe
         if self._location is not None:
-            if lane.unread >= ENTRIES:
+            if pipe.unread >= ENTRIES:
                 return False
-            lane.publish(self._tag, self._location, self._nbytes)
-            self._last, self._sent = lane.count, self._nbytes
+            pipe.publish(self._tag, self._location, self._nbytes)
+            self._last, self._sent = pipe.count, self._nbytes
             if self._location == _THROUGH_MPI:
                 self._request = self._send(self._tag)
             return True
-        slots = self._slots.get(lane)
+        slots = self._slots.get(pipe)
         if slots is None:
-            slots = self._slots[lane] = [(slot.location, slot.array[: self._chunk]) for slot in lane.slots(self._chunk)]
+            slots = self._slots[pipe] = [(slot.location, slot.array[: self._chunk]) for slot in pipe.slots(self._chunk)]
         while self._sent < self._nbytes:
-            if lane.unread >= SLOTS:
+            if pipe.unread >= SLOTS:
                 return False
-            location, slot = slots[lane.count % SLOTS]
+            location, slot = slots[pipe.count % SLOTS]
             piece = self._bytes[self._sent : self._sent + self._chunk]
             _copyto(slot[: piece.size], piece)
-            lane.publish(self._tag, location, piece.size)
+            pipe.publish(self._tag, location, piece.size)
             self._sent += piece.size
         return True
 
     def _is_done(self) -> bool:
         """Whether its memory may be used again."""
         if self._sent < self._nbytes:
-            self._lane.push()
-        if self._sent < self._nbytes:
-            return False
+            self._pipe.push()
+        return self._sent == self._nbytes and self._is_taken()
+
+    def _is_taken(self) -> bool:
+        """The same, once all is published."""
         if self._location is None:
             return True
         if self._location == _THROUGH_MPI:
             assert self._request is not None
             return self._request.Test()
-        return self._lane.read >= self._last
+        return self._pipe.read >= self._last
+
+
+class Writing(Outgoing):
+    """A message that is put where the receiver wants it, once that is known; where it cannot be seen, it is sent.
+
+    inward: the pipes from the receiver, which says on them where that is.
+    """
+
+    __slots__ = ("_inward", "_peer", "_opened", "_places", "_is_put")
+
+    def __init__(self, inward: list[Pipe], peer: Neighbour, *outgoing: Any) -> None:
+        super().__init__(*outgoing)
+        self._inward, self._peer = inward, peer
+        self._places: dict[tuple[int, int], Any] = {}
+        self._opened: tuple[int, int] | None = None
+        self._is_put = False
+
+    def start(self, tag: int) -> Outgoing:
+        """Begin; returns itself, as the request."""
+        self._opened = None
+        return super().start(tag)
+
+    def advance(self) -> bool:
+        """Put it there, or publish what can be; whether all is."""
+        opened = self._opened
+        if opened is None:
+            opened = self._opened = pipe_of(self._inward, self._tag).opening(self._tag)
+            if opened is None:
+                return False
+            self._is_put = opened[0] != _UNSEEN
+        if not self._is_put:
+            return super().advance()
+        if self._pipe.unread >= ENTRIES:
+            return False
+        landing = self._places.get(opened)
+        _copyto(_place(opened, self._peer, np.uint8, self._places) if landing is None else landing, self._bytes)
+        self._pipe.publish(self._tag, _WRITTEN, self._nbytes)
+        self._sent = self._nbytes
+        return True
+
+    def _is_taken(self) -> bool:
+        return self._is_put or super()._is_taken()
 
 
 class Distant(_Polled):
@@ -145,49 +190,52 @@ class Incoming(_Polled):
     `landing`, where a message goes that comes through MPI; receive(tag): receives it there, and then it is taken from there.
     """
 
-    __slots__ = ("_lanes", "_peer", "_landing", "_take", "_take_part", "_places", "_tag", "_lane", "_taken", "_receive",
+    __slots__ = ("_pipes", "_peer", "_landing", "_take", "_take_part", "_places", "_tag", "_pipe", "_taken", "_receive",
                  "_request")  # fmt: skip
 
     def __init__(
-        self, lanes: list[Lane], peer: Neighbour, landing: Any, receive: Callable[[int], MPI.Request],
+        self, pipes: list[Pipe], peer: Neighbour, landing: Any, receive: Callable[[int], MPI.Request],
         take: Callable[[Any], object], take_part: Callable[[Any, int, int], object],
     ) -> None:  # fmt: skip
-        super().__init__(lanes[0].pace)
-        self._lanes, self._peer, self._landing, self._receive = lanes, peer, landing, receive
+        super().__init__(pipes[0].pace)
+        self._pipes, self._peer, self._landing, self._receive = pipes, peer, landing, receive
         self._take, self._take_part = take, take_part
         self._request: MPI.Request | None = None
         self._places: dict[tuple[int, int], Any] = {}
         self._tag = self._taken = 0
-        self._lane = lanes[0]
+        self._pipe = pipes[0]
 
     def start(self, tag: int) -> Incoming:
         """Expect it; returns itself, as the request."""
         self._tag, self._taken = tag, 0
-        self._lane = lane_of(self._lanes, tag)
+        self._pipe = pipe_of(self._pipes, tag)
         return self
 
     def _is_done(self) -> bool:
         """Whether it was received; takes what has come."""
         if self._request is not None:
             return self._has_landed()
-        lane = self._lane
-        found = lane.next(self._tag)
+        pipe = self._pipe
+        found = pipe.next(self._tag)
         if found is None:
             return False
         theirs = self._places.get(found)
         if theirs is None:
             if found[0] == _THROUGH_MPI:
-                lane.acknowledge()
+                pipe.acknowledge()
                 self._request = self._receive(self._tag)
                 return self._has_landed()
-            theirs = self._found(*found)
+            if found[0] == _WRITTEN:
+                pipe.acknowledge()
+                return True
+            theirs = _place(found, self._peer, self._landing.dtype, self._places)
         start, whole = self._taken, self._landing.size
         self._taken = end = start + theirs.size
         if theirs.size == whole:
             self._take(theirs)
         else:
             self._take_part(theirs, start, end)
-        lane.acknowledge()
+        pipe.acknowledge()
         return bool(end == whole)
 
     def _has_landed(self) -> bool:
@@ -198,9 +246,38 @@ class Incoming(_Polled):
         self._take(self._landing)
         return True
 
-    def _found(self, location: int, nbytes: int) -> Any:
-        if len(self._places) >= _REMEMBERED:
-            self._places.clear()
-        theirs = buffers.at(self._peer.address(location), nbytes, self._landing.dtype)
-        self._places[location, nbytes] = theirs
-        return theirs
+
+class Landing(Incoming):
+    """A message that the sender may put into place itself, from the start on.
+
+    outward: the pipes to the sender, which is told on them where that is.
+    """
+
+    __slots__ = ("_outward", "_outlet", "_location")
+
+    def __init__(self, outward: list[Pipe], *incoming: Any) -> None:
+        super().__init__(*incoming)
+        self._outward, self._outlet = outward, outward[0]
+        self._location = HEAP.location(buffers.address(self._landing), self._landing.nbytes) or _UNSEEN
+
+    def start(self, tag: int) -> Incoming:
+        """Let the sender in; returns itself, as the request."""
+        super().start(tag)
+        self._outlet = pipe_of(self._outward, tag)
+        self._outlet.send(self)
+        return self
+
+    def advance(self) -> bool:
+        """Tell the sender, where there is room for it; whether that is done."""
+        if self._outlet.unread >= ENTRIES:
+            return False
+        self._outlet.publish(self._tag, self._location, self._landing.nbytes + OPEN)
+        return True
+
+
+def _place(found: tuple[int, int], peer: Neighbour, dtype: Any, known: dict[tuple[int, int], Any]) -> Any:
+    """Memory of another rank, by location and bytes, as an array; entered where it is known from then on."""
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[found] = theirs = buffers.at(peer.address(found[0]), found[1], dtype)
+    return theirs

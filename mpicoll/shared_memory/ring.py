@@ -1,15 +1,15 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
-Each pair of ranks has lanes in each direction, a ring of a few entries each. A lane is an order of messages: blocking
+Each pair of ranks has pipes in each direction, a ring of a few entries each. A pipe is an order of messages: blocking
 calls have one, calls and plans that run beside them a few, chosen by the tag, so that a message that is not yet wanted
-keeps few others waiting. All words of a lane lie in the memory of the sender; the receiver writes only how many messages
+keeps few others waiting. All words of a pipe lie in the memory of the sender; the receiver writes only how many messages
 it has read, so that nothing is ever written to memory that was given back.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,9 +20,9 @@ from .. import buffers
 from .heap import HEAP, Block, words_at
 from .neighbours import Card, Neighbour
 
-#: lanes: of blocking calls; of calls that do not block; of plans
+#: pipes: of blocking calls; of calls that do not block; of plans
 BLOCKING, TASKS, PLANS = range(0, 1), range(1, 5), range(5, 9)
-_LANES = 9
+_PIPES = 9
 #: entries of a ring, and its words: published, read, each in a cache line of its own, and (tag, location, bytes) of each
 ENTRIES = 8
 PUBLISHED, READ = 0, 8
@@ -32,11 +32,13 @@ _WORDS = _AT[-1] + 4
 SLOTS = 4
 CHUNK, _SMALL_CHUNK, _FEW_RANKS = 512 << 10, 32 << 10, 8
 #: bytes of the words for one receiver
-RING_BYTES = _LANES * _WORDS * 8
+RING_BYTES = _PIPES * _WORDS * 8
 #: looks at a word before others get the core: where each rank may have one of its own, and where not
 _LOOKS, _FEW_LOOKS = 400, 8
 #: so many looks, and MPI may advance what is under way there
 _MPI = 32
+#: in place of the bytes of a message: they are those of memory that the receiver may write to
+OPEN = 1 << 62
 
 
 class Slot(NamedTuple):
@@ -46,18 +48,20 @@ class Slot(NamedTuple):
     array: Any
 
 
-class Lane:
+class Pipe:
     """The sender's end, or the receiver's, of one order of messages between two ranks.
 
-    count: messages published, or read. waiting: those that are not yet published whole. chunk: bytes of the largest slot.
+    count: messages published, or read. waiting: those that are not yet published whole. opened: by tag, location and bytes of
+    memory that the receiver may write to, in its turn. chunk: bytes of the largest slot.
     """
 
-    __slots__ = ("words", "count", "waiting", "pace", "chunk", "_blocks", "_slots")
+    __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "_blocks", "_slots")
 
     def __init__(self, words: Any, pace: Pace, chunk: int) -> None:
         self.words, self.pace, self.chunk = words, pace, chunk
         self.count = 0
         self.waiting: deque[Any] = deque()
+        self.opened: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)
         self._blocks: list[Block] = []
         self._slots: dict[int, list[Slot]] = {}
 
@@ -97,6 +101,13 @@ class Lane:
             HEAP.release(self._blocks.pop())
         self._slots.clear()
 
+    def send(self, message: Any) -> None:
+        """Publish a message, now or in its turn: whenever it is asked to advance, until that says that all of it is out."""
+        if self.waiting or not message.advance():
+            self.waiting.append(message)
+            if self not in self.pace.unfinished:
+                self.pace.unfinished.append(self)
+
     def push(self) -> None:
         """Publish what waits, in its order."""
         while self.waiting and self.waiting[0].advance():
@@ -116,34 +127,51 @@ class Lane:
         at = _AT[count % ENTRIES]
         if words[PUBLISHED] <= count or words[at] != tag:
             return None
-        return words[at + 1], words[at + 2]
+        location, nbytes = words[at + 1], words[at + 2]
+        if nbytes < OPEN:
+            return location, nbytes
+        self.opened[tag].append((location, nbytes - OPEN))
+        self.acknowledge()
+        return self.next(tag)
+
+    def opening(self, tag: int) -> tuple[int, int] | None:
+        """Location and bytes of the next memory that may be written to; None where none was opened yet."""
+        if tag not in self.opened:
+            self.next(tag)
+            if tag not in self.opened:
+                return None
+        places = self.opened[tag]
+        found = places.popleft()
+        if not places:
+            del self.opened[tag]
+        return found
 
     def acknowledge(self) -> None:
         """It was read."""
         self.count = self.words[READ] = self.count + 1
 
 
-def lane_of(lanes: list[Lane], tag: int) -> Lane:
-    """The lane that the messages of a tag go through; calls one after the other have different ones."""
-    return lanes[(tag ^ tag >> 11) % len(lanes)] if len(lanes) > 1 else lanes[0]
+def pipe_of(pipes: list[Pipe], tag: int) -> Pipe:
+    """The pipe that the messages of a tag go through; calls one after the other have different ones."""
+    return pipes[(tag ^ tag >> 11) % len(pipes)] if len(pipes) > 1 else pipes[0]
 
 
 class Pace:
     """What a rank does while it waits: a moment of its own for messages half sent, MPI, and other processes.
 
-    unfinished: lanes with messages that are not yet published whole.
+    unfinished: pipes with messages that are not yet published whole.
     """
 
     def __init__(self, comm: MPI.Intracomm, crowded: bool) -> None:
         self._comm = comm
         self._most = _FEW_LOOKS if crowded else _LOOKS
         self._looks = 0
-        self.unfinished: list[Lane] = []
+        self.unfinished: list[Pipe] = []
 
     def pause(self) -> None:
         """Nothing has come."""
-        for lane in tuple(self.unfinished):
-            lane.push()
+        for pipe in tuple(self.unfinished):
+            pipe.push()
         self._looks += 1
         if not self._looks % _MPI:
             self._comm.Iprobe(MPI.ANY_SOURCE, 0)
@@ -156,7 +184,7 @@ class Pace:
 
 
 class Links:
-    """The lanes of one communicator's rank to and from the others of its node.
+    """The pipes of one communicator's rank to and from the others of its node.
 
     comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie, all zeros.
     """
@@ -168,38 +196,38 @@ class Links:
         self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
         self._paces = paces = [Pace(comm, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
         places = {other: place for place, other in enumerate(cards)}
-        self._out: dict[int, list[Lane]] = {}
-        self._in: dict[int, list[Lane]] = {}
+        self._out: dict[int, list[Pipe]] = {}
+        self._in: dict[int, list[Pipe]] = {}
         self.peers: dict[int, Neighbour] = {}
         own = words_at(block.address, block.nbytes)
         for other in self.ranks:
             self.peers[other] = peer = Neighbour.of(cards[other])
             theirs = peer.words(cards[other].rings + places[rank] * RING_BYTES, RING_BYTES)
             mine = own[places[other] * RING_BYTES // 8 :]
-            for lanes, words in ((self._out, mine), (self._in, theirs)):
-                lanes[other] = [
-                    Lane(words[lane * _WORDS : (lane + 1) * _WORDS], paces[lane not in BLOCKING], chunk)
-                    for lane in range(_LANES)
+            for pipes, words in ((self._out, mine), (self._in, theirs)):
+                pipes[other] = [
+                    Pipe(words[pipe * _WORDS : (pipe + 1) * _WORDS], paces[pipe not in BLOCKING], chunk)
+                    for pipe in range(_PIPES)
                 ]
 
-    def pace(self, lanes: range) -> Pace:
+    def pace(self, pipes: range) -> Pace:
         """That of calls of one kind."""
-        return self._paces[lanes is not BLOCKING]
+        return self._paces[pipes is not BLOCKING]
 
-    def to(self, peer: int, lanes: range) -> list[Lane]:
-        """The lanes to a rank that calls of one kind use."""
-        return self._out[peer][lanes.start : lanes.stop]
+    def to(self, peer: int, pipes: range) -> list[Pipe]:
+        """The pipes to a rank that calls of one kind use."""
+        return self._out[peer][pipes.start : pipes.stop]
 
-    def from_(self, peer: int, lanes: range) -> list[Lane]:
-        """The lanes from a rank."""
-        return self._in[peer][lanes.start : lanes.stop]
+    def from_(self, peer: int, pipes: range) -> list[Pipe]:
+        """The pipes from a rank."""
+        return self._in[peer][pipes.start : pipes.stop]
 
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""
-        return all(lane.is_read() for lane in chain.from_iterable(self._out.values()))
+        return all(pipe.is_read() for pipe in chain.from_iterable(self._out.values()))
 
     def close(self) -> None:
         """Give rings and slots back; everything was read."""
-        for lane in chain.from_iterable(self._out.values()):
-            lane.close()
+        for pipe in chain.from_iterable(self._out.values()):
+            pipe.close()
         HEAP.release(self._block)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import collectives
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import Copy, Operation, Output, Recv, Reduce, Send, bounds, deadlock, pieces, unmatched
+from ..schedule import SENDS, Copy, Operation, Output, Recv, Reduce, Send, bounds, deadlock, pieces, unmatched
 
 if TYPE_CHECKING:
     from ..algorithms import Algorithm
@@ -101,7 +101,10 @@ def predict(
                             f"segments {segments}, itemsize {itemsize}, root {root}, {nbytes} bytes")  # fmt: skip
     network.check(size)
     blocks = algorithm.vector_blocks(size, segments, nodes)
-    measure = _measure(bounds(nbytes // itemsize, blocks), itemsize)
+    elements = nbytes // itemsize
+    if collectives.find(algorithm.collective).personal:  # a number says where a block lies: all have one size
+        elements = -(-elements // blocks) * blocks
+    measure = _measure(bounds(elements, blocks), itemsize)
     price: dict[type, int] = {Reduce: _ticks(network.gamma), Copy: _ticks(network.copying)}
     programs = _programs(algorithm, size, root, blocks, nodes)
     clocks = Clocks([_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)], network)
@@ -152,7 +155,7 @@ def _by_rounds(
                 if kind in price:
                     work += price[kind] * nbytes
                 elif nbytes:
-                    starts.append(Transfer(kind, op.peer, nbytes))
+                    starts.append(Transfer(Send if kind in SENDS else Recv, op.peer, nbytes))
             yield Phase(starts, range(started, started + len(starts)), work)
             started += len(starts)
     except Exception as error:  # whatever a user's generator raises

@@ -7,6 +7,7 @@ simulator finds the same times by running all ranks. Sources: the docstrings of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -61,9 +62,12 @@ def least_seconds(collective: str, size: int, nbytes: float, network: Network) -
               bound.reduced * nbytes * network.gamma]  # fmt: skip
     for depth, level in enumerate(network.levels):
         if level.shared_port and collective not in ("scatter", "gather"):
-            groups = len({level.group_of(rank) for rank in range(size)})
+            groups = Counter(map(level.group_of, range(size)))
             outside = max(link.bandwidth for link in (links[0], *links[depth + 2 :]))
-            floors.append(lower_bound(collective, groups).sent * nbytes / outside)
+            leaves = lower_bound(collective, len(groups)).sent
+            if collective == "alltoall":  # each rank of a group sends a block to each rank outside
+                leaves = max(ranks * (size - ranks) for ranks in groups.values()) / size
+            floors.append(leaves * nbytes / outside)
     return max(floors)
 
 
@@ -113,6 +117,12 @@ def _logarithmic(p: int, _: int, reduces: bool = False) -> PathCost:
     return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
 
 
+def _store_and_forward(p: int, _: int) -> PathCost:
+    """Bruck's alltoall: in round k those blocks move on whose distance has bit k."""
+    moved = sum(distance >> k & 1 for distance in range(p) for k in range(_ceil_log2(p)))
+    return PathCost(_ceil_log2(p), moved / p, 0)
+
+
 def _chain(p: int, n: int, reduces: bool = False) -> PathCost:
     """Along a chain, in n segments: n + p - 2 rounds."""
     return PathCost(n + p - 2, (n + p - 2) / n, (n + p - 2) / n if reduces else 0)
@@ -126,9 +136,9 @@ def _both_chains(p: int, n: int) -> PathCost:
     return PathCost(rounds, rounds / n, (n + p - 2) / n)
 
 
-def _circulant_bcast(p: int, n: int) -> PathCost:
+def _circulant(p: int, n: int, reduces: bool = False) -> PathCost:
     rounds = n - 1 + _ceil_log2(p)
-    return PathCost(rounds, rounds / n, 0)
+    return PathCost(rounds, rounds / n, reduces * rounds / n)
 
 
 def _recursive_doubling(p: int, _: int) -> PathCost:
@@ -190,15 +200,18 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("allgather", "doubling"): _doubling,
     ("allgather", "circulant"): _logarithmic,
     ("allgather", "bruck"): _logarithmic,
+    ("alltoall", "pairwise"): _in_turns,
+    ("alltoall", "bruck"): _store_and_forward,
     ("bcast", "linear"): _linear,
     ("bcast", "binomial"): _binomial,
     ("bcast", "scatter_allgather"): _two(_logarithmic, _logarithmic),
     ("bcast", "pipeline"): _chain,
-    ("bcast", "circulant"): _circulant_bcast,
+    ("bcast", "circulant"): _circulant,
     ("reduce", "linear"): _reduces(_linear),
     ("reduce", "binomial"): _reduces(_binomial),
     ("reduce", "reduce_scatter_gather"): _two(_reduces(_logarithmic), _logarithmic),
     ("reduce", "pipeline"): _reduces(_chain),
+    ("reduce", "circulant"): _reduces(_circulant),
     ("scatter", "linear"): _in_turns,
     ("scatter", "binomial"): _logarithmic,
     ("gather", "linear"): _in_turns,

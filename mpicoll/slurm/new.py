@@ -9,7 +9,7 @@ from ..errors import ArgumentError
 from ..support.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = ("train", "bench", "tune", "scaling", "gpu_check")
+KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
 #: what every script reads; env.sh belongs to the user as soon as it is there
 SHARED = ("launch.sh", "env.sh")
 

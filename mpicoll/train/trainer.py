@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy
 from mpi4py import MPI
 
 from ..communicator import Communicator
 from ..errors import ArgumentError
-from ..support.arrays import Array
+from ..support.arrays import Array, element_type, module_of
 from ..support.checks import agree, check, together
 from .data import Dataset, Sampler
 from .history import History
@@ -49,7 +50,8 @@ class Trainer:
             What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
             allgather of zero1 and zero2 too, with the next forward.
         bucket_bytes : int
-            Bytes of gradients whose reduction starts together, by default 4 MiB.
+            Bytes of gradients whose reduction starts together; by default an eighth of the model's, at most 4 MiB and at
+            least 16 KiB for each rank.
         parameter_bucket_bytes : int
             Bytes of parameters whose allgather starts together, by default `bucket_bytes`.
         reduction : {"reduce_scatter", "allreduce"}
@@ -61,7 +63,8 @@ class Trainer:
         loss_scale : {"dynamic"} or float
             With one, steps whose gradients are not finite are skipped.
         algorithm : str
-            Of the bucket collectives, by default "ring"; one of ``mpicoll.list_algorithms("allreduce")``.
+            Of the bucket collectives, one of ``mpicoll.list_algorithms("allreduce")``; by default "circulant" where all ranks
+            share a node and the model is in its memory, else "ring".
 
     Raises
     ------
@@ -95,7 +98,9 @@ class Trainer:
         wide = self.options.precision if self.options.precision in ("float64", "float32") else "float32"
         if self.model.parameters.dtype != wide:
             self.model.to(dtype=wide)
-        self.optimizer = optimizer
+        self.optimizer, values = optimizer, self.model.parameters
+        nbytes = values.size * element_type(self.options.precision).itemsize
+        self.options = self.options.fitted(nbytes, self.comm, module_of(values) is numpy)
         self.strategy = Strategy(self.model, optimizer, self.comm, self.options)
         self._history = History()
 

@@ -1,4 +1,4 @@
-"""Whether a schedule still comes to its end when its messages are cut into pieces, or read late."""
+"""Whether a schedule still comes to its end when its messages are cut into pieces, or read late, or have any sizes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from ..schedule import Copy, Input, Output
 
 if TYPE_CHECKING:
     from .symbolic import SortedRound
@@ -91,6 +93,19 @@ def flows_read_late(programs: Sequence[Sequence[SortedRound]], cuttable: bool) -
     if not _ends(whole):
         return False
     return not cuttable or _ends([[_peers(turn) for turn in _turns(*one)] for one in enumerate(programs)])
+
+
+def moves_straight(programs: Sequence[Sequence[SortedRound]]) -> bool:
+    """Whether every block of an alltoall goes from where it lies to where it belongs, so that it may have any size."""
+
+    def straight(rank: int, step: SortedRound) -> bool:
+        return (
+            all(part == Input(peer) for peer, part in step.sends)
+            and all(part == Output(peer) for peer, part in step.receives)
+            and all(op == Copy(Input(rank), Output(rank)) for op in step.local)
+        )
+
+    return all(straight(rank, step) for rank, steps in enumerate(programs) for step in steps)
 
 
 def _peers(turn: list[_Half]) -> tuple[list[int], list[int]]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import MAX_MESSAGE_BYTES, Generator, Part, Reduce, bounds, pieces
-from .flow import flows_in_pieces, flows_read_late
+from .flow import flows_in_pieces, flows_read_late, moves_straight
 from .symbolic import Expressions, Run, SortedRound, sort
+from .writing import must_leave_alone_what_is_written, writes
 
 if TYPE_CHECKING:
     from ..collectives import Collective, CollectiveName
@@ -108,16 +109,22 @@ def check(
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")
     ordered = entry.ordered if ordered is None and entry else bool(ordered)
     programs = programs_of(collective, entry.placed(nodes) if entry else generator, size, root, blocks)
-    expressions = Expressions(size)
+    expressions = Expressions(collective.contributions(size, blocks))
     run = Run(collective, root, blocks, programs, expressions, observer=observer)
     in_order = _prove(run, collective, root, blocks, ordered)
     if collective.shares_memory:
         run_in_place = Run(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
+    if writes(programs):
+        must_leave_alone_what_is_written(programs, blocks, collective.shares_memory)
+        if entry and entry.cuttable:
+            raise ScheduleError("it writes into other ranks' memory, but it is declared cuttable")
     if entry and entry.cuttable and not (entry.read_late or flows_in_pieces(programs)):
         raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
     if entry and entry.read_late and not flows_read_late(programs, entry.cuttable):
         raise ScheduleError("transfers wait for each other when messages are cut or read late, but it is declared they may be")
+    if entry and collective.personal and not (entry.equal_blocks or moves_straight(programs)):
+        raise ScheduleError("blocks pass through places that are made for others, but it is declared they may have any sizes")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     messages, sent, received, reduced = map(max, zip(*ranks))
     return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks)
@@ -147,14 +154,16 @@ def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ord
     results: dict[int, int] = {}
     size, ordered = len(run.ranks), True
     for rank in run.ranks:
+        results = {} if collective.personal else results
         after = collective.postcondition(rank.number, size, blocks, root)
         for block, expression in enumerate(rank.read(after) if after else (), after.first if after else 0):
             if results.get(block) == expression:
                 continue
-            contributors = collective.contributors(block, size, blocks, root)
-            found = _ranks_in(run.expressions.ranks[expression])
+            contributors = collective.contributors(rank.number, block, size, blocks, root)
+            found = _bits(run.expressions.ranks[expression])
             if found != list(contributors):
-                rank.fail(f"block {block} at the end is made of ranks {found}, expected {list(contributors)}")
+                rank.fail(f"block {block} at the end is made of {_whose(collective, found, blocks)}, "
+                          f"expected {_whose(collective, list(contributors), blocks)}")
             if results.setdefault(block, expression) != expression:
                 rank.fail(f"block {block} is summed in another order than on other ranks: other bits")
             ordered = ordered and run.expressions.span[expression] is not None
@@ -163,8 +172,19 @@ def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ord
     return ordered
 
 
-def _ranks_in(mask: int) -> list[int]:
-    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        found.append((mask & -mask).bit_length() - 1)
+        mask &= mask - 1
+    return found
+
+
+def _whose(collective: Collective, contributions: list[int], blocks: int) -> str:
+    """For a person: whose data these are."""
+    if not collective.personal:
+        return f"ranks {contributions}"
+    return " and ".join(f"block {one % blocks} of rank {one // blocks}" for one in contributions)
 
 
 def _rank_costs(

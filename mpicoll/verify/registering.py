@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
-from .flow import flows_in_pieces, flows_read_late
+from .flow import flows_in_pieces, flows_read_late, moves_straight
 from .prover import check, programs_of
+from .writing import writes
 
 if TYPE_CHECKING:
     from ..algorithms import Algorithm, AlgorithmName
@@ -145,13 +146,14 @@ def register(
     takes_blocks = _must_fit(generator, meaning)
     if blocks is None and takes_blocks and not getattr(generator, "folds", False):
         blocks = "segments"
-    algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks)
+    algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks, equal_blocks=True)
     _, ordered = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
     programs = [programs_of(meaning, generator, size, root, blocks)
                 for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size)]  # fmt: skip
-    cuttable = all(map(flows_in_pieces, programs))
+    cuttable = all(map(flows_in_pieces, programs)) and not any(map(writes, programs))
     late = all(flows_read_late(program, cuttable) for program in programs)
-    algorithms.add(algorithm._replace(ordered=ordered, cuttable=cuttable, read_late=late))
+    equal = not all(map(moves_straight, programs))
+    algorithms.add(algorithm._replace(ordered=ordered, cuttable=cuttable, read_late=late, equal_blocks=equal))
     return algorithms.AlgorithmName(name)
 
 

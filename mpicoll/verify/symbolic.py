@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from ..errors import ScheduleError
-from ..schedule import INPUT, OUTPUT, Copy, Operation, Part, Recv, Reduce, Send, deadlock, unmatched
+from ..schedule import INPUT, OUTPUT, RECEIVES, SENDS, Copy, Operation, Part, Reduce, deadlock, unmatched
 
 if TYPE_CHECKING:
     from ..collectives import Collective
+    from ..schedule import Recv, Send, Write, Written
 
     Observer = Callable[["Rank", Union["SortedRound", None], "Expressions"], object]
 
@@ -24,21 +25,22 @@ _new = tuple.__new__  # half the cost of a NamedTuple's own
 class SortedRound(NamedTuple):
     """One round of one rank, sorted: transfers, local operations in order, and how many ports' worth of time it takes."""
 
-    sends: tuple[Send, ...]
-    receives: tuple[Recv, ...]
+    sends: tuple[Send | Write, ...]
+    receives: tuple[Recv | Written, ...]
     local: tuple[Reduce | Copy, ...]
     ports: int
 
 
 def sort(operations: Iterable[Operation]) -> SortedRound:
     """The `SortedRound` of one round; ScheduleError where something in it is no operation."""
-    by_kind: dict[type, list[Any]] = {Send: [], Recv: [], Reduce: [], Copy: []}
-    by_kind[Copy] = by_kind[Reduce]  # the order of local operations matters
+    sends: list[Any] = []
+    receives: list[Any] = []
+    local: list[Any] = []  # in their order, which matters
+    lists = dict.fromkeys(SENDS, sends) | dict.fromkeys(RECEIVES, receives) | dict.fromkeys((Reduce, Copy), local)
     for op in operations:
-        if type(op) not in by_kind or not all(map(_whole, op)):
+        if type(op) not in lists or not all(map(_whole, op)):
             raise ScheduleError(f"{op} is no operation on whole numbers of blocks and ranks")
-        by_kind[type(op)].append(op)
-    sends, receives, local = by_kind[Send], by_kind[Recv], by_kind[Reduce]
+        lists[type(op)].append(op)
     ports = max(len({op.peer for op in sends}), len({op.peer for op in receives})) if sends or receives else 0
     return SortedRound(tuple(sends), tuple(receives), tuple(local), ports)
 
@@ -48,12 +50,12 @@ def _whole(field: object) -> bool:
 
 
 class Expressions:
-    """Numbered expressions: rank r's contribution is number r; equal sums of equal operands are one and the same."""
+    """Numbered expressions, first the contributions of ranks; equal sums of equal operands are one and the same."""
 
-    def __init__(self, size: int) -> None:
-        self.ranks = [1 << rank for rank in range(size)]  # the ranks in each expression, as bits
-        # its first and last rank; None where the order is lost
-        self.span: list[tuple[int, int] | None] = [(rank, rank) for rank in range(size)]
+    def __init__(self, contributions: int) -> None:
+        self.ranks = [1 << one for one in range(contributions)]  # the contributions in each expression, as bits
+        # its first and last; None where the order is lost
+        self.span: list[tuple[int, int] | None] = [(one, one) for one in range(contributions)]
         self.sums: dict[tuple[int, int], int] = {}
 
     def add(self, lower: int, higher: int) -> int | None:
@@ -169,6 +171,7 @@ class Run:
     ) -> None:
         size = len(programs)
         self.expressions, self.observer = expressions, observer
+        self.named = 2 if collective.personal else 1  # a block keeps its number, or else a range its length
         self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # what waits for its partner
         self.ready = deque(range(size))
         self.ranks: list[Rank] = []
@@ -177,8 +180,8 @@ class Run:
             self.ranks.append(rank)
             before = collective.precondition(number, size, blocks, root)
             if before:
-                rank.fill(before, [number if collective.reduces else collective.contributors(b, size, blocks, root)[0]
-                                   for b in range(before.first, before.first + before.count)])
+                rank.fill(before, [collective.contribution(number, block, size, blocks, root)
+                                   for block in range(before.first, before.first + before.count)])
             if observer:
                 observer(rank, None, expressions)
 
@@ -225,7 +228,7 @@ class Run:
             rank.pending += 1
             return
         _, other, theirs = waiting.popleft()
-        if part[1:] != other[1:]:
+        if part[self.named:] != other[self.named:]:
             sent, into = (part, other) if theirs is None else (other, part)
             self.ranks[channel[1]].fail(f"rank {channel[0]} sends blocks {sent} but rank {channel[1]} expects {into}")
         if values is not None:
@@ -244,7 +247,7 @@ class Run:
             rank.store(part, values)
         rank.arrivals.clear()
         for op in step.local:
-            if any(part[1:] != op.into[1:] for part in op):
+            if any(part[self.named:] != op.into[self.named:] for part in op):
                 rank.fail(f"{op} mixes different blocks")
             rank.must_be_writable(op.into)
             rank.store(op.into, self._sum(rank, op) if type(op) is Reduce else rank.read(op[0]))

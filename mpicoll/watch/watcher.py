@@ -82,7 +82,7 @@ class Watcher:
         states = self._others(widest)
         under_way = context.recorder.under_way
         calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
-        head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (limit: {context.timeout} s)"
+        head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (a timeout after {context.timeout} s)"
         if not settings.only_report():
             calls_now = calls_under_way(context, sys._current_frames())
             context.given_up = [{**call, "given_up": True} for call in calls_now]

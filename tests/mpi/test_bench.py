@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import algorithms, collectives
 from mpicoll.bench.compare import Candidate, compare
-from mpicoll.bench.workload import Workload
+from mpicoll.bench.workload import UNEVEN, Workload, split_counts
 from mpicoll.buffers import cuda_awareness
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
@@ -37,6 +37,24 @@ def test_every_algorithm_gives_what_is_expected(comm, collective, in_place):
         assert [row["algorithm"] for row in rows] == words
         assert [row["wrong"] for row in rows] == [0] * len(words)
         assert all(row["bytes"] == 4 * row["count"] and row["median_us"] >= row["min_us"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("collective", "split"), list(product(UNEVEN, ("one", "random"))))
+def test_blocks_of_uneven_size(comm, collective, split):
+    words = [*algorithms.list_algorithms(collective), "auto"]
+    for in_place in (False, True):
+        candidates, options = list(map(Candidate, words)), {"root": SIZE - 1, "in_place": in_place, "split": split}
+        rows = compare(comm, collective, candidates, 12 * 1021 * SIZE + 4, np.dtype("float32"), repeats=1, **options)
+        assert [(row["algorithm"], row["split"], row["wrong"]) for row in rows] == [(word, split, 0) for word in words]
+    counts = split_counts(split, 1000 * SIZE, SIZE)
+    assert sum(counts) == 1000 * SIZE and (SIZE < 3 or max(counts) > 1.2 * min(counts))
+
+
+def test_collectives_without_blocks_of_ranks_have_none_that_are_uneven(comm):
+    with pytest.raises(ArgumentError, match="bcast has no blocks of ranks .* reduce_scatter, allgather, gather, scatter"):
+        Workload(comm, "bcast", 100, np.dtype("float32"), split="one")
+    with pytest.raises(ArgumentError, match="unknown split 'odd'; there are: even, one, random"):
+        Workload(comm, "gather", 100, np.dtype("float32"), split="odd")
 
 
 @pytest.mark.parametrize(("dtype", "op"), [("float16", "sum"), ("longdouble", "sum"), ("int8", "sum"),

@@ -82,7 +82,17 @@ ARGUMENTS = {
     "negative root": (lambda c: c.Reduce(ten(), ten(), root=-1), "root -1 is out of range"),
     "in place, but not the root": (lambda c: c.Gather(IN, blocks(), root=RANK + 1), "for the root|out of range"),
 }
+#: the same, where it is a TypeError, as mpi4py's
+TYPES = {
+    "fractions of elements": lambda c: c.Bcast([ten(), 2.5, MPI.DOUBLE], algorithm="binomial"),
+    "v counts that are floats": lambda c: c.Allgatherv(ten(), [blocks(10), np.full(SIZE, 10.0)], algorithm="ring"),
+    "v displacements that are floats": lambda c: c.Allgatherv(
+        ten(), [blocks(10), ([10] * SIZE, np.arange(SIZE) * 10.0)], algorithm="ring"
+    ),
+    "receive counts that are floats": lambda c: c.Reduce_scatter(blocks(10), ten(), [10.0] * SIZE, algorithm="ring"),
+}
 BAD = {name: (call, BufferError, words) for name, (call, words) in BUFFERS.items()}
+BAD |= {name: (call, TypeError, "integer") for name, call in TYPES.items()}
 BAD |= {name: (call, ArgumentError, words) for name, (call, words) in ARGUMENTS.items()}
 
 
@@ -137,4 +147,4 @@ def test_explain_raises_what_the_call_would(comm):
         with pytest.raises(error, match=message):
             comm.explain("allreduce", *arguments[0], **arguments[1])
     with pytest.raises(ArgumentError, match="unknown collective"):
-        comm.explain("alltoall", ten())
+        comm.explain("scan", ten())

@@ -41,12 +41,15 @@ KINDS = {
     "one left out": (lambda c, x, w: c.Bcast(x, **w), lambda c, x, w: (allreduce(c, x, **w), c.Bcast(x, **w))),
     "non-blocking": (lambda c, x, w: c.Ibcast(x, **w).Wait(), lambda c, x, w: c.Bcast(x, **w)),
     "persistent": (lambda c, x, w: c.Bcast_init(x, **w), lambda c, x, w: c.Bcast(x, **w)),
+    "alltoall of other blocks": (lambda c, x, w: c.Alltoall(MPI.IN_PLACE, x[: x.size // 2], **w),
+                                 lambda c, x, w: c.Alltoall(MPI.IN_PLACE, x, **w)),
     "counts": (lambda c, x, w: blocks(c, x, uneven(x), **w), lambda c, x, w: blocks(c, x, even(x), **w)),
 }
 
 
 SERVED_BY = {"other collective": "pipeline", "one left out": "pipeline", "moved float against int": "binomial",
-             "root": "binomial", "non-blocking": "binomial", "persistent": "binomial"}  # fmt: skip
+             "root": "binomial", "non-blocking": "binomial", "persistent": "binomial",
+             "alltoall of other blocks": "pairwise"}  # fmt: skip
 
 
 def raised_alike(comm, call):
@@ -70,7 +73,7 @@ def test_all_ranks_raise_the_same(kind, served, count, check):
     comm.Allreduce(MPI.IN_PLACE, np.ones(3))  # a call that is right comes first
     of_the_last, of_the_others = KINDS[kind]
     word = "native" if served == "native" else SERVED_BY.get(kind, "ring")
-    options, x = {"algorithm": word}, np.ones(count - count % SIZE)
+    options, x = {"algorithm": word}, np.ones(count - count % (2 * SIZE))
     text = raised_alike(comm, lambda: (of_the_last if RANK == LAST else of_the_others)(comm, x, options))
     assert text.count(HERE) == 2 and f"rank {LAST}: " in text, text
 

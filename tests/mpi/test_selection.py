@@ -36,6 +36,16 @@ def test_environment_decides(comm, forced, method):
         fresh.Free()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_environment_decides_of_blocks_whose_sizes_only_pairs_of_ranks_know(comm, forced):
+    for rules, messages in (("alltoall:bruck", 0), ("alltoall:0-inf:pairwise", SIZE - 1), ("alltoall:0-1G:pairwise", 0)):
+        forced(rules)
+        fresh = comm.Dup()
+        same(Case("Alltoallv").call(fresh), expected("Alltoallv"))
+        assert fresh.sent[0] == messages, rules
+        fresh.Free()
+
+
 def test_ranges(comm, forced):
     forced("allreduce:0-8k:ring, allreduce:8K-16k:pairwise,allreduce:tree")
     for nbytes, word in ((8, "ring"), (8184, "ring"), (8192, "pairwise"), (16376, "pairwise"), (16384, "tree")):
@@ -86,7 +96,7 @@ def test_counts_that_only_the_root_knows(comm, forced):
 
 
 BAD = {
-    "allreduce": "expected collective:algorithm", "allreduce:rung": "'rung'.*ring", "alltoall:ring": "unknown collective",
+    "allreduce": "expected collective:algorithm", "allreduce:rung": "'rung'.*ring", "scan:ring": "unknown collective",
     "allreduce:1-2:3:ring": "expected", "allreduce:8k:ring": "cannot use", "allreduce:x-y:ring": "cannot use",
 }  # fmt: skip
 

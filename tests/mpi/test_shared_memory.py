@@ -77,6 +77,20 @@ def test_moves(comm, name, word, kind):
                 assert (whole == (all_of_them.ravel() if name == "allgather" or RANK == root else -1)).all()
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "shared", "mixed"])
+@pytest.mark.parametrize("word", mpicoll.list_algorithms("alltoall"))
+def test_exchanges(comm, word, kind):
+    for count in COUNTS:
+        x, y = arrays(comm, kind, count * SIZE), arrays(comm, kind, count * SIZE)
+        for times in (1, 2, 3):
+            x[:] = np.arange(x.size) + RANK * times
+            wanted = np.concatenate([np.arange(count * RANK, count * (RANK + 1)) + rank * times for rank in range(SIZE)])
+            comm.Alltoall(x, y, algorithm=word)
+            assert (y == wanted).all() and (x == np.arange(x.size) + RANK * times).all()
+            comm.Alltoall(MPI.IN_PLACE, x, algorithm=word)
+            assert (x == wanted).all()
+
+
 @pytest.mark.parametrize("kind", ["ordinary", "shared"])
 def test_several_in_flight(comm, kind):
     """Calls that do not block, plans and blocking calls: none takes what is another's, in whatever order they end."""

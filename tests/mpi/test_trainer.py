@@ -7,9 +7,11 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.shared_memory import HEAP
 from mpicoll.support.gpus import device_module
 from mpicoll.support.node import share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
+from mpicoll.train.parallel import Options
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, raises, train
 
@@ -228,3 +230,24 @@ def test_wrong_arguments_of_fit(strategy, options, text):
 def test_unknown_device():
     raises("device: expected one of cpu, cuda, got 'tpu'", device_module, "tpu", WORLD)
     assert device_module("cpu", WORLD) is numpy
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1", "zero2"])
+def test_buckets_lie_where_ranks_of_the_node_read_them(strategy):
+    trainer = Trainer(mlp([8, 30, 4]), SGD(0.1), WORLD, strategy)
+    reducer = trainer.strategy.reducer
+    shared = trainer.comm.zeros(4)
+    for array in (reducer.parameters, *(reducer.gradients.buffer(bucket) for bucket in reducer.layout.buckets)):
+        found = [HEAP.location(one.ctypes.data, one.nbytes) is not None for one in (array, shared)]
+        assert found[0] == found[1]  # as any array that the ranks share, where they can
+
+
+def test_what_is_not_given_follows_the_model_and_the_node():
+    options, ranks = Options("zero1"), WORLD.Get_size()
+    assert options.fitted(64 << 20, WORLD, on_host=True).bucket_bytes == 4 << 20
+    assert options.fitted(8 << 20, WORLD, on_host=True).bucket_bytes == 1 << 20
+    assert options.fitted(100, WORLD, on_host=True).bucket_bytes == ranks * 16 << 10
+    assert options.fitted(100, WORLD, on_host=True).algorithm == ("circulant" if ranks > 1 else "ring")
+    assert options.fitted(100, WORLD, on_host=False).algorithm == "ring"
+    given = Options("zero1", bucket_bytes=5, algorithm="pairwise")
+    assert given.fitted(8 << 20, WORLD, on_host=True) == given

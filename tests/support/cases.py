@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll import algorithms, collectives
-from mpicoll.schedule import INPUT, bounds
+from mpicoll.schedule import INPUT, bounds, offsets
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
@@ -17,8 +17,8 @@ ROOTS = range(SIZE)
 #: mpi4py's methods, by the collective they are
 METHODS = {
     "Bcast": "bcast", "Scatter": "scatter", "Scatterv": "scatter", "Gather": "gather", "Gatherv": "gather",
-    "Allgather": "allgather", "Allgatherv": "allgather", "Reduce": "reduce", "Allreduce": "allreduce",
-    "Reduce_scatter": "reduce_scatter", "Reduce_scatter_block": "reduce_scatter",
+    "Allgather": "allgather", "Allgatherv": "allgather", "Alltoall": "alltoall", "Alltoallv": "alltoall",
+    "Reduce": "reduce", "Allreduce": "allreduce", "Reduce_scatter": "reduce_scatter", "Reduce_scatter_block": "reduce_scatter",
 }  # fmt: skip
 REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
 #: awkward lengths; the prime is many segments of SEGMENT bytes
@@ -29,7 +29,8 @@ FORMS = ("apart", "in place", "none", "same")
 
 def words(method, ordered=False):
     """The words of the algorithms that have a schedule for this method."""
-    return [a.name for a in algorithms.registered(METHODS[method]) if a.ordered or not ordered]
+    fit = [a for a in algorithms.registered(METHODS[method]) if not (method == "Alltoallv" and a.equal_blocks)]
+    return [a.name for a in fit if a.ordered or not ordered]
 
 
 EVERY = [(method, word) for method in METHODS for word in words(method)]
@@ -58,8 +59,10 @@ class Case:
     ):
         self.method, self.root, self.form, self.op = method, root, form, op
         self.collective = collectives.find(METHODS[method])
-        equal = self.collective.blocks_of_ranks and method in ("Scatter", "Gather", "Allgather", "Reduce_scatter_block")
+        equal = method in ("Scatter", "Gather", "Allgather", "Alltoall", "Reduce_scatter_block")
         self.edges = [count * block for block in range(SIZE + 1)] if equal else bounds(count, SIZE)
+        if method == "Alltoallv":  # of two ranks each has as much for the other
+            self.edges = offsets(np.roll(np.diff(self.edges), -RANK).tolist())
         self.counts = list(np.diff(self.edges))
         self.array, self.dtype = array, np.dtype(dtype)
         self.vector = fill(root if method.startswith(("Scatter", "Bcast")) else RANK, self.edges[-1], self.dtype)
@@ -110,6 +113,8 @@ class Case:
             recv = recv if recv is None else [recv, self.counts]
         elif self.method == "Scatterv":
             send = send if send is None else [send, self.counts]
+        elif self.method == "Alltoallv":
+            send, recv = (one if one is None or one is MPI.IN_PLACE else [one, self.counts] for one in (send, recv))
         counts = [self.counts] if self.method == "Reduce_scatter" else []
         op = [self.op] if self.collective.reduces else []
         return (send, recv, *counts, *op, *([self.root] if self.collective.rooted else []))
@@ -153,7 +158,7 @@ def roots_of(method):
 
 def forms_of(method):
     """The forms this method has; one array for both buffers only where both have the same blocks."""
-    return FORMS if method in ("Allreduce", "Reduce") else FORMS[:-1]
+    return FORMS if method in ("Allreduce", "Reduce", "Alltoall") else FORMS[:-1]
 
 
 def everywhere(value):

@@ -17,5 +17,7 @@ def _on(found):
 
 
 EACH = _on(installations())
+#: what takes so long that all together may take a quarter of an hour no more
+SLOW = pytest.mark.skipif(not ALL, reason="takes long: MPICOLL_TEST_ALL=1 runs it")
 #: the two share the work: what is tried with one of them only is spread over both
 ONE, OTHER = (EACH, EACH) if ALL else (_on(installations()[:1]), _on(installations()[-1:]))

@@ -13,7 +13,9 @@ from tests.support.each import ALL
 from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
-TRAIN, GPU, BENCH, TUNE, CHECK = (JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check"))
+TRAIN, GPU, BENCH, TUNE, CHECK, TORCH = (
+    JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check", "train_torch")
+)  # fmt: skip
 #: the launchers of each MPI; without a daemon of its own (srun), and with one
 MODES = {"mpich": ("srun", "mpiexec"), "intelmpi": ("srun", "mpirun"), "openmpi": ("srun", "mpirun")}
 FOUND = {installation.name: installation for installation in installations()}

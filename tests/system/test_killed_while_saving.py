@@ -5,7 +5,7 @@ The moments are spread over the MPIs found here. MPICOLL_TEST_ALL=1: twice as ma
 
 import random
 
-from tests.support.each import ALL, EACH
+from tests.support.each import ALL, ONE
 from tests.support.launching import mpiexec
 
 JOB = "tests.support.killed_while_saving"
@@ -13,7 +13,7 @@ JOB = "tests.support.killed_while_saving"
 KILLS = (6, 4) if ALL else (3, 2)
 
 
-@EACH
+@ONE
 def test_a_job_killed_at_any_moment_leaves_its_last_checkpoint_whole(installation, tmp_path):
     draw = random.Random(installation.name)
     operations = [(draw.randrange(2), str(draw.randrange(80))) for _ in range(KILLS[0])]

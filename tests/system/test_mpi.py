@@ -1,8 +1,9 @@
 """Launch the tests of tests/mpi under mpiexec: on two ranks on every MPI found here, on one on one of them.
 
 Some of them go to one MPI on two ranks: those of device memory, where a stand-in for CuPy matters more than the MPI library,
-to the last one; those of training and measuring, which call what the others try on both, to the first one. On one rank, and
-on three, which two cores run slowly, those in which the number of ranks matters most.
+to the last one; those of training, measuring and random calls, which call what the others try on both, and of what is done
+before MPI is asked (spelling, strides, odd buffers), to the first one. On one rank, and on three, which two cores run slowly,
+those in which the number of ranks matters most.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks on every MPI.
 """
 
@@ -14,12 +15,12 @@ from tests.support.each import ALL, EACH
 from tests.support.launching import installations, mpiexec
 
 FIRST, LAST = installations()[:1], installations()[-1:]
-MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "legal_programs", "mismatches")]
+MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "mismatches")]
 #: what is left to MPICOLL_TEST_ALL: benchmarks, choice and training on a stand-in for a device, whose checks take long
 ALL_ALONE = ("bench_gpu", "nccl_choice", "device_training")
 DEVICES = ("device_*", "nccl*")
-TRAINING = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
-            "summary", "trace", "torch*", "bench")  # fmt: skip
+ON_ONE = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
+          "summary", "trace", "torch*", "bench", "fuzz", "spelling", "strides", "odd_buffers")  # fmt: skip
 CASES = [(found, 2) for found in installations()]
 CASES += [(found, 1) for found in FIRST] + [(found, 3) for found in LAST]
 if ALL:
@@ -36,9 +37,9 @@ def chosen(installation, size):
         return ["tests/mpi"]
     if size != 2:
         return MOST
-    left_out = ALL_ALONE + (TRAINING if [installation] == LAST else DEVICES)
+    left_out = ALL_ALONE + (ON_ONE if [installation] == LAST else DEVICES)
     if [installation] not in (FIRST, LAST):
-        left_out += TRAINING
+        left_out += ON_ONE
     files = ["tests/mpi", *(f"--ignore-glob=tests/mpi/test_{name}.py" for name in left_out)]
     return files + ["--ignore-glob=tests/mpi/gpu"] * ("nccl*" in left_out)
 

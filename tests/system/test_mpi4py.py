@@ -14,7 +14,7 @@ from mpicoll.support.gpus import working_cupy
 from tests.support.launching import installations, mpiexec
 
 #: every collective on a schedule, so that mpi4py's tests run over them all
-WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck"}
+WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck", "alltoall": "pairwise"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
 #: what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks
 CASES = [(found, "forced", 2) for found in installations()[:1]]
@@ -44,10 +44,10 @@ def suite(request):
 
 @pytest.mark.parametrize(("installation", "rules", "size"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_own_tests_of_mpi4py(suite, installation, size, rules):
-    modules = ["test_cco_buf", "test_cco_nb_vec", "test_cco_pr_vec"]  # each form of call once
+    modules = ["test_cco_buf", "test_cco_vec"]
     if os.environ.get("MPICOLL_TEST_ALL"):
-        modules = sorted(path.stem for path in suite.glob("test_cco_*.py"))
-    modules += ["test_comm", "test_subclass", "test_msgspec"]
+        modules = sorted([*(path.stem for path in suite.glob("test_cco_*.py")), "test_msgspec"])
+    modules += ["test_comm", "test_subclass"]
     passes(suite, installation, size, modules, MPICOLL_ALGORITHM=FORCED if rules == "forced" else "")
 
 

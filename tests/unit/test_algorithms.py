@@ -49,6 +49,8 @@ KNOWN = {
     "allreduce-circulant": lambda p, q, k, f, n: (2 * q, 2 * (p - 1)),
     "allreduce-pairwise": lambda p, q, k, f, n: (2 * (p - 1), 2 * (p - 1)),
     "allreduce-allgather_reduce": lambda p, q, k, f, n: (q, p - 1),
+    "allreduce-direct": lambda p, q, k, f, n: (2 * (p - 1), 2 * (p - 1)),
+    "reduce_scatter-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "reduce_scatter-ring": lambda p, q, k, f, n: (p - 1, p - 1),
     "reduce_scatter-halving": lambda p, q, k, f, n: (k + 2 * f, None if f else p - 1),
     "reduce_scatter-circulant": lambda p, q, k, f, n: (q, p - 1),
@@ -57,6 +59,10 @@ KNOWN = {
     "allgather-doubling": lambda p, q, k, f, n: (k + 2 * f, None if f else p - 1),
     "allgather-circulant": lambda p, q, k, f, n: (q, p - 1),
     "allgather-bruck": lambda p, q, k, f, n: (q, p - 1),
+    "allgather-direct": lambda p, q, k, f, n: (p - 1, p - 1),
+    "bcast-direct": lambda p, q, k, f, n: (p - 1, p * (p - 1)),
+    "alltoall-pairwise": lambda p, q, k, f, n: (p - 1, p - 1),
+    "alltoall-bruck": lambda p, q, k, f, n: (q, sum(distance.bit_count() for distance in range(p))),
     "bcast-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-binomial": lambda p, q, k, f, n: (q, q),
     "bcast-scatter_allgather": lambda p, q, k, f, n: (2 * q, 2 * (p - 1)),
@@ -66,6 +72,7 @@ KNOWN = {
     "reduce-binomial": lambda p, q, k, f, n: (q, 1),
     "reduce-reduce_scatter_gather": lambda p, q, k, f, n: (2 * q, p - 1 + largest_subtree(p)),
     "reduce-pipeline": lambda p, q, k, f, n: (n + p - 2, n),
+    "reduce-circulant": lambda p, q, k, f, n: (n - 1 + q, n),
     "scatter-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "scatter-binomial": lambda p, q, k, f, n: (q, p - 1),
     "gather-linear": lambda p, q, k, f, n: (p - 1, 1),
@@ -134,7 +141,8 @@ def order_of_sum(collective, word, size, root):
 
 @pytest.mark.parametrize("collective, word", [
     ("allreduce", "recursive_doubling"), ("allreduce", "halving_doubling"), ("allreduce", "pairwise"),
-    ("allreduce", "allgather_reduce"), ("reduce_scatter", "pairwise"), ("reduce", "binomial"),
+    ("allreduce", "allgather_reduce"), ("allreduce", "direct"), ("reduce_scatter", "pairwise"),
+    ("reduce_scatter", "direct"), ("reduce", "binomial"),
 ])
 def test_canonical_algorithms_sum_in_one_and_the_same_order(collective, word):
     for size in range(2, 20):

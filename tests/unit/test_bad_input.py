@@ -118,7 +118,7 @@ def test_nccl_needs_device_memory(place, words):
     check_said(words, status, output, errors)
 
 
-EXAMPLES = 1000 if os.environ.get("MPICOLL_TEST_ALL") else 150
+EXAMPLES = 1000 if os.environ.get("MPICOLL_TEST_ALL") else 75
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

@@ -76,8 +76,9 @@ def test_type_checkers_know_the_options():
     assert {"strategy", "precision", *OptionKeywords.__annotations__} == set(Options.names())
 
 
-@pytest.mark.parametrize("name", ["support.arrays", "support.checks", "support.optional", "train.data.dataset",
-                                  "train.model.sequential", "train.optim.optimizers", "train.optim.lr_schedules"])
+@pytest.mark.parametrize("name", ["execute.rhythm", "support.arrays", "support.checks", "support.optional",
+                                  "train.data.dataset", "train.model.sequential", "train.optim.optimizers",
+                                  "train.optim.lr_schedules"])
 def test_the_examples_in_docstrings(name):
     failed, attempted = doctest.testmod(import_module(f"mpicoll.{name}"))
     assert attempted and not failed

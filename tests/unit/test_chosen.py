@@ -14,11 +14,17 @@ TAKEN = [
     ("reduce_scatter", ONE_NODE, OPEN_MPI, 256 << 10, ("circulant", None)),
     ("reduce_scatter", ONE_NODE, MPICH, 1 << 20, ("circulant", None)),
     ("reduce_scatter", ONE_NODE, MPICH, 64 << 10, ("native", None)),
-    ("bcast", HOSTS, OPEN_MPI, 16 << 10, ("circulant", 8192)),
+    ("bcast", HOSTS, OPEN_MPI, 16 << 10, ("native", None)),
     ("bcast", HOSTS, MPICH, 16 << 10, ("native", None)),
-    ("bcast", HOSTS, MPICH, 64 << 10, ("circulant", 8192)),
+    ("bcast", HOSTS, MPICH, 64 << 10, ("circulant", 16384)),
     ("bcast", MORE_HOSTS, OPEN_MPI, 256 << 10, ("circulant", 16384)),
     ("bcast", HOSTS, OPEN_MPI, 256 << 10, ("pipeline", 60000)),
+    ("reduce", HOSTS, OPEN_MPI, 16 << 10, ("native", None)),
+    ("reduce", HOSTS, MPICH, 4 << 10, ("circulant", 16384)),
+    ("reduce", HOSTS, MPICH, 16 << 10, ("circulant", 16384)),
+    ("reduce", HOSTS, MPICH, 64 << 10, ("circulant", 16384)),
+    ("reduce", MORE_HOSTS, OPEN_MPI, 256 << 10, ("circulant", 16384)),
+    ("reduce", HOSTS, MPICH, 1 << 20, ("pipeline", 60000)),
 ]
 
 

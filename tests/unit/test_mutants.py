@@ -4,7 +4,7 @@ import pytest
 
 from mpicoll import ScheduleError, algorithms
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import INPUT, Part, Recv, Reduce, Send, rounds
+from mpicoll.schedule import INPUT, MESSAGES, RECEIVES, SENDS, Part, Reduce, rounds
 from mpicoll.verify import check
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
@@ -27,7 +27,7 @@ def check_programs(algorithm, program, size, root, blocks):
 def changed(op, algorithm, size, blocks):
     """Operations to put instead of `op`, by the mistake they are."""
     yield "dropped", ()
-    if isinstance(op, (Send, Recv)):
+    if type(op) in MESSAGES:
         yield "another peer", (op._replace(peer=(op.peer + 1) % size),)
         yield "twice", (op, op)
     if isinstance(op, Reduce):
@@ -40,10 +40,10 @@ def changed(op, algorithm, size, blocks):
             if blocks > 1:
                 yield f"another block of {name}", (op._replace(**{name: part._replace(first=(part.first + 1) % blocks)}),)
                 yield f"a block more of {name}", (op._replace(**{name: part._replace(count=part.count + 1)}),)
-            if not (isinstance(op, Recv) and algorithm.generator in DELIVERS_TWICE):
+            if not (type(op) in RECEIVES and algorithm.generator in DELIVERS_TWICE):
                 yield f"another place of {name}", (op._replace(**{name: part._replace(place="elsewhere")}),)
-    written = "part" if isinstance(op, Recv) else "into"
-    if not isinstance(op, Send):
+    written = "part" if type(op) in RECEIVES else "into"
+    if type(op) not in SENDS:
         yield "input written", (op._replace(**{written: getattr(op, written)._replace(place=INPUT)}),)
 
 

@@ -42,10 +42,11 @@ class Rank:
     def __init__(self, algorithm, rank, size, root, nodes, count, piece, ahead, in_place, reduced_on=None, together=False):
         collective = COLLECTIVES[algorithm.collective]
         blocks = algorithm.vector_blocks(size, 5, nodes)
+        count -= count % blocks if collective.personal else 0  # a number says where a block lies: all have one size
         self.edges = bounds(count, blocks)
         before, after = (part(rank, size, blocks, root) for part in (collective.precondition, collective.postcondition))
         self.reduced_on, self.twins, self.owned = reduced_on, [], []
-        vectors, source = {}, np.arange(count) * 100 + (rank + 1 if collective.reduces else 0)
+        vectors, source = {}, np.arange(count) * 100 + (rank + 1 if collective.reduces or collective.personal else 0)
         if before is not None:
             vectors[before.place] = self.vector(source, before)
         if after is not None and after.place not in vectors:
@@ -62,7 +63,7 @@ class Rank:
         self.steps = by_pieces(rounds, ahead, together)
         self.tasks = [task for tasks in rounds for task in tasks]
         self.queue = deque(self.actions())
-        self.expected = self.correct(collective, after, size) if after is not None else None
+        self.expected = self.correct(collective, after, rank, size) if after is not None else None
 
     def vector(self, whole, part):
         low, high = self.edges[part.first], self.edges[part.first + part.count]
@@ -75,7 +76,7 @@ class Rank:
             whole = vectors[name].array.base
             wanted = OUTPUT in vectors and vectors[OUTPUT].array.base is whole
             copies[id(whole)] = copies[id(whole)] if id(whole) in copies else self.twin(whole, wanted)
-        return {name: Vector(copies[id(array.base)][base:][: array.size], base) for name, (array, base) in vectors.items()}
+        return {name: Vector(copies[id(array.base)][base:][: array.size], base) for name, (array, base, _) in vectors.items()}
 
     def twin(self, device, wanted):
         host = np.full_like(device, GARBAGE)
@@ -93,7 +94,10 @@ class Rank:
                 return at(twin.device + address(view) - twin.host, view.nbytes, view.dtype)
         return view
 
-    def correct(self, collective, after, size):
+    def correct(self, collective, after, rank, size):
+        if collective.personal:
+            mine = np.arange(self.edges[rank], self.edges[rank + 1]) * 100
+            return np.concatenate([mine + source + 1 for source in range(size)])
         low, high = self.edges[after.first], self.edges[after.first + after.count]
         index = np.arange(low, high) * 100
         return index * size + size * (size + 1) // 2 if collective.reduces else index
@@ -116,9 +120,9 @@ def play(ranks, seed):
             streams[number, task.kind].append(task)
             ends(task)[1][:] = GARBAGE
         elif action == "start":
-            pair = (number, task.peer) if task.kind is Send else (task.peer, number)
-            wires[pair][task.kind is Recv].append(task)
-            if task.kind is Recv:
+            pair = (number, task.peer) if task.is_sent else (task.peer, number)
+            wires[pair][task.is_received].append(task)
+            if task.is_received:
                 task.work[:] = GARBAGE
         elif action == "wait" and id(task) not in done:
             return False

@@ -11,8 +11,9 @@ from mpicoll.simulate.network import Level, Network
 from mpicoll.support.units import parse_seconds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
-#: what has no formula: the critical path of the tree changes with the figures, the lanes' with the nodes
-IRREGULAR = {"tree", "hierarchical"}
+#: what has no formula: the critical path of the tree changes with the figures, the lanes' with the nodes, and where all send
+#: to all at once it is a matter of luck
+IRREGULAR = {"tree", "hierarchical", "direct"}
 SIZES = [*range(2, 21), 32, 33, 64, 100]
 NETWORK = Network(3e-6, 2e9, 0.7e-9)
 #: latency alone, bytes alone, reductions nearly alone

@@ -23,6 +23,7 @@ NAMES = {
     "allreduce": names.AllreduceName,
     "reduce_scatter": names.ReduceScatterName,
     "allgather": names.AllgatherName,
+    "alltoall": names.AlltoallName,
     "bcast": names.BcastName,
     "reduce": names.ReduceName,
     "scatter": names.ScatterName,

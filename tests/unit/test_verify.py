@@ -172,7 +172,7 @@ def test_ranks_that_sum_in_different_orders():
 
 def test_a_contribution_that_is_missing_or_there_twice():
     refused("allreduce", lambda rank, size: iter([Copy(Input(0, size), Output(0, size))]), 2,
-            r"block 0 at the end is made of ranks \[0\], expected \[0, 1\]")
+            r"block 0 at the end is made of ranks \[0\], expected ranks \[0, 1\]")
 
     def twice(rank, size):
         yield Reduce(Input(0), Input(0), Output(0))
@@ -261,7 +261,7 @@ def test_what_cannot_be_registered():
     with pytest.raises(ArgumentError, match="already has an algorithm 'native'"):
         mpicoll.register("allreduce", "native", chain)
     with pytest.raises(ArgumentError, match="unknown collective"):
-        mpicoll.register("alltoall", "mine", chain)
+        mpicoll.register("scan", "mine", chain)
     with pytest.raises(ArgumentError, match=r"bcast needs a generator\(rank, size, root\)"):
         mpicoll.register("bcast", "mine", chain)
     with pytest.raises(ArgumentError, match=r"allreduce needs a generator\(rank, size\)"):
@@ -318,3 +318,25 @@ def test_what_would_wait_for_ever_is_not_read_late():
         check("gather", algorithms.find("gather", "late").generator, 3)
     mpicoll.register("allreduce", "chain", chain)
     assert algorithms.find("allreduce", "chain").read_late
+
+
+def test_blocks_of_any_sizes_are_for_those_that_move_them_straight():
+    """A block that waits with another rank lies where one of another size belongs."""
+    straight, stored = (algorithms.find("alltoall", word).generator for word in ("pairwise", "bruck"))
+    mpicoll.register("alltoall", "straight", straight)
+    mpicoll.register("alltoall", "stored", stored, max_size=5)
+    assert not algorithms.find("alltoall", "straight").equal_blocks and algorithms.find("alltoall", "stored").equal_blocks
+    generator = lambda rank, size: stored(rank, size)  # noqa: E731  # declared of this one
+    algorithms.add(algorithms.Algorithm("alltoall", "wrongly", generator))
+    with pytest.raises(ScheduleError, match="declared they may have any sizes"):
+        check("alltoall", generator, 3)
+
+
+def test_blocks_that_are_exchanged_must_be_the_right_ones():
+    def backwards(rank, size):
+        yield Copy(Input(rank), Output(rank))
+        for step in range(1, size):
+            yield Send(rank + step, Input(rank - step)), Recv(rank - step, Output(rank - step))
+
+    with pytest.raises(ScheduleError, match="block 1 at the end is made of block 2 of rank 1, expected block 0 of rank 1"):
+        check("alltoall", backwards, 3)

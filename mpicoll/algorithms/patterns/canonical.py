@@ -10,6 +10,11 @@ def one_block(size: int) -> int:
     return 1
 
 
+def others(rank: int, size: int) -> tuple[list[int], list[int]]:
+    """All other ranks twice: from the next one upwards, and from the one before downwards, as they reach this one."""
+    return [(rank + t) % size for t in range(1, size)], [(rank - t) % size for t in range(1, size)]
+
+
 def in_rank_order(rank: int, peer: int, mine: Part, theirs: Part) -> tuple[Part, Part]:
     """The two operands of a reduction, the lower rank's first."""
     return (mine, theirs) if rank < peer else (theirs, mine)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from mpi4py import MPI
 
-from ...support.arrays import Array, module_of
+from ...support.arrays import Array
 from .buckets import Bucket, BucketLayout
+from .memory import zeros
 from .options import Options
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class GradientStore(ABC):
     def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, options: Options,
                  owned: Sequence[slice]) -> None:  # fmt: skip
         self.layout, self.owned, self._comm, self._algorithms = layout, owned, comm, options.algorithms
-        self._module, self._dtype = module_of(parameters), parameters.dtype
+        self._like = parameters[:0]
         self._allocate(options)
         reduce = self._allreduce if options.collectives[0] == "allreduce" else self._reduce_scatter
         made = [reduce(bucket) for bucket in layout.buckets]
@@ -57,8 +58,7 @@ class GradientStore(ABC):
         """Make the buffers."""
 
     def _zeros(self, size: int) -> Array:
-        zeros: Array = self._module.zeros(size, self._dtype)
-        return zeros
+        return zeros(size, self._like, self._comm)
 
     @property
     @abstractmethod
@@ -130,7 +130,7 @@ class ShardedGradients(GradientStore):
         buckets, ranks = self.layout.buckets, self._comm.Get_size()
         adding, largest = options.accumulate > 1, max((bucket.size for bucket in buckets), default=0)
         count = min(len(buckets), SLOTS_ADDING if adding else SLOTS)
-        self._slots = [self._zeros(largest) for _ in range(count)]
+        self._slots = [self._zeros(max(bucket.size for bucket in buckets[slot::count])) for slot in range(count)]
         self._arrivals = [self._zeros(largest // ranks) for _ in range(count)] if adding else []
         self._shards = self._zeros(self.layout.size // ranks)
         self._sharing = [[other for other in buckets if (other.number - number) % count == 0] for number in range(len(buckets))]

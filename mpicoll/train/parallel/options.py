@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
+
+from mpi4py import MPI
 
 from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms
 from ...collectives import CollectiveName
 from ...support.arrays import element_type
 from ...support.checks import check, check_integer, check_word
+from ...support.node import ranks_of_node
 from ..optim import LossScale
 
 StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2"]
@@ -18,6 +21,11 @@ Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
 #: strategies: whether optimizer state is sharded, and whether gradients are kept as shards only
 SHARDED = {"parameter_server": (False, False), "allreduce": (False, False), "zero1": (True, False), "zero2": (True, True)}
+#: of the bucket collectives, where none is asked for: between nodes, and inside one, where a message costs more than its bytes
+RING, WITHIN_NODE = "ring", "circulant"
+#: buckets, where their size is not given: an eighth of the model, so that the first leaves early in backward and the last is
+#: short, but no more than a link needs to be busy, and blocks that are worth a message
+PARTS, LARGEST, LEAST_BLOCK = 8, 4 << 20, 16 << 10
 #: algorithms that reduce_scatter and allgather know under other names than allreduce
 _HALVES = {"halving_doubling": ("halving", "doubling"), "pairwise": ("pairwise", "ring")}
 
@@ -26,13 +34,13 @@ class OptionKeywords(TypedDict, total=False):
     """The fields of `Options` that `Trainer` takes as further keywords, for type checkers."""
 
     overlap: Overlap
-    bucket_bytes: int
+    bucket_bytes: int | None
     parameter_bucket_bytes: int | None
     reduction: Reduction | None
     accumulate: int
     clip_norm: float | None
     loss_scale: Literal["dynamic"] | float | None
-    algorithm: AllreduceName
+    algorithm: AllreduceName | None
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,9 @@ class Options:
     overlap : {"all", "gradients", "none"}
         What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
         allgather of zero1 and zero2 too, with the next forward.
-    bucket_bytes : int
-        Bytes of gradients whose reduction starts together.
+    bucket_bytes : int, optional
+        Bytes of gradients whose reduction starts together; by default an eighth of the model's, at most 4 MiB and at least
+        16 KiB for each rank.
     parameter_bucket_bytes : int, optional
         Bytes of parameters whose allgather starts together; by default as `bucket_bytes`.
     reduction : {"reduce_scatter", "allreduce"}, optional
@@ -61,20 +70,32 @@ class Options:
         is float32.
     loss_scale : {"dynamic"} or float, optional
         The factor on the loss; with one, steps whose gradients are not finite are skipped.
-    algorithm : str
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs.
+    algorithm : str, optional
+        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs; by default "circulant"
+        where all ranks share a node and the model is in its memory, else "ring".
     """
 
     strategy: StrategyName = "allreduce"
     overlap: Overlap = "all"
-    bucket_bytes: int = 4 << 20
+    bucket_bytes: int | None = None
     parameter_bucket_bytes: int | None = None
     reduction: Reduction | None = None
     accumulate: int = 1
     clip_norm: float | None = None
     precision: Precision = "float32"
     loss_scale: Literal["dynamic"] | float | None = None
-    algorithm: AllreduceName = "ring"
+    algorithm: AllreduceName | None = None
+
+    def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
+        """The same, with a size of buckets and an algorithm where none is given. Collective, and alike on all ranks.
+
+        nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the node.
+        """
+        with ranks_of_node(comm) as node:  # alike: where one rank shares its node with all others, so do they
+            within = node.Get_size() == comm.Get_size() > 1 and on_host and self.strategy != "parameter_server"
+        chosen: Any = WITHIN_NODE if within else RING
+        size = min(LARGEST, max(nbytes // PARTS, LEAST_BLOCK * comm.Get_size()))
+        return replace(self, bucket_bytes=self.bucket_bytes or size, algorithm=self.algorithm or chosen)
 
     def check(self) -> None:
         """Raise ArgumentError for the first value that cannot be used, LaunchError where a package for it is missing."""
@@ -82,10 +103,10 @@ class Options:
         check_word("overlap", self.overlap, get_args(Overlap))
         check_word("precision", self.precision, get_args(Precision))
         element_type(self.precision)  # a package may be missing
-        check_word("algorithm", self.algorithm, _known("allreduce"))
-        check_integer("bucket_bytes", self.bucket_bytes, 1)
-        if self.parameter_bucket_bytes is not None:
-            check_integer("parameter_bucket_bytes", self.parameter_bucket_bytes, 1)
+        check_word("algorithm", self._algorithm, _known("allreduce"))
+        for name in ("bucket_bytes", "parameter_bucket_bytes"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), 1)
         check_integer("accumulate", self.accumulate, 1)
         norm = self.clip_norm
         check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
@@ -97,19 +118,24 @@ class Options:
         good = self.reduction is None or self.reduction in allowed
         check("reduction", self.reduction, good, f"for {self.strategy} one of {', '.join(allowed)}")
         served = [algorithm for algorithm in _known("allreduce") if self._serves(algorithm)]
-        check("algorithm", self.algorithm, self.algorithm in served, f"for {self.strategy} one of {', '.join(served)}")
+        check("algorithm", self._algorithm, self._algorithm in served, f"for {self.strategy} one of {', '.join(served)}")
 
     def _serves(self, algorithm: str) -> bool:
         """Whether all collectives of the strategy know the algorithm, or its counterpart."""
         if self.strategy == "parameter_server":
-            return algorithm == "ring"  # the default, which it does not use
+            return algorithm == RING  # the default, which it does not use
         names = _counterparts(algorithm)
         return all(names[collective] in _known(collective) for collective in self.collectives)
 
     @property
+    def _algorithm(self) -> str:
+        return RING if self.algorithm is None else self.algorithm
+
+    @property
     def bucket_limits(self) -> tuple[int, int]:
         """Bytes that start together: of gradients, of parameters."""
-        return self.bucket_bytes, self.parameter_bucket_bytes or self.bucket_bytes
+        gradients = self.bucket_bytes or LARGEST
+        return gradients, self.parameter_bucket_bytes or gradients
 
     def bucket_elements(self, itemsize: int) -> tuple[int, int]:
         """Elements of `itemsize` bytes that start together, at least one: of gradients, of parameters."""
@@ -136,12 +162,12 @@ class Options:
     @property
     def counted(self) -> bool:
         """Whether what the bucket collectives send is counted: schedules do, libraries do not say."""
-        return self.algorithm not in LIBRARIES
+        return self._algorithm not in LIBRARIES
 
     @property
     def algorithms(self) -> dict[str, Any]:
         """The algorithm of each collective."""
-        return _counterparts(self.algorithm)
+        return _counterparts(self._algorithm)
 
     def facts(self) -> dict[str, object]:
         """By name, what must be equal on all ranks."""

@@ -17,6 +17,7 @@ from ..optim import LossScale, Optimizer
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import BucketLayout
 from .hooks import ReducerHooks
+from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
 from .parameter_server import ParameterServer
@@ -39,7 +40,7 @@ class Strategy:
         values, module, stored = model.parameters, module_of(model.parameters), element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         layout = self._layout(stored.itemsize)
-        flat = _laid_out(values, layout, module.zeros(layout.size, stored))
+        flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
         self.meter = Meter(comm, module, self._estimate(flat.nbytes))
         self.reducer = self._reducer(layout, flat)
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)

@@ -10,10 +10,10 @@ import numpy
 
 from ...support.checks import check
 from ...support.optional import require
+from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
 from ..parallel import BucketReducer, Options
 from .flat_parameters import Flat
-from .interop import broadcast, in_torchs_stream, torch, torchs_stream
 from .sharded_optimizer import sharded, state_bytes
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...support.checks import check
+from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..parallel import Bucket, BucketReducer, Options, bucket_layout
-from .interop import array_of, tensor_of, torch
+from ..parallel import Bucket, BucketReducer, Options, bucket_layout, zeros
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -29,7 +29,7 @@ class Flat:
         first = self.parameters[0]
         tensors = [Tensor(name, tuple(one.shape), layer) for (name, one), layer in zip(named.items(), layers)]
         layout = bucket_layout(tensors, order, comm.Get_size(), options, first.element_size())
-        self.values = torch.zeros(layout.size, dtype=first.dtype, device=first.device)
+        self.values = tensor_of(zeros(layout.size, array_of(first.data.new_empty(0)), comm))
         values: Any = self.values  # a tensor is indexed and shaped as an array is
         for number, parameter in enumerate(self.parameters):
             view: Any = layout.view(values, number)

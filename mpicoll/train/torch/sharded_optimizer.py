@@ -9,8 +9,8 @@ import numpy
 from mpi4py import MPI
 
 from ...support.checks import check
+from ...support.tensors import in_torchs_stream, torch
 from ..optim import clip_factor
-from .interop import in_torchs_stream, torch
 
 #: optimizers that look at whole matrices or at all parameters together
 _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")

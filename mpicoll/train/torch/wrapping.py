@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...communicator import Communicator
 from ...support.checks import agree, check, together
+from ...support.tensors import torch
 from ..parallel import Options, Overlap, Reduction
 from .data_parallel import DataParallel
-from .interop import torch
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,12 +31,12 @@ def wrap(
     *,
     optimizer: type[torch.optim.Optimizer] | None = None,
     overlap: Overlap = "all",
-    bucket_bytes: int = 4 << 20,
+    bucket_bytes: int | None = None,
     parameter_bucket_bytes: int | None = None,
     reduction: Reduction | None = None,
     accumulate: int = 1,
     clip_norm: float | None = None,
-    algorithm: AllreduceName = "ring",
+    algorithm: AllreduceName | None = None,
     **optimizer_options: Any,
 ) -> DataParallel:
     """Make a module data-parallel: every rank computes on its rows, and all have the same parameters after each step.
@@ -57,8 +57,9 @@ def wrap(
     overlap : {"all", "gradients", "none"}
         What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
         allgather of zero1 and zero2 too, with the next forward.
-    bucket_bytes : int
-        Bytes of gradients whose reduction starts together.
+    bucket_bytes : int, optional
+        Bytes of gradients whose reduction starts together; by default an eighth of the module's, at most 4 MiB and at least
+        16 KiB for each rank.
     parameter_bucket_bytes : int, optional
         Bytes of parameters whose allgather starts together, by default `bucket_bytes`.
     reduction : {"reduce_scatter", "allreduce"}, optional
@@ -67,8 +68,9 @@ def wrap(
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional
         The largest norm of all gradients together, with zero1 and zero2.
-    algorithm : str
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``.
+    algorithm : str, optional
+        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``; by default "circulant" where all ranks
+        share a node and train on its processors, else "ring".
     **optimizer_options
         For the optimizer, such as ``lr=1e-3``.
 
@@ -97,6 +99,9 @@ def wrap(
     made = f"{getattr(optimizer, '__name__', optimizer)}({optimizer_options})"
     agree(comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()})
     together(comm, lambda: _check(module, options, optimizer, optimizer_options))
+    trained = [one for one in module.parameters() if one.requires_grad]
+    nbytes = sum(one.numel() * one.element_size() for one in trained)
+    options = options.fitted(nbytes, comm, trained[0].device.type == "cpu")
     return DataParallel(module, comm, options, optimizer, optimizer_options)
 
 

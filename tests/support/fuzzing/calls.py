@@ -85,7 +85,8 @@ class Bound:
         self.method, self.dtype = call["method"], np.dtype(call["dtype"])
         self.collective = collectives.find(METHODS[self.method])
         self.root = call["root"] % self.size
-        self.counts = self._counts()
+        self.counts = self._counts(self.rank)
+        self.received = self._received()
         self.edges = [0, *accumulate(self.counts)]
         self.reads, self.writes, self.free, self.rooms = [], [], [], []  # (number of the room, places, part of the vector)
         self.arguments = self._complete(*self._buffers())
@@ -94,18 +95,29 @@ class Bound:
 
     @property
     def of_any_size(self):
-        return self.method in ("Gatherv", "Scatterv", "Allgatherv")
+        return self.method in ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv")
 
-    def _counts(self):
+    def _counts(self, mine):
+        """Elements of each block; of those that rank `mine` has for each rank."""
         given = self.call["counts"]
+        if self.method == "Alltoallv":  # in place two ranks have as much for each other
+            step = 2 if self.call["place"] in ("apart", "woven", "beside") else 1
+            return [given[(mine + step * rank) % len(given)] for rank in range(self.size)]
         if self.of_any_size or self.method == "Reduce_scatter":
             return [given[rank % len(given)] for rank in range(self.size)]
         if self.collective.blocks_of_ranks:
             return [given[0]] * self.size
         return [given[0], *[0] * (self.size - 1)]  # not cut
 
+    def _received(self):
+        """Of the blocks that it gets."""
+        personal = self.collective.personal
+        return [self._counts(rank)[self.rank] for rank in range(self.size)] if personal else self.counts
+
     def _part(self, condition):
         part = condition(self.rank, self.size, self.size, self.root)
+        if part is not None and self.collective.personal:
+            return slice(0, sum(self.received if condition == self.collective.postcondition else self.counts))
         return None if part is None else slice(self.edges[part.first], self.edges[part.first + part.count])
 
     def _contributed(self, repetition):
@@ -114,6 +126,11 @@ class Bound:
         if self.collective.initial == collectives.ROOT:
             vector = values(self.call, repetition, self.root, total)
             return vector, vector
+        if self.collective.personal:
+            edges = [[0, *accumulate(self._counts(rank))] for rank in ranks]
+            vectors = [values(self.call, repetition, rank, edges[rank][-1]) for rank in ranks]
+            mine = [vectors[rank][edges[rank][self.rank] : edges[rank][self.rank + 1]] for rank in ranks]
+            return vectors[self.rank], np.concatenate(mine)
         vectors = [values(self.call, repetition, rank, total) for rank in ranks]
         if self.collective.reduces:
             result = reduce(FUNCTIONS[self.call["op"]], vectors).astype(self.dtype)
@@ -154,10 +171,10 @@ class Bound:
         """How a buffer lies in memory. which: 0 for the send buffer, 1 for the receive buffer."""
         name, reduces = self.call["layouts"][(2 * self.rank + which) % len(self.call["layouts"])], self.collective.reduces
         in_place = self.call["place"] in ("in place", "none")
-        of_all_ranks = {"gather": which == 1, "allgather": which == 1, "scatter": which == 0,
+        of_all_ranks = {"gather": which == 1, "allgather": which == 1, "scatter": which == 0, "alltoall": True,
                         "reduce_scatter": which == 0 or in_place}.get(self.collective.name, False)  # fmt: skip
         if of_all_ranks and self.of_any_size:
-            return layout_of(name, self.counts, self.dtype, 0, reduces)
+            return layout_of(name, self.received if which else self.counts, self.dtype, 0, reduces)
         blocks = self.size if of_all_ranks and self.method != "Reduce_scatter" else 0
         return layout_of(name, part.stop - part.start, self.dtype, blocks, reduces)
 
@@ -196,11 +213,16 @@ class Bound:
         places = np.arange(room.size)
         self.reads.append((0, places[send], before))
         self.writes.append((0, places[recv], after))
-        dealt = 0 if self.collective.name == "scatter" else 1
         arguments = [room[send], room[recv]]
         if self.of_any_size:
-            arguments[dealt] = [arguments[dealt], self.counts]
+            for which, counts in self._dealt():
+                arguments[which] = [arguments[which], counts]
         return arguments
+
+    def _dealt(self):
+        """Which buffers have a block for, or from, each rank, and of how many elements."""
+        both = (0, self.counts), (1, self.received)
+        return both if self.collective.personal else both[:1] if self.collective.name == "scatter" else both[1:]
 
     def _complete(self, *buffers):
         """Counts, op and root where the method has them."""

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+from tests.support.each import SLOW
 from tests.support.launching import ROOT
 from tests.support.slurm_lab import (
     ALL,
@@ -20,11 +21,13 @@ from tests.support.slurm_lab import (
     ONE,
     OTHER,
     SHORT,
+    TORCH,
     TRAIN,
     TUNE,
     instead,
     once_more,
 )
+from tests.support.torch_backend import require_torch
 
 SHOW = """
 import os
@@ -65,6 +68,18 @@ def test_tune(lab, name, launcher):
     assert sorted((entry["ranks"], entry["nodes"]) for entry in entries) == [(4, 2), (6, 3)]
 
 
+@ONE
+@once_more
+def test_train_torch(lab, name, launcher):
+    """PyTorch's own data parallelism on the backend, where PyTorch is installed beside that MPI."""
+    require_torch(FOUND[name])
+    script = lab.directory / "mine.py"
+    script.write_text(f"from tests.support.torch_backend.trainings import main; main({['ddp']!r})\n")
+    results = lab.completed(lab.submit(TORCH, name, launcher, SCRIPT=script, OMP_NUM_THREADS=1))
+    assert (results / "done").read_text() == "ddp on 8 ranks\n"
+
+
+@SLOW
 @once_more
 def test_gpu_check(lab):
     """Every part on 2 and 4 ranks of a node, and all logs; a part that fails is told, and keeps no other from running."""
@@ -89,6 +104,7 @@ def test_the_launcher_is_found_out(lab):
         assert f"launcher:{launcher}" in (lab.completed(job) / "done").read_text()
 
 
+@SLOW
 @once_more
 def test_scaling(lab):
     name = next(reversed(FOUND))

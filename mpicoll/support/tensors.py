@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy
 
-from ...support.arrays import Array, element_type, module_of
-from ...support.optional import require
+from .arrays import Array, element_type, module_of
+from .optional import require
 
 __all__ = ["array_of", "broadcast", "in_torchs_stream", "tensor_of", "torch", "torchs_stream"]
 

@@ -1,4 +1,4 @@
-"""The collectives as plans: bound to their buffers once, then started any number of times.
+"""The collectives that move data, as plans: bound to their buffers once, then started any number of times.
 
 All ranks make and start the plans of a communicator in the same order. A plan reads and writes the arrays it was made with.
 """
@@ -17,23 +17,13 @@ from ..calls import arguments
 from .base import Base
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
-    from ..algorithms import (
-        AllgatherName,
-        AllreduceName,
-        BcastName,
-        GatherName,
-        ReduceName,
-        ReduceScatterName,
-        ScatterName,
-    )
+    from ..algorithms import AllgatherName, AlltoallName, BcastName, GatherName, ScatterName
     from .handles import Plan
 
 
-class Persistent(Base):
+class PersistentMoves(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
     def Bcast_init(
@@ -201,17 +191,16 @@ class Persistent(Base):
         """
         return self._persist(arguments.allgatherv, (sendbuf, recvbuf), info, algorithm, segment_bytes)
 
-    def Reduce_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0,
-        info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    def Alltoall_init(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
     ) -> Plan:
-        """A plan of `Reduce`, to be started any number of times.
+        """A plan of `Alltoall`, to be started any number of times.
 
         Parameters
         ----------
-        sendbuf, recvbuf, op, root, info, algorithm, segment_bytes
-            As of `Reduce`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
+        sendbuf, recvbuf, info, algorithm, segment_bytes
+            As of `Alltoall`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
 
         Returns
         -------
@@ -221,21 +210,20 @@ class Persistent(Base):
         Raises
         ------
         ArgumentError, BufferError
-            As `Reduce`, before anything is sent.
+            As `Alltoall`, before anything is sent.
         """
-        return self._persist(arguments.reduce, (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes)
+        return self._persist(arguments.alltoall, (sendbuf, recvbuf), info, algorithm, segment_bytes)
 
-    def Allreduce_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM,
-        info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    def Alltoallv_init(
+        self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
     ) -> Plan:
-        """A plan of `Allreduce`, to be started any number of times.
+        """A plan of `Alltoallv`, to be started any number of times.
 
         Parameters
         ----------
-        sendbuf, recvbuf, op, info, algorithm, segment_bytes
-            As of `Allreduce`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
+        sendbuf, recvbuf, info, algorithm, segment_bytes
+            As of `Alltoallv`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
 
         Returns
         -------
@@ -245,54 +233,6 @@ class Persistent(Base):
         Raises
         ------
         ArgumentError, BufferError
-            As `Allreduce`, before anything is sent.
+            As `Alltoallv`, before anything is sent.
         """
-        return self._persist(arguments.allreduce, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
-
-    def Reduce_scatter_block_init(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM,
-        info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
-    ) -> Plan:
-        """A plan of `Reduce_scatter_block`, to be started any number of times.
-
-        Parameters
-        ----------
-        sendbuf, recvbuf, op, info, algorithm, segment_bytes
-            As of `Reduce_scatter_block`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
-
-        Returns
-        -------
-        Plan
-            Start(), then Wait() or Test(), any number of times; Free() at the end.
-
-        Raises
-        ------
-        ArgumentError, BufferError
-            As `Reduce_scatter_block`, before anything is sent.
-        """
-        return self._persist(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
-
-    def Reduce_scatter_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
-        op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
-    ) -> Plan:
-        """A plan of `Reduce_scatter`, to be started any number of times.
-
-        Parameters
-        ----------
-        sendbuf, recvbuf, recvcounts, op, info, algorithm, segment_bytes
-            As of `Reduce_scatter`; `info`: MPI's hints. The buffers are read at Start and written until Wait.
-
-        Returns
-        -------
-        Plan
-            Start(), then Wait() or Test(), any number of times; Free() at the end.
-
-        Raises
-        ------
-        ArgumentError, BufferError
-            As `Reduce_scatter`, before anything is sent.
-        """
-        return self._persist(arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), info, algorithm, segment_bytes)
+        return self._persist(arguments.alltoallv, (sendbuf, recvbuf), info, algorithm, segment_bytes)

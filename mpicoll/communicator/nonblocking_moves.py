@@ -1,4 +1,4 @@
-"""The collectives without waiting. Each returns a request for Wait, Test and MPI.Request.Waitall.
+"""The collectives that move data, without waiting. Each returns a request for Wait, Test and MPI.Request.Waitall.
 
 All ranks begin the collectives of a communicator in the same order; they may wait in any.
 """
@@ -13,27 +13,16 @@ from ..calls import arguments
 from .base import Base
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
 
-    from ..algorithms import (
-        AllgatherName,
-        AllreduceName,
-        BcastName,
-        GatherName,
-        ReduceName,
-        ReduceScatterName,
-        ScatterName,
-    )
-
+    from ..algorithms import AllgatherName, AlltoallName, BcastName, GatherName, ScatterName
 
 _IBCAST = MPI.Intracomm.Ibcast
 _IALLGATHER = MPI.Intracomm.Iallgather
-_IALLREDUCE = MPI.Intracomm.Iallreduce
+_IALLTOALL = MPI.Intracomm.Ialltoall
 
 
-class NonBlocking(Base):
+class NonBlockingMoves(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
     def Ibcast(
@@ -201,16 +190,16 @@ class NonBlocking(Base):
         """
         return self._begin(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)
 
-    def Ireduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
-        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    def Ialltoall(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
-        """`Reduce` without waiting.
+        """`Alltoall` without waiting.
 
         Parameters
         ----------
-        sendbuf, recvbuf, op, root, algorithm, segment_bytes
-            As of `Reduce`. The buffers must live, and be left alone, until the request is complete.
+        sendbuf, recvbuf, algorithm, segment_bytes
+            As of `Alltoall`. The buffers must live, and be left alone, until the request is complete.
 
         Returns
         -------
@@ -220,20 +209,22 @@ class NonBlocking(Base):
         Raises
         ------
         ArgumentError, BufferError
-            As `Reduce`, before anything is sent; what goes wrong later is raised by Wait and Test.
+            As `Alltoall`, before anything is sent; what goes wrong later is raised by Wait and Test.
         """
-        return self._begin(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+        if algorithm is None and segment_bytes is None and self._small_ialltoall(recvbuf, sendbuf, None):
+            return self._begin_small(_IALLTOALL, arguments.alltoall, (sendbuf, recvbuf))
+        return self._begin(arguments.alltoall, (sendbuf, recvbuf), algorithm, segment_bytes)
 
-    def Iallreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
-        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    def Ialltoallv(
+        self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
-        """`Allreduce` without waiting.
+        """`Alltoallv` without waiting.
 
         Parameters
         ----------
-        sendbuf, recvbuf, op, algorithm, segment_bytes
-            As of `Allreduce`. The buffers must live, and be left alone, until the request is complete.
+        sendbuf, recvbuf, algorithm, segment_bytes
+            As of `Alltoallv`. The buffers must live, and be left alone, until the request is complete.
 
         Returns
         -------
@@ -243,55 +234,6 @@ class NonBlocking(Base):
         Raises
         ------
         ArgumentError, BufferError
-            As `Allreduce`, before anything is sent; what goes wrong later is raised by Wait and Test.
+            As `Alltoallv`, before anything is sent; what goes wrong later is raised by Wait and Test.
         """
-        if algorithm is None and segment_bytes is None and self._small_iallreduce(recvbuf, sendbuf, op):
-            return self._begin_small(_IALLREDUCE, arguments.allreduce, (sendbuf, recvbuf, op))
-        return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
-
-    def Ireduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
-    ) -> MPI.Request:
-        """`Reduce_scatter_block` without waiting.
-
-        Parameters
-        ----------
-        sendbuf, recvbuf, op, algorithm, segment_bytes
-            As of `Reduce_scatter_block`. The buffers must live, and be left alone, until the request is complete.
-
-        Returns
-        -------
-        MPI.Request
-            For Wait, Test and MPI.Request.Waitall.
-
-        Raises
-        ------
-        ArgumentError, BufferError
-            As `Reduce_scatter_block`, before anything is sent; what goes wrong later is raised by Wait and Test.
-        """
-        return self._begin(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
-
-    def Ireduce_scatter(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
-        op: MPI.Op = MPI.SUM, *,
-        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
-    ) -> MPI.Request:
-        """`Reduce_scatter` without waiting.
-
-        Parameters
-        ----------
-        sendbuf, recvbuf, recvcounts, op, algorithm, segment_bytes
-            As of `Reduce_scatter`. The buffers must live, and be left alone, until the request is complete.
-
-        Returns
-        -------
-        MPI.Request
-            For Wait, Test and MPI.Request.Waitall.
-
-        Raises
-        ------
-        ArgumentError, BufferError
-            As `Reduce_scatter`, before anything is sent; what goes wrong later is raised by Wait and Test.
-        """
-        return self._begin(arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes)
+        return self._begin(arguments.alltoallv, (sendbuf, recvbuf), algorithm, segment_bytes)

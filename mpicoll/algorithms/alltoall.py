@@ -1,0 +1,42 @@
+"""Alltoall: rank r has a block for each rank, and gets one from each: p x p blocks are transposed.
+
+m: bytes of a rank's vector, p: ranks. Here a number says where a block lies: `Input(r)` is for rank r, `Output(r)` from rank r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
+from .patterns import others
+
+ALGORITHMS: dict[str, dict[str, Any]] = {"pairwise": {}, "bruck": {"equal_blocks": True}}
+
+
+def pairwise(rank: int, size: int) -> Iterator[Round]:
+    """Send each block straight to its rank, at distance 1, 2, 3, …: p-1 rounds, (p-1)/p m.
+
+    Blocks may have any sizes. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    """
+    yield Copy(Input(rank), Output(rank))
+    for target, source in zip(*others(rank, size)):
+        yield Send(target, Input(target)), Recv(source, Output(source))
+
+
+def bruck(rank: int, size: int) -> Iterator[Round]:
+    """Move blocks on by 1, 2, 4, … ranks, those together whose way has that power of two: ceil(log2 p) rounds.
+
+    About m/2 per round, packed before it. Blocks have one size. Source: Bruck et al., IEEE TPDS 8 (1997).
+    """
+    lies = [Input(rank + way) for way in range(size)]  # the block that has so far to go
+    distance = 1
+    while distance < size:
+        going = [way for way in range(size) if way & distance]
+        came = f"came {distance}"
+        yield [Copy(lies[way], Scratch("packed", place)) for place, way in enumerate(going)]
+        yield Send(rank + distance, Scratch("packed", 0, len(going))), Recv(rank - distance, Scratch(came, 0, len(going)))
+        for place, way in enumerate(going):
+            lies[way] = Scratch(came, place)
+        distance *= 2
+    yield [Copy(lies[way], Output(rank - way)) for way in range(size)]

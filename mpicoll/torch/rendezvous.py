@@ -1,0 +1,102 @@
+"""Ranks, store and communicators of process groups, from MPI."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch
+from mpi4py import MPI
+
+from ..communicator import Communicator
+from ..errors import LaunchError
+from ..execute import Context
+from ..launch import install_abort_hook
+from ..support import settings
+
+#: the communicator of the default process group, of which all others are parts
+_WORLD: list[Communicator] = []
+
+
+def meet(url: str, timeout: timedelta = timedelta(minutes=5), **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """(store, rank, size): a rendezvous for PyTorch, by the scheme "mpi". Collective."""
+    world = _world()
+    rank, size = world.Get_rank(), world.Get_size()
+    asked = {name: int(values[0]) for name, values in parse_qs(urlsplit(url).query).items()}
+    for name, found in (("rank", rank), ("world_size", size)):
+        if asked.get(name, found) != found:
+            raise LaunchError(f"init_process_group was given {name}={asked[name]}, MPI says {found}: leave it out")
+    host = socket.gethostname()
+    store = None
+    if rank == 0:
+        store = torch.distributed.TCPStore(host, 0, size, True, timeout, wait_for_workers=False)
+    host, port = world.bcast((host, store.port) if store is not None else None)
+    _tell_scripts(world, host, port)
+    yield store or torch.distributed.TCPStore(host, port, size, False, timeout), rank, size
+
+
+def _world() -> MPI.Intracomm:
+    """MPI's world, of as many ranks as the environment tells PyTorch; torchrun leaves each process alone there."""
+    world = Communicator(MPI.COMM_WORLD)  # which finds launchers that MPI does not understand
+    started, size = os.environ.get("WORLD_SIZE", ""), world.Get_size()
+    if started.isdigit() and int(started) != size:
+        whose = "torchrun started" if "TORCHELASTIC_RUN_ID" in os.environ else "WORLD_SIZE says"
+        raise LaunchError(
+            f"{whose} {started} processes, but MPI's world has {size} here: start the script by MPI alone, "
+            f'"mpiexec -n {started} python script.py" or "srun python script.py", without torchrun and without WORLD_SIZE'
+        )
+    return world
+
+
+def _tell_scripts(world: MPI.Intracomm, host: str, port: int) -> None:
+    """What torchrun would have said, for scripts that ask the environment."""
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    told = {"RANK": world.Get_rank(), "WORLD_SIZE": world.Get_size(), "LOCAL_RANK": node.Get_rank(),
+            "LOCAL_WORLD_SIZE": node.Get_size(), "MASTER_ADDR": host, "MASTER_PORT": port}  # fmt: skip
+    node.Free()
+    for name, value in told.items():
+        os.environ.setdefault(name, str(value))
+
+
+def communicator_of(options: Any) -> Communicator:
+    """The communicator of a process group; called on its ranks. options: what PyTorch says of it."""
+    ranks = list(options.global_ranks_in_group)
+    comm = _part(ranks) if ranks and _WORLD else _default(options.group_rank, options.group_size)
+    if (comm.Get_rank(), comm.Get_size()) != (options.group_rank, options.group_size):
+        raise LaunchError(
+            f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI rank {comm.Get_rank()} of "
+            f'{comm.Get_size()}: start it by mpiexec or srun, and let init_process_group("mpicoll") find the ranks'
+        )
+    _limit(comm, options.timeout)
+    return comm
+
+
+def _default(rank: int, size: int) -> Communicator:
+    """All ranks, in PyTorch's order."""
+    world = Communicator(_world())
+    if size > 1:
+        install_abort_hook()
+    if size != world.Get_size():
+        return world
+    _WORLD[:] = [world.Split(0, rank)]
+    return _WORLD[0]
+
+
+def _part(ranks: list[int]) -> Communicator:
+    group = _WORLD[0].Get_group()
+    part = group.Incl(ranks)
+    try:
+        return _WORLD[0].Create_group(part)
+    finally:
+        part.Free()
+        group.Free()
+
+
+def _limit(comm: Communicator, timeout: timedelta) -> None:
+    """Have its calls fail after so long, or after MPICOLL_TIMEOUT. Collective."""
+    seconds = timeout.total_seconds()
+    Context.of(comm).configure(comm, None, min(seconds, settings.timeout() or seconds))

@@ -1,0 +1,298 @@
+"""The backend of torch.distributed on any number of ranks: each of its calls, types, operations, futures, bad input."""
+
+import weakref
+from datetime import timedelta
+
+import pytest
+from mpi4py import MPI
+
+from tests.support.cases import RANK, SIZE
+
+torch = pytest.importorskip("torch", reason="serves torch.distributed where PyTorch is installed: pip install 'mpicoll[torch]'")
+
+import torch.distributed as dist  # noqa: E402
+
+import mpicoll  # noqa: E402
+import mpicoll.torch  # noqa: E402
+
+pytestmark = pytest.mark.mpi
+TOTAL = SIZE * (SIZE + 1) // 2  # the sum of rank + 1
+
+
+@pytest.fixture(autouse=True)
+def group():
+    """The default process group."""
+    dist.init_process_group("mpicoll", timeout=timedelta(seconds=60))
+    yield dist.group.WORLD
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def mine(*shape, dtype=torch.float32):
+    return torch.full(shape, RANK + 1, dtype=dtype)
+
+
+def each(make):
+    return [make(rank) for rank in range(SIZE)]
+
+
+# ---- the calls, waiting and not
+
+
+@pytest.fixture(params=[False, True], ids=["waits", "async"])
+def call(request):
+    """A function that makes a call and, if it is one that does not wait, waits."""
+
+    def made(function, *given, **named):
+        work = function(*given, async_op=request.param, **named)
+        assert (work is not None) == request.param
+        if work is not None:
+            assert work.wait() and work.is_completed()
+
+    return made
+
+
+def test_it_is_found_by_its_name(group):
+    assert dist.get_backend() == "mpicoll" and (dist.get_rank(), dist.get_world_size()) == (RANK, SIZE)
+    assert group.name() == "mpicoll" and not group.supports_coalescing
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5), (1000,), (300_000,)])
+def test_all_reduce(call, shape):
+    tensor = mine(*shape)
+    call(dist.all_reduce, tensor)
+    assert torch.equal(tensor, torch.full(shape, float(TOTAL)))
+
+
+@pytest.mark.parametrize("make", [lambda x: x.t(), lambda x: x[:, ::2], lambda x: x[::2]])
+def test_tensors_with_gaps(call, make):
+    whole = mine(6, 8)
+    call(dist.all_reduce, make(whole))
+    assert torch.equal(make(whole), torch.full_like(make(whole), TOTAL))
+    call(dist.broadcast, make(whole), src=0)
+
+
+@pytest.mark.parametrize("dtype", [
+    torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64,
+    torch.complex64,
+])  # fmt: skip
+def test_types(call, dtype):
+    tensor = mine(7, dtype=dtype)
+    call(dist.all_reduce, tensor)
+    assert torch.equal(tensor, torch.full((7,), TOTAL, dtype=dtype))
+    got = each(lambda rank: torch.zeros(7, dtype=dtype))
+    call(dist.all_gather, got, mine(7, dtype=dtype))
+    assert [one[0].item() for one in got] == list(range(1, SIZE + 1))
+
+
+def test_bool_and_what_is_only_moved(call):
+    tensor = torch.tensor([RANK == 0, False, True])
+    call(dist.all_reduce, tensor)
+    assert tensor.tolist() == [True, False, True]
+    small = torch.tensor([RANK + 1.0]).to(torch.float8_e4m3fn)
+    call(dist.broadcast, small, src=SIZE - 1)
+    assert small.float().item() == SIZE
+
+
+@pytest.mark.parametrize("op, expected", [
+    (dist.ReduceOp.MAX, SIZE), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.AVG, TOTAL / SIZE),
+    (dist.ReduceOp.PRODUCT, torch.arange(1, SIZE + 1).prod().item()),
+])  # fmt: skip
+def test_operations(call, op, expected):
+    tensor = mine(4)
+    call(dist.all_reduce, tensor, op)
+    torch.testing.assert_close(tensor, torch.full((4,), float(expected)))
+
+
+def test_averages_of_integers_truncate_and_factors_come_first():
+    tensor = mine(3, dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    assert tensor.tolist() == [TOTAL // SIZE] * 3
+    tensor = mine(3)
+    dist.all_reduce(tensor, torch.distributed._make_nccl_premul_sum(2.0))
+    assert tensor.tolist() == [2 * TOTAL] * 3
+
+
+def test_rooted(call):
+    for root in {0, SIZE - 1}:
+        tensor = mine(5)
+        call(dist.reduce, tensor, root)
+        assert RANK != root or tensor.tolist() == [TOTAL] * 5
+        got = each(lambda rank: torch.zeros(2, 3)) if RANK == root else None
+        call(dist.gather, mine(2, 3), got, root)
+        assert got is None or [one[0, 0].item() for one in got] == list(range(1, SIZE + 1))
+        block, given = torch.zeros(4), each(lambda rank: torch.full((4,), rank + 1.0)) if RANK == root else None
+        call(dist.scatter, block, given, root)
+        assert torch.equal(block, mine(4))
+
+
+def test_gathers_of_one_tensor_and_in_place(call):
+    whole = torch.zeros(SIZE, 3)
+    call(dist.all_gather_into_tensor, whole, mine(3))
+    assert whole[:, 0].tolist() == list(range(1, SIZE + 1))
+    whole = torch.zeros(SIZE * 3)
+    part = whole[3 * RANK : 3 * RANK + 3].fill_(RANK + 1)
+    call(dist.all_gather_into_tensor, whole, part)  # as FSDP does
+    assert whole.view(SIZE, 3)[:, 0].tolist() == list(range(1, SIZE + 1))
+
+
+def test_uneven_lists(call):
+    got = each(lambda rank: torch.zeros(rank + 1))
+    call(dist.all_gather, got, torch.full((RANK + 1,), RANK + 1.0))
+    assert [one.tolist() for one in got] == each(lambda rank: [rank + 1.0] * (rank + 1))
+    block = torch.zeros(RANK + 1)
+    call(dist.reduce_scatter, block, each(lambda rank: mine(rank + 1)))
+    assert block.tolist() == [TOTAL] * (RANK + 1)
+
+
+def test_reduce_scatter(call):
+    block = torch.zeros(2)
+    call(dist.reduce_scatter_tensor, block, mine(2 * SIZE))
+    assert block.tolist() == [TOTAL] * 2
+
+
+def test_each_to_each(call):
+    got = torch.zeros(SIZE, 2)
+    call(dist.all_to_all_single, got, torch.arange(SIZE * 2.0).view(SIZE, 2) + 100 * RANK)
+    assert got.tolist() == each(lambda rank: [2 * RANK + 100 * rank, 2 * RANK + 1 + 100 * rank])
+    sent, received = each(lambda rank: mine(rank + 1)), each(lambda rank: torch.zeros(RANK + 1))
+    call(dist.all_to_all, received, sent)
+    assert [one.tolist() for one in received] == each(lambda rank: [rank + 1] * (RANK + 1))
+    rows = torch.zeros(SIZE * (RANK + 1), 2)
+    splits = [RANK + 1] * SIZE, each(lambda rank: rank + 1)
+    call(dist.all_to_all_single, rows, mine(TOTAL, 2), *splits)
+    assert rows[:, 0].tolist() == sorted(range(1, SIZE + 1)) * 1 if RANK == 0 else rows.sum() > 0
+
+
+def test_sparse_sums():
+    tensor = torch.sparse_coo_tensor([[0, RANK + 1]], [1.0, 2.0], (SIZE + 2,))
+    dist.all_reduce(tensor)
+    assert tensor.to_dense().tolist() == [SIZE, *[2.0] * SIZE, 0.0]
+
+
+def test_messages():
+    if SIZE == 1:
+        pytest.skip("one rank has nobody to talk to")
+    following, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = torch.zeros(3)
+    sent = dist.isend(mine(3), following, tag=7)
+    assert dist.recv(got, None, tag=7) == before and got[0].item() == before + 1
+    sent.wait()
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine(2), following), dist.P2POp(dist.irecv, got[:2], before)])
+    assert all(work.wait() for work in works)
+
+
+def test_objects_and_groups():
+    said = [None] * SIZE
+    dist.all_gather_object(said, {"rank": RANK})
+    assert said == each(lambda rank: {"rank": rank})
+    for members in ([0], list(range(SIZE)), list(range(SIZE))[::2]):
+        part = dist.new_group(members)
+        if RANK in members:
+            tensor = mine(2)
+            dist.all_reduce(tensor, group=part)
+            assert tensor[0].item() == sum(rank + 1 for rank in members)
+    dist.barrier()
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("limit", [timedelta(0), 0.05])
+def test_a_monitored_barrier_to_which_one_rank_comes(limit):
+    group = dist.new_group(range(SIZE))
+    if RANK == 0 and SIZE > 1:
+        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+            dist.monitored_barrier(group, limit)
+    dist.barrier()
+
+
+def test_a_monitored_barrier_of_others():
+    group = dist.new_group([0])
+    dist.monitored_barrier(group, timedelta(seconds=30))
+
+
+def test_storages_may_still_be_resized():
+    """As FSDP does: what NumPy has once seen could not be."""
+    tensor = mine(8)
+    dist.all_reduce(tensor)
+    tensor.untyped_storage().resize_(0)
+
+
+def test_tensors_of_calls_that_are_over_are_let_go():
+    tensor = mine(10)
+    seen, work = weakref.ref(tensor), dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    del tensor, work
+    dist.all_reduce(mine(1), async_op=True).wait()
+    assert seen() is None
+
+
+# ---- futures
+
+
+def test_futures_and_callbacks_that_begin_calls():
+    """Ranks may run callbacks in any order; what these begin is still matched."""
+    works = [dist.all_reduce(mine(size), async_op=True) for size in (1, 200_000, 10, 50_000, 3)]
+
+    def again(future):
+        tensor = future.value()[0].clone()
+        return dist.all_reduce(tensor, async_op=True).get_future().wait()[0] + 0
+
+    futures = [work.get_future().then(again) for work in works]
+    assert [future.wait()[0].item() for future in futures] == [TOTAL * SIZE] * 5
+    assert torch.futures.wait_all([work.get_future() for work in works])
+
+
+def test_a_future_has_what_went_wrong_in_a_callback():
+    future = dist.all_reduce(mine(3), async_op=True).get_future().then(lambda done: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        future.wait()
+
+
+def test_profiles_have_our_calls():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(mine(3))
+        dist.broadcast(mine(3), 0)
+    assert {"mpicoll:all_reduce", "mpicoll:broadcast"} <= {event.name for event in profile.events()}
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: dist.all_reduce(mine(3), dist.ReduceOp.BAND), lambda: dist.all_reduce(mine(3).to(torch.float8_e4m3fn)),
+    lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (3,)), dist.ReduceOp.MAX),
+])  # fmt: skip
+def test_what_cannot_be_reduced_is_a_runtime_error_as_with_gloo(wrong):
+    with pytest.raises(RuntimeError, match="mpicoll|integers"):
+        wrong()
+
+
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match="expected .* tensors, one per rank"):
+        dist.all_gather([torch.zeros(3)] * (SIZE + 1), mine(3))
+    with pytest.raises((ValueError, RuntimeError)):
+        dist.all_to_all_single(torch.zeros(SIZE), torch.zeros(SIZE), [5] * SIZE, [5] * SIZE)
+
+
+def test_ranks_with_other_sizes_are_told(group):
+    if SIZE == 1:
+        pytest.skip("one rank cannot disagree")
+    with pytest.raises(mpicoll.CollectiveMismatch, match="ranks do not make the same call"):
+        dist.all_reduce(mine(100 + RANK))
+
+
+def test_no_use_after_the_end(group):
+    dist.destroy_process_group()
+    with pytest.raises(ValueError):
+        dist.all_reduce(mine(3))
+    with pytest.raises(ValueError, match="freed"):
+        group.allreduce([mine(3)]).wait()
+
+
+def test_other_devices_may_have_other_backends():
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", timeout=timedelta(seconds=60))
+    tensor = mine(5)
+    dist.all_reduce(tensor)
+    assert tensor[0].item() == TOTAL and dist.group.WORLD._get_backend(torch.device("cuda")).name() == "gloo"
+    assert MPI.Is_initialized()
