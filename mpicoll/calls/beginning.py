@@ -20,8 +20,8 @@ from .repeated import Key
 from .request import Request
 from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember_small, working_context
 
-#: what makes, of a call's context, steps, record and operands, what the caller waits for
-Hold = Callable[[Context, Iterator[object], Record, Sequence[Operand]], Any]
+#: what makes, of a call's context, steps, record, operands and track, what the caller waits for
+Hold = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], Any]
 
 
 def begin(
@@ -52,7 +52,7 @@ def begin_again(
             return owning(known.native(comm, *given), given)
         context.require_working()
         request = owning(known.native(comm, *given), given)
-        return hold(context, until_done([request]), context.recorder.begin(known.text, call_site()), ())
+        return hold(context, until_done([request]), context.recorder.begin(known.text, call_site()), (), None)
     record = context.recorder.begin(known.text, call_site())
 
     def bind() -> Plan:
@@ -60,7 +60,8 @@ def begin_again(
         call.nonblocking = True
         return plan_of(call, *known.choice)
 
-    return hold(context, _scheduled(known, key, bind, context.next_call(), record, given), record, ())
+    number = context.next_call()
+    return hold(context, _scheduled(known, key, bind, number, record, given), record, (), context.call_track(number))
 
 
 def _begun(
@@ -80,8 +81,9 @@ def _begun(
         if key is not None and counts_suffice(call, name):
             context.known.keep(key, known)
         before = until_done(chain(compared, counts_for(call, name)))
-        steps = chain(before, _scheduled(known, key, bind, context.next_call(), record, call))
-        return hold(context, steps, record, call.operands)
+        number = context.next_call()
+        steps = chain(before, _scheduled(known, key, bind, number, record, call))
+        return hold(context, steps, record, call.operands, context.call_track(number))
     library = LIBRARY_CALLS[name](call)
     request: MPI.Request = library.begin()
     if not compared and key is not None and library.is_given(call.arguments):
@@ -91,7 +93,7 @@ def _begun(
     if not compared and not library.staged and not context.sees_all:
         record.end()  # for us: MPI alone knows when
         return request
-    return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands)
+    return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands, None)
 
 
 def _refuse_what_nobody_brings_back(call: Call) -> None:

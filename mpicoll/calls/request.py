@@ -19,7 +19,7 @@ class Request(LowerCase, MPI.Grequest):
     task: Task
 
     def __new__(
-        cls, context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand]
+        cls, context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None = None
     ) -> "Request":
         """operands: what the steps work on; their device is made current wherever these run. record: of the call."""
 
@@ -34,7 +34,7 @@ class Request(LowerCase, MPI.Grequest):
 
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
-        new.task = context.submit(steps, ended, device_of(operands))
+        new.task = context.submit(steps, ended, device_of(operands), track=track)
         return new
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

@@ -12,9 +12,11 @@ def as_task(then: Callable[[], object], finish: Callable[[], object] | None) -> 
 
     finish: the task's last step, before anybody learns that it has ended.
     """
-    def hold(context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand]) -> Task:
+    def hold(
+        context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None
+    ) -> Task:
         steps = steps if finish is None else _followed_by(steps, finish)
-        return context.submit(steps, record.end, device_of(operands), then=then)
+        return context.submit(steps, record.end, device_of(operands), then=then, track=track)
 
     return hold
 

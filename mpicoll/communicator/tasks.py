@@ -46,6 +46,6 @@ def begin_task(
         begun = getattr(MPI.Intracomm, f"I{method.lower()}")(comm, *given)
     if isinstance(begun, MPI.Request):  # MPI serves it, and tells nobody
         context = comm._context
-        begun = hold(context, until_done([begun]), context.recorder.begin(method, call_site()), ())
+        begun = hold(context, until_done([begun]), context.recorder.begin(method, call_site()), (), None)
     task: Task = begun
     return task

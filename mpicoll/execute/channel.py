@@ -153,6 +153,11 @@ class Channel:
 
     # Messages.
 
+    @property
+    def number_bit(self) -> int:
+        """The bit of a call's tag at which its number begins; a plan's tag begins with it."""
+        return self._half
+
     def tag(self, kind: int, number: int, fingerprint: int = 0) -> int:
         """The tag of one call's messages. number: of the call; fingerprint: any number made of what the call is."""
         return self.numbered(self._first | kind << (2 * self._half) | fingerprint & self._mask, number)

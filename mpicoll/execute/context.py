@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mpi4py import MPI
 
 from ..errors import CollectiveTimeout, MpicollError
-from ..shared_memory import RING_BYTES, Links, meet
+from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, meet, track
 from ..support import settings
 from ..support.arrays import Device
 from ..support.checks import agree
@@ -58,7 +58,8 @@ class Context:
     ) -> None:
         found = meet(comm, topology.nodes, RING_BYTES)
         self.topology, self.channel = topology._replace(refusal=found.refusal), channel
-        self.links = found.block and Links(channel.wire.comm, comm.Get_rank(), found.cards, found.block)
+        rank, bit = comm.Get_rank(), channel.number_bit
+        self.links = found.block and Links(channel.wire.comm, rank, found.cards, found.block, bit)
         self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
         self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
@@ -173,6 +174,16 @@ class Context:
         """The tag of one persistent plan; none of a single call's."""
         return self.channel.plan_tag(next(self._plans))
 
+    @staticmethod
+    def call_track(number: int) -> int:
+        """The track of the task that serves one call by a schedule."""
+        return track(TASKS, number)
+
+    @staticmethod
+    def plan_track(tag: int) -> int:
+        """That of a plan that is started."""
+        return track(PLANS, tag)
+
     # Whether ranks make the same calls.
 
     def must_compare(self, what: str) -> bool:
@@ -206,9 +217,10 @@ class Context:
         on_done: Callable[[], object] | None = None, device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
+        track: int | None = None,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes, then))
+        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes, then, track))
 
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""

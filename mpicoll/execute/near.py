@@ -45,12 +45,12 @@ class Near:
 
     def __init__(self, links: Links, channel: Channel, nonblocking: bool, persistent: bool) -> None:
         self.ranks, self._links, self._channel = frozenset(links.ranks), links, channel
-        self._pipes = PLANS if persistent else TASKS if nonblocking else BLOCKING
+        self._kind = PLANS if persistent else TASKS if nonblocking else BLOCKING
         self.chunk = links.chunk
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """What starts a message to or from another node."""
-        pace = self._links.pace(self._pipes)
+        pace = self._links.pace(self._kind)
         return lambda tag: Distant(start(tag), pace)
 
     def opened_first(self, steps: Iterable[Step]) -> list[Step]:
@@ -67,7 +67,7 @@ class Near:
         """What makes, of the memory of a message, a function of the tag that starts it there."""
         rank, work = piece.peer, piece.work
         assert rank is not None
-        outward, inward = self._links.to(rank, self._pipes), self._links.from_(rank, self._pipes)
+        outward, inward = self._links.to(rank, self._kind), self._links.from_(rank, self._kind)
         peer = self._links.peers[rank]
         if piece.is_sent:
             message = partial(Writing, inward, peer) if piece.kind is Write else Outgoing

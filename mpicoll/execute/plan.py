@@ -153,7 +153,8 @@ class Plan(Movable, LowerCase):
         self._require_idle("Start")
         record = self.context.recorder.begin(self._started_text, call_site())
         record.plan = self
-        self.task = self.context.submit(self.run_as_task(self.tag), record.end, self.work.device, self._compute)
+        steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
+        self.task = self.context.submit(steps, record.end, self.work.device, self._compute, track=track)
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""

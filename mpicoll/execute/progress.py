@@ -49,12 +49,22 @@ class Queue:
         """All that have not ended, in their order."""
         return [*self.running, *self.waiting]
 
+    def admit(self) -> Iterator["Task"]:
+        """Those that may run now, in their order."""
+        while self.waiting and len(self.running) < WINDOW:
+            track = self.waiting[0].track
+            if track is not None and any(task.track == track for task in self.running):
+                return
+            self.running.append(self.waiting.pop(0))
+            yield self.running[-1]
+
 
 class Task:
     """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
 
     on_done: called at its end. then: called after it, when it is nobody's turn; may wait for tasks. device: the GPU that must
-    be current in whatever thread polls it, or None. computes: see `calls_as_mpi_computes`.
+    be current in whatever thread polls it, or None. computes: see `calls_as_mpi_computes`. track: two tasks of a queue with
+    the same one never run at the same time; None: it may run beside any.
     """
 
     def __init__(
@@ -65,8 +75,9 @@ class Task:
         device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
+        track: int | None = None,
     ) -> None:
-        self.steps, self.queue = steps, queue
+        self.steps, self.queue, self.track = steps, queue, track
         self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
         self.at: object = None
         self.error: BaseException | None = None
@@ -105,11 +116,8 @@ class Progress:
         """Begin it; local."""
         queue = task.queue
         with self._lock:
-            if len(queue.running) < WINDOW:
-                queue.running.append(task)
-                self._tasks.append(task)
-            else:
-                queue.waiting.append(task)
+            queue.waiting.append(task)
+            self._tasks.extend(queue.admit())
         self._attend()
         if self._is_alone(task):
             self._in_turn(self._advance, task)
@@ -239,9 +247,7 @@ class Progress:
         with self._lock:
             self._tasks.remove(task)
             queue.running.remove(task)
-            if queue.waiting:
-                queue.running.append(queue.waiting.pop(0))
-                self._tasks.append(queue.running[-1])
+            self._tasks.extend(queue.admit())
         task.steps, task.ended = iter(()), perf_counter()
         if task.on_done:
             task.on_done()

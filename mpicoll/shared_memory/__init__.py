@@ -6,9 +6,9 @@ May import: errors, support, buffers.
 from .heap import HEAP, shared_array
 from .messages import Distant, Incoming, Landing, Outgoing, Writing
 from .neighbours import Neighbours, meet
-from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links
+from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links, track
 
 __all__ = [
     "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing", "Links", "Neighbours",
-    "Outgoing", "Writing", "meet", "shared_array",
+    "Outgoing", "Writing", "meet", "shared_array", "track",
 ]

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, OPEN, SLOTS, Pipe, Pace, pipe_of
+from .ring import ENTRIES, OPEN, SLOTS, Pace, Pipe, Pipes
 
 #: messages from this size on go through MPI, where they lie in memory that is not shared
 _LARGE = 1 << 20
@@ -66,9 +66,9 @@ class Outgoing(_Polled):
                  "_request")  # fmt: skip
 
     def __init__(
-        self, pipes: list[Pipe], address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
+        self, pipes: Pipes, address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
     ) -> None:
-        super().__init__(pipes[0].pace)
+        super().__init__(pipes.pipes[0].pace)
         nbytes = end - address
         self._pipes, self._nbytes, self._send = pipes, nbytes, send
         self._location = HEAP.location(address, nbytes)
@@ -76,15 +76,15 @@ class Outgoing(_Polled):
         if self._location is None and nbytes >= _LARGE:
             self._location = _THROUGH_MPI
         self._bytes = buffers.at(address, nbytes, np.uint8)
-        self._chunk = min(nbytes, pipes[0].chunk // itemsize * itemsize)
+        self._chunk = min(nbytes, pipes.pipes[0].chunk // itemsize * itemsize)
         self._slots: dict[Pipe, list[tuple[int, Any]]] = {}
         self._tag = self._sent = self._last = 0
-        self._pipe = pipes[0]
+        self._pipe = pipes.pipes[0]
 
     def start(self, tag: int) -> Outgoing:
         """Begin to send it; returns itself, as the request."""
         self._tag, self._sent = tag, 0
-        self._pipe = pipe_of(self._pipes, tag)
+        self._pipe = self._pipes.of(tag)
         self._pipe.send(self)
         return self
 
@@ -136,7 +136,7 @@ class Writing(Outgoing):
 
     __slots__ = ("_inward", "_peer", "_opened", "_places", "_is_put")
 
-    def __init__(self, inward: list[Pipe], peer: Neighbour, *outgoing: Any) -> None:
+    def __init__(self, inward: Pipes, peer: Neighbour, *outgoing: Any) -> None:
         super().__init__(*outgoing)
         self._inward, self._peer = inward, peer
         self._places: dict[tuple[int, int], Any] = {}
@@ -152,7 +152,7 @@ class Writing(Outgoing):
         """Put it there, or publish what can be; whether all is."""
         opened = self._opened
         if opened is None:
-            opened = self._opened = pipe_of(self._inward, self._tag).opening(self._tag)
+            opened = self._opened = self._inward.of(self._tag).opening(self._tag)
             if opened is None:
                 return False
             self._is_put = opened[0] != _UNSEEN
@@ -194,21 +194,21 @@ class Incoming(_Polled):
                  "_request")  # fmt: skip
 
     def __init__(
-        self, pipes: list[Pipe], peer: Neighbour, landing: Any, receive: Callable[[int], MPI.Request],
+        self, pipes: Pipes, peer: Neighbour, landing: Any, receive: Callable[[int], MPI.Request],
         take: Callable[[Any], object], take_part: Callable[[Any, int, int], object],
     ) -> None:  # fmt: skip
-        super().__init__(pipes[0].pace)
+        super().__init__(pipes.pipes[0].pace)
         self._pipes, self._peer, self._landing, self._receive = pipes, peer, landing, receive
         self._take, self._take_part = take, take_part
         self._request: MPI.Request | None = None
         self._places: dict[tuple[int, int], Any] = {}
         self._tag = self._taken = 0
-        self._pipe = pipes[0]
+        self._pipe = pipes.pipes[0]
 
     def start(self, tag: int) -> Incoming:
         """Expect it; returns itself, as the request."""
         self._tag, self._taken = tag, 0
-        self._pipe = pipe_of(self._pipes, tag)
+        self._pipe = self._pipes.of(tag)
         return self
 
     def _is_done(self) -> bool:
@@ -255,15 +255,15 @@ class Landing(Incoming):
 
     __slots__ = ("_outward", "_outlet", "_location")
 
-    def __init__(self, outward: list[Pipe], *incoming: Any) -> None:
+    def __init__(self, outward: Pipes, *incoming: Any) -> None:
         super().__init__(*incoming)
-        self._outward, self._outlet = outward, outward[0]
+        self._outward, self._outlet = outward, outward.pipes[0]
         self._location = HEAP.location(buffers.address(self._landing), self._landing.nbytes) or _UNSEEN
 
     def start(self, tag: int) -> Incoming:
         """Let the sender in; returns itself, as the request."""
         super().start(tag)
-        self._outlet = pipe_of(self._outward, tag)
+        self._outlet = self._outward.of(tag)
         self._outlet.send(self)
         return self
 

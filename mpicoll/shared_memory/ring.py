@@ -1,9 +1,10 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
 Each pair of ranks has pipes in each direction, a ring of a few entries each. A pipe is an order of messages: blocking
-calls have one, calls and plans that run beside them a few, chosen by the tag, so that a message that is not yet wanted
-keeps few others waiting. All words of a pipe lie in the memory of the sender; the receiver writes only how many messages
-it has read, so that nothing is ever written to memory that was given back.
+calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe never overlap
+(`track`): else each could wait, for ever, behind a message of the other that is not yet wanted. All words of a pipe lie in
+the memory of the sender; the receiver writes only how many messages it has read, so that nothing is ever written to memory
+that was given back.
 """
 
 from __future__ import annotations
@@ -151,9 +152,20 @@ class Pipe:
         self.count = self.words[READ] = self.count + 1
 
 
-def pipe_of(pipes: list[Pipe], tag: int) -> Pipe:
-    """The pipe that the messages of a tag go through; calls one after the other have different ones."""
-    return pipes[(tag ^ tag >> 11) % len(pipes)] if len(pipes) > 1 else pipes[0]
+def track(kind: range, number: int) -> int:
+    """The number of the pipe of a call: those of one track run one after the other. number: among those of its kind."""
+    return kind[number % len(kind)]
+
+
+class Pipes(NamedTuple):
+    """The pipes to a rank, or from it, that calls of one kind use. bit: of a tag, at which the number of the call begins."""
+
+    pipes: list[Pipe]
+    bit: int
+
+    def of(self, tag: int) -> Pipe:
+        """The one of the call with this tag."""
+        return self.pipes[(tag >> self.bit) % len(self.pipes)]
 
 
 class Pace:
@@ -187,10 +199,11 @@ class Links:
     """The pipes of one communicator's rank to and from the others of its node.
 
     comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie, all zeros.
+    bit: of the tag of a call that is no plan, at which its number begins.
     """
 
-    def __init__(self, comm: MPI.Intracomm, rank: int, cards: dict[int, Card], block: Block) -> None:
-        self._block = block
+    def __init__(self, comm: MPI.Intracomm, rank: int, cards: dict[int, Card], block: Block, bit: int) -> None:
+        self._block, self._bit = block, bit
         self.ranks = [other for other in cards if other != rank]
         crowded = len(cards) > len(os.sched_getaffinity(0))
         self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
@@ -210,17 +223,20 @@ class Links:
                     for pipe in range(_PIPES)
                 ]
 
-    def pace(self, pipes: range) -> Pace:
+    def pace(self, kind: range) -> Pace:
         """That of calls of one kind."""
-        return self._paces[pipes is not BLOCKING]
+        return self._paces[kind is not BLOCKING]
 
-    def to(self, peer: int, pipes: range) -> list[Pipe]:
+    def to(self, peer: int, kind: range) -> Pipes:
         """The pipes to a rank that calls of one kind use."""
-        return self._out[peer][pipes.start : pipes.stop]
+        return self._of_kind(self._out[peer], kind)
 
-    def from_(self, peer: int, pipes: range) -> list[Pipe]:
+    def from_(self, peer: int, kind: range) -> Pipes:
         """The pipes from a rank."""
-        return self._in[peer][pipes.start : pipes.stop]
+        return self._of_kind(self._in[peer], kind)
+
+    def _of_kind(self, pipes: list[Pipe], kind: range) -> Pipes:
+        return Pipes(pipes[kind.start : kind.stop], 0 if kind is PLANS else self._bit)
 
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""

@@ -11,6 +11,7 @@ import mpicoll
 from mpicoll.calls.request import Request
 from mpicoll.execute import Queue, Task
 from mpicoll.execute.progress import Progress
+from mpicoll.shared_memory import PLANS, TASKS
 from tests.support.cases import (
     EVERY,
     METHODS,
@@ -231,6 +232,35 @@ def test_the_thread_may_be_quicker_than_the_call_that_begins(monkeypatch):
     task = progress.submit(Task(iter([1, 2]), Queue()))
     progress.wait(task)
     assert task.ended and not progress._tasks
+
+
+def test_tasks_of_one_track_run_one_after_the_other():
+    """Messages of two calls on one pipe wait for each other: where ranks meet them in different order, for ever."""
+    queue, progress, order = Queue(), Progress(), []
+    progress._attend = lambda: None
+
+    def steps(name, moves):
+        for move in range(moves):
+            order.append(name)
+            yield move
+
+    tasks = [progress.submit(Task(steps(name, 3), queue, track=track)) for name, track in [("a", 1), ("b", 1), ("c", 2)]]
+    while not all(task.ended for task in tasks):
+        progress.poll()
+    assert "".join(order).replace("c", "") == "aaabbb" and order.index("b") < order.index("c"), order
+
+
+def test_the_track_of_a_call_is_the_pipe_of_its_messages(comm):
+    links, context = comm._context.links, comm._context
+    if links is None or SIZE == 1:
+        return
+    peer = links.ranks[0]
+    numbered = [(context.call_track(number), links.to(peer, TASKS), context.call_tag(number, 77)) for number in range(9)]
+    plans = [context.next_plan_tag() for _ in range(9)]
+    numbered += [(context.plan_track(tag), links.to(peer, PLANS), tag) for tag in plans]
+    for track, pipes, tag in numbered:
+        assert pipes.of(tag) is links._out[peer][track]
+    assert len({track for track, *_ in numbered}) == len(TASKS) + len(PLANS)
 
 
 def test_one_thread_however_many_collectives(comm):
