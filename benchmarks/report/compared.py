@@ -9,6 +9,7 @@ from mpicoll.simulate import closed_form
 from mpicoll.support.units import format_bytes
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 #: a call whose bytes over a link are less than this many times what an idle link may be ahead is marked
 BURSTS = 50
 
@@ -131,7 +132,7 @@ def _caption(jobs):
 
 
 def _rows(jobs):
-    sizes = sorted({format_bytes(_rounded(nbytes)): nbytes for job in jobs for nbytes in job.sizes}.items(), key=lambda e: e[1])
+    sizes = sorted({format_bytes(rounded(nbytes)): nbytes for job in jobs for nbytes in job.sizes}.items(), key=lambda e: e[1])
     lines = [["hosts", "", *(name for name, _ in sizes)], ["---"] * 2 + ["---:"] * len(sizes)]
     for job in jobs:
         where = f"{job.facts['nodes']}, {job.facts['link']}"
@@ -143,7 +144,7 @@ def _rows(jobs):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n"
 
 
-def _rounded(nbytes):
+def rounded(nbytes):
     """The power of two that a size was asked for as: blocks of equal size may have cost it a few bytes."""
     return 1 << (nbytes + 1024).bit_length() - 1 if nbytes & (nbytes - 1) else nbytes
 
@@ -153,10 +154,10 @@ def brief(*patterns):
     jobs, text = [job for pattern in patterns for job in load(pattern)], ""
     for library in dict.fromkeys(job.facts["mpi"] for job in jobs):
         some = [job for job in jobs if job.facts["mpi"] == library]
-        sizes = sorted({_rounded(nbytes) for job in some for nbytes in job.sizes})
+        sizes = sorted({rounded(nbytes) for job in some for nbytes in job.sizes})
         lines = [["collective", "hosts", *map(format_bytes, sizes)], ["---"] * 2 + ["---:"] * len(sizes)]
         for job in sorted(some, key=lambda job: (job.title, job.size)):
-            cells = {_rounded(nbytes): _brief(job, nbytes) for nbytes in job.sizes}
+            cells = {rounded(nbytes): _brief(job, nbytes) for nbytes in job.sizes}
             lines.append([job.title, f"{job.size}, {job.facts['link']}", *(cells.get(size, "-") for size in sizes)])
         text += _caption(some).partition(", ")[2] + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n"
     return text
@@ -174,18 +175,25 @@ def _brief(job, nbytes):
 
 def pictures():
     """Write all of them."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "mpicoll"  # the same file from the same results
-    from matplotlib import pyplot
-
+    pyplot = plotting()
     _bandwidth(pyplot)
     _law(pyplot)
 
 
-def _save(figure, name):
-    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+def plotting():
+    """matplotlib's pyplot, which then writes the same file from the same results."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "mpicoll"
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def save(figure, name):
+    """Write a picture of the pages."""
+    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})
 
 
 def _bandwidth(pyplot):
@@ -201,7 +209,7 @@ def _bandwidth(pyplot):
         ax.set(xscale="log", title=f"{job.size} hosts, {job.facts['link']}, {job.facts['mpi']}", ylabel="share of the link")
         ax.set_xticks(job.sizes, [format_bytes(nbytes) for nbytes in job.sizes], minor=False)
     axes.flat[0].legend(fontsize="small")
-    _save(figure, "hosts")
+    save(figure, "hosts")
 
 
 def _law(pyplot):
@@ -217,7 +225,7 @@ def _law(pyplot):
     title = f"allreduce of p = {format_bytes(nbytes)} over links of b = {jobs[0].facts['link']}"
     ax.set(xlabel="hosts K", ylabel="ms", title=title, ylim=(0, None))
     ax.legend(fontsize="small")
-    _save(figure, "law")
+    save(figure, "law")
 
 
 def law_table():

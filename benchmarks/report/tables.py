@@ -14,12 +14,13 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, devices, rooms, trained, trusted
+from . import chosen, compared, devices, front, rooms, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
 REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
            "moves": lambda: compared.brief("moves-*"), "between": lambda: compared.brief("between-*"),
+           "front": front.cells,
            "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
            "backend": trained.backend_table,
@@ -37,6 +38,7 @@ def main(arguments=None):
         _write(page, options.results, options.check)
     if not options.check:
         compared.pictures()
+        front.draw()
         trained.draw()
 
 

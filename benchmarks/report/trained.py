@@ -7,6 +7,7 @@ from mpicoll.support.units import format_bytes
 from mpicoll.train.monitor.trace import picture
 
 from ..peers.gloo import on_gloo
+from .compared import PICTURES
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "x limit", "optimizer, MB",
@@ -107,4 +108,4 @@ def draw():
     """The step of zero1 with each overlap, from the traces that the benchmark left."""
     facts = _read(RESULTS / "training-mpich-4.json")["environment"]
     traces = [(f"zero1, overlap {word}", RESULTS / f"timeline-{word}.json") for word in ("none", "gradients", "all")]
-    picture(RESULTS / "timeline.svg", traces, facts["traced_step"])
+    picture(PICTURES / "timeline.svg", traces, facts["traced_step"])

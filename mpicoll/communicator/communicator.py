@@ -190,8 +190,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
         Cost
         ----
-        Nothing of it is copied in order to be sent inside the node: the README has the times. On the first touch the system
-        clears its pages: make such arrays once, and use them again.
+        Nothing of it is copied in order to be sent inside the node: docs/one-machine.md has the times. On the first touch
+        the system clears its pages: make such arrays once, and use them again.
 
         Examples
         --------

@@ -58,10 +58,10 @@ def environment(**more):
     return {**os.environ, **_PERMISSIONS, **quiet, "PYTHONDONTWRITEBYTECODE": "", **more}
 
 
-def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, **more):
+def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, cwd=ROOT, **more):
     """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails."""
     command = [installation.mpiexec, "-n", str(size), installation.python, "-m", module, *map(str, arguments)]
-    job = subprocess.Popen(command, cwd=ROOT, env=environment(**more), stdin=subprocess.DEVNULL, text=True,
+    job = subprocess.Popen(command, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     try:
         output, _ = job.communicate(timeout=timeout)

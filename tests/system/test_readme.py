@@ -1,5 +1,6 @@
-"""The README says what is so: its commands run, and what it shows is what the commands print."""
+"""README and docs/ say what is so: their commands and their Python run, and what they show is what the commands print."""
 
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cluster.namespaces import unavailable
-from tests.support.launching import PATIENCE, ROOT, environment, installations
+from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
+from tests.support.pages import PAGES, blocks
 
-README = (ROOT / "README.md").read_text()
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
+#: each once, in the order of the pages
+COMMANDS = list(dict.fromkeys(line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()))
 SETUP = [line for line in COMMANDS if "venv" in line]
+INSTALLS = [line for line in COMMANDS if line.startswith("pip install")]
 
 
 def test_what_it_shows_is_what_results_commands_and_files_say():
@@ -34,7 +37,7 @@ def test_the_first_command_in_a_fresh_clone(tmp_path):
     assert accuracy and float(accuracy[1]) >= 0.95, done.stdout
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if line not in SETUP])
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line not in SETUP + INSTALLS])
 def test_command(command, tmp_path):
     installation = installations()[0]
     (tmp_path / "mine.py").write_text((ROOT / "tests/support/mine.py").read_text())
@@ -51,6 +54,33 @@ def test_command(command, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_installs_name_extras_that_exist():
+    """To run them would take from an index what is here already."""
+    extras = (ROOT / "setup.cfg").read_text().partition("[options.extras_require]")[2]
+    known = set(re.findall(r"^(\w+) =", extras, re.MULTILINE))
+    for line in INSTALLS:
+        assert set(re.search(r"\[(.*?)\]", line)[1].split(",")) <= known, line
+
+
+def test_python(tmp_path):
+    installation = installations()[0]
+    output = mpiexec(installation, 2, module="tests.support.pages", cwd=tmp_path)
+    assert output.count(" ran") >= 10, output
+
+
 def test_every_link_to_a_file_exists():
-    for path in re.findall(r"`((?:benchmarks|tests|mpicoll)/[\w./]*)`", README):
-        assert Path(ROOT, path).exists(), path
+    for page in PAGES:
+        text = page.read_text()
+        for path in re.findall(r"`((?:benchmarks|tests|mpicoll)/[\w./]*)`", text):
+            assert Path(ROOT, path).exists(), (page, path)
+        for path in re.findall(r"\]\(([\w./-]+)\)", text):
+            assert Path(page.parent, path).exists(), (page, path)
+
+
+def test_the_site_is_built(tmp_path):
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("mkdocs is not installed: pip install 'mpicoll[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment(), timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "api.html").read_text().count("Allreduce") > 3
