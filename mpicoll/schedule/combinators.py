@@ -34,7 +34,7 @@ def rounds(
     Parameters
     ----------
     generator : callable
-        generator(rank, size[, root][, blocks]), as of `algorithms`.
+        `generator(rank, size[, root][, blocks])`, as of `algorithms`.
     rank, size : int
         Which rank of how many.
     root : int, optional
