@@ -20,7 +20,7 @@ from .rhythm import PATIENCE, SPIN, Rhythm
 from .turn import Turn
 
 #: pauses of the thread, and of a call that waits: as many between two moves, seconds of the shortest and of the longest
-PAUSES, NAPS = (2, 200e-6, 2e-3), (8, 50e-6, 0.5e-3)
+PAUSES, NAPS = (2, 200e-6, 2e-3), (8, 50e-6, 2e-3)
 #: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
