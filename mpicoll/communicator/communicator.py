@@ -216,6 +216,16 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         array.fill(0)
         return array
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether floats are only ever added in the canonical order; so they are where it is `reproducible`."""
+        return self._context.deterministic or self._context.reproducible
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether floats are summed in fixed point."""
+        return self._context.reproducible
+
     # Counting and explaining.
 
     @property
