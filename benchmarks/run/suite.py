@@ -3,8 +3,9 @@
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it),
 forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast), moves (reduce, gather, scatter, blocks of
 uneven size), alltoall (7 hosts), between (numbers of hosts that no rule was made from), placed (4 hosts x 2 ranks, two
-placements), law (parameter server against ring, 2 to 8 hosts), bits (what the same bits cost: 1, 4 and 7 hosts), training,
-torch and backend (2, 4 and 7 hosts, of `backend` also 4 x 2). Each job leaves one file in benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
+placements), law (parameter server against ring, 2 to 8 hosts), bits (what the same bits cost; one host, 4 and 7),
+training, torch and backend (2, 4 and 7 hosts, of `backend` also 4 x 2). Each job leaves one file in
+benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
