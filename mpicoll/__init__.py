@@ -16,6 +16,7 @@ from .support.version import __version__
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
     from . import algorithms, collectives, schedule, train, verify
     from .algorithms import AlgorithmName, list_algorithms
+    from .buffers import Contributions
     from .calls import Explanation
     from .communicator import Communicator, Plan, Request
     from .errors import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
 
 __all__ = [
     "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
+    "Contributions",
     "Explanation", "LaunchError", "MpicollError", "Plan", "Request", "ScheduleError", "__version__", "algorithms",
     "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
     "use_local_device", "verify",
@@ -45,6 +47,7 @@ _HOME = {
     "CollectiveMismatch": "errors",
     "CollectiveTimeout": "errors",
     "Communicator": "communicator",
+    "Contributions": "buffers",
     "Explanation": "calls",
     "LaunchError": "errors",
     "MpicollError": "errors",

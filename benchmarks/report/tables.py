@@ -24,7 +24,7 @@ REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compare
            "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
            "backend": trained.backend_table,
-           "checks": trusted.cost, "trust": trusted.proof}  # fmt: skip
+           "bits": trusted.bits, "checks": trusted.cost, "trust": trusted.proof}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

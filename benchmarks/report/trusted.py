@@ -25,6 +25,24 @@ def cost():
     return text
 
 
+def bits():
+    """What deterministic and reproducible communicators cost."""
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("bits-*.json"))]
+    if not documents:
+        return "Not measured yet: `python -m benchmarks.run.suite bits`.\n"
+    text = "| | bytes | ordinary (µs) | deterministic | reproducible |\n" + "| --- " * 5 + "|\n"
+    for document in documents:
+        facts = document["environment"]
+        hosts = f"{facts['nodes']} hosts, {facts['link']}" if facts["nodes"] > 1 else f"one host, {facts['size']} ranks"
+        for row in document["results"]:
+            served, modes = row["algorithms"], ("deterministic", "reproducible")
+            ratios = (f"x {row[f'{mode}_ratio']:.2f} (`{served[mode]}`)" for mode in modes)
+            first = f"{row['ordinary']['median_us']:,.0f} (`{served['ordinary']}`)"
+            text += f"| {facts['mpi']}, {hosts} | {format_bytes(row['bytes'])} | {first} | {' | '.join(ratios)} |\n"
+    wrong = sum(row["wrong"] for document in documents for row in document["results"])
+    return text + f"\nWrong elements: {wrong}.\n"
+
+
 def proof():
     """Fuzzing, soaking and kills, one line each."""
     fuzzed = _all("fuzz-*")

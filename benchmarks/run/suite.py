@@ -3,8 +3,9 @@
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts, from 64K and below it),
 forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast), moves (reduce, gather, scatter, blocks of
 uneven size), alltoall (7 hosts), between (numbers of hosts that no rule was made from), placed (4 hosts x 2 ranks, two
-placements), law (parameter server against ring, 2 to 8 hosts), training, torch and backend (2, 4 and 7 hosts, of `backend`
-also 4 x 2). Each job leaves one file in benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
+placements), law (parameter server against ring, 2 to 8 hosts), bits (what the same bits cost; one host, 4 and 7),
+training, torch and backend (2, 4 and 7 hosts, of `backend` also 4 x 2). Each job leaves one file in
+benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -98,6 +99,14 @@ def training():
                 yield "backend", "benchmarks.peers.torch_backend", name, mpi, hosts, rate, options, ranks
 
 
+def bits():
+    """The same of the jobs that measure what the same bits cost."""
+    for mpi in LIBRARIES:
+        for hosts, ranks in ((1, 2), (4, 1), (7, 1)):
+            name = f"bits-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
+            yield "bits", "benchmarks.run.bits", name, mpi, hosts, RATES.get(hosts, "1gbit"), [], ranks
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help="default: all; also names of single results")
@@ -108,7 +117,7 @@ def main():
         if asked(part, name):
             more = ["--placement", placement, *more]
             _run("benchmarks.run.collective", name, mpi, hosts, rate, more, options, ranks_per_host=ranks, placement=placement)
-    for part, module, name, mpi, hosts, rate, more, ranks in training():
+    for part, module, name, mpi, hosts, rate, more, ranks in (*training(), *bits()):
         if asked(part, name):
             _run(module, name, mpi, hosts, rate, more, options, ranks_per_host=ranks)
 

@@ -33,16 +33,16 @@ from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_b
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "parameter_server": {"ordered": True, "blocks": one_block},
-    "reduce_bcast": {"ordered": True, "blocks": one_block},
+    "reduce_bcast": {"ordered": True, "canonical": True, "blocks": one_block},
     "tree": {"ordered": True, "blocks": "segments"},
     "pipeline": {"ordered": True, "blocks": "segments"},
-    "recursive_doubling": {"ordered": True, "blocks": one_block},
-    "halving_doubling": {"ordered": True, "blocks": power_of_two},
+    "recursive_doubling": {"ordered": True, "canonical": True, "blocks": one_block},
+    "halving_doubling": {"ordered": True, "canonical": True, "blocks": power_of_two},
     "ring": {"neighbours": True},
     "circulant": {},
-    "pairwise": {"ordered": True},
-    "allgather_reduce": {"ordered": True, "blocks": one_block},
-    "direct": {"ordered": True, "cuttable": False},
+    "pairwise": {"ordered": True, "canonical": True},
+    "allgather_reduce": {"ordered": True, "canonical": True, "blocks": one_block},
+    "direct": {"ordered": True, "canonical": True, "cuttable": False},
     "hierarchical": {"blocks": lane_blocks},
 }
 

@@ -29,7 +29,7 @@ from .patterns import Lanes, Nodes, broadcast_blocks, in_rank_order, lane_blocks
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"ordered": True, "blocks": one_block},
-    "binomial": {"ordered": True, "blocks": one_block},
+    "binomial": {"ordered": True, "canonical": True, "blocks": one_block},
     "reduce_scatter_gather": {},
     "pipeline": {"blocks": "segments", "neighbours": True},
     "circulant": {"blocks": "segments"},

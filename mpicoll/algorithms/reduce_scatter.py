@@ -18,8 +18,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},
-    "pairwise": {"ordered": True},
-    "direct": {"ordered": True},
+    "pairwise": {"ordered": True, "canonical": True},
+    "direct": {"ordered": True, "canonical": True},
     "hierarchical": {},
 }
 

@@ -35,6 +35,8 @@ class Algorithm(NamedTuple):
         generator(rank, size[, root][, blocks][, nodes]) gives the rounds of a rank.
     ordered : bool
         Operands stay in rank order, so that op need not be commutative.
+    canonical : bool
+        Every element is added in the canonical order (`patterns.fold_tree`): the same bits as all others of this class.
     blocks : callable, "segments" or None
         How many blocks its vector has, as a function of size; "segments": free; None: one per rank.
     neighbours : bool
@@ -56,6 +58,7 @@ class Algorithm(NamedTuple):
     cuttable: bool = True
     read_late: bool = True
     equal_blocks: bool = False
+    canonical: bool = False
 
     @property
     def node_aware(self) -> bool:

@@ -5,6 +5,7 @@ datatype. CuPy is imported only when an array with ``__cuda_array_interface__`` 
 """
 
 import builtins
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..support.arrays import element_type
 from .awareness import gpu_mode
 from .device import device_array, footprint_of, is_bfloat16, optional_cupy
 from .dlpack import dlpack_array, foreign_type
+from .fixed_point import Contributions
 from .footprint import Described, Strided
 from .layout import Layout, block_bytes, equal_blocks
 from .memory import address, at, memory_of
@@ -81,6 +83,8 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
     blocks, vector, writable: see `Expected`. Raises BufferError for what no collective can use: object arrays, read-only
     output, counts beyond the buffer.
     """
+    if isinstance(spec, Contributions):
+        return _contributions(spec, blocks, writable)
     expected = Expected(blocks, vector, writable)
     message = Message.parse(spec, vector)
     array = _as_array(message.buffer)
@@ -102,6 +106,29 @@ def _operand(array: Any, message: Message, expected: Expected) -> Operand:
     if array is None or isinstance(array, np.ndarray):
         return _described(array, message, expected)
     return mirrored(array, lambda host: _described(host, message, expected))
+
+
+def _contributions(spec: Contributions, blocks: int, writable: bool) -> Operand:
+    """An operand that is the sum of the rows of an array, none of which is looked at as a whole."""
+    array = _as_array(spec.array)
+    if writable or array is None or not array.ndim:
+        raise errors.BufferError("Contributions: expected an array with a leading axis, as a send buffer")
+    _check_array(array)
+    rows = [array[number] for number in range(array.shape[0])]
+    if not all(row.flags.c_contiguous or row.flags.f_contiguous for row in rows):
+        raise errors.BufferError("Contributions: expected an array of which each contribution is contiguous")
+    like = rows[0] if rows else array.reshape(-1)[:0]
+    result = _whole_array(like, Message(spec.array), Expected(0, False, False))
+    length = prod(array.shape[1:])
+    equal_blocks(length, blocks)
+    result.nbytes, result.vector, result.edges = length * array.dtype.itemsize, None, spec.edges
+    result.rows = [row.reshape(-1, order="A") for row in rows]
+    if isinstance(array, np.ndarray):
+        result.footprint = Strided(array)
+    else:
+        result.device, result.footprint = array, footprint_of(array)
+        result.caller_stream = caller_stream(spec.array)
+    return result
 
 
 def _plain(counts: Any) -> Any:

@@ -1,6 +1,6 @@
 """One buffer argument of one call, as a contiguous vector, wherever its memory lies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +29,8 @@ class Operand:
     own work is in, `begun` an event in it where a call may be served later, by another thread. packs_on: the module of the
     work array. staged: MPI never gets a pointer to it, copies of it in host memory travel. mirror: where device memory is
     described, a host array that stands for it, once `fetch()` has filled it and until `put()` brings it back.
+
+    rows, edges: where it is the sum of several contributions, these, as vectors, and what `Contributions` says of parts.
     """
 
     def __init__(self, buffer: Any, datatype: MPI.Datatype | None, dtype: "np.dtype[Any] | None", nbytes: int) -> None:
@@ -36,6 +38,8 @@ class Operand:
         self.vector: Any = None
         self.footprint: Footprint | None = None
         self.counts: list[int] | None = None
+        self.rows: list[Any] | None = None
+        self.edges: Sequence[int] | None = None
         self.device: Any = None
         self.caller_stream: Callable[[], Any] = _nothing
         self.begun: Any = None

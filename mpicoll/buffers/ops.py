@@ -112,6 +112,13 @@ def reducible(op: MPI.Op, operand: Operand) -> bool:
     return op.handle in _UFUNCS or (not op.is_predefined and operand.datatype is not None)
 
 
+def is_exact(op: MPI.Op, operand: Operand) -> bool:
+    """Whether the result is the same bits in whatever order this op is applied: on integers, and where one of all is taken."""
+    if not op.is_predefined:
+        return False
+    return operand.dtype.kind in "biu" if operand.dtype is not None else op in (MPI.MINLOC, MPI.MAXLOC)
+
+
 def host_only(op: MPI.Op, operand: Operand) -> bool:
     """Whether only the host can reduce this: a user's function is Python's, and CuPy may not know the type."""
     return not op.is_predefined or (operand.dtype is not None and operand.device is not None and not computes(operand.dtype))

@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from mpi4py import MPI
 
 from .. import collectives, errors
-from ..buffers import Operand, coincide, ops, overlap, stage
+from ..buffers import FixedPoint, Operand, cannot_be_fixed, coincide, ops, overlap, stage
 from ..collectives import Collective
 from ..errors import ArgumentError
 from ..execute import BYTES, PROGRESS, Context, nccl
@@ -25,6 +25,7 @@ class Call:
 
     send, recv: its `Operand`s or None. counts: bytes of each block where blocks belong to ranks; None where only the
     root knows. shared: the input is (part of) the receive buffer. arguments: what mpi4py's method was given.
+    fixed: how its numbers become whole ones and back, where they are summed in fixed point.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Call:
         self.counts: list[int] | None = None
         self.shared = self.nonblocking = self.persistent = False
         self.counts_agreed = False
+        self.context = Context.of(comm)
+        self.fixed: FixedPoint | None = None
 
     # Understanding.
 
@@ -61,6 +64,8 @@ class Call:
         for one in self.operands:
             if self.op is not None and ops.host_only(self.op, one):
                 stage(one)
+            if one.rows is not None and not (self.context.reproducible and self.op == MPI.SUM):
+                raise ArgumentError(f"{self.method}: Contributions are for SUM on a Communicator(…, reproducible=True)")
         if send is None or recv is None:
             return self
         if send.device is not None and recv.device is not None and send.on_device != recv.on_device:
@@ -98,7 +103,32 @@ class Call:
                     f"{self.method}: the receive buffer has {recv.nbytes} bytes, expected {expected} "
                     f"for a send buffer of {send.nbytes}"
                 )
+        if self.context.reproducible and not ops.is_exact(self.op, one):
+            self._sum_in_fixed_point(one)
         return self
+
+    def _sum_in_fixed_point(self, source: Operand) -> None:
+        """Let whole numbers take the place of floats, which are brought there and back around the call."""
+        assert self.op is not None
+        if self.op in (MPI.MIN, MPI.MAX):  # one of all: no number is changed
+            return
+        refusal = cannot_be_fixed(source) if self.op == MPI.SUM else f"{ops.op_name(self.op)} rounds at each step"
+        if refusal:
+            text = "a reproducible sum is made of whole numbers, which any order of adding leaves alone"
+            raise ArgumentError(f"{self.method} on a reproducible communicator: {refusal}. {text}: use SUM, or an ordinary one")
+        fixed = self.fixed = FixedPoint(source, source.edges)
+        given, target = self.operands, self.recv
+        if self.collective is collectives.REDUCE_SCATTER:
+            assert self.counts is not None and target is not None
+            first = sum(self.counts[: self.rank])
+            self.send = fixed.to_words(given, source.nbytes)
+            self.recv = fixed.from_words(given[::-1], target, self.counts[self.rank], first)
+            self.counts, self.shared = [fixed.bytes_of_words(count) for count in self.counts], False
+        elif target is None:
+            self.send = fixed.to_words(given, source.nbytes)
+        else:
+            self.send, self.recv = None, fixed.from_words(given[::-1], target, source.nbytes)
+            self.recv.pack, self.shared = fixed.encode, True
 
     def check_block(self, operand: Operand | None, whose: str) -> "Call":
         """A block that is sent or received has the bytes that the counts say."""
@@ -144,6 +174,11 @@ class Call:
         return self.method not in ("Gatherv", "Scatterv", "Alltoallv")
 
     @property
+    def kind(self) -> str:
+        """How people call the type of its elements."""
+        return f"{self.fixed.dtype} in fixed point" if self.fixed else kind(self.operands[0])
+
+    @property
     def text(self) -> str:
         """The call in a few words."""
         return f"{self.form} of {self.nbytes} bytes" if self.nbytes is not None else self.form
@@ -169,7 +204,8 @@ class Call:
         """Whether a later call on the same memory is the same in all that matters, on this rank and on the others."""
         if self.method == "Reduce_scatter" and not isinstance(self.arguments[2], (list, tuple)):
             return False  # without counts ranks tell each other theirs; what an array has, may change
-        return not any(one.packed for one in self.operands) and (self.op is None or self.op.is_predefined)
+        packed = not self.fixed.repeatable if self.fixed else any(one.packed for one in self.operands)
+        return not packed and (self.op is None or self.op.is_predefined)
 
     @property
     def query(self) -> Query:
@@ -183,17 +219,33 @@ class Call:
         waits_alone = (self.nonblocking or self.persistent) and not PROGRESS.threaded
         if waits_alone:
             obstacle = "MPI does not grant THREAD_MULTIPLE here, so that nothing would advance a schedule between calls"
-        topology = Context.of(self.comm).topology
-        of_nccl = (obstacle if waits_alone else "") or nccl.refuses(self)
-        uneven = self.method == "Alltoallv"
+        topology = self.context.topology
+        of_nccl = (obstacle if waits_alone else "") or self._unfit_for_libraries() or nccl.refuses(self)
+        uneven, canonical = self.method == "Alltoallv", self._in_canonical_order()
         once = self.nonblocking
-        return Query(self.collective.name, topology, self.nbytes, commutative, obstacle, native, of_nccl, once, uneven)
+        facts = commutative, obstacle, native, of_nccl, once, uneven, canonical
+        return Query(self.collective.name, topology, self.nbytes, *facts)
+
+    def _in_canonical_order(self) -> bool:
+        """Whether it may be reduced in the canonical order alone."""
+        strict = self.context.deterministic or self.context.reproducible
+        return strict and self.op is not None and not ops.is_exact(self.op, self.operands[0])
+
+    def _unfit_for_libraries(self) -> str:
+        """Why no library's own call can give the bits that were asked for; empty where it can."""
+        if self.fixed is not None:
+            return "the communicator is reproducible: its sums are made in fixed point, which no library does"
+        if self._in_canonical_order():
+            return "the communicator is deterministic: no library says in which order it adds"
+        return ""
 
     def _unfit_for_native(self) -> str:
         """Why MPI's own call cannot serve it; empty where it can."""
         one = self.operands[0]
         if self.op is not None and one.datatype is None:
             return "MPI has no such reduction"
+        if refusal := self._unfit_for_libraries():
+            return refusal
         # of the whole vector, as displacements are such counts too; what is moved may be counted in bytes on any rank
         size = one.datatype.Get_size() if self.op is not None and one.datatype is not None else 1
         if (self.nbytes or 0) // max(1, size) > largest_count():

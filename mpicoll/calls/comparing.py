@@ -11,7 +11,7 @@ from ..buffers import ops
 from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
 from ..support.callsite import call_site
 from ..support.settings import OFF
-from .call import Call, kind
+from .call import Call
 
 #: elements that may stand for any others of as many bytes
 _RAW = ("uint8", "S1", "int8")
@@ -23,7 +23,8 @@ def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -
     if call.root is not None:
         said.append(f"root {call.root}")
     if call.op is not None:
-        said += [ops.op_name(call.op), kind(call.operands[0])]
+        said += [ops.op_name(call.op), call.kind]
+        said += [f"edges {call.fixed.edges}"] if call.fixed and len(call.fixed.edges) > 2 else []
     if algorithm is not None:
         said.append(f"algorithm={algorithm!r}")
     if segment_bytes is not None:

@@ -32,6 +32,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--precision", default="float32", help="float64, float32 (default), float16 or bfloat16: in memory and on the wire")
     add("--loss-scale", metavar="X", help="dynamic, or a number (default: dynamic with float16, else none)")
     add("--algorithm", metavar="WORD", help="of the bucket collectives (default: ring, in one node circulant)")
+    add("--reproducible", type=whole, nargs="?", const=True, default=False, metavar="N", help="the same bits on any number of "
+        "ranks: batches are cut into N micro-batches (8), whose gradients are summed in fixed point")  # fmt: skip
     add("--seed", type=whole, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
@@ -58,7 +60,7 @@ def run(arguments: Namespace) -> None:
 
     comm = Communicator(MPI.COMM_WORLD)
     with Context.of(comm).watched("sharing the cores of a node"):
-        share_cores(comm)
+        share_cores(comm, most=1 if arguments.reproducible else None)
     config = _config(arguments)
     trainer, dataset = _build(config, comm)
     outfiles.check(arguments, comm)

@@ -54,9 +54,9 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
     try:
         work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes, chunksize=4) for a in chosen]
         for algorithm, results in zip(chosen, work):
-            cases, ordered = zip(*results)
+            cases, ordered, canonical = zip(*results)
             yield {"collective": algorithm.collective, "algorithm": algorithm.name, "max_size": max_size,
-                   "cases": sum(cases), "ordered": all(ordered)}
+                   "cases": sum(cases), "ordered": all(ordered), "canonical": all(canonical)}
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -68,5 +68,6 @@ def _check_size(collective: collectives.CollectiveName, name: str, size: int) ->
 def _line(result: dict[str, Any]) -> str:
     collective = collectives.find(result["collective"])
     order = "operands in rank order" if result["ordered"] else "commutative operations only"
+    order = "operands in the canonical order" if result["canonical"] else order
     proved = f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks {result['cases']:>6} cases"
     return f"{proved}   {order}" if collective.reduces else proved

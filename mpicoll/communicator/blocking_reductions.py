@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
     from ..algorithms import AllreduceName, ReduceName, ReduceScatterName
+    from ..buffers import Contributions
 
 _ALLREDUCE = MPI.Intracomm.Allreduce
 _REDUCE_SCATTER_BLOCK = MPI.Intracomm.Reduce_scatter_block
@@ -29,7 +30,7 @@ class BlockingReductions(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
     def Reduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
     ) -> None:
         """The root gets the elementwise `op` over the vectors of all ranks.
@@ -37,7 +38,7 @@ class BlockingReductions(Base):
         Parameters
         ----------
         sendbuf : buffer or MPI.IN_PLACE
-            This rank's vector. IN_PLACE, at the root only: it lies in `recvbuf`.
+            This rank's vector, or several (`Contributions`). IN_PLACE, at the root only: it lies in `recvbuf`.
         recvbuf : buffer or None
             At the root a vector of the same shape and type; not looked at elsewhere.
         op : MPI.Op, default MPI.SUM
@@ -65,7 +66,7 @@ class BlockingReductions(Base):
         self._serve(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Allreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
     ) -> None:
         """Every rank gets the elementwise `op` over the vectors of all ranks, the same bits everywhere.
@@ -73,7 +74,7 @@ class BlockingReductions(Base):
         Parameters
         ----------
         sendbuf : buffer or MPI.IN_PLACE
-            This rank's vector. IN_PLACE: it lies in `recvbuf`.
+            This rank's vector, or several (`Contributions`). IN_PLACE: it lies in `recvbuf`.
         recvbuf : buffer
             Gets the result: a vector of the same shape and type.
         op : MPI.Op, default MPI.SUM
@@ -108,7 +109,7 @@ class BlockingReductions(Base):
         self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
+        self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> None:
         """Rank r gets block r, of p equal blocks, of the elementwise `op` over the vectors of all ranks.
@@ -149,7 +150,7 @@ class BlockingReductions(Base):
         self._serve(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> None:

@@ -64,6 +64,14 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     timeout : float, optional
         Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by
         default none.
+    deterministic : bool, optional
+        Floats are only ever added in the canonical order of the ranks: the same bits whatever the size, the pieces, the
+        transport or the form of the call. None: MPICOLL_DETERMINISTIC, by default off.
+    reproducible : bool, optional
+        Floats are summed in fixed point: the same bits for any number of ranks and any split of the contributions over
+        them (`Contributions`). Everything else is as with `deterministic`. None: MPICOLL_REPRODUCIBLE, by default off.
+
+    These four belong to the handle: they hold for all wrappers of it, and for communicators that are made from it.
 
     Raises
     ------
@@ -89,7 +97,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     """
 
     def __new__(
-        cls, comm: MPI.Comm | None = None, *, check: CheckMode | None = None, timeout: float | None = None
+        cls, comm: MPI.Comm | None = None, *, check: CheckMode | None = None, timeout: float | None = None,
+        deterministic: bool | None = None, reproducible: bool | None = None,
     ) -> Self:
         if isinstance(comm, MPI.Intercomm) and comm != MPI.COMM_NULL:
             raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
@@ -100,7 +109,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             context = Context.of(new)  # the first wrapper of a handle finds the nodes, and ranks that disagree
             settings.check()  # a bad value is an error here, and on all ranks, not at the first call
             select.environment_rules()
-            context.configure(new, check, timeout)
+            context.configure(new, check, timeout, deterministic, reproducible)
             new._context = context
             WATCHER.start()
             _warn_once(table.problem(context.topology.library))
@@ -206,6 +215,16 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         array = self.empty(shape, dtype)
         array.fill(0)
         return array
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether floats are only ever added in the canonical order; so they are where it is `reproducible`."""
+        return self._context.deterministic or self._context.reproducible
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether floats are summed in fixed point."""
+        return self._context.reproducible
 
     # Counting and explaining.
 

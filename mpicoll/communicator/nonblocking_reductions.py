@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
     from ..algorithms import AllreduceName, ReduceName, ReduceScatterName
+    from ..buffers import Contributions
 
 _IALLREDUCE = MPI.Intracomm.Iallreduce
 
@@ -26,7 +27,7 @@ class NonBlockingReductions(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
     def Ireduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """`Reduce` without waiting.
@@ -49,7 +50,7 @@ class NonBlockingReductions(Base):
         return self._begin(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Iallreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """`Allreduce` without waiting.
@@ -74,7 +75,7 @@ class NonBlockingReductions(Base):
         return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
+        self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """`Reduce_scatter_block` without waiting.
@@ -97,7 +98,7 @@ class NonBlockingReductions(Base):
         return self._begin(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, InPlace
 
     from ..algorithms import AllreduceName, ReduceName, ReduceScatterName
+    from ..buffers import Contributions
     from .handles import Plan
 
 
@@ -29,7 +30,7 @@ class PersistentReductions(Base):
     """mpi4py's signatures; `algorithm` and `segment_bytes` are keywords beside them."""
 
     def Reduce_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None, op: MPI.Op = MPI.SUM, root: int = 0,
         info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
     ) -> Plan:
@@ -53,7 +54,7 @@ class PersistentReductions(Base):
         return self._persist(arguments.reduce, (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes)
 
     def Allreduce_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
     ) -> Plan:
@@ -77,7 +78,7 @@ class PersistentReductions(Base):
         return self._persist(arguments.allreduce, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter_block_init(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM,
+        self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB, op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> Plan:
@@ -101,7 +102,7 @@ class PersistentReductions(Base):
         return self._persist(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None,
         op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
     ) -> Plan:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
 from ..support.checks import groups, ranks_text
-from .channel import COMPARE
+from .channel import COMPARE, Channel
 from .context import Context
 
 #: says nothing: any other word is larger
@@ -34,16 +34,20 @@ class Statement(NamedTuple):
         return f"{self.what}, {self.kind}" if self.kind else self.what
 
 
-def largest(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+def _largest(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+    return largest(context.channel, words, context.channel.tag(COMPARE, number))
+
+
+def largest(channel: Channel, words: np.ndarray[Any, Any], tag: int) -> Iterator[MPI.Request]:
     """Each word becomes the largest that any rank has there: a generator of requests to be awaited.
 
-    By dissemination, which may count a rank twice, as the largest of two does not care. number: reserved for this.
+    By dissemination, which may count a rank twice, as the largest of two does not care. tag: of its messages.
     """
-    rank, size = context.channel.rank, len(context.channel.ranks)
-    tag, received, distance = context.channel.tag(COMPARE, number), np.empty_like(words), 1
+    rank, size = channel.rank, len(channel.ranks)
+    received, distance = np.empty_like(words), 1
     while distance < size:
-        receive = context.channel.receiver(received, (rank - distance) % size)(tag)
-        send = context.channel.sender(words, (rank + distance) % size)(tag)
+        receive = channel.receiver(received, (rank - distance) % size)(tag)
+        send = channel.sender(words, (rank + distance) % size)(tag)
         yield receive
         yield send
         np.maximum(words, received, out=words)
@@ -55,7 +59,7 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
     words = np.array([what, ~what, *((_SILENT, _SILENT) if kind is None else (kind, ~kind))], np.int64)
-    yield from largest(context, words, number)
+    yield from _largest(context, words, number)
     same_what, same_kind = (words[at] == ~words[at + 1] for at in (0, 2))
     if not (same_what and (same_kind or words[2] == _SILENT)):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
@@ -67,7 +71,7 @@ def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Req
     rows = np.zeros((len(context.channel.ranks), _TEXT), np.uint8)
     given = text.encode()[:_TEXT]
     rows[context.channel.rank, : len(given)] = np.frombuffer(given, np.uint8)
-    yield from largest(context, rows, number)
+    yield from _largest(context, rows, number)
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
 
@@ -88,7 +92,7 @@ def share_blocks(
     words[1, rank] = mine
     if rank == root:
         words[0] = counts
-    yield from largest(context, words, number)
+    yield from _largest(context, words, number)
     for other in np.flatnonzero(words[0] != words[1]):
         text = f"{method}: rank {other} has a block of {words[1, other]} bytes, the root ({root}) says {words[0, other]}"
         raise context.in_disorder(CollectiveMismatch(text))
@@ -113,7 +117,7 @@ def compare_blocks(
     wrong = [f"it expects {expected[other]} bytes of rank {other}, which has {theirs[other]} for it"
              for other in range(size) if theirs[other] != expected[other]]
     words = np.array([len(wrong)], np.int64)
-    yield from largest(context, words, number)
+    yield from _largest(context, words, number)
     if words[0]:
         said = yield from everyone_says(context, ", ".join(wrong), number)
         lines = [f"  rank {other}: {text}" for other, text in enumerate(said) if text]

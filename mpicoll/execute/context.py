@@ -42,7 +42,8 @@ class Context:
     """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters.
 
     measured: what the probe found. check: when ranks compare their calls. timeout: seconds that a call may wait without
-    progress, or None. sees_all: whether no call may pass unseen. closed: its communicator was freed.
+    progress, or None. deterministic, reproducible: whether floats are added in the canonical order, in fixed point.
+    sees_all: whether no call may pass unseen. closed: its communicator was freed.
     broken: why no further call can be served; empty while all is well. given_up: the calls that took too long, for reports.
     nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose memory is shared.
     sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
@@ -64,6 +65,7 @@ class Context:
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
         self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
         self.check, self.timeout = settings.check_mode(), settings.timeout()
+        self.deterministic, self.reproducible = settings.deterministic(), settings.reproducible()
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
         self._reported = 0.0
@@ -101,6 +103,7 @@ class Context:
 
     def _like(self, parent: "Context") -> None:
         self.check, self.timeout, self.sees_all = parent.check, parent.timeout, parent.sees_all
+        self.deterministic, self.reproducible = parent.deterministic, parent.reproducible
 
     @classmethod
     def living(cls) -> "list[Context]":
@@ -143,11 +146,17 @@ class Context:
         for context in cls.living():
             context.channel.shut()
 
-    def configure(self, comm: MPI.Intracomm, check: str | None, timeout: float | None) -> None:
+    def configure(self, comm: MPI.Intracomm, check: str | None, timeout: float | None,
+                  deterministic: bool | None, reproducible: bool | None) -> None:  # fmt: skip
         """Take what the user asks for instead of the environment's settings. Collective where anything is given."""
-        if check is None and timeout is None:
+        given = {"check": check, "timeout": timeout, "deterministic": deterministic, "reproducible": reproducible}
+        if all(value is None for value in given.values()):
             return
-        agree(comm, {"check": check, "timeout": timeout})
+        agree(comm, given)
+        if deterministic is not None:
+            self.deterministic = settings.deterministic(deterministic)
+        if reproducible is not None:
+            self.reproducible = settings.reproducible(reproducible)
         if check is not None:
             self.check = settings.check_mode(check)
         if timeout is not None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -118,8 +118,7 @@ class Plan(Movable, LowerCase):
 
     def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
         pending = self._pending
-        if self.work.arrival is not None:
-            yield cast("MPI.Request", self.work.arrival)
+        yield from self.work.arriving(self.context.channel, tag)
         for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
             for number, start in starts:
                 pending[number] = start(tag)

@@ -1,6 +1,7 @@
 """The memory a call runs on: the caller's where it will do, work arrays with copies before and after where it will not."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 from .. import buffers, collectives, schedule
 from ..buffers import Operand
 from ..schedule import INPUT, OUTPUT, Part
+from .agreement import largest
+from .channel import Channel
 from .device_copies import Copy, Twin
 from .ordering import Piece
 from .pool import ScratchPool
@@ -59,8 +62,8 @@ class Work(Staging):
     owned until `close`. on_device: bring staged memory back to the device to reduce it, where that can be done.
 
     twins: vectors on a device of which messages use a copy on the host. arrival: what must be awaited before anything is
-    sent, or None. fence: actions after each computation. last: what is left to do after the rounds. is_predefined: no
-    function of the user's reduces.
+    sent, or None. fixed: how numbers become whole ones, where they do. fence: actions after each computation. last: what is
+    left to do after the rounds. is_predefined: no function of the user's reduces.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Work(Staging):
         self.vectors: dict[str, Vector] = {}
         self.twins: list[Twin] = []
         self.arrival: buffers.Arrival | None = None
+        self.fixed: buffers.FixedPoint | None = call.fixed
         self.fence: tuple[Any, ...] = ()
         self.last: list[Piece] = []
         self._acquired: list[tuple[Any, Any]] = []
@@ -82,10 +86,12 @@ class Work(Staging):
         self.reduce = None if call.op is None else buffers.ops.reducer(call.op, call.operands[0], self._reduces_on)
         self.is_predefined = call.op is None or call.op.is_predefined
         self.copyto: Callable[..., object] = self._reduces_on.copyto
+        self._following: list[Callable[[], object]] = []
         if self.device is not None:
             self._own = buffers.current_streams()
             self._use_streams()
-            self.packing.append(partial(self._follow, call.operands))
+            self._following.append(partial(self._follow, call.operands))
+            self.packing += self._following
         self._place(call)
         if self._messages_on is not np:
             self.packing.append(self._arrive)
@@ -93,12 +99,23 @@ class Work(Staging):
     # On a device.
 
     def pack(self) -> None:
-        """Bring the input to where it is read."""
-        if self.device is None:
-            super().pack()
-        else:
-            with self.device:  # the caller's thread may use another one
+        """Bring the input to where it is read; numbers that become whole ones are only measured, see `arriving`."""
+        with nullcontext() if self.device is None else self.device:  # the caller's thread may use another one
+            if self.fixed is None:
                 super().pack()
+            else:
+                for follow in self._following:
+                    follow()
+                self.fixed.measure()
+
+    def arriving(self, channel: Channel, tag: int) -> Iterator[Any]:
+        """What must be awaited before anything is sent: requests. tag: of the call's messages."""
+        if self.fixed is not None:
+            yield from largest(channel, self.fixed.agreed, tag)
+            self.fixed.check(len(channel.ranks))
+            super().pack()
+        if self.arrival is not None:
+            yield self.arrival
 
     def _use_streams(self) -> None:
         """Compute beside the caller's kernels."""

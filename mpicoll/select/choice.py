@@ -5,7 +5,7 @@ type, and settings that were compared when the communicator was made.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from . import table
 SMALL = 16 << 10
 #: Segments of pipelined algorithms, where nothing says better.
 SEGMENT_BYTES = 256 << 10
+#: links for the cost model, where it has to decide and `mpicoll tune` has not measured: seconds per message, bytes per second,
+#: seconds per byte that is reduced
+WITHIN_NODE, BETWEEN_NODES = table.Link(15e-6, 4e9, 1e-10), table.Link(100e-6, 125e6, 1e-10)
 
 
 class Query(NamedTuple):
@@ -29,6 +32,7 @@ class Query(NamedTuple):
 
     obstacle, unfit, nccl: why schedules, MPI's own call, and NCCL cannot serve it; empty where they can. once: it is
     bound for this one time, as non-blocking calls are. uneven: its blocks may have any sizes, which only their two ranks know.
+    canonical: elements may be added in the canonical order alone.
     """
 
     collective: collectives.CollectiveName
@@ -40,6 +44,7 @@ class Query(NamedTuple):
     nccl: str = "it is asked for by calls alone"
     once: bool = False
     uneven: bool = False
+    canonical: bool = False
 
     @property
     def size(self) -> int:
@@ -157,6 +162,9 @@ def refuses(query: Query, algorithm: str) -> str:
         return query.obstacle
     if query.uneven and entry.equal_blocks:
         return f"blocks may have any sizes, and {algorithm} moves blocks of one size"
+    if query.canonical and not entry.canonical:
+        served = ", ".join(one.name for one in algorithms.registered(query.collective) if one.canonical)
+        return f"the communicator is deterministic, and {algorithm} adds in an order of its own; in the canonical one: {served}"
     if not query.commutative and not entry.ordered:
         ordered = ", ".join(one.name for one in algorithms.registered(query.collective) if one.ordered)
         return f"the op is not commutative, and {algorithm} does not keep rank order; these do: {ordered}"
@@ -167,10 +175,22 @@ def _last_resort(query: Query) -> Choice:
     if not query.unfit:
         later = " until the first such call has probed" if _measurable(query) and settings.probe() else ""
         return Choice(NATIVE, None, query.obstacle or f"the default here{later}")
-    for name in ("binomial", "halving_doubling", "circulant", "pairwise"):
-        if name in algorithms.list_algorithms(query.collective) and not refuses(query, name):
-            return Choice(name, default_segment(query, name), query.unfit)
+    able = [one for one in algorithms.registered(query.collective) if not refuses(query, one.name)]
+    if able:
+        best = min(able, key=partial(_predicted, query)).name
+        return Choice(best, default_segment(query, best), query.unfit)
     raise ArgumentError(f"no algorithm can serve this {query.collective}: {query.obstacle}; {query.unfit}")
+
+
+def _predicted(query: Query, entry: algorithms.Algorithm) -> tuple[float, bool]:
+    """Seconds by the cost model, infinite where it has no formula; of two alike the one for this transport comes first."""
+    within = query.topology.node_count == 1
+    name = "pairwise" if entry.name == "direct" and within else entry.name  # the same messages, all in one round
+    link = table.link(query.topology) or (WITHIN_NODE if within else BETWEEN_NODES)
+    nbytes, segment = query.nbytes or 0, default_segment(query, entry.name)
+    segments = max(1, -(-nbytes // segment)) if segment else 1
+    seconds = link.seconds(query.collective, name, query.size, nbytes, segments)
+    return inf if seconds is None else seconds, entry.cuttable == within
 
 
 def native_below(collective: str, topology: Topology) -> float:

@@ -61,19 +61,20 @@ def ranks_of_node(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
         node.Free()
 
 
-def share_cores(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> int | None:
+def share_cores(comm: MPI.Comm, environ: Mapping[str, str] = os.environ, most: int | None = None) -> int | None:
     """Let BLAS use as many threads as there are cores for each rank of the node; returns the number, or None.
 
     Without it each of N ranks starts a thread per core, and they take the cores from each other. Cores are those that
     any rank of the node may run on, so binding by the launcher is respected. Left alone, and None returned, where one
     of OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, … is set. Collective. Raises LaunchError where threadpoolctl is missing.
+    most: no more threads than these, so that their number, which may change bits, does not depend on that of the ranks.
     """
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     with ranks_of_node(comm) as node:
         everyone = node.allgather(own)
     if any(environ.get(name) for name in _CHOSEN):
         return None
-    threads = max(1, min(len(own), len(set().union(*everyone)) // len(everyone)))
+    threads = max(1, min(len(own), len(set().union(*everyone)) // len(everyone), most or len(own)))
     require("threadpoolctl").threadpool_limits(limits=threads, user_api="blas")
     return threads
 

@@ -13,6 +13,7 @@ from ..errors import ArgumentError
 ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
 CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
 REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
+DETERMINISTIC, REPRODUCIBLE = "MPICOLL_DETERMINISTIC", "MPICOLL_REPRODUCIBLE"
 
 _PROBE_SECONDS = 0.5
 #: when ranks compare their calls: never, the first time a call is met, each time
@@ -63,6 +64,16 @@ def timeout(given: float | None = None) -> float | None:
     return _seconds(text, f"{name}={text}: expected seconds, or 0 for no limit") or None
 
 
+def deterministic(given: bool | None = None) -> bool:
+    """Whether floats are added in the canonical order alone: what was given, else MPICOLL_DETERMINISTIC."""
+    return _switch(DETERMINISTIC, default=False) if given is None else bool(given)
+
+
+def reproducible(given: bool | None = None) -> bool:
+    """Whether floats are added in fixed point: what was given, else MPICOLL_REPRODUCIBLE."""
+    return _switch(REPRODUCIBLE, default=False) if given is None else bool(given)
+
+
 def _seconds(text: str | float, problem: str) -> float:
     """The number that a text means. Raises ArgumentError with the `problem`."""
     try:
@@ -110,7 +121,8 @@ def _switch(name: str, default: bool) -> bool:
 
 def fingerprint() -> dict[str, str]:
     """What must be equal on all ranks, by name, as text that shows a person the difference."""
-    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY)
+    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY, DETERMINISTIC,
+             REPRODUCIBLE)  # fmt: skip
     given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
 
@@ -124,6 +136,8 @@ def check() -> None:
     only_report()
     gpu()
     shared_memory()
+    deterministic()
+    reproducible()
 
 
 def _digest() -> str:

@@ -65,6 +65,9 @@ class Trainer:
         algorithm : str
             Of the bucket collectives, one of ``mpicoll.list_algorithms("allreduce")``; by default "circulant" where all ranks
             share a node and the model is in its memory, else "ring".
+        reproducible : bool or int
+            The same bits on any number of ranks: each batch is cut into so many micro-batches (True: 8), and their gradients
+            are summed in fixed point. A rank holds those of each of its micro-batches.
 
     Raises
     ------
@@ -92,6 +95,8 @@ class Trainer:
         self.model = together(self.comm, lambda: _understood(model, params, options))
         stored: Any = precision or self.model.parameters.dtype.name  # one that no option allows is found by its check
         self.options = Options(strategy, precision=stored, **options)
+        if self.options.reproducible:
+            self.comm = Communicator(self.comm.Dup(), reproducible=True)
         layers = {f"layer {number} of the model": text for number, text in enumerate(self.model.describe())}
         agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})
         together(self.comm, self.options.check)
@@ -191,7 +196,8 @@ class Trainer:
         strategy, history = self.strategy, self._history
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
-        sampler = Sampler(facts["training samples"], batch_size, seed, strategy.rank, strategy.size)
+        micro = strategy.options.micro_batches
+        sampler = Sampler(facts["training samples"], batch_size, seed, strategy.rank, strategy.size, micro)
         data = {**facts, "batch_size": batch_size, "seed": seed}
         snapshots = None if checkpoint is None else Snapshots(checkpoint, keep, resume, strategy, history, data)
         done = snapshots.resume() if snapshots and resume else 0

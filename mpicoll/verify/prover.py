@@ -1,9 +1,10 @@
 """The verifier: run all ranks of a schedule on symbols and prove what it does, without MPI and without data.
 
 Proved for each schedule: every rank ends with what its collective promises, every contribution exactly once, operands in
-rank order where that is declared, the same expression (so the same bits) on all ranks; every send meets a receive of
-the same blocks; nothing waits for ever although a send blocks until it is received; no memory is read and received into
-in one round; the input is never written; and all of it in place as well as out of place. Rounds, messages and bytes are
+rank order, and added in the canonical order, where that is declared, the same expression (so the same bits) on all ranks;
+every send meets a receive of the same blocks; nothing waits for ever although a send blocks until it is received; no memory
+is read and received into in one round; the input is never written; and all of it in place as well as out of place. Rounds,
+messages and bytes are
 counted on the way.
 """
 
@@ -45,6 +46,8 @@ class Cost(NamedTuple):
         The maxima over ranks.
     ordered : bool
         Whether operands stay in rank order.
+    canonical : bool
+        Whether every element is added in the canonical order.
     ranks : tuple of RankCost
         Each rank's own figures.
     """
@@ -55,6 +58,7 @@ class Cost(NamedTuple):
     bytes_received: int
     bytes_reduced: int
     ordered: bool
+    canonical: bool
     ranks: tuple[RankCost, ...]
 
 
@@ -78,7 +82,7 @@ def check(
     count, itemsize : int, optional
         Elements of the vector whose bytes are counted, and bytes of each; default: one byte per block.
     ordered : bool, optional
-        Also prove that operands stay in rank order; default: as declared.
+        Also prove that operands stay in rank order; default: as declared. (The canonical order is proved where declared.)
     observer : callable, optional
         Sees the run, as `symbolic.Run` says.
     nodes : tuple of int, optional
@@ -111,10 +115,12 @@ def check(
     programs = programs_of(collective, entry.placed(nodes) if entry else generator, size, root, blocks)
     expressions = Expressions(collective.contributions(size, blocks))
     run = Run(collective, root, blocks, programs, expressions, observer=observer)
-    in_order = _prove(run, collective, root, blocks, ordered)
+    in_order, canonical = _prove(run, collective, root, blocks, ordered)
     if collective.shares_memory:
         run_in_place = Run(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
+    if entry and entry.canonical and not canonical:
+        raise ScheduleError("elements are not added in the canonical order, but the algorithm is declared canonical")
     if writes(programs):
         must_leave_alone_what_is_written(programs, blocks, collective.shares_memory)
         if entry and entry.cuttable:
@@ -127,7 +133,7 @@ def check(
         raise ScheduleError("blocks pass through places that are made for others, but it is declared they may have any sizes")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks)
+    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, canonical, ranks)
 
 
 def programs_of(
@@ -148,11 +154,16 @@ def _declared(collective: Collective, generator: Generator) -> algorithms.Algori
     return next((a for a in algorithms.registered(collective.name) if a.generator is generator), None)
 
 
-def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ordered: bool) -> bool:
-    """Run to the end and compare with what the collective promises; whether operands stayed in rank order."""
+def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ordered: bool) -> tuple[bool, bool]:
+    """Run to the end and compare with what the collective promises.
+
+    Returns whether operands stayed in rank order, and whether they were added in the canonical order.
+    """
     run.play()
     results: dict[int, int] = {}
     size, ordered = len(run.ranks), True
+    tree = run.expressions.canonical(size) if collective.reduces else None
+    canonical = tree is not None
     for rank in run.ranks:
         results = {} if collective.personal else results
         after = collective.postcondition(rank.number, size, blocks, root)
@@ -167,9 +178,10 @@ def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ord
             if results.setdefault(block, expression) != expression:
                 rank.fail(f"block {block} is summed in another order than on other ranks: other bits")
             ordered = ordered and run.expressions.span[expression] is not None
+            canonical = canonical and expression == tree
     if must_be_ordered and not ordered:
         raise ScheduleError("operands do not stay in rank order, but the algorithm is declared ordered")
-    return ordered
+    return ordered, canonical
 
 
 def _bits(mask: int) -> list[int]:

@@ -28,10 +28,11 @@ class Case(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """How many cases were proved, and whether operands stayed in rank order in all."""
+    """How many cases were proved, and whether in all operands stayed in rank order, and were added in the canonical order."""
 
     cases: int
     ordered: bool
+    canonical: bool
 
 
 def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Iterator[Case]:
@@ -88,7 +89,7 @@ def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9)
     ScheduleError
         The first case that is wrong, and what is wrong with it.
     """
-    checked, ordered = 0, True
+    checked, ordered, canonical = 0, True, True
     for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
         try:
             cost = check(algorithm.collective, algorithm.generator, size, root, blocks, ordered=algorithm.ordered, nodes=nodes)
@@ -96,8 +97,8 @@ def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9)
             placed = f", nodes {nodes}" if nodes else ""
             case = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}, {blocks} blocks{placed}"
             raise ScheduleError(f"{case}: {error}") from error
-        checked, ordered = checked + 1, ordered and cost.ordered
-    return Checked(checked, ordered)
+        checked, ordered, canonical = checked + 1, ordered and cost.ordered, canonical and cost.canonical
+    return Checked(checked, ordered, canonical)
 
 
 def register(
@@ -107,7 +108,7 @@ def register(
     """Verify a generator at 1 to max_size ranks and every root, then make it usable everywhere by its name.
 
     To be called on all ranks alike, before the name is used. Where operands stay in rank order at every size, it also
-    serves operations that do not commute.
+    serves operations that do not commute; where that is the canonical order, `Communicator(deterministic=True)` too.
 
     Parameters
     ----------
@@ -147,13 +148,14 @@ def register(
     if blocks is None and takes_blocks and not getattr(generator, "folds", False):
         blocks = "segments"
     algorithm = algorithms.Algorithm(collective, name, generator, blocks=blocks, equal_blocks=True)
-    _, ordered = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
+    _, ordered, canonical = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
     programs = [programs_of(meaning, generator, size, root, blocks)
                 for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size)]  # fmt: skip
     cuttable = all(map(flows_in_pieces, programs)) and not any(map(writes, programs))
     late = all(flows_read_late(program, cuttable) for program in programs)
     equal = not all(map(moves_straight, programs))
-    algorithms.add(algorithm._replace(ordered=ordered, cuttable=cuttable, read_late=late, equal_blocks=equal))
+    proved = algorithm._replace(ordered=ordered, canonical=canonical)
+    algorithms.add(proved._replace(cuttable=cuttable, read_late=late, equal_blocks=equal))
     return algorithms.AlgorithmName(name)
 
 

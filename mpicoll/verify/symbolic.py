@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from ..errors import ScheduleError
-from ..schedule import INPUT, OUTPUT, RECEIVES, SENDS, Copy, Operation, Part, Reduce, deadlock, unmatched
+from ..schedule import INPUT, OUTPUT, RECEIVES, SENDS, Copy, Operation, Part, Reduce, deadlock, power_of_two, unmatched
 
 if TYPE_CHECKING:
     from ..collectives import Collective
@@ -69,6 +69,16 @@ class Expressions:
             self.span.append((left[0], right[1]) if left and right and left[1] + 1 == right[0] else None)
             self.sums[pair] = len(self.ranks) - 1
         return self.sums[pair]
+
+    def canonical(self, contributions: int) -> int:
+        """The number of their sum in the canonical order: leading pairs until a power of two is left, then a binary tree."""
+        parts = list(range(contributions))
+        pairs = len(parts) - power_of_two(len(parts)) or len(parts) // 2
+        while len(parts) > 1:
+            merged = [self.add(*parts[at : at + 2]) for at in range(0, 2 * pairs, 2)]
+            parts = [one for one in merged if one is not None] + parts[2 * pairs :]
+            pairs = len(parts) // 2
+        return parts[0]
 
 
 class Rank:

@@ -14,7 +14,8 @@ from tests.support import fakecupy
 
 reads = []
 
-_OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow", "and", "or", "lt", "le", "gt", "ge", "eq", "ne")
+_OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow", "and", "or", "lshift", "rshift",
+              "lt", "le", "gt", "ge", "eq", "ne")  # fmt: skip
 _METHODS = ("sum", "max", "argmax", "astype", "any", "all", "copy", "transpose")
 _MADE = ("zeros", "ones", "full", "arange")
 _FUNCTIONS = ("concatenate", "stack", "isfinite", "isnan", "exp", "log", "maximum", "matmul", "where", "zeros_like",

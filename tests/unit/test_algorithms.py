@@ -22,9 +22,9 @@ def named(algorithm):
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=named)
 def test_is_proved_at_sizes_1_to_20(algorithm):
-    _, ordered = check_cases(algorithm, range(1, 21))
-    if COLLECTIVES[algorithm.collective].reduces:
-        assert ordered == algorithm.ordered  # neither claimed wrongly nor needlessly left out
+    _, ordered, canonical = check_cases(algorithm, range(1, 21))
+    if COLLECTIVES[algorithm.collective].reduces:  # neither claimed wrongly nor needlessly left out
+        assert (ordered, canonical) == (algorithm.ordered, algorithm.canonical)
 
 
 def largest_subtree(p):

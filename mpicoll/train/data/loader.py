@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 
-from ...schedule import bounds
+from ...schedule import bounds, offsets
 from ...support.arrays import Array, module_of
 from ...support.checks import agree, check, together
 from .dataset import Batch, Dataset
@@ -68,10 +68,12 @@ class LocalLoader:
             for parts_of_batch in taken:
                 yield [self._place(*one) for one in parts_of_batch]
 
-    def test(self) -> Batch:
-        """This rank's share of the test samples."""
-        first, last = bounds(self._dataset.tests, self.size)[self.rank : self.rank + 2]
-        return self._place(*self._dataset.take_test(slice(first, last)))
+    def test(self, parts: int | None = None) -> list[Batch]:
+        """This rank's share of the test samples; some of so many parts, where these are the same for any number of ranks."""
+        cuts = bounds(self._dataset.tests, parts or self.size)
+        mine = bounds(parts or self.size, self.size)[self.rank : self.rank + 2]
+        edges = pairwise(cuts[mine[0] : mine[1] + 1])
+        return [self._place(*self._dataset.take_test(slice(first, last))) for first, last in edges]
 
     def _on_host(self, features: Array, labels: Array) -> Batch:
         """Features in the precision of the arithmetic, and labels."""
@@ -96,7 +98,7 @@ class ScatteringLoader(LocalLoader):
     def batches(self, sampler: Sampler, batches: Iterable[Array], parts: int) -> Generator[list[Batch], None, None]:
         for batch in batches:
             features, labels = self._fetch(sampler, batch)
-            edges = pairwise(bounds(len(labels), parts))
+            edges = pairwise(offsets([len(micro) for micro in sampler.micro(batch, parts)]))
             yield [self._place(features[first:last], labels[first:last]) for first, last in edges]
 
     def _fetch(self, sampler: Sampler, batch: Array) -> Batch:
@@ -117,8 +119,9 @@ class ScatteringLoader(LocalLoader):
         """Deal `rows` of rank 0 (elements per rank: `counts`) out into `mine`."""
         self.comm.Scatterv(None if self.rank else [rows, counts], mine, root=0, algorithm="linear")
 
-    def test(self) -> Batch:
-        """All test samples at rank 0, none elsewhere."""
+    def test(self, parts: int | None = None) -> list[Batch]:
+        """All test samples at rank 0, in so many parts; none elsewhere."""
         if self.rank == 0:
-            return self._place(*self._dataset.take_test(slice(0, self._dataset.tests)))
-        return self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))
+            edges = pairwise(bounds(self._dataset.tests, parts or 1))
+            return [self._place(*self._dataset.take_test(slice(first, last))) for first, last in edges]
+        return [self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))]

@@ -38,6 +38,8 @@ class Sampler:
         Of the order of the samples.
     rank, size : int
         This rank and the number of ranks.
+    micro_batches : int, optional
+        Into how many parts each batch is cut, whatever the number of ranks; a rank's share are some of them.
 
     Raises
     ------
@@ -50,7 +52,8 @@ class Sampler:
     [4, 4, 2]
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int = 0, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, samples: int, batch_size: int, seed: int = 0, rank: int = 0, size: int = 1,
+                 micro_batches: int | None = None) -> None:  # fmt: skip
         check_integer("samples", samples, 1)
         check_integer("batch_size", batch_size, 1)
         check_integer("seed", seed, 0)
@@ -58,6 +61,7 @@ class Sampler:
         check("samples", samples, samples >= size, f"{enough} (start fewer ranks, or train on more data)")
         check("batch_size", batch_size, batch_size >= size, f"{enough} (start fewer ranks, or take larger batches)")
         self.samples, self.batch_size, self.seed, self.rank, self.size = samples, batch_size, seed, rank, size
+        self.micro_batches = micro_batches
 
     def __len__(self) -> int:
         """Steps per epoch."""
@@ -104,18 +108,29 @@ class Sampler:
 
     def counts(self, batch: NDArray[numpy.int64]) -> list[int]:
         """How many samples of the batch each rank takes."""
-        return shares(len(batch), self.size)
+        return [last - first for first, last in pairwise(self._edges(len(batch)))]
 
     def share(self, batch: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
         """This rank's part of the batch; the parts in rank order are the batch."""
-        first, last = bounds(len(batch), self.size)[self.rank : self.rank + 2]
+        first, last = self._edges(len(batch))[self.rank : self.rank + 2]
         return batch[first:last]
+
+    def _edges(self, count: int) -> list[int]:
+        """Where the ranks' shares of a batch begin."""
+        if self.micro_batches is None:
+            return bounds(count, self.size)
+        cuts = bounds(count, self.micro_batches)
+        return [cuts[first] for first in bounds(self.micro_batches, self.size)]
 
     def micro(self, batch: NDArray[numpy.int64], parts: int) -> list[NDArray[numpy.int64]]:
         """This rank's shares of `parts` micro-batches, for gradient accumulation: some maybe empty.
 
         In order they are `share(batch)`, whatever `parts` is; in each micro-batch the ranks' counts differ by at most 1.
+        Where `micro_batches` are the same for any number of ranks, they are those of this rank.
         """
         check_integer("parts", parts, 1)
+        if self.micro_batches is not None:
+            first, last = bounds(self.micro_batches, self.size)[self.rank : self.rank + 2]
+            return [batch[low:high] for low, high in pairwise(bounds(len(batch), self.micro_batches)[first : last + 1])]
         share = self.share(batch)
         return [share[first:last] for first, last in pairwise(bounds(len(share), parts))]

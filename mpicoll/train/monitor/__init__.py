@@ -1,6 +1,6 @@
 """What a run says of itself: times, timelines, metrics, the progress bar, the summary.
 
-May import: errors, support, communicator, measure.
+May import: errors, support, schedule, communicator, measure.
 """
 
 from .bar import Advance, progress_bar

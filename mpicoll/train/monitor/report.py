@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mpi4py import MPI
 
 from ...measure import measured_on, nodes
+from ...schedule import bounds
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -177,9 +178,14 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state on this rank, without padding and buckets that are on their way."""
     options, reducer, update = trainer.options, trainer.strategy.reducer, trainer.strategy.update
     elements, size = reducer.layout.plain[-1], trainer.comm.Get_size()
-    itemsize, served = reducer.parameters.itemsize, options.strategy == "parameter_server"
+    itemsize, serves = reducer.parameters.itemsize, options.strategy == "parameter_server"
+    served = serves
     gradients = elements * itemsize // (size if options.scattered else 1)
-    owned = elements // size if options.sharded else elements * (not served or reducer.rank == 0)
+    if options.micro_batches is not None:  # those of each micro-batch, and their sums
+        first, last = bounds(options.micro_batches, size)[reducer.rank : reducer.rank + 2]
+        summed = elements // (size if options.collectives[0] == "reduce_scatter" else 1)
+        gradients, served = itemsize * (elements * (last - first) + summed), False
+    owned = elements // size if options.sharded else elements * (not serves or reducer.rank == 0)
     arrays = len(trainer.optimizer.slots) + (update.masters is not None)
     return {
         "parameter": elements * itemsize,

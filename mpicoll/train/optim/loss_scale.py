@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -90,6 +90,32 @@ def squared_norm(array: Array) -> Any:
             wide = array[part].astype("float64", copy=False)
             total = total + wide @ wide
     return total
+
+
+#: bits of a square's whole number, twice, which leaves room for the sum of 2**31 of them
+_SQUARE = 31
+
+
+def whole_squares(array: Array, exponent: int) -> tuple[int, int]:
+    """The sum of the squares of numbers below 2**exponent, as two whole numbers, the second in units 2**31 times as small.
+
+    Sums of these are the same in whatever parts and order they are made; `square_of_words` makes a float of the last.
+    """
+    words, scale = [0, 0], 2.0**-exponent
+    for part in pieces(array):
+        wide = array[part].astype("float64") * scale
+        wide = wide * wide * 2.0**_SQUARE
+        for place in range(2):
+            whole = wide.round()
+            words[place] += int(whole.astype("int64").sum())
+            wide = (wide - whole) * 2.0**_SQUARE
+    return words[0], words[1]
+
+
+def square_of_words(words: Sequence[int], exponent: int) -> float:
+    """The sum that `whole_squares` stand for, rounded once."""
+    with numpy.errstate(all="ignore"):  # it may be infinite
+        return float(numpy.ldexp(float((int(words[0]) << _SQUARE) + int(words[1])), 2 * exponent - 2 * _SQUARE))
 
 
 def first_bad(array: Array) -> int | None:

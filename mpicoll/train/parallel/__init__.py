@@ -1,6 +1,6 @@
 """How ranks share the work: buckets, reductions overlapped with backward, sharded updates, the strategies.
 
-May import: errors, support, schedule, collectives, algorithms, communicator, train.data, train.model,
+May import: errors, support, schedule, collectives, algorithms, buffers, communicator, train.data, train.model,
 train.optim, train.monitor.
 """
 

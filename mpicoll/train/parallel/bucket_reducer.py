@@ -13,7 +13,7 @@ from ...support.arrays import Array
 from ..model import Tensor
 from ..monitor import Mark, Meter
 from .buckets import Bucket, BucketLayout, groups
-from .gradients import FullGradients, PersistentCollective, ShardedGradients
+from .gradients import FullGradients, GradientStore, PersistentCollective, SeparateGradients, ShardedGradients
 from .options import Options
 from .reducer import Reducer
 
@@ -51,7 +51,9 @@ class BucketReducer(Reducer):
         self.divided, self._fill = options.sharded, fill
         self._overlaps, self._gathers_later = options.overlap != "none", options.overlap == "all"
         self.owned = [self._owned(bucket) for bucket in layout.buckets]
-        store = ShardedGradients if options.scattered else FullGradients
+        store: type[GradientStore] = ShardedGradients if options.scattered else FullGradients
+        if options.micro_batches is not None:
+            store = SeparateGradients
         self.gradients = store(layout, parameters, comm, options, self.owned)
         self._gathers = self._gatherings(options.algorithms["allgather"]) if self.divided else []
         weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
@@ -76,7 +78,7 @@ class BucketReducer(Reducer):
         return len(self._gradient_groups)
 
     def begin(self, first: bool, last: bool) -> None:
-        self.fresh = first or self.gradients.every_micro_batch
+        self.fresh = self.gradients.begin(first)
         self._first, self._sends, self._next = first, last or self.gradients.every_micro_batch, 0
         self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
 

@@ -77,6 +77,10 @@ class BucketLayout:
         first = self.places[number] - start
         return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
 
+    def edges(self, bucket: Bucket) -> list[int]:
+        """Where the tensors of a bucket begin in it, and its end; the last one's part has the padding."""
+        return [*(self.places[number] - bucket.start for number in bucket.tensors), bucket.size]
+
     def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
         """What a slice of the flat buffer holds, without padding: (first in plain order, first in it, elements) of each run."""
         for bucket in self.buckets:

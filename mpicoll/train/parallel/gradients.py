@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from mpi4py import MPI
 
-from ...support.arrays import Array
+from ...buffers import Contributions
+from ...schedule import bounds
+from ...support.arrays import Array, module_of
 from .buckets import Bucket, BucketLayout
 from .memory import zeros
 from .options import Options
@@ -59,6 +61,10 @@ class GradientStore(ABC):
 
     def _zeros(self, size: int) -> Array:
         return zeros(size, self._like, self._comm)
+
+    def begin(self, first: bool) -> bool:
+        """A micro-batch begins; returns whether its gradients overwrite what is in their buffers. first: of the step."""
+        return first or self.every_micro_batch
 
     @property
     @abstractmethod
@@ -177,3 +183,47 @@ class ShardedGradients(GradientStore):
             part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
         algorithm = self._algorithms["reduce_scatter"]
         return self._comm.Reduce_scatter_block_init(self.buffer(bucket), part, algorithm=algorithm), part
+
+
+class SeparateGradients(GradientStore):
+    """Those of each micro-batch by themselves, one row each: what is reduced is their sum over all ranks, in fixed point.
+
+    Every tensor has a scale of its own, so that buckets, strategies and ranks make no difference. Memory: a row for each
+    micro-batch of this rank, and the sums, or its shard of them.
+    """
+
+    every_micro_batch = False
+
+    def _allocate(self, options: Options) -> None:
+        rank, ranks, whole = self._comm.Get_rank(), self._comm.Get_size(), options.collectives[0] == "allreduce"
+        low, high = bounds(options.micro_batches or 1, ranks)[rank : rank + 2]
+        zeros_of = module_of(self._like).zeros  # nobody else reads them
+        self._rows: Array = zeros_of((high - low, self.layout.size), self._like.dtype)
+        self._sums: Array = zeros_of(self.layout.size // (1 if whole else ranks), self._like.dtype)
+        self._row = 0
+        self.group_limit, _ = options.bucket_elements(self._rows.itemsize)
+
+    def begin(self, first: bool) -> bool:
+        """The next row."""
+        self._row = 0 if first else self._row + 1
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        return self._rows.nbytes + self._sums.nbytes
+
+    def buffer(self, bucket: Bucket) -> Array:
+        return self._rows[self._row, bucket.start : bucket.stop]
+
+    def _contributions(self, bucket: Bucket) -> Contributions:
+        return Contributions(self._rows[:, bucket.start : bucket.stop], self.layout.edges(bucket))
+
+    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+        total, owned = self._sums[bucket.start : bucket.stop], self.owned[bucket.number]
+        plan = self._comm.Allreduce_init(self._contributions(bucket), total, algorithm=self._algorithms["allreduce"])
+        return plan, total[owned.start - bucket.start : owned.stop - bucket.start]
+
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+        ranks, algorithm = self._comm.Get_size(), self._algorithms["reduce_scatter"]
+        part = self._sums[bucket.start // ranks : bucket.stop // ranks]
+        return self._comm.Reduce_scatter_block_init(self._contributions(bucket), part, algorithm=algorithm), part

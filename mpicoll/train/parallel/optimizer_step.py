@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ...errors import MpicollError
 from ...support.arrays import Array, module_of
-from ..optim import LossScale, Optimizer, clip_factor, first_bad, squared_norm
+from ..optim import LossScale, Optimizer, clip_factor, first_bad, square_of_words, squared_norm, whole_squares
 from .buckets import Bucket
 from .reducer import Reducer
 
@@ -142,8 +142,29 @@ class Update:
         if target is not parameters:
             parameters[...] = target
 
+    def _reproducible_squared_norm(self) -> float:
+        """The same, and the same for any number of ranks: in fixed point. Costs an allreduce of 8 bytes and one of 16."""
+        reducer = self.reducer
+        gradients = [reducer.reduced(bucket) for bucket in reducer.layout.buckets]
+        with reducer.meter.computing("norm"), numpy.errstate(all="ignore"):
+            largest = [float(abs(one).max()) for one in gradients if len(one)]
+            top = numpy.array([max(largest, default=0.0) if all(map(math.isfinite, largest)) else math.inf])
+        with reducer.meter.waiting("norm"):
+            reducer.comm.Allreduce(MPI.IN_PLACE, top, op=MPI.MAX)
+        if not 0 < top[0] < math.inf:
+            return float(top[0])
+        exponent = max(-900, math.frexp(top[0])[1])
+        with reducer.meter.computing("norm"):
+            words = numpy.array([whole_squares(one, exponent) for one in gradients], "int64").sum(axis=0)
+        if reducer.divided:
+            with reducer.meter.waiting("norm"):
+                reducer.comm.Allreduce(MPI.IN_PLACE, words)
+        return square_of_words(words.tolist(), exponent)
+
     def _squared_norm(self) -> float:
         """Of all gradients, the same on all ranks."""
+        if self.reducer.comm.reproducible:
+            return self._reproducible_squared_norm()
         reducer, parts = self.reducer, []
         for bucket in reducer.layout.buckets:
             gradients = reducer.reduced(bucket)

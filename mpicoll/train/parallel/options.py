@@ -23,6 +23,10 @@ Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
 SHARDED = {"parameter_server": (False, False), "allreduce": (False, False), "zero1": (True, False), "zero2": (True, True)}
 #: of the bucket collectives, where none is asked for: between nodes, and inside one, where a message costs more than its bytes
 RING, WITHIN_NODE = "ring", "circulant"
+#: the same on a deterministic communicator
+CANONICAL = "pairwise"
+#: micro-batches of a reproducible training, where their number is not given
+MICRO_BATCHES = 8
 #: buckets, where their size is not given: an eighth of the model, so that the first leaves early in backward and the last is
 #: short, but no more than a link needs to be busy, and blocks that are worth a message
 PARTS, LARGEST, LEAST_BLOCK = 8, 4 << 20, 16 << 10
@@ -41,6 +45,7 @@ class OptionKeywords(TypedDict, total=False):
     clip_norm: float | None
     loss_scale: Literal["dynamic"] | float | None
     algorithm: AllreduceName | None
+    reproducible: bool | int
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,9 @@ class Options:
     algorithm : str, optional
         Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs; by default "circulant"
         where all ranks share a node and the model is in its memory, else "ring".
+    reproducible : bool or int
+        The same bits on any number of ranks: each batch is cut into so many micro-batches (True: 8), whoever computes them, and
+        their gradients are summed in fixed point.
     """
 
     strategy: StrategyName = "allreduce"
@@ -85,6 +93,7 @@ class Options:
     precision: Precision = "float32"
     loss_scale: Literal["dynamic"] | float | None = None
     algorithm: AllreduceName | None = None
+    reproducible: bool | int = False
 
     def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
         """The same, with a size of buckets and an algorithm where none is given. Collective, and alike on all ranks.
@@ -94,6 +103,11 @@ class Options:
         with ranks_of_node(comm) as node:  # alike: where one rank shares its node with all others, so do they
             within = node.Get_size() == comm.Get_size() > 1 and on_host and self.strategy != "parameter_server"
         chosen: Any = WITHIN_NODE if within else RING
+        if getattr(comm, "deterministic", False) and not self.reproducible:
+            chosen = CANONICAL
+        micro = self.micro_batches
+        expected = f"at least {comm.Get_size()} micro-batches, one for each rank"
+        check("reproducible", self.reproducible, micro is None or micro >= comm.Get_size(), expected)
         size = min(LARGEST, max(nbytes // PARTS, LEAST_BLOCK * comm.Get_size()))
         return replace(self, bucket_bytes=self.bucket_bytes or size, algorithm=self.algorithm or chosen)
 
@@ -112,6 +126,16 @@ class Options:
         check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
         LossScale.of(self.loss_scale)
         self._check_collectives()
+        self._check_reproducible()
+
+    def _check_reproducible(self) -> None:
+        """What would make the result depend on who computes what is refused."""
+        if self.reproducible is False:
+            return
+        check_integer("reproducible", self.reproducible, 1)
+        check("accumulate", self.accumulate, self.accumulate == 1, "1: with reproducible=N each batch has N micro-batches")
+        expected = "one that has a schedule: no library sums in fixed point"
+        check("algorithm", self.algorithm, self.algorithm not in LIBRARIES, expected)
 
     def _check_collectives(self) -> None:
         allowed = get_args(Reduction) if self.sharded else ("allreduce",)
@@ -141,6 +165,13 @@ class Options:
         """Elements of `itemsize` bytes that start together, at least one: of gradients, of parameters."""
         gradients, parameters = self.bucket_limits
         return max(1, gradients // itemsize), max(1, parameters // itemsize)
+
+    @property
+    def micro_batches(self) -> int | None:
+        """How many all ranks make of each batch together; None where each rank makes its own."""
+        if self.reproducible is False:
+            return None
+        return MICRO_BATCHES if self.reproducible is True else self.reproducible
 
     @property
     def sharded(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...buffers import Contributions
 from ...support.arrays import Array
 from ..monitor import Meter
 from .buckets import Bucket, BucketLayout
@@ -37,6 +38,12 @@ class ParameterServer(Reducer):
     def gradient(self, number: int) -> Array:
         return self.layout.view(self._flat, number)
 
+    @property
+    def _sum(self) -> Array:
+        """What rank 0 has of all ranks."""
+        sums: Array = self._all[0]
+        return sums
+
     def end(self) -> None:
         self._gathered = False
 
@@ -45,7 +52,7 @@ class ParameterServer(Reducer):
         if not self._gathered:
             self._gathered = True
             self._gather()
-        return self._flat[:0] if self.rank else self._all[0][bucket.start : bucket.stop]
+        return self._flat[:0] if self.rank else self._sum[bucket.start : bucket.stop]
 
     def _gather(self) -> None:
         with self.meter.communicating("gather gradients"):
@@ -65,3 +72,35 @@ class ParameterServer(Reducer):
         with self.meter.communicating("broadcast parameters"):
             self.comm.Bcast(self.parameters, root=0, algorithm="binomial")
         self._all_are_current()
+
+
+class ReproducibleServer(ParameterServer):
+    """The same, but that the gradients of each micro-batch are summed in fixed point on their way to rank 0.
+
+    micro_batches: of this rank, which has memory for the gradients of each.
+    """
+
+    def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, meter: Meter, micro_batches: int) -> None:
+        super().__init__(layout, parameters, comm, meter)
+        self._rows: Array = self.module.zeros((micro_batches, layout.size), parameters.dtype)
+        self._all, self._row = self._rows[:0], 0
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self._flat.nbytes + self._rows.nbytes
+
+    def begin(self, first: bool, last: bool) -> None:
+        self.fresh, self._row = True, 0 if first else self._row + 1
+
+    def gradient(self, number: int) -> Array:
+        return self.layout.view(self._rows[self._row], number)
+
+    @property
+    def _sum(self) -> Array:
+        return self._flat
+
+    def _gather(self) -> None:
+        (bucket,) = self.layout.buckets  # a server has one
+        with self.meter.communicating("sum gradients"):
+            contributions = Contributions(self._rows, self.layout.edges(bucket))
+            self.comm.Reduce(contributions, None if self.rank else self._flat, root=0, algorithm="linear")

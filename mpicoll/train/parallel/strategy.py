@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import TYPE_CHECKING
 
 import numpy
 from mpi4py import MPI
 
+from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
 from ...support.checks import together
 from ..data import Batch, LocalLoader, ScatteringLoader
@@ -20,7 +22,7 @@ from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
-from .parameter_server import ParameterServer
+from .parameter_server import ParameterServer, ReproducibleServer
 from .reducer import Reducer
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Strategy:
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if self._serves else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
-        self._losses: list[float] = []
+        self._losses: list[list[float]] = []  # of the micro-batches of each step
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
@@ -61,6 +63,9 @@ class Strategy:
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
     def _reducer(self, layout: BucketLayout, flat: Array) -> Reducer:
+        if self._serves and self.options.micro_batches is not None:
+            low, high = bounds(self.options.micro_batches, self.size)[self.rank : self.rank + 2]
+            return ReproducibleServer(layout, flat, self.comm, self.meter, high - low)
         if self._serves:
             return ParameterServer(layout, flat, self.comm, self.meter)
         return BucketReducer(layout, flat, self.comm, self.meter, self.options)
@@ -77,7 +82,8 @@ class Strategy:
         if self._serves:
             return None
         times = options.accumulate if options.scattered else 1
-        halves = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times + options.sharded
+        words = 1 if options.micro_batches is None else max(2, 8 // self.reducer.parameters.itemsize)
+        halves = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words + options.sharded
         return halves * (self.size - 1) * nbytes // self.size
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
@@ -86,16 +92,16 @@ class Strategy:
         Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all ranks, for the step before.
         """
         self.update.confirm()
-        loss, rows, scale = 0.0, 0, self.scale.value if self.scale else 1.0
+        losses, rows, scale = [], 0, self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
             with self.meter.computing("forward and backward"):
-                loss += self.model.learn(features, labels, samples, self.hooks, scale)
+                losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
             self.reducer.end()
             rows += len(labels)
         self.update.step()
-        self._losses.append(loss)
-        return loss * samples / max(1, rows)
+        self._losses.append(losses)
+        return sum(losses) * samples / max(1, rows)
 
     def reduce_losses(self) -> list[float]:
         """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
@@ -104,15 +110,20 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
-        losses, self._losses = numpy.array(self._losses), []
+        if self.options.micro_batches is not None:
+            everyone, self._losses = self.comm.allgather(self._losses), []
+            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]  # exact but for one rounding
+        losses, self._losses = numpy.array([sum(step) for step in self._losses], "f8"), []
         self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
         result: list[float] = losses.tolist()
         return result
 
     def count_correct(self) -> int | None:
         """Correct answers on the test data, or None where the model does not tell."""
-        correct = self.model.count_correct(*self.loader.test(), hooks=self.hooks)
-        return None if correct is None else self.comm.allreduce(correct)
+        parts = self.loader.test(self.options.micro_batches)
+        counts = [self.model.count_correct(*part, hooks=self.hooks) for part in parts]
+        known = [count for count in counts if count is not None]
+        return self.comm.allreduce(sum(known)) if len(known) == len(counts) else None
 
     def describe(self) -> str:
         """Which collectives run in each step."""
