@@ -7,27 +7,47 @@ May import: everything.
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ..errors import MpicollError
+from ..errors import MpicollError, did_you_mean
+from ..support.launcher import is_first
+from ..support.optional import require
 from ..support.version import __version__
 from . import outfiles
 
 #: characters of a line that somebody reads
 _LONG = 1000
 COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose")
+#: those that run on all ranks; the others do their work once, however many processes a launcher starts
+ON_RANKS = ("info", "bench", "tune", "train")
 
 
 class Parser(argparse.ArgumentParser):
-    """What it says of wrong words is one line of readable length, whatever the words."""
+    """What it says of wrong words is one line of readable length, whatever the words, and said by one rank."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's; words that are unknown are an error of the command that they stand behind, not of `mpicoll`."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], self._words())}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and message, and end with status 2."""
-        super().error(_readable(" ".join(message.split())))
+        """Print the message, and end with status 2."""
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+        if is_first():
+            print(f"{self.prog}: error: {_readable(' '.join(message.split()))} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(2)
+
+    def _words(self) -> list[str]:
+        """The options there are."""
+        return [name for action in self._actions for name in action.option_strings]
 
 
 def make_parser() -> Parser:
@@ -47,7 +67,11 @@ def make_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
     parsed = make_parser().parse_args(arguments)
+    if parsed.command not in ON_RANKS and not is_first():
+        sys.exit(0)
     try:
+        if parsed.command in ON_RANKS:
+            require("mpi4py.MPI", f"mpicoll {parsed.command}")
         status = parsed.run(parsed)
         sys.stdout.flush()
         if not status:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..support.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -65,7 +65,8 @@ def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], nam
         lines[number] = _filled(line, options, settings)
     if settings:
         known = ", ".join(match[1] for match in map(_SETTING.match, text.splitlines()) if match and match[1] != "JOBS")
-        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}")
+        hint = did_you_mean(next(iter(settings)), known.split(", "))
+        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}{hint}")
     if options:
         lines[last] += "".join(f"\n#SBATCH --{key}={_plain(key, value)}" for key, value in options.items())
     return "\n".join([*lines, ""])

@@ -8,12 +8,13 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
 CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
 REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
 
+_OF_TESTS = {"MPICOLL_TEST_ALL", "MPICOLL_TEST_CLUSTER", "MPICOLL_KILLS_JOB", "MPICOLL_TORCH_TMP"}
 _PROBE_SECONDS = 0.5
 #: when ranks compare their calls: never, the first time a call is met, each time
 CheckMode = Literal["off", "first", "always"]
@@ -113,6 +114,13 @@ def fingerprint() -> dict[str, str]:
     names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY)
     given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
+
+
+def unknown() -> str:
+    """What is wrong with variables that are spelt like ours and are none; empty where there are none."""
+    known = {value for value in globals().values() if isinstance(value, str) and value.startswith("MPICOLL_")}
+    found = sorted(name for name in os.environ if name.startswith("MPICOLL_") and name not in known | _OF_TESTS)
+    return "; ".join(f"{name} is no variable of mpicoll{did_you_mean(name, known)}" for name in found)
 
 
 def check() -> None:
