@@ -70,6 +70,15 @@ class Collective(NamedTuple):
         """Whether IN_PLACE lets a block's input and output be the same memory; else the result is moved there at the end."""
         return self.place == INPUT and not self.personal and self.name != "reduce_scatter"
 
+    @property
+    def promise(self) -> str:
+        """Where data start and must end, for a person.
+
+        >>> find("scatter").promise
+        "starts: input, all blocks on the root; must end: output, the rank's own block"
+        """
+        return f"starts: {self.place}, {self.initial}; must end: {OUTPUT}, {self.final}"
+
     def precondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` holds at the start, or None."""
         return _part(self.place, self.initial, rank, size, blocks, root)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from ..errors import MpicollError, did_you_mean
+from ..errors import MpicollError, ScheduleError, did_you_mean
 from ..support.launcher import is_first
 from ..support.optional import require
 from ..support.version import __version__
@@ -64,8 +64,14 @@ def make_parser() -> Parser:
     return parser
 
 
+def commands() -> dict[str, list[str]]:
+    """The options of each command."""
+    action = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: [word for one in parser._actions for word in one.option_strings] for name, parser in action.choices.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
+    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2, wrong schedules 1."""
     parsed = make_parser().parse_args(arguments)
     if parsed.command not in ON_RANKS and not is_first():
         sys.exit(0)
@@ -92,13 +98,13 @@ def _readable(message: str) -> str:
 
 def _stop(program: str, message: str, error: MpicollError) -> NoReturn:
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
-    mpi = sys.modules.get("mpi4py.MPI")
+    mpi, status = sys.modules.get("mpi4py.MPI"), 1 if isinstance(error, ScheduleError) else 2
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
         from ..launch import abort, words_of
 
         if mpi.COMM_WORLD.Get_rank():
             time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
             message = f"rank {mpi.COMM_WORLD.Get_rank()} on {mpi.Get_processor_name()}: {message}"
-        abort(program + message, status=2, because=words_of(error))
+        abort(program + message, status, because=words_of(error))
     print(program + message, file=sys.stderr, flush=True)
-    sys.exit(2)
+    sys.exit(status)
