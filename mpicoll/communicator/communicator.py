@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import collectives, select
+from ..bench import profile
 from ..calls import arguments, explain, in_place_form
 from ..errors import ArgumentError
 from ..execute import Context
@@ -103,6 +104,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             context.configure(new, check, timeout)
             new._context = context
             WATCHER.start()
+            if settings.profile():
+                profile.start()
             problem = table.problem(context.topology.library)
             _warn_once(f"{problem}; the default table and a probe decide instead" if problem else "")
             _warn_once(settings.unknown())

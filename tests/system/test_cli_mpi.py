@@ -105,7 +105,14 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):
     output = mpiexec(installations()[0], 2, "bench", *options, module="mpicoll", check=False)
-    assert "mpicoll bench: error: " in output and message in output and "Traceback" not in output, output
+    assert output.count("mpicoll bench: error: ") == 1 and message in output and "Traceback" not in output, output
+
+
+@pytest.mark.parametrize("words", [["bench", "--sises", "4K"], ["list"], ["verify", "rign"]])
+def test_nothing_is_said_twice(words):
+    output = mpiexec(installations()[0], 2, *words, module="mpicoll", check=False)
+    said = [line for line in output.splitlines() if line.startswith(("mpicoll ", "allreduce. "))]
+    assert len(said) == 1, output
 
 
 def test_overhead_and_its_table(tmp_path):

@@ -14,13 +14,14 @@ def row(algorithm, nbytes, us, chose=None, wrong=0):
 SIZES = [
     [row("native", 4096, 8.123), row("auto", 4096, 8.2, "native"), row("ring", 4096, 50.0)],
     [row("native", 1 << 20, 3000.0), row("auto", 1 << 20, 1200.0, "ring"), row("ring", 1 << 20, 1000.0)],
+    [row("native", 2 << 20, 6000.0), row("auto", 2 << 20, 6000.0, "native"), row("ring", 2 << 20, 5000.0)],
 ]
 
 
 def test_a_line_for_each_candidate_marks_the_fastest_and_says_what_auto_took():
     lines = Lines(candidates=3, sizes=2, everything=False)
     shown = [line for rows in SIZES for line in lines.of_size(rows)]
-    assert [line[7] for line in shown] == ["*", " ", " ", " ", " ", "*"]
+    assert [line[7] for line in shown] == ["*", " ", " "] + [" ", " ", "*"] * 2
     assert shown[4].split() == ["1M", "auto:", "ring", "1.20ms", "0.874", "2.50", "0"]
     assert max(map(len, (*shown, lines.heading()))) <= 80
 
@@ -35,8 +36,8 @@ def test_what_would_be_more_than_a_screenful_has_a_line_for_each_size():
 
 def test_the_summary():
     assert list(summary([one for rows in SIZES for one in rows])) == [
-        "fastest: native at 4K; ring at 1M",
-        "auto: as fast as the fastest at 1 of 2 sizes; at worst it took 1.20 x as long, at 1M (ring)",
+        "fastest: native at 4K; ring at 1M, 2M",
+        "auto: as fast as the fastest at 2 of 3 sizes; at worst it took 1.20 x as long, at 2M (native)",
         "wrong elements: 0",
     ]
 

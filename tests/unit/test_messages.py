@@ -122,3 +122,30 @@ def test_only_the_first_rank_speaks(words, status):
     done = subprocess.run([sys.executable, "-m", "mpicoll", *words], capture_output=True, text=True, cwd=ROOT,
                           env={**os.environ, "PMI_RANK": "1"})  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+PROGRAM = """
+from mpi4py import MPI
+import mpicoll, numpy as np
+comm, x = mpicoll.Communicator(MPI.COMM_WORLD), np.ones(1 << 14, "f4")
+for _ in range(3):
+    comm.Allreduce(MPI.IN_PLACE, x)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    comm.Gatherv(x[::2], np.empty(1 << 13, "f4"))
+comm.Barrier()
+"""
+
+
+def test_what_the_environment_lets_it_say():
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT, check=True,
+                          env=environment(MPICOLL_VERBOSE="1", MPICOLL_PROFILE="1"))  # fmt: skip
+    said = done.stderr.splitlines()
+    choices = [line for line in said if line.startswith("mpicoll: ")]
+    assert sorted(line.split(": ")[1] for line in choices) == ["Allreduce of 64K bytes on 1 rank", "Gatherv on 1 rank"], choices
+    table = said[said.index("# MPICOLL_PROFILE: 4 kinds of calls") :]
+    assert table[3].split() == ["call", "bytes", "ranks", "algorithm", "calls", "total", "median", "native"]
+    rows = {tuple(line.split()[:5]) for line in table[4:]}
+    assert rows == {("Allreduce", "64K", "1", "native", "3"), ("Allreduce", "64K", "1", "ring", "3"),
+                    ("Gatherv", "-", "1", "native", "3"), ("Barrier", "-", "1", "native", "1")}  # fmt: skip
+    assert all(line.split()[-1].endswith("s") == (line.split()[1] == "64K") for line in table[4:])
+    assert max(map(len, table)) <= 80
