@@ -1,5 +1,6 @@
 # What all templates share; a template sets its variables, then reads this file. It finds a launcher under which all ranks
 # meet before work begins, and tells truly how the work ended.
+#   plot FILE       prints `--plot FILE` where it can be drawn
 #   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (mpicoll's --done; a
 #                   program of yours finds the name in its environment), and otherwise ends the job: requeued where it can
 #                   go on (at most MAX_RESTARTS times), else FAILED
@@ -11,6 +12,10 @@ stop() { # stop STATUS WHAT REMEDY
 
 library() { # which MPI this Python's mpi4py uses
     python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library; print(library())'
+}
+
+plot() { # plot FILE: the option that draws it, where Matplotlib is there: a picture is worth no failed job
+    ! python -c 'import matplotlib' 2> /dev/null || echo --plot "$1"
 }
 
 choose() { # PMI, the protocol of this MPI library under srun; mpirun, its own launcher

@@ -11,6 +11,8 @@
 export DATA LENGTH VENV OUT JOBS
 
 [ -x "$VENV/bin/python" ] || { echo "mpicoll: VENV=$VENV: there is no bin/python" >&2; exit 1; }
+export PLOT=$OUT/scaling.svg # where Matplotlib is there: the table is worth having without
+"$VENV/bin/python" -c 'import matplotlib' 2> /dev/null || PLOT=
 mkdir -p "$OUT" || exit
 ids=
 for nodes in $COUNTS; do
@@ -22,5 +24,6 @@ for nodes in $COUNTS; do
     done
 done
 sbatch "$@" --job-name=scaling --nodes=1 --ntasks=1 --ntasks-per-node=1 --time=10 --dependency="afterany$ids" \
-    --output="$OUT/table.txt" --wrap 'exec "$VENV/bin/python" -m mpicoll slurm scaling "$OUT" --plot "$OUT/scaling.svg"' || exit
-echo "table and plot will be in $OUT: table.txt, scaling.svg"
+    --output="$OUT/table.txt" --wrap 'exec "$VENV/bin/python" -m mpicoll slurm scaling "$OUT" ${PLOT:+--plot "$PLOT"}' || exit
+echo "will be in $OUT: table.txt${PLOT:+, scaling.svg}"
+[ -n "$PLOT" ] || echo "no plot, as there is no Matplotlib in VENV=$VENV: $VENV/bin/pip install matplotlib"

@@ -11,6 +11,7 @@ algorithms, the verifier) can be imported where there is none.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .support.optional import require
 from .support.version import __version__
 
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
@@ -59,10 +60,13 @@ _HOME = {
     "register": "verify",
     "use_local_device": "support.gpus",
 }
+_ON_MPI = ("Communicator", "Explanation", "Plan", "Request", "install_abort_hook")
 _SUBMODULES = ("algorithms", "collectives", "schedule", "train", "verify")
 
 
 def __getattr__(name: str) -> object:
+    if name in _ON_MPI:
+        require("mpi4py.MPI", f"mpicoll.{name}")
     if name in _HOME:
         value = globals()[name] = getattr(import_module(f"mpicoll.{_HOME[name]}"), name)
         return value

@@ -9,15 +9,20 @@ May import: errors, schedule.
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
-from .errors import ArgumentError
+from .errors import ArgumentError, did_you_mean
 from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
 
 CollectiveName: TypeAlias = Literal[
     "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"
 ]
-#: what `Communicator.explain` can be asked about: blocking calls and non-blocking ones
+#: what `Communicator.explain` can be asked about: blocking calls and non-blocking ones, also as mpi4py spells its methods
 CallName: TypeAlias = Literal[
-    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter", "igather"
+    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter", "igather",
+    "allgatherv", "alltoallv", "gatherv", "scatterv", "reduce_scatter_block",
+    "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Bcast",
+    "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
+    "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ibcast",
+    "Ireduce", "Iscatter", "Iscatterv", "Igather", "Igatherv",
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
@@ -64,6 +69,15 @@ class Collective(NamedTuple):
     def shares_memory(self) -> bool:
         """Whether IN_PLACE lets a block's input and output be the same memory; else the result is moved there at the end."""
         return self.place == INPUT and not self.personal and self.name != "reduce_scatter"
+
+    @property
+    def promise(self) -> str:
+        """Where data start and must end, for a person.
+
+        >>> find("scatter").promise
+        "starts: input, all blocks on the root; must end: output, the rank's own block"
+        """
+        return f"starts: {self.place}, {self.initial}; must end: {OUTPUT}, {self.final}"
 
     def precondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
         """The `Part` that `rank` holds at the start, or None."""
@@ -123,6 +137,22 @@ _ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BCAST, REDUCE, SCATTER, G
 COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for collective in _ALL}
 
 
+def of_call(name: str) -> tuple[CollectiveName, bool]:
+    """The collective of one of mpi4py's methods, however it is written, and whether it is non-blocking.
+
+    >>> of_call("Allreduce"), of_call("gatherv"), of_call("Ireduce_scatter_block"), of_call("bcast_init")
+    (('allreduce', False), ('gather', False), ('reduce_scatter', True), ('bcast', False))
+
+    Raises
+    ------
+    ArgumentError
+        There is none; the message lists those there are.
+    """
+    base = name.lower().removesuffix("_init").removesuffix("_block").removesuffix("v")
+    nonblocking = base.startswith("i") and base[1:] in COLLECTIVES
+    return find(base[nonblocking:] if base[nonblocking:] in COLLECTIVES else name).name, nonblocking
+
+
 def find(name: str) -> Collective:
     """The collective of that name.
 
@@ -134,4 +164,5 @@ def find(name: str) -> Collective:
     try:
         return COLLECTIVES[name]  # type: ignore[index]  # whatever the text
     except KeyError:
-        raise ArgumentError(f"unknown collective {name!r}; there are: {', '.join(COLLECTIVES)}") from None
+        there = f"there are: {', '.join(COLLECTIVES)}{did_you_mean(name, COLLECTIVES)}"
+        raise ArgumentError(f"unknown collective {name!r}; {there}") from None

@@ -4,6 +4,19 @@ May import: nothing.
 """
 
 import builtins
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: object, words: Iterable[str]) -> str:
+    """What an error about an unknown word ends with: the known one it is nearest to; empty where none is near.
+
+    >>> did_you_mean("rign", ["ring", "tree"]), did_you_mean("xyz", ["ring", "tree"])
+    (' (did you mean ring?)', '')
+    """
+    known = {one.lower(): one for one in words}
+    near = get_close_matches(str(word)[:80].lower(), known, n=1)
+    return f" (did you mean {known[near[0]]}?)" if near else ""
 
 
 class MpicollError(Exception):

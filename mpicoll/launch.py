@@ -135,6 +135,7 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
     if not MPI.Is_finalized():
         time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
         MPI.COMM_WORLD.Abort(status)
+        os._exit(status)  # MPICH's may return, and its launcher end this process later: it would go on, and say all again
 
 
 def check_launch() -> None:

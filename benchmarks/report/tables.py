@@ -8,6 +8,7 @@ What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the table
 import argparse
 import json
 import re
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ def _write(page, results, check):
 def _output(command):
     """What a command of ours prints: a Markdown table as it is, anything else as text."""
     words = [sys.executable, "-m", *command.split()]
-    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout.rstrip()
+    wide = {**os.environ, "COLUMNS": "100"}
+    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT, env=wide).stdout.rstrip()
     return printed + "\n" if printed.startswith("|") else f"```text\n{printed}\n```\n"
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 from .. import collectives
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, joined, renamed
 from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
@@ -160,7 +160,8 @@ def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
         served = ", ".join(_OF_NCCL)
         raise ArgumentError(f"nccl is {LIBRARIES[NCCL]}: it has no schedules, and of MPI's collectives it has {served}")
     if name not in known:
-        raise ArgumentError(f"{collective} has no algorithm {name!r}; choose from: {', '.join(list_algorithms(collective))}")
+        there = f"choose from: {', '.join(list_algorithms(collective))}{did_you_mean(name, [*known, *LIBRARIES])}"
+        raise ArgumentError(f"{collective} has no algorithm {name!r}; {there}")
     return known[name]
 
 

@@ -4,8 +4,8 @@ May import: errors, support, schedule, collectives, algorithms, simulate, buffer
 measure, select.
 """
 
-from . import tuning
+from . import profile, tuning
 from .compare import Candidate, compare
 from .workload import SPLITS, Workload, least_share, method_of, operation
 
-__all__ = ["Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "tuning"]
+__all__ = ["Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "profile", "tuning"]

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from .. import collectives
 from ..buffers import HALF, PREDEFINED
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..execute import Context, native_method
 from ..schedule import Part, offsets
 from ..select import Query, choose
@@ -29,7 +29,7 @@ _PERIOD = 1021
 def operation(name: str) -> tuple[MPI.Op, Any]:
     """(MPI op, ufunc) of a predefined operation. Raises ArgumentError."""
     if name not in PREDEFINED:
-        raise ArgumentError(f"unknown operation {name!r}; there are: {', '.join(PREDEFINED)}")
+        raise ArgumentError(f"unknown operation {name!r}; there are: {', '.join(PREDEFINED)}{did_you_mean(name, PREDEFINED)}")
     op, ufunc = PREDEFINED[name]
     return op, getattr(np, ufunc)
 

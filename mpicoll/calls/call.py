@@ -13,7 +13,7 @@ from mpi4py import MPI
 from .. import collectives, errors
 from ..buffers import FixedPoint, Operand, cannot_be_fixed, coincide, ops, overlap, stage
 from ..collectives import Collective
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..execute import BYTES, PROGRESS, Context, nccl
 from ..schedule import offsets
 from ..select import Query
@@ -43,7 +43,8 @@ class Call:
         if comm == MPI.COMM_NULL:
             raise ArgumentError(f"{method} on a communicator that was freed")
         if collective.reduces and (not isinstance(op, MPI.Op) or op == MPI.OP_NULL):
-            raise ArgumentError(f"{method}: expected an MPI.Op such as MPI.SUM, got {op!r}")
+            hint = did_you_mean(f"MPI.{op}", [f"MPI.{name.upper()}" for name in ops.PREDEFINED]) if isinstance(op, str) else ""
+            raise ArgumentError(f"{method}: expected an MPI.Op such as MPI.SUM, got {op!r}{hint}")
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         if self.root is not None and not 0 <= self.root < self.size:
             raise ArgumentError(f"{method}: root {root} is out of range, this communicator has ranks 0 to {self.size - 1}")

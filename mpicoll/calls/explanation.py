@@ -14,6 +14,7 @@ from ..execute import Context, nccl
 from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
 from ..select import probe
 from ..simulate import lower_bound
+from ..support.units import format_bytes, many
 from .binding import schedule_of
 from .call import Call
 
@@ -39,14 +40,15 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason)
-        lines = [f"{self.collective} of {self.nbytes} bytes on {self.size} ranks: {choice}"]
+        size = "sizes that only the root knows" if self.nbytes is None else f"{format_bytes(self.nbytes)} bytes"
+        lines = [f"{self.collective} of {size} on {many(self.size, 'rank')}: {choice}"]
         if self.rounds is not None:
-            sent = f"sends {self.messages} messages, {self.bytes_sent} bytes"
-            lines.append(f"this rank takes part in {self.rounds} rounds and {sent}")
+            sent = f"sends {many(self.messages or 0, 'message')}, {many(self.bytes_sent or 0, 'byte')}"
+            lines.append(f"this rank takes part in {many(self.rounds, 'round')} and {sent}")
         if self.lower_bound is not None:
-            lines.append(f"lower bound: {self.lower_bound:.0f} bytes sent by the busiest rank")
+            lines.append(f"lower bound: {self.lower_bound:,.0f} bytes sent by the busiest rank")
         if self.predicted_seconds is not None:
-            lines.append(f"predicted: {self.predicted_seconds * 1e3:.3f} ms")
+            lines.append(f"predicted: {self.predicted_seconds * 1e3:.3g} ms")
         return "\n".join(lines)
 
 

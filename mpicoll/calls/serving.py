@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..algorithms import LIBRARIES, NATIVE, NCCL
 from ..execute import Context, Known, NativeCall, NativePlan, Plan, Record, nccl
 from ..select import Choice, probe
 from ..support import settings
+from ..support.units import format_bytes, many
 from .binding import plan_of
 from .call import Call
 from .comparing import COMPARING, MEETING, comparing, sharing_counts
@@ -41,9 +42,15 @@ def choose(
         Context.of(call.comm).wait_for(chain(before, nccl.meet(call)), MEETING)
         choice = select.choose(call.query, algorithm, segment_bytes, partial(measured, call.comm))
     if algorithm is None and call.rank == 0 and settings.verbose():
-        what = f"{call.method} of {call.nbytes} bytes on {call.size} ranks"
-        print(f"mpicoll: {what}: {choice}", file=sys.stderr, flush=True)
+        of = "" if call.nbytes is None else f" of {format_bytes(call.nbytes)} bytes"
+        _say(f"{call.method}{of} on {many(call.size, 'rank')}: {choice}")
     return choice
+
+
+@lru_cache(maxsize=4096)
+def _say(choice: str) -> None:
+    """Tell of a choice, once."""
+    print(f"mpicoll: {choice}", file=sys.stderr, flush=True)
 
 
 def run(call: Call, record: Record, algorithm: str | None, segment_bytes: int | None, key: Key | None = None) -> None:

@@ -7,27 +7,47 @@ May import: everything.
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ..errors import MpicollError
+from ..errors import MpicollError, ScheduleError, did_you_mean
+from ..support.launcher import is_first
+from ..support.optional import require
 from ..support.version import __version__
 from . import outfiles
 
 #: characters of a line that somebody reads
 _LONG = 1000
 COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose")
+#: those that run on all ranks; the others do their work once, however many processes a launcher starts
+ON_RANKS = ("info", "bench", "tune", "train")
 
 
 class Parser(argparse.ArgumentParser):
-    """What it says of wrong words is one line of readable length, whatever the words."""
+    """What it says of wrong words is one line of readable length, whatever the words, and said by one rank."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's; words that are unknown are an error of the command that they stand behind, not of `mpicoll`."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], self._words())}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print usage and message, and end with status 2."""
-        super().error(_readable(" ".join(message.split())))
+        """Print the message, and end with status 2."""
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+        if is_first():
+            print(f"{self.prog}: error: {_readable(' '.join(message.split()))} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(2)
+
+    def _words(self) -> list[str]:
+        """The options there are."""
+        return [name for action in self._actions for name in action.option_strings]
 
 
 def make_parser() -> Parser:
@@ -44,10 +64,20 @@ def make_parser() -> Parser:
     return parser
 
 
+def commands() -> dict[str, list[str]]:
+    """The options of each command."""
+    action = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: [word for one in parser._actions for word in one.option_strings] for name, parser in action.choices.items()}
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2."""
+    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2, wrong schedules 1."""
     parsed = make_parser().parse_args(arguments)
+    if parsed.command not in ON_RANKS and not is_first():
+        sys.exit(0)
     try:
+        if parsed.command in ON_RANKS:
+            require("mpi4py.MPI", f"mpicoll {parsed.command}")
         status = parsed.run(parsed)
         sys.stdout.flush()
         if not status:
@@ -68,13 +98,13 @@ def _readable(message: str) -> str:
 
 def _stop(program: str, message: str, error: MpicollError) -> NoReturn:
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
-    mpi = sys.modules.get("mpi4py.MPI")
+    mpi, status = sys.modules.get("mpi4py.MPI"), 1 if isinstance(error, ScheduleError) else 2
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
         from ..launch import abort, words_of
 
         if mpi.COMM_WORLD.Get_rank():
             time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
             message = f"rank {mpi.COMM_WORLD.Get_rank()} on {mpi.Get_processor_name()}: {message}"
-        abort(program + message, status=2, because=words_of(error))
+        abort(program + message, status, because=words_of(error))
     print(program + message, file=sys.stderr, flush=True)
-    sys.exit(2)
+    sys.exit(status)

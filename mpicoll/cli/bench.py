@@ -3,24 +3,27 @@
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from .. import collectives
 from ..errors import ArgumentError
 from ..support.files import save_figure
 from ..support.optional import require
-from ..support.units import parse_bytes
+from ..support.units import many, parse_bytes
 from . import outfiles, userfile
-from .values import number, size, whole
+from .bench_lines import Lines, summary
+from .screen import comment, folded
+from .values import number, parsed, size, whole
 
-COLUMNS = (("bytes", 10), ("count", 10), ("dtype", 9), ("op", 5), ("algorithm", 21), ("median us", 11),
-           ("algbw GB/s", 11), ("busbw GB/s", 11), ("x native", 9), ("wrong", 6))  # fmt: skip
-NOTE = """# bytes, count: the whole vector. Times: the maximum over ranks of each repetition, the candidates alternate.
-# algbw = bytes / median; busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster."""
+NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the median; the candidates
+alternate. busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster. auto: what mpicoll
+chooses. *: the fastest."""
+MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
     add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all", metavar="A,B", help="all (default), words of `mpicoll list`, auto, nccl")
+    add("--algorithms", default="all,auto", metavar="A,B", help="all,auto (default), words of `mpicoll list`, nccl")
     add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
     add("--factor", type=whole, default=2, metavar="N", help="from each size of a range to the next (default 2)")
     add("--dtype", default="float32", help="element type (default float32)")
@@ -32,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--repeats", type=whole, metavar="N", help="repetitions of each size, instead of --min-time")
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     userfile.add_argument(parser)
+    add("--all", action="store_true", help="print a line for each candidate, however many they are")
     add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
     add("--json", metavar="FILE", help="write the results here")
     outfiles.add_done(parser)
@@ -51,17 +55,21 @@ def run(arguments: Namespace) -> int:
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
     outfiles.check(arguments, comm)
-    settings = _settings(arguments, comm)
+    settings, sizes = _settings(arguments, comm), parse_sizes(arguments.sizes, arguments.factor)
     candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
     facts, results = measured_on(comm), []
+    lines, of = Lines(len(candidates), len(sizes), arguments.all), collectives.find(arguments.collective)
     if root:
-        print(_headline(facts), NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
-    for nbytes in parse_sizes(arguments.sizes, arguments.factor):
+        what = f"{arguments.collective}, {arguments.dtype}{f', {arguments.op}' if of.reduces else ''}"
+        print(comment(_headline(facts)), comment(f"{what}. {NOTE}"), lines.heading(), sep="\n", flush=True)
+    for nbytes in sizes:
         rows = compare(comm, arguments.collective, candidates, nbytes, **settings)
         results += rows
         if root:
-            print(*(_line(row, rows[0]) for row in rows), sep="\n", flush=True)
+            print(*lines.of_size(rows), sep="\n", flush=True)
     if root:
+        said = [*summary(results), *([MORE] if lines.brief else [])]
+        print(*(folded(line, rest="  ") for line in said), sep="\n", flush=True)
         _write(arguments, facts, results)
     comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
     return 1 if any(row["wrong"] for row in results) else 0
@@ -78,7 +86,7 @@ def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int
     sizes: set[Any] = set()
     for entry in text.split(","):
         low, _, high = entry.partition(":")
-        size, last = parse_bytes(low), parse_bytes(high or low)
+        size, last = (parsed(option, parse_bytes, text) for text in (low, high or low))
         if not 0 < size <= last < float("inf"):
             raise ArgumentError(f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}")
         while size <= last:
@@ -126,14 +134,7 @@ def _settings(arguments: Namespace, comm: Any) -> dict[str, Any]:
 
 
 def _headline(facts: dict[str, Any]) -> str:
-    return f"# {facts['mpi']}, {facts['size']} ranks on {facts['nodes']} node(s): {facts['command']}"
-
-
-def _line(row: dict[str, Any], native: dict[str, Any]) -> str:
-    ratio = native["median_us"] / row["median_us"]
-    cells = (row["bytes"], row["count"], row["dtype"], row["op"] or "-", row["algorithm"], f"{row['median_us']:.1f}",
-             f"{row['algbw']:.3f}", f"{row['busbw']:.3f}", f"{ratio:.2f}", row["wrong"])  # fmt: skip
-    return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
+    return f"{facts['mpi']}, {many(facts['size'], 'rank')} on {many(facts['nodes'], 'node')}: {facts['command']}"
 
 
 def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, Any]]) -> None:

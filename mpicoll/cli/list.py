@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .. import algorithms, collectives
 from ..verify import check
+from .screen import folded
 
 SIZES = 8, 13
 SEGMENTS = 8
@@ -17,16 +18,22 @@ power of two, extra ranks fold into their neighbours first. All figures are coun
 nccl is beside them {algorithms.LIBRARIES[algorithms.NCCL]}, through CuPy, on arrays in device memory, only when asked for: for
 {", ".join(name for name in collectives.COLLECTIVES if algorithms.NCCL in algorithms.library_names(name))}."""
 
+_FIGURES = "  {:<21}{:>11} {:>4}  {:>9} {:>8}  {:>7}  {:>8}"
+
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """How the table is written."""
+    """Of what, and how the table is written."""
+    parser.add_argument("collective", nargs="?", help="only this one: allreduce, say")
     parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
 
 
 def run(arguments: Namespace) -> None:
     """Print the table."""
-    table = [row for collective in collectives.COLLECTIVES.values() for row in _rows(collective)]
-    print(_markdown(table) if arguments.markdown else _plain(table))
+    chosen = [collectives.find(arguments.collective)] if arguments.collective else [*collectives.COLLECTIVES.values()]
+    if arguments.markdown:
+        print(_markdown([row for collective in chosen for row in _rows(collective)]))
+    else:
+        print(*_plain(chosen), sep="\n")
 
 
 def _rows(collective: collectives.Collective) -> Iterator[tuple[str, ...]]:
@@ -64,11 +71,16 @@ def _summary(generator: Callable[..., object]) -> str:
     return re.split(r"[.:;](?:\s|$)", line)[0] + "."
 
 
-def _plain(table: Iterable[Sequence[str]]) -> str:
-    rows = [HEADINGS, *table]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS) - 1)]
-    lines = ["  ".join([*(f"{cell:<{width}}" for cell, width in zip(row, widths)), row[-1]]) for row in rows]
-    return "\n".join([*lines, "", NOTE])
+def _plain(chosen: Iterable[collectives.Collective]) -> Iterator[str]:
+    """A table for each collective, with what each algorithm does below its figures."""
+    for collective in chosen:
+        yield folded(f"{collective.name}. {collective.promise}", rest="  ")
+        yield _FIGURES.format("", "rounds: p=8", "p=13", "sent: p=8", "p=13", "ordered", "any size")
+        for _, name, *figures, summary in _rows(collective):
+            yield _FIGURES.format(name, *figures)
+            yield folded(summary, "      ", "      ")
+        yield ""
+    yield folded(NOTE)
 
 
 def _markdown(table: Iterable[Sequence[str]]) -> str:

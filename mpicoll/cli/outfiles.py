@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArgumentError, MpicollError
+from ..errors import ArgumentError, MpicollError, did_you_mean
 from ..support.checks import raise_everywhere
 from ..support.files import named, write_whole
 from ..support.optional import require
@@ -49,7 +49,8 @@ def _check_one(option: str, path: str) -> None:
     if option == "plot":
         known = require("matplotlib.figure", "--plot").Figure().canvas.get_supported_filetypes()
         if (suffix := Path(path).suffix[1:]) and suffix not in known:
-            raise ArgumentError(f"--plot: expected a file name that ends with one of {', '.join(known)}, got {path!r}")
+            ends = f"one of {', '.join(known)}, got {path!r}{did_you_mean(suffix, known)}"
+            raise ArgumentError(f"--plot: expected a file name that ends with {ends}")
     there = os.path.lexists(path)
     try:
         open(path, "a", encoding="utf-8").close()

@@ -7,14 +7,17 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ScheduleError
 from ..schedule import INPUT, OUTPUT, Part
-from ..verify import check
+from ..support.units import many
+from ..verify import Cost, check, unproved
 from . import userfile
 from .list import of_vector
+from .screen import LINES, folded, width
 from .values import whole
 
-WIDTH = 96
+#: rounds that the short form shows before it leaves some out
+_FIRST, _LAST = 12, 4
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -24,13 +27,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--size", type=whole, default=4, metavar="N", help="number of ranks (default 4)")
     parser.add_argument("--root", type=whole, default=0, metavar="R", help="of a rooted collective (default 0)")
     parser.add_argument("--blocks", type=whole, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
+    parser.add_argument("--all", action="store_true", help="every block after every round, however many lines that takes")
     userfile.add_argument(parser)
 
 
-def run(arguments: Namespace) -> None:
-    """Draw what the verifier sees."""
+def run(arguments: Namespace) -> int:
+    """Draw what the verifier sees; exit status 1 where it finds that something is wrong."""
     if arguments.file:
-        userfile.load(arguments.file)
+        with unproved():
+            userfile.load(arguments.file)
     collective = collectives.find(arguments.collective)
     if arguments.algorithm in algorithms.LIBRARIES:
         what = algorithms.LIBRARIES[arguments.algorithm]
@@ -38,7 +43,14 @@ def run(arguments: Namespace) -> None:
     algorithm = algorithms.find(arguments.collective, arguments.algorithm)
     if arguments.size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {arguments.size}")
-    print(*_drawing(collective, algorithm, arguments.size, arguments.root, arguments.blocks), sep="\n")
+    played = _play(collective, algorithm, arguments.size, arguments.root, arguments.blocks)
+    print(folded(_title(played, algorithm.name)))
+    lines = "\n".join(_whole(played)).split("\n")
+    fits = len(lines) < LINES and max(map(len, lines)) <= width()
+    print(*(lines if arguments.all or fits else _short(played)), sep="\n")
+    if played.wrong:
+        print("", folded(f"WRONG: {played.wrong}", rest="  "), sep="\n")
+    return 1 if played.wrong else 0
 
 
 class _Moment(NamedTuple):
@@ -50,11 +62,23 @@ class _Moment(NamedTuple):
     cells: list[str]
 
 
-def _drawing(collective: collectives.Collective, algorithm: algorithms.Algorithm, size: int, root: int,
-             blocks: int | None) -> Iterator[str]:  # fmt: skip
-    """The lines of the whole picture; rounds stand where the verifier's logical clock puts them."""
+class _Played(NamedTuple):
+    """What the verifier saw of a schedule: what happened at each clock, what it costs, or what is wrong with it."""
+
+    collective: collectives.Collective
+    size: int
+    root: int
+    blocks: int
+    frames: list[list[_Moment]]
+    cost: Cost | None
+    wrong: str
+
+
+def _play(collective: collectives.Collective, algorithm: algorithms.Algorithm, size: int, root: int,
+          blocks: int | None) -> _Played:  # fmt: skip
+    """Let the verifier run it; rounds stand where its logical clock puts them."""
     blocks = blocks or algorithm.vector_blocks(size, 4)
-    frames, cells = defaultdict[int, list[_Moment]](list), [[""]] * size
+    frames, cost, wrong = defaultdict[int, list[_Moment]](list), None, ""
 
     def observer(rank: Any, step: Any, expressions: Any) -> None:
         # in an alltoall what came takes the place of what was sent
@@ -67,17 +91,63 @@ def _drawing(collective: collectives.Collective, algorithm: algorithms.Algorithm
                    for peer, part in (step.receives if step else ())]
         frames[rank.clock].append(_Moment(rank.clock, rank.number, arrived, symbols))
 
-    cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
-    where = f" from root {root}" if collective.rooted else ""
-    sent = of_vector(cost.bytes_sent, blocks)
-    yield f"{collective.name} {algorithm.name}, {size} ranks{where}: {cost.rounds} rounds, a rank sends at most {sent}."
-    yield _legend(collective, size, blocks)
-    for clock, frame in sorted(frames.items()):
+    try:
+        cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
+    except ScheduleError as error:
+        wrong = str(error)
+    return _Played(collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong)
+
+
+def _title(played: _Played, name: str) -> str:
+    where = f" from root {played.root}" if played.collective.rooted else ""
+    found = "wrong, up to where it fails"
+    if played.cost:
+        found = f"{many(played.cost.rounds, 'round')}, a rank sends at most {of_vector(played.cost.bytes_sent, played.blocks)}"
+    return f"{played.collective.name} {name}, {played.size} ranks{where}: {found}."
+
+
+def _whole(played: _Played) -> Iterator[str]:
+    """The lines of the picture: what every rank has of every block."""
+    cells = [[""] * played.blocks] * played.size
+    yield folded(_legend(played.collective, played.size, played.blocks))
+    for frame in played.frames:
         for moment in frame:
             cells[moment.rank] = moment.cells
         yield ""
-        yield from _messages(clock, frame)
-        yield from _table(cells, heading=clock == 0)
+        yield from _messages(frame[0].clock, frame)
+        yield from _table(cells, heading=frame[0].clock == 0)
+
+
+def _short(played: _Played) -> Iterator[str]:
+    """A line for each round: of each rank, whose messages came, and how many of the blocks it is to have it now has."""
+    wanted = [_wanted(played, rank) for rank in range(played.size)]
+    yield "Below each rank: whose message came > how many blocks are final (--all: each)."
+    done, rows = [0] * played.size, []
+    for frame in played.frames:
+        came: list[list[int]] = [[] for _ in range(played.size)]
+        for moment in frame:
+            came[moment.rank] += [peer for peer, _ in moment.arrived]
+            done[moment.rank] = sum(moment.cells[block] == symbol for block, symbol in wanted[moment.rank].items())
+        cells = [(f"{peers[0]}{'+' if len(peers) > 1 else ''}>" if peers else "") + str(has) for peers, has in zip(came, done)]
+        rows.append((f"round {frame[0].clock}" if frame[0].clock else "start", cells))
+    fits = max(len(cell) for _, cells in rows for cell in cells) + 2
+    shown = min(played.size, (width() - 12) // fits)
+    rows.insert(0, ("rank", [*map(str, range(played.size))]))
+    left_out = len(rows) - _FIRST - _LAST
+    for number, (label, cells) in enumerate(rows):
+        if left_out <= 2 or not _FIRST <= number < len(rows) - _LAST:
+            yield f"{label:<10}" + "".join(f"{cell:>{fits}}" for cell in cells[:shown]) + (" …" if shown < played.size else "")
+        elif number == _FIRST:
+            yield f"… {many(left_out, 'round')} more"
+
+
+def _wanted(played: _Played, rank: int) -> dict[int, str]:
+    """What a rank must have at the end, as `_symbol` writes it, by the number of the block."""
+    collective, size, blocks, root = played.collective, played.size, played.blocks, played.root
+    part = collective.postcondition(rank, size, blocks, root)
+    numbers = range(part.first, part.first + part.count) if part else ()
+    whose = {block: collective.contributors(rank, block, size, blocks, root) for block in numbers}
+    return {block: _symbol(collective, sum(1 << one for one in ranks), size) for block, ranks in whose.items()}
 
 
 def _symbol(collective: collectives.Collective, ranks: int, size: int) -> str:
@@ -105,7 +175,7 @@ def _messages(clock: int, frame: Sequence[_Moment]) -> list[str]:
     # no-break spaces keep a message together when the line is wrapped
     texts = [f"{peer} -> {rank}: {what}".replace(" ", "\xa0") for peer, rank, what in arrivals]
     line = "   ".join([f"round\xa0{clock}" if clock else "start", *texts])
-    return [text.replace("\xa0", " ") for text in wrap(line, WIDTH, subsequent_indent=" " * 10)]
+    return [text.replace("\xa0", " ") for text in wrap(line, width(), subsequent_indent=" " * 10)]
 
 
 def _blocks(part: Part, blocks: int) -> str:
@@ -120,12 +190,12 @@ def _table(cells: Sequence[list[str]], heading: bool) -> list[str]:
     """The ranks side by side: their blocks in one line where that is narrow enough, else one below the other."""
     names = [f"rank {rank}" for rank in range(len(cells))]
     joined = [" ".join(column) for column in cells]
-    width = max(len(names[-1]), len(joined[0]))
+    wide = max(len(names[-1]), len(joined[0]))
     lines: list[tuple[str, Sequence[object]]] = [("", joined)]
     if heading:
         lines.insert(0, ("", names))
-    if len(cells) * (width + 2) > WIDTH:
-        width = len(cells[0][0])
+    if len(cells) * (wide + 2) > width():
+        wide = len(cells[0][0])
         lines = [("rank", range(len(cells))), *((f"block {block}", line) for block, line in enumerate(zip(*cells)))]
     left = len(lines[-1][0])
-    return ["  ".join([f"{label:<{left}}", *(f"{cell:<{width}}" for cell in line)]).rstrip() for label, line in lines]
+    return ["  ".join([f"{label:<{left}}", *(f"{cell:<{wide}}" for cell in line)]).rstrip() for label, line in lines]

@@ -17,17 +17,18 @@ from ..simulate import (
     lower_bound,
     predict,
 )
-from ..support.units import parse_bytes, parse_rate, parse_seconds
+from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
 from .bench import parse_sizes, plot
-from .values import whole
+from .screen import comment
+from .values import parsed, whole
 
 #: Above so many rounds and transfers, which take about half a minute, a run is replaced by the formula, or refused.
 MOST_WORK = 2_000_000
-COLUMNS = (("bytes", 12), ("algorithm", 23), ("us", 13), ("busbw GB/s", 12), ("rounds", 8), ("x bound", 9), ("exact", 9))
-NOTE = """# bytes: the whole vector. us: until the last rank is done. busbw as nccl-tests defines it. rounds: of the rank that
-# has most. x bound: the time over a lower bound, the largest of what rounds, bytes and reductions take alone.
-# exact: clocks = all ranks were run; formula = too much for that: closed form, equal blocks, rounds of the longest path."""
+COLUMNS = (("bytes", 8), ("algorithm", 23), ("time", 10), ("busbw GB/s", 12), ("rounds", 8), ("x bound", 9), ("exact", 9))
+NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as nccl-tests defines it. rounds: of the rank that
+has most. x bound: the time over a lower bound, the largest of what rounds, bytes and reductions take alone.
+exact: clocks = all ranks were run; formula = too much for that: closed form, equal blocks, rounds of the longest path."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -56,10 +57,11 @@ def run(arguments: Namespace) -> None:
     network = _network(arguments, arguments.size)
     chosen = _algorithms(arguments, bool(network.levels))
     sizes = parse_sizes(arguments.bytes, option="--bytes")
-    segment_bytes = _parsed("--segment-bytes", parse_bytes, arguments.segment_bytes)
-    if not 0 < segment_bytes < float("inf"):
+    longest = parsed("--segment-bytes", parse_bytes, arguments.segment_bytes)
+    if not 0 < longest < float("inf"):
         raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes!r}")
-    print(NOTE, "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
+    segment_bytes = int(longest)
+    print(comment(NOTE), "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True)
     estimate, results = cache(estimate_work), []
     for nbytes in sizes:
         for algorithm in chosen:
@@ -74,14 +76,6 @@ def run(arguments: Namespace) -> None:
             results.append(_entry(algorithm, arguments.size, network, nbytes, segment_bytes, prediction))
             print(_line(results[-1]), flush=True)
     _write(arguments, network, results)
-
-
-def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
-    """What the text of an option means; the error names the option."""
-    try:
-        return parse(text)
-    except ArgumentError as error:
-        raise ArgumentError(f"{option}: {error}") from None
 
 
 def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]:
@@ -102,9 +96,9 @@ def _network(arguments: Namespace, size: int) -> Network:
     """The `Network` that the options describe, for this many ranks."""
     if size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
-    alpha = _parsed("--alpha", parse_seconds, arguments.alpha)
-    bandwidth = _parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
-    gamma = _parsed("--gamma", parse_seconds, arguments.gamma)
+    alpha = parsed("--alpha", parse_seconds, arguments.alpha)
+    bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
+    gamma = parsed("--gamma", parse_seconds, arguments.gamma)
     return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size))
 
 
@@ -119,8 +113,8 @@ def _nodes(arguments: Namespace, size: int) -> tuple[Level, ...]:
         return ()
     if each < 1:
         raise ArgumentError(f"--ranks-per-node: expected 1 or more, got {each}")
-    alpha = _parsed("--node-alpha", parse_seconds, arguments.node_alpha or arguments.alpha)
-    bandwidth = _parsed("--node-bandwidth", parse_rate, arguments.node_bandwidth or arguments.bandwidth) / 8
+    alpha = parsed("--node-alpha", parse_seconds, arguments.node_alpha or arguments.alpha)
+    bandwidth = parsed("--node-bandwidth", parse_rate, arguments.node_bandwidth or arguments.bandwidth) / 8
     count = -(-size // each)
     group = each if arguments.placement == "block" else [rank % count for rank in range(size)]
     return (Level(group, alpha, bandwidth, shared_port=True),)
@@ -168,7 +162,8 @@ def _entry(algorithm: algorithms.Algorithm, size: int, network: Network, nbytes:
 
 def _line(row: dict[str, Any]) -> str:
     ratio = "-" if row["x_bound"] is None else f"{row['x_bound']:.2f}"
-    cells = (row["bytes"], row["algorithm"], f"{row['us']:.2f}", f"{row['busbw']:.3f}", row["rounds"], ratio, row["exact"])
+    cells = (format_bytes(row["bytes"]), row["algorithm"], format_seconds(row["us"] / 1e6), f"{row['busbw']:.3g}",
+             row["rounds"], ratio, row["exact"])  # fmt: skip
     return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
 
 

@@ -1,10 +1,11 @@
 """write SLURM job scripts (new), find what is wrong with one (check), gather a scaling sweep (scaling)."""
 
+import re
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 #: options of sbatch that `new` puts in; others are added to the script by hand, or given to sbatch
 OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "time", "partition", "account", "qos",
@@ -45,8 +46,12 @@ def _new(arguments: Namespace) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     written = write(arguments.kind, arguments.directory, given, settings, arguments.force)
     print(*(f"wrote {path}" for path in written), sep="\n")
-    command = written[0] if written[0].suffix == ".sh" else f"sbatch {written[0]}"
-    print(f"next: look at {written[0].with_name('env.sh')} (modules, MPI), then: {command}")
+    script = written[0]
+    command, output = f"bash {script}", "scaling/table.txt"
+    if named := re.search(r"^#SBATCH --job-name=(\S+)", script.read_text(encoding="utf-8"), re.MULTILINE):
+        command, output = f"sbatch {script}", f"{named[1]}-JOB.out    # JOB: the number that sbatch prints"
+    print(f"next: look at {script.with_name('env.sh')} (modules, MPI), then:")
+    print(f"  {command}", f"  tail --follow=name --retry {output}", sep="\n")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -59,10 +64,28 @@ def _pair(text: str) -> tuple[str, str]:
 def _check(arguments: Namespace) -> int:
     from ..slurm import mistakes
 
-    found = [(script, *mistake) for script in arguments.script for mistake in mistakes(script)]
+    found = [(script, *mistake) for script in arguments.script for mistake in (*mistakes(script), *_misspelt(script))]
     print(*(f"{script}:{line}: {message}" for script, line, message in found), sep="\n", end="\n" if found else "")
     print(f"{len(found)} {'mistake' if len(found) == 1 else 'mistakes'} found", file=sys.stderr)
     return 1 if found else 0
+
+
+def _misspelt(path: str) -> Iterator[tuple[int, str]]:
+    """Options of commands of mpicoll's in a script that these do not have; settings stand for their values there."""
+    from . import commands
+    from ..slurm import Script
+
+    script = Script(path)
+    for number, text in script.commands:
+        for name, (_, value) in script.settings.items():
+            text = re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda match, value=value: value, text)  # type: ignore[misc]
+        call = re.search(r"\bmpicoll\s+([a-z]+)\b(.*)", text)
+        if call is None or call[1] not in commands():
+            continue
+        known = commands()[call[1]]
+        for option in re.findall(r"(?<=\s)(--[A-Za-z][\w-]*)", call[2]):
+            if not any(one.startswith(option) for one in known):
+                yield number, f"mpicoll {call[1]} has no option {option}{did_you_mean(option, known)}"
 
 
 def _scaling(arguments: Namespace) -> int:

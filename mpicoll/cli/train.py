@@ -84,6 +84,8 @@ def _config(arguments: Namespace) -> dict[str, Any]:
     apart = {"run", "command", "json", "trace", "metrics", "done"}
     config = {name: value for name, value in vars(arguments).items() if name not in apart}
     config["hidden"] = _widths(arguments.hidden)
+    if arguments.resume and arguments.checkpoint is None:
+        raise ArgumentError("--resume needs --checkpoint DIR, the directory of the checkpoints to go on from")
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15
     if arguments.loss_scale is None and arguments.precision == "float16":

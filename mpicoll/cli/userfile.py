@@ -20,9 +20,9 @@ def add_argument(parser: ArgumentParser) -> None:
 
 
 def load(path: str) -> list[algorithms.Algorithm]:
-    """Import the file and return the algorithms it registers; an algorithm found wrong ends the program, status 1.
+    """Import the file and return the algorithms it registers.
 
-    Raises ArgumentError where the file cannot be read or registers nothing.
+    Raises ScheduleError for an algorithm found wrong, ArgumentError where the file cannot be read or registers nothing.
     """
     if not os.path.isfile(path):
         raise ArgumentError(f"--file: there is no file {named(path)}")
@@ -34,7 +34,7 @@ def load(path: str) -> list[algorithms.Algorithm]:
     try:
         spec.loader.exec_module(module)
     except ScheduleError as error:
-        sys.exit(f"{path}: {error}")
+        raise ScheduleError(f"{path}: {error}") from None
     except Exception as error:  # whatever the user's lines raise
         what = f"{named(path)}{_line_of(error, path)} ends with {type(error).__name__}: {error}"
         raise ArgumentError(f"--file: {what}") from error

@@ -48,4 +48,12 @@ def sentence(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return parsed
 
 
+def parsed(option: str, parse: Callable[[str], Value], text: str) -> Value:
+    """What the text of an option means; the error names the option."""
+    try:
+        return parse(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"{option}: {error}") from None
+
+
 size = sentence(parse_bytes)

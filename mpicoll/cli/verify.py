@@ -2,7 +2,7 @@
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import Any
 
 from .. import algorithms, collectives
-from ..errors import ArgumentError, ScheduleError
+from ..errors import ArgumentError, ScheduleError, did_you_mean
+from ..support.units import many
 from ..verify import check_cases
 from . import outfiles, userfile
 from .values import whole
@@ -18,6 +19,7 @@ from .values import whole
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only these: collectives, algorithms, or both (default: all)")
     parser.add_argument("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks (default 64)")
     userfile.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="write what was proved here")
@@ -29,7 +31,7 @@ def run(arguments: Namespace) -> int:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     outfiles.check(arguments)
     every = [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]
-    chosen = userfile.load(arguments.file) if arguments.file else every
+    chosen = _named(arguments.words, userfile.load(arguments.file) if arguments.file else every)
     start, proved, wrong = perf_counter(), [], None
     try:
         for result in _prove(chosen, arguments.max_size):
@@ -38,12 +40,27 @@ def run(arguments: Namespace) -> int:
     except ScheduleError as error:
         wrong = str(error)
     seconds, total = perf_counter() - start, sum(result["cases"] for result in proved)
-    print(f"WRONG: {wrong}" if wrong else f"all {len(proved)} algorithms proved: {total} cases in {seconds:.1f} s")
+    print(f"WRONG: {wrong}" if wrong else f"all {many(len(proved), 'algorithm')} proved: {total} cases in {seconds:.1f} s")
     if arguments.json:
         document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
                     "seconds": round(seconds, 3), "wrong": wrong}
         outfiles.write_json(arguments.json, document)
     return 1 if wrong else 0
+
+
+def _named(words: Sequence[str], known: Sequence[algorithms.Algorithm]) -> list[algorithms.Algorithm]:
+    """Those of the algorithms that the words name: a collective, an algorithm of any, or one of such a collective."""
+    names = [*collectives.COLLECTIVES, *dict.fromkeys(one.name for one in known)]
+    for word in words:
+        if word not in names:
+            hint = f"see `mpicoll list`{did_you_mean(word, names)}"
+            raise ArgumentError(f"no collective and no algorithm is called {word!r}; {hint}")
+    of = [word for word in words if word in collectives.COLLECTIVES] or list(collectives.COLLECTIVES)
+    called = [word for word in words if word not in collectives.COLLECTIVES] or names
+    found = [one for one in known if one.collective in of and one.name in called]
+    if not found:
+        raise ArgumentError(f"there is no algorithm {' '.join(words)}; see `mpicoll list`")
+    return found
 
 
 def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[dict[str, Any]]:

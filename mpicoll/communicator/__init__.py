@@ -4,7 +4,8 @@ The thirteen collectives lie in three forms, `blocking_…`, `nonblocking_…` a
 reductions. What all of them go through is in `base`; those that mpi4py serves by itself are `watched`; how communicators are
 made, and what else they tell, is in `communicator`; `tasks` begins calls for those who want to be called at the end.
 
-May import: errors, support, collectives, algorithms, buffers, shared_memory, execute, select, calls, launch, watch.
+May import: errors, support, collectives, algorithms, buffers, shared_memory, execute, select, calls, bench, launch,
+watch.
 """
 
 from .communicator import Communicator

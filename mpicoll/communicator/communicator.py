@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import collectives, select
+from ..bench import profile
 from ..calls import arguments, explain, in_place_form
 from ..errors import ArgumentError
 from ..execute import Context
@@ -112,7 +113,11 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             context.configure(new, check, timeout, deterministic, reproducible)
             new._context = context
             WATCHER.start()
-            _warn_once(table.problem(context.topology.library))
+            if settings.profile():
+                profile.start()
+            problem = table.problem(context.topology.library)
+            _warn_once(f"{problem}; the default table and a probe decide instead" if problem else "")
+            _warn_once(settings.unknown())
         return new
 
     # The same class again.
@@ -263,7 +268,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         --------
         >>> print(comm.explain("allreduce", x))
         """
-        name = collectives.find(collective.removeprefix("i")).name
+        name, nonblocking = collectives.of_call(collective)
         if recvbuf is None:
             sendbuf, recvbuf = in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
         given = {"bcast": (sendbuf, root), "reduce": (sendbuf, recvbuf, op, root), "allreduce": (sendbuf, recvbuf, op),
@@ -271,14 +276,14 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
                  "scatter": (sendbuf, recvbuf, root), "gather": (sendbuf, recvbuf, root)}[name]  # fmt: skip
         understand = arguments.reduce_scatter_block if name == "reduce_scatter" else getattr(arguments, name)
         call = understand(self, *given)
-        call.nonblocking = collective.startswith("i")
+        call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 
 
 @cache
-def _warn_once(problem: str | None) -> None:
+def _warn_once(problem: str) -> None:
     if problem and MPI.COMM_WORLD.Get_rank() == 0:
-        text = f"mpicoll: {problem}; the default table and a probe decide instead"
+        text = f"mpicoll: {problem}"
         try:
             warnings.warn(text, stacklevel=3)
         except UserWarning:  # made an error: on this rank alone it would leave the others waiting

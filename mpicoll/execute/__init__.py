@@ -11,12 +11,12 @@ from .known import Known
 from .native import NativeCall, NativePlan, native_method, owning
 from .plan import LowerCase, Plan, Schedule, bind
 from .progress import ABANDONED, PROGRESS, Queue, Task, until_done
-from .recorder import Record
+from .recorder import ENDED, Located, Record
 from .staging import BYTES, Work
 from .topology import Topology
 
 __all__ = [
-    "ABANDONED", "BYTES", "PROGRESS", "WATCH", "Context", "Known", "LowerCase", "NativeCall", "NativePlan",
+    "ABANDONED", "BYTES", "ENDED", "PROGRESS", "WATCH", "Context", "Known", "Located", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
     "compare", "compare_blocks", "native_method", "nccl", "owning", "share_blocks", "until_done",
 ]

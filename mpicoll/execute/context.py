@@ -69,7 +69,7 @@ class Context:
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
         self._reported = 0.0
-        self.queue, self.recorder = Queue(self.check_wait), Recorder()
+        self.queue, self.recorder = Queue(self.check_wait), Recorder(len(topology.nodes))
         self.broken, self.closed = "", False
         self.given_up: list[dict[str, Any]] = []
         self.nccl: dict[int, NcclComm] = {}
@@ -167,7 +167,8 @@ class Context:
 
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
-        return self.check == ALWAYS or self.timeout is not None or settings.report_folder() is not None
+        watched = self.timeout is not None or settings.report_folder() is not None or settings.profile()
+        return self.check == ALWAYS or watched
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 

@@ -149,7 +149,8 @@ class Plan(Movable, LowerCase):
         """Take the input and begin."""
         if self.steps is None or self.context.closed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
-        self._require_idle("Start")
+        if self.task is not None:  # also where it has ended: the other ranks' may not have, and whether it has is chance
+            raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
         record = self.context.recorder.begin(self._started_text, call_site())
         record.plan = self
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
@@ -159,11 +160,14 @@ class Plan(Movable, LowerCase):
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
         if self.task is not None:
             PROGRESS.wait(self.task)
+            self.task = None
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        return self.task is None or PROGRESS.test(self.task)
+        if self.task is not None and PROGRESS.test(self.task):
+            self.task = None
+        return self.task is None
 
     @property
     def in_flight(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 from typing import NamedTuple, Protocol
@@ -26,6 +27,10 @@ class Located(Protocol):
     def peer(self) -> int | None:
         """The rank whose message it waits for, as numbered in the communicator, or None."""
         ...
+
+
+#: told of every call that ends: its text, of how many ranks, what served it (None: MPI), seconds
+ENDED: list[Callable[[str, int, Located | None, float], object]] = []
 
 
 class Past(NamedTuple):
@@ -58,8 +63,10 @@ class Record:
 
     def end(self) -> None:
         """It has ended."""
-        recorder = self.recorder
-        recorder.past.append(Past(self.number, self.text, perf_counter()))
+        recorder, now = self.recorder, perf_counter()
+        recorder.past.append(Past(self.number, self.text, now))
+        for tell in ENDED:
+            tell(self.text, recorder.size, self.plan, now - self.begun)
         if recorder.others:
             recorder.others.pop(self.number, None)
         self.number, self.plan = 0, None
@@ -76,14 +83,15 @@ class Record:
 
 
 class Recorder:
-    """The calls of a communicator. past: the last that ended, the oldest first. blocking: the record of its blocking calls.
-    others: those under way that do not block, by number.
+    """The calls of a communicator. size: its ranks. past: the last that ended, the oldest first.
+
+    blocking: the record of its blocking calls. others: those under way that do not block, by number.
 
     Blocking calls on one communicator never overlap, and should cost nothing: they have one record, used again.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, size: int) -> None:
+        self.count, self.size = 0, size
         self.past: deque[Past] = deque(maxlen=_KEPT)
         self.blocking = Record(self, "")
         self.others: dict[int, Record] = {}

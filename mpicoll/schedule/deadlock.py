@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sized
 
 
 def deadlock(stuck: Iterable[tuple[int, int, Iterable[str]]]) -> str:
-    """Of ranks that wait for ever. stuck: rank, round, and what it wants ("send to 3") of each."""
-    waiting = [f"rank {rank} waits in round {number} ({', '.join(wants)})" for rank, number, wants in stuck]
+    """Of ranks that wait for ever. stuck: rank, index of the round, and what it wants ("send to 3") of each."""
+    waiting = [f"rank {rank} waits in round {number + 1} ({', '.join(wants)})" for rank, number, wants in stuck]
     return "deadlock: " + "; ".join(waiting[:8])
 
 

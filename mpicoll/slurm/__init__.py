@@ -5,8 +5,8 @@ Scheduling is SLURM's: sbatch, srun and scontrol do the work. The templates are 
 May import: errors, support.
 """
 
-from .check import mistakes
+from .check import Script, mistakes
 from .new import KINDS, write
 from .scaling import gather, plot, table
 
-__all__ = ["KINDS", "gather", "mistakes", "plot", "table", "write"]
+__all__ = ["KINDS", "Script", "gather", "mistakes", "plot", "table", "write"]

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import ArgumentError
+from .values import local, wrong_option, wrong_setting
 
-LAUNCHERS = ("auto", "srun", "mpirun", "mpiexec")
 #: programs that start ranks, at the beginning of a command, behind `env …`, `time`, `exec` or assignments
 _LAUNCH = re.compile(r"^(?:(?:exec|time|env|timeout \S+|-u \S+|\w+=\S*)\s+)*(srun|mpirun|mpiexec)\b(.*)")
 _PYTHON = re.compile(r"\bpython[0-9.]*\s+(?!-m\s+(?:mpi4py|mpicoll)\b)(?:-\w+\s+)*(\S+)")
 _OPTION = re.compile(r"--?([A-Za-z][a-z-]*)(?:[= ]([^\s#]+))?")
+_CHECKPOINT = re.compile(r"--checkpoint[= ]\"?([^\s\"]+)")
 _SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"')
 
 
@@ -96,6 +97,15 @@ def _uneven(ranks: str, gpus: str) -> bool:
     return int(ranks) % int(gpus) > 0 or ranks == "0" if known else ranks != gpus
 
 
+def _options(script: Script) -> Iterator[tuple[int, str]]:
+    for name, (number, value) in script.options.items():
+        if wrong := wrong_option(name, value):
+            yield number, wrong
+    for number, text in script.commands:
+        if (match := _CHECKPOINT.search(text)) and (wrong := local("--checkpoint", match[1])):
+            yield number, wrong
+
+
 def _output(script: Script) -> Iterator[tuple[int, str]]:
     output = script.option("output", "o")
     number, path = output or (0, "")
@@ -106,10 +116,8 @@ def _output(script: Script) -> Iterator[tuple[int, str]]:
 
 def _settings(script: Script) -> Iterator[tuple[int, str]]:
     for name, (number, value) in script.settings.items():
-        if name == "LAUNCHER" and value not in LAUNCHERS:
-            yield number, f"LAUNCHER={value}: expected {', '.join(LAUNCHERS)}"
-        if value.startswith(("/tmp/", "/dev/shm/", "/var/tmp/")):
-            yield number, f"{name}={value}: each node has a directory of its own there; name one that all nodes share"
+        if wrong := wrong_setting(name, value):
+            yield number, wrong
         if name == "VENV" and value.startswith("/") and not os.access(f"{value}/bin/python", os.X_OK):
             yield number, f"VENV={value}: there is no bin/python"
     for number, text in script.commands:
@@ -176,4 +184,4 @@ def _asked(script: Script) -> Iterator[tuple[int, str]]:
         yield 1, f"sbatch refuses it: {' '.join(said.stderr.split())}"
 
 
-RULES = (_header, _shape, _output, _settings, _starts, _signals, _status, _asked)
+RULES = (_header, _shape, _options, _output, _settings, _starts, _signals, _status, _asked)

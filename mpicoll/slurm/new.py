@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..support.files import write_whole
+from .values import wrong_option, wrong_setting
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
@@ -22,7 +23,8 @@ def write(kind: str, directory: str | Path, options: Mapping[str, str], settings
     """Write a script of this kind, and what it reads, into a directory; returns the paths written.
 
     options: {name of an sbatch option: value}, settings: {name of a variable at the top: value}. Raises ArgumentError for
-    values that cannot be used, and before anything is written for files that are there, unless `force`.
+    values that cannot be used, and before anything is written for a script that is there, unless `force`. What else is there
+    is kept: the user's.
     """
     directory = Path(directory)
     names = scripts(kind, options)
@@ -30,10 +32,9 @@ def write(kind: str, directory: str | Path, options: Mapping[str, str], settings
         options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank each
     texts = {names[0]: fill((TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0])}
     texts |= {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)}
-    there = [name for name in names if os.path.exists(directory / name)]
-    if there and not force:
-        raise ArgumentError(f"{directory / there[0]} is there already; remove it, or replace it with --force")
-    texts = {name: text for name, text in texts.items() if name not in SHARED or not os.path.exists(directory / name)}
+    if os.path.exists(directory / names[0]) and not force:
+        raise ArgumentError(f"{directory / names[0]} is there already; remove it, or replace it with --force")
+    texts = {name: text for name, text in texts.items() if name == names[0] or not os.path.exists(directory / name)}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -65,8 +66,11 @@ def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], nam
         lines[number] = _filled(line, options, settings)
     if settings:
         known = ", ".join(match[1] for match in map(_SETTING.match, text.splitlines()) if match and match[1] != "JOBS")
-        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}")
+        hint = did_you_mean(next(iter(settings)), known.split(", "))
+        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}{hint}")
     if options:
+        for key, value in options.items():
+            _must_be_right(wrong_option(key, str(value)))
         lines[last] += "".join(f"\n#SBATCH --{key}={_plain(key, value)}" for key, value in options.items())
     return "\n".join([*lines, ""])
 
@@ -74,14 +78,22 @@ def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], nam
 def _filled(line: str, options: dict[str, str], settings: dict[str, str]) -> str:
     """The line with the value that it is for, which is then used up."""
     if (match := _OPTION.match(line)) and match[1] in options:
-        return f"#SBATCH --{match[1]}={_plain(match[1], options.pop(match[1]))}{match[3]}"
+        wanted = _plain(match[1], options.pop(match[1]))
+        _must_be_right(wrong_option(match[1], wanted))
+        return f"#SBATCH --{match[1]}={wanted}{match[3]}"
     if (match := _SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
         if re.search(r'["{}\\`\x00-\x1f\x7f]|\$(?![A-Za-z_])', value):
             expected = "no quotes, braces, backslashes, backticks or line ends, and $ only before a name"
             raise ArgumentError(f"{match[1]}: expected {expected}, got {value!r}")
+        _must_be_right(wrong_setting(match[1], value))
         return f': "${{{match[1]}:={value}}}"{match[3]}'
     return line
+
+
+def _must_be_right(wrong: str) -> None:
+    if wrong:
+        raise ArgumentError(wrong)
 
 
 def _plain(option: str, value: object) -> str:

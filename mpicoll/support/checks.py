@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ArgumentError, MpicollError
+from ..errors import ArgumentError, MpicollError, did_you_mean
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -27,7 +27,8 @@ def check_integer(name: str, value: Any, least: int) -> None:
 def check_word(name: str, value: object, words: Iterable[str]) -> None:
     """Raise ArgumentError unless `value` is one of `words`."""
     words = list(words)
-    check(name, value, value in words, f"one of {', '.join(words)}")
+    if value not in words:
+        raise ArgumentError(f"{name}: expected one of {', '.join(words)}, got {value!r}{did_you_mean(value, words)}")
 
 
 def raise_everywhere(comm: MPI.Intracomm, error: MpicollError | None) -> None:

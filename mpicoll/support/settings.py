@@ -8,13 +8,15 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 
 ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
 CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
 REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
 DETERMINISTIC, REPRODUCIBLE = "MPICOLL_DETERMINISTIC", "MPICOLL_REPRODUCIBLE"
+PROFILE = "MPICOLL_PROFILE"
 
+_OF_TESTS = {"MPICOLL_TEST_ALL", "MPICOLL_TEST_CLUSTER", "MPICOLL_KILLS_JOB", "MPICOLL_TORCH_TMP"}
 _PROBE_SECONDS = 0.5
 #: when ranks compare their calls: never, the first time a call is met, each time
 CheckMode = Literal["off", "first", "always"]
@@ -45,6 +47,11 @@ def probe() -> float:
 def verbose() -> bool:
     """Whether rank 0 says on standard error what served each new call, and why."""
     return _switch(VERBOSE, default=False)
+
+
+def profile() -> bool:
+    """Whether rank 0 prints at the end what calls there were, and how long they took (MPICOLL_PROFILE)."""
+    return _switch(PROFILE, default=False)
 
 
 def check_mode(given: str | None = None) -> str:
@@ -122,15 +129,23 @@ def _switch(name: str, default: bool) -> bool:
 def fingerprint() -> dict[str, str]:
     """What must be equal on all ranks, by name, as text that shows a person the difference."""
     names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY, DETERMINISTIC,
-             REPRODUCIBLE)  # fmt: skip
+             REPRODUCIBLE, PROFILE)  # fmt: skip
     given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
+
+
+def unknown() -> str:
+    """What is wrong with variables that are spelt like ours and are none; empty where there are none."""
+    known = {value for value in globals().values() if isinstance(value, str) and value.startswith("MPICOLL_")}
+    found = sorted(name for name in os.environ if name.startswith("MPICOLL_") and name not in known | _OF_TESTS)
+    return "; ".join(f"{name} is no variable of mpicoll{did_you_mean(name, known)}" for name in found)
 
 
 def check() -> None:
     """Raise ArgumentError for a setting that cannot be used."""
     probe()
     verbose()
+    profile()
     check_mode()
     timeout()
     only_report()

@@ -41,15 +41,17 @@ def parse_bytes(text: object) -> float:
 def parse_rate(text: object) -> float:
     """Bits per second that `text` means: as `tc` writes them, or with ``b/s`` (factors of 1000). Always above 0.
 
-    A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are refused, rather than wrong by eight.
+    A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are refused, rather than wrong by eight. With a
+    capital prefix, as ``Gbps``, people who write of networks mean bits.
 
-    >>> parse_rate("500mbit"), parse_rate("2.5 Gb/s"), parse_rate("100kbit/s")
-    (500000000.0, 2500000000.0, 100000.0)
+    >>> parse_rate("500mbit"), parse_rate("2.5 Gb/s"), parse_rate("100Gbps")
+    (500000000.0, 2500000000.0, 100000000000.0)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:[bB]it(?:/s)?|b/s)\s*", str(text))
-    rate = float(match[1]) * _RATES[match[2].lower()] if match else 0.0
+    form = r"\s*(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT]?)(?:[bB]it(?:/s)?|b/s)|([KMGT])bps)\s*"
+    match = re.fullmatch(form, str(text))
+    rate = float(match[1]) * _RATES[(match[2] or match[3] or "").lower()] if match else 0.0
     if not 0 < rate < inf:
-        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit or 2.5Gb/s, got {shown(text)}")
+        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit, 2.5Gb/s or 100Gbps, got {shown(text)}")
     return rate
 
 
@@ -63,6 +65,29 @@ def format_bytes(number: int) -> str:
         if number and number % _FACTORS[suffix] == 0:
             return f"{number // _FACTORS[suffix]}{suffix.upper()}"
     return str(number)
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds with three digits.
+
+    >>> format_seconds(8.123e-6), format_seconds(0.01234), format_seconds(123), format_seconds(0.9996)
+    ('8.12us', '12.3ms', '123s', '1.00s')
+    """
+    for unit, power in (("us", 6), ("ms", 3), ("s", 0)):
+        value = seconds * 10**power
+        if value < 999.5 or unit == "s":
+            break
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}{unit}"
+
+
+def many(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> many(1, "bucket"), many(2, "bucket")
+    ('1 bucket', '2 buckets')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 _POWERS_OF_A_SECOND = {"s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}

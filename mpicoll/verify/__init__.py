@@ -5,9 +5,9 @@ May import: errors, schedule, collectives, algorithms.
 
 from .flow import flows_in_pieces, flows_read_late
 from .prover import Cost, RankCost, check
-from .registering import Case, cases, check_cases, register
+from .registering import Case, cases, check_cases, register, unproved
 
 __all__ = [
     "Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "flows_read_late",
-    "register",
+    "register", "unproved",
 ]

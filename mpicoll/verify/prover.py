@@ -11,6 +11,8 @@ counted on the way.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
+from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import algorithms, collectives
@@ -23,6 +25,10 @@ from .writing import must_leave_alone_what_is_written, writes
 if TYPE_CHECKING:
     from ..collectives import Collective, CollectiveName
     from .symbolic import Observer
+
+
+#: a generator that yields so many rounds for each rank and block does not end; those of the registry yield at most four
+_MOST_ROUNDS = 64
 
 
 class RankCost(NamedTuple):
@@ -46,10 +52,10 @@ class Cost(NamedTuple):
         The maxima over ranks.
     ordered : bool
         Whether operands stay in rank order.
-    canonical : bool
-        Whether every element is added in the canonical order.
     ranks : tuple of RankCost
         Each rank's own figures.
+    canonical : bool
+        Whether every element is added in the canonical order.
     """
 
     rounds: int
@@ -58,8 +64,8 @@ class Cost(NamedTuple):
     bytes_received: int
     bytes_reduced: int
     ordered: bool
-    canonical: bool
     ranks: tuple[RankCost, ...]
+    canonical: bool
 
 
 def check(
@@ -133,21 +139,32 @@ def check(
         raise ScheduleError("blocks pass through places that are made for others, but it is declared they may have any sizes")
     ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
     messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, canonical, ranks)
+    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks, canonical)
 
 
 def programs_of(
     collective: Collective, generator: Generator, size: int, root: int, blocks: int
 ) -> list[list[SortedRound]]:
     """The rounds of every rank, sorted."""
+    most = _MOST_ROUNDS * size * blocks
     programs = []
     for rank in range(size):
         try:
-            programs.append([sort(step) for step in collective.program(generator, rank, size, root, blocks)])
+            programs.append([sort(step) for step in islice(collective.program(generator, rank, size, root, blocks), most)])
         except Exception as error:  # whatever a user's generator raises
             reason = error if isinstance(error, ScheduleError) else repr(error)
-            raise ScheduleError(f"the generator of rank {rank} fails: {reason}") from error
+            raise ScheduleError(f"the generator of rank {rank} fails{_place(generator, error)}: {reason}") from error
+        if len(programs[-1]) == most:
+            raise ScheduleError(f"the generator of rank {rank}{_place(generator)} does not end: {most} rounds, and it goes on")
     return programs
+
+
+def _place(generator: Generator, error: Exception | None = None) -> str:
+    """Where a generator is written, and failed if it did: " at file:line"; empty where it is no function of Python's."""
+    code = getattr(getattr(generator, "func", generator), "__code__", None)
+    trace = extract_tb(error.__traceback__) if error else ()
+    lines = [frame.lineno for frame in trace if code and frame.filename == code.co_filename]
+    return f" at {code.co_filename}:{lines[-1] if lines else code.co_firstlineno}" if code else ""
 
 
 def _declared(collective: Collective, generator: Generator) -> algorithms.Algorithm | None:
@@ -174,7 +191,7 @@ def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ord
             found = _bits(run.expressions.ranks[expression])
             if found != list(contributors):
                 rank.fail(f"block {block} at the end is made of {_whose(collective, found, blocks)}, "
-                          f"expected {_whose(collective, list(contributors), blocks)}")
+                          f"expected {_whose(collective, list(contributors), blocks)} ({collective.promise})")
             if results.setdefault(block, expression) != expression:
                 rank.fail(f"block {block} is summed in another order than on other ranks: other bits")
             ordered = ordered and run.expressions.span[expression] is not None

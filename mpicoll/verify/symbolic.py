@@ -154,7 +154,8 @@ class Rank:
     def fail(self, message: str) -> NoReturn:
         """Raise ScheduleError that says where this rank is."""
         where = "in place" if self.in_place else "out of place"
-        raise ScheduleError(f"rank {self.number}, round {self.round} ({where}): {message}")
+        when = f"round {self.round + 1}" if self.round < len(self.steps) else "at the end"
+        raise ScheduleError(f"rank {self.number}, {when} ({where}): {message}")
 
 
 class _Side(NamedTuple):

@@ -50,8 +50,8 @@ def must_leave_alone_what_is_written(programs: Programs, blocks: int, in_place: 
             for block in _blocks(end.operation.part, blocks, in_place):
                 for use in uses[block]:
                     if _comes_before(use, end) and not _is_read_by(writer, partner.get(id(use))):
-                        raise ScheduleError(f"rank {rank}, round {use.round}: {use.operation} uses what rank {writer.rank} "
-                                            f"writes for round {end.round}, maybe before it")  # fmt: skip
+                        raise ScheduleError(f"rank {rank}, round {use.round + 1}: {use.operation} uses what rank {writer.rank} "
+                                            f"writes for round {end.round + 1}, maybe before it")  # fmt: skip
 
 
 def _comes_before(use: _End, written: _End) -> bool:
@@ -82,8 +82,8 @@ def _partners(ends: Sequence[Sequence[_End]]) -> dict[int, _End]:
     for sent, received in channels.values():
         for one, other in zip(sent, received):
             if (type(one.operation) is Write) != (type(other.operation) is Written):
-                raise ScheduleError(f"rank {one.rank}, round {one.round}: {one.operation} meets {other.operation} of rank "
-                                    f"{other.rank}, round {other.round}")  # fmt: skip
+                raise ScheduleError(f"rank {one.rank}, round {one.round + 1}: {one.operation} meets {other.operation} of "
+                                    f"rank {other.rank}, round {other.round + 1}")  # fmt: skip
             partner[id(one)], partner[id(other)] = other, one
     return partner
 

@@ -68,7 +68,7 @@ def test_bench(installation, tmp_path):
     rows = json.loads(written.read_text())["results"]
     assert [row["algorithm"] for row in rows[:3]] == ["native", "ring", "my_ring"] and len(rows) == 9
     assert not any(row["wrong"] for row in rows)
-    assert len(re.findall(r"^ +4096 .* 0$", output, re.MULTILINE)) == 3, output
+    assert len(re.findall(r"^ +4K .* 0$", output, re.MULTILINE)) == 3, output
     assert "--plot" not in options or "<svg" in drawn.read_text()
     assert "python -m mpicoll bench" in (tmp_path / "done").read_text()
 
@@ -96,7 +96,7 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
         mpiexec(installations()[0], 2, "bench", "--algorithms", "ring", "--sizes", "4K", "--repeats", 3,
                 module="broken", PYTHONPATH=f"{tmp_path}:{ROOT}")  # fmt: skip
     output = str(failed.value)
-    assert re.search(r"4096 .* native .* 0\n.* ring .* [1-9]\n", output), output
+    assert re.search(r"4K .native .* 0\n.*ring .* [1-9]\n", output), output
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -105,7 +105,14 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):
     output = mpiexec(installations()[0], 2, "bench", *options, module="mpicoll", check=False)
-    assert "mpicoll bench: error: " in output and message in output and "Traceback" not in output, output
+    assert output.count("mpicoll bench: error: ") == 1 and message in output and "Traceback" not in output, output
+
+
+@pytest.mark.parametrize("words", [["bench", "--sises", "4K"], ["list"], ["verify", "rign"]])
+def test_nothing_is_said_twice(words):
+    output = mpiexec(installations()[0], 2, *words, module="mpicoll", check=False)
+    said = [line for line in output.splitlines() if line.startswith(("mpicoll ", "allreduce. "))]
+    assert len(said) == 1, output
 
 
 def test_overhead_and_its_table(tmp_path):

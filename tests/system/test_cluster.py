@@ -74,7 +74,7 @@ def test_bench_from_the_command_line(installation, tmp_path):
     assert (facts["nodes"], facts["hosts"]) == (3, ["host0", "host1", "host2"])
     assert [row["algorithm"] for row in document["results"]] == ["native", "ring"]
     assert not any(row["wrong"] for row in document["results"])
-    assert "3 ranks on 3 node(s)" in output
+    assert "3 ranks on 3 nodes" in output
     assert not marked(tmp_path)
 
 

@@ -59,12 +59,22 @@ def mine(tmp_path):
 
 def test_list_has_a_line_for_every_algorithm(command):
     status, output, _ = command("list")
-    found = [tuple(line.split()[:2]) for line in output.splitlines()]
-    for collective in COLLECTIVES:
-        for name in algorithms.list_algorithms(collective):
-            assert found.count((collective, name)) == 1
-    assert status == 0 and "14/8 m     24/13 m     no       yes       Ring reduce-scatter, ring allgather." in output
-    assert "only when asked for: for\nallreduce, reduce_scatter, allgather, bcast, reduce." in output
+    assert status == 0 and max(map(len, output.splitlines())) <= 80
+    for collective, text in zip(COLLECTIVES, output.split("\n\n")):
+        assert text.startswith(f"{collective}. starts: ")
+        known = algorithms.list_algorithms(collective)
+        words = [line.split()[0] for line in text.splitlines() if line[2] != " "]
+        assert [word for word in words if word in known] == known
+    words = " ".join(output.split())
+    assert "ring 14 24 14/8 m 24/13 m no yes Ring reduce-scatter, ring allgather." in words
+    assert "only when asked for: for allreduce, reduce_scatter, allgather, bcast, reduce." in words
+
+
+def test_list_of_one_collective_says_where_data_start_and_must_end(command):
+    status, output, _ = command("list", "scatter")
+    assert status == 0 and " ".join(output.split()).startswith(
+        "scatter. starts: input, all blocks on the root; must end: output, the rank's own block rounds: ")
+    assert "allreduce. " not in output and command("list", "scater")[2].endswith("(did you mean scatter?)\n")
 
 
 def test_list_as_markdown(command):
@@ -78,7 +88,8 @@ def test_list_as_markdown(command):
 
 RING_OF_THREE = """
     allreduce ring, 3 ranks: 4 rounds, a rank sends at most 4/3 m.
-    m: the vector, in 3 blocks. Below each rank: the ranks in the sum it has of each block.
+    m: the vector, in 3 blocks. Below each rank: the ranks in the sum it has of each
+    block.
 
     start
       rank 0       rank 1       rank 2
@@ -106,9 +117,11 @@ def test_show_draws_a_ring(command):
 def test_show_ends_with_what_the_collective_promises(command, collective):
     for algorithm in algorithms.registered(collective):
         for size in (4, 8, 13):
-            status, output, _ = command("show", collective, algorithm.name, "--size", size)
-            assert status == 0 and output.startswith(f"{collective} {algorithm.name}, {size} ranks")
-            assert max(map(len, output.splitlines())) <= 100
+            status, short, _ = command("show", collective, algorithm.name, "--size", size)
+            assert status == 0 and short.startswith(f"{collective} {algorithm.name}, {size} ranks")
+            status, output, _ = command("show", collective, algorithm.name, "--size", size, "--all")
+            assert status == 0 and max(map(len, output.splitlines())) <= 100
+            assert max(map(len, short.splitlines())) <= 80 and short.count("\n") <= 25
         if COLLECTIVES[collective].reduces:
             assert "13/13" in output.split("round ")[-1]
 
@@ -166,7 +179,7 @@ def test_verify_needs_a_size_and_a_place_for_its_result(command, tmp_path):
 def test_verify_of_a_file_proves_what_it_registers(command, mine):
     status, output, _ = command("verify", "--file", mine(), "--max-size", 20)
     assert status == 0 and output.splitlines()[0].split()[:3] == ["allreduce", "chain", "1..20"]
-    assert "all 1 algorithms" in output
+    assert "all 1 algorithm proved" in output
 
 
 def test_verify_of_a_file_finds_what_goes_wrong_above_the_sizes_of_register(command, mine):
@@ -176,7 +189,7 @@ def test_verify_of_a_file_finds_what_goes_wrong_above_the_sizes_of_register(comm
 
 def test_an_algorithm_that_register_refuses(command, mine):
     status, _, error = command("verify", "--file", mine("rank + 1, total", "rank + 2, total"))
-    assert status == 1 and "mine.py: allreduce chain, 2 ranks, root 0, 1 blocks: " in error and "\n" not in error
+    assert status == 1 and "mine.py: allreduce chain, 2 ranks, root 0, 1 blocks: " in error and error.count("\n") == 1
 
 
 def test_a_file_that_registers_nothing_or_is_not_there(command, mine, tmp_path):
@@ -191,3 +204,49 @@ def test_a_file_that_registers_nothing_or_is_not_there(command, mine, tmp_path):
 def test_show_knows_the_algorithms_of_a_file(command, mine):
     status, output, _ = command("show", "allreduce", "chain", "--size", 3, "--blocks", 1, "--file", mine())
     assert status == 0 and output.endswith("round 4   1 -> 0: block 0\n  012     012     012\n")
+
+
+SHORT_RING = """
+    rank          0    1    2    3    4    5    6    7
+    start         0    0    0    0    0    0    0    0
+    round 1     7>0  0>0  1>0  2>0  3>0  4>0  5>0  6>0
+"""
+
+
+def test_show_prints_no_more_than_a_screenful(command):
+    _, output, _ = command("show", "allreduce", "ring", "--size", 8)
+    assert textwrap.dedent(SHORT_RING).strip() in output and len(output.splitlines()) == 18
+    assert output.endswith("round 14    7>8  0>8  1>8  2>8  3>8  4>8  5>8  6>8\n")
+    assert command("show", "allreduce", "ring", "--size", 8, "--all")[1].count("\n") == 182
+    assert "… 112 rounds more\nround 123 " in command("show", "allreduce", "ring", "--size", 64)[1]
+
+
+def test_show_draws_what_is_wrong_up_to_the_round_that_fails(command, mine):
+    path = mine("Recv(rank + 1, Output(0, blocks))", "Recv(rank + 1, Output(0, 1))")
+    status, output, error = command("show", "allreduce", "chain", "--size", 3, "--blocks", 2, "--file", path)
+    assert status == 1 and error == "" and output.startswith("allreduce chain, 3 ranks: wrong, up to where it fails.\n")
+    assert "round 2   1 -> 2: blocks 0-1\n" in output and "round 3" not in output.split("WRONG: ")[0]
+    assert "WRONG: rank 1, round 3 (out of place): rank 2 sends blocks " in " ".join(output.split())
+
+
+def test_an_error_says_where_data_start_and_must_end(command, mine):
+    path = mine("yield Send(rank - 1, Output(0, blocks))", "yield Send(rank - 1, received)")
+    said = command("show", "allreduce", "chain", "--blocks", 1, "--file", path)[1]
+    assert "(starts: input, all blocks on every rank; must end: output, all blocks on every rank)" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("yield 5", "fails at {path}:5: TypeError"), ("yield 1 / 0", "fails at {path}:6: ZeroDivisionError"),
+    ("while True: yield ()", " at {path}:5 does not end: "),
+])  # fmt: skip
+def test_a_generator_that_fails_is_named_with_file_and_line(command, mine, line, message):
+    path = mine('received, total = Scratch("received", 0, blocks), Output(0, blocks) if rank else Input(0, blocks)', line)
+    status, _, error = command("verify", "--file", path)
+    assert status == 1 and "the generator of rank 0 " in error and message.format(path=path) in error
+    assert error.count("\n") == 1
+
+
+def test_verify_of_some(command):
+    for words, count in ((["ring"], 3), (["allreduce"], 12), (["allreduce", "ring"], 1)):
+        status, output, _ = command("verify", *words, "--max-size", 3)
+        assert status == 0 and output.count(" ranks ") == count, output

@@ -221,7 +221,7 @@ def test_sends_that_wait_for_each_other_are_a_deadlock():
         yield Send(rank + 1, Input(0, size))
         yield Recv(rank - 1, Output(0, size))
 
-    with pytest.raises(ScheduleError, match=r"deadlock: rank 0 waits in round 0 \(send to 1\); rank 1 waits"):
+    with pytest.raises(ScheduleError, match=r"deadlock: rank 0 waits in round 1 \(send to 1\); rank 1 waits"):
         predict(user(circle), 4, 100, NETWORK)
 
 

@@ -8,10 +8,13 @@ from importlib import import_module
 import pytest
 
 from mpicoll.cli import main
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.slurm.check import mistakes
 from mpicoll.slurm.new import KINDS, fill, write
 from mpicoll.slurm.scaling import gather, table
+from mpicoll.slurm.values import WORDS
+from mpicoll.train.parallel.options import SHARDED
 from tests.support.launching import ROOT
 
 JOBS = ROOT / "jobs"
@@ -107,6 +110,10 @@ srun -K --mpi=pmix python -m mpi4py train.py
     ("--ntasks-per-node=2", "--ntasks-per-node=2 --gpus-per-node=a100:4", 2, "one rank for each GPU"),
     ("--nodes=2", "--nodes=2 --output=logs/%j.out", 2, "there is no directory logs"),
     ("srun", ': "${LAUNCHER:=jsrun}"\nsrun', 3, "expected auto, srun, mpirun, mpiexec"),
+    ("srun", ': "${STRATEGY:=zero9}"\nsrun', 3, "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2"),
+    ("--nodes=2", "--nodes=2 --time=1hour", 2, "--time=1hour: expected minutes, HH:MM:SS or D-HH:MM, such as 01:00:00"),
+    ("--ntasks-per-node", "--ntask-per-node", 2, "no option --ntask-per-node (did you mean ntasks-per-node?)"),
+    ("train.py", "train.py --checkpoint $TMPDIR/run", 3, "--checkpoint=$TMPDIR/run: each node has a directory of its own"),
     ("srun", ': "${DATA:=/tmp/x.npz}"\nsrun', 3, "a directory of its own"),
     ("srun", ': "${VENV:=/nowhere}"\nsrun', 3, "there is no bin/python"),
     ("srun", '. "$JOBS/launch.sh" || exit\nsrun', 3, "belong beside the script"),
@@ -201,3 +208,58 @@ def test_scaling_from_the_command_line(tmp_path, capsys):
 def test_scaling_of_nothing(tmp_path, directory):
     with pytest.raises(ArgumentError, match="expected directories strong-N|cannot read"):
         gather(tmp_path / directory)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--time", "1hour"], "--time=1hour: expected minutes, HH:MM:SS or D-HH:MM, such as 01:00:00"),
+    (["--set", "STRATEGY=zero9"], "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2 (did you mean zero"),
+    (["--set", "STRATGY=zero1"], "no setting STRATGY; it has LAUNCHER, VENV, STRATEGY"),
+    (["--set", "CHECKPOINT=/tmp/run"], "CHECKPOINT=/tmp/run: each node has a directory of its own there"),
+    (["--ntask-per-node", "2"], "(did you mean --ntasks-per-node?)"), (["--ntasks-per-node", "2x"], "a whole number above 0"),
+])  # fmt: skip
+def test_new_finds_mistakes_before_sbatch_does(tmp_path, capsys, words, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "new", "train", "--directory", str(tmp_path), *words])
+    assert ended.value.code == 2 and message in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_check_finds_options_that_a_command_does_not_have(tmp_path, capsys):
+    write("train", tmp_path, {}, {"OPTIONS": "--stratgy zero1"})
+    with pytest.raises(SystemExit) as ended:
+        main(["slurm", "check", str(tmp_path / "train_cpu.sbatch")])
+    assert ended.value.code == 1
+    assert ":26: mpicoll train has no option --stratgy (did you mean --strategy?)\n" in capsys.readouterr().out
+
+
+def test_the_sweep_keeps_a_script_that_was_edited(tmp_path):
+    write("train", tmp_path, {"nodes": "3"}, {})
+    written = write("scaling", tmp_path, {}, {})
+    assert [path.name for path in written] == ["scaling.sh"] and "--nodes=3" in (tmp_path / "train_cpu.sbatch").read_text()
+    write("scaling", tmp_path, {}, {}, force=True)
+    assert "--nodes=3" in (tmp_path / "train_cpu.sbatch").read_text()
+
+
+def test_new_says_what_to_type_and_which_file_to_watch(tmp_path, capsys):
+    for words, expected in ((["train_torch"], ["sbatch {}/train_torch.sbatch", "tail --follow=name --retry torch-JOB.out"]),
+                            (["scaling"], ["bash {}/scaling.sh", "tail --follow=name --retry scaling/table.txt"])):
+        with pytest.raises(SystemExit):
+            main(["slurm", "new", *words, "--directory", str(tmp_path)])
+        output = capsys.readouterr().out
+        assert all(f"\n  {line.format(tmp_path)}" in output for line in expected) and "*" not in output
+
+
+def test_words_of_settings_are_those_there_are():
+    assert WORDS["STRATEGY"] == tuple(SHARDED) and WORDS["COLLECTIVE"] == tuple(COLLECTIVES)
+
+
+def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path):
+    """Of a job that has waited in the queue: `bench` and the sweep ask for no plot where there is no Matplotlib."""
+    for found, expected in (("exit 0", "--plot x.svg"), ("exit 1", "")):
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{found}\n")
+        (tmp_path / "python").chmod(0o755)
+        definition = re.search(r"^plot\(\).*?^}", (JOBS / "launch.sh").read_text(), re.MULTILINE | re.DOTALL)[0]
+        said = subprocess.run(["bash", "-c", f"{definition}; plot x.svg"], capture_output=True, text=True, check=True,
+                              env={"PATH": f"{tmp_path}:/usr/bin:/bin"}).stdout  # fmt: skip
+        assert said.strip() == expected
+    assert '$(plot "$OUT/bench.svg")' in (JOBS / "bench.sbatch").read_text()
+    assert '${PLOT:+--plot "$PLOT"}' in (JOBS / "scaling.sh").read_text()

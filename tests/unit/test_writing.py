@@ -26,7 +26,7 @@ def test_memory_that_was_used_before_is_refused():
         yield Copy(Scratch("theirs", rank - 1), Output(rank - 1))
         yield from allgather(rank, size)
 
-    with pytest.raises(ScheduleError, match=r"rank 0, round 2: Copy.* uses what rank 1 writes for round 3, maybe before it"):
+    with pytest.raises(ScheduleError, match=r"rank 0, round 3: Copy.* uses what rank 1 writes for round 4, maybe before it"):
         check("allgather", used, 2)
 
 
@@ -35,7 +35,7 @@ def test_memory_that_is_received_into_before_is_refused():
         yield Send(rank + 1, Input(rank)), Recv(rank - 1, Output(rank - 1))
         yield from allgather(rank, size)
 
-    with pytest.raises(ScheduleError, match="rank 0, round 0: Recv.* uses what rank 1 writes"):
+    with pytest.raises(ScheduleError, match="rank 0, round 1: Recv.* uses what rank 1 writes"):
         check("allgather", received, 2)
 
 
@@ -69,7 +69,7 @@ def test_a_write_must_meet_what_awaits_it():
         peer = 1 - rank
         yield Send(peer, Input(rank)), Written(peer, Output(peer)), Copy(Input(rank), Output(rank))
 
-    with pytest.raises(ScheduleError, match="rank 0, round 0: Send.* meets Written"):
+    with pytest.raises(ScheduleError, match="rank 0, round 1: Send.* meets Written"):
         check("allgather", sent, 2)
 
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ...measure import measured_on, nodes
 from ...schedule import bounds
+from ...support.units import many
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -94,7 +95,7 @@ def _outcome(trainer: Trained) -> str:
     accuracy, losses = trainer.test_accuracy, trainer.losses
     tested = "no test yet" if accuracy is None else f"test accuracy {accuracy:.4f}"
     loss = trainer.epochs[-1]["loss"] if trainer.epochs else losses[-1]
-    return f"{tested}, loss {loss:.4g} after {len(losses)} steps"
+    return f"{tested}, loss {loss:.4g} after {many(len(losses), 'step')}"
 
 
 def _events(trainer: Trained) -> Iterator[str]:

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
 from ...support.checks import together
+from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
@@ -131,7 +132,7 @@ class Strategy:
         if self._serves:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
-        return f"{options.strategy} ({used}; {len(self.reducer.layout.buckets)} buckets, overlap {options.overlap})"
+        return f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, overlap {options.overlap})"
 
 
 def _laid_out(values: Array, layout: BucketLayout, flat: Array) -> Array:

@@ -1,0 +1,94 @@
+"""MPICOLL_PROFILE=1: what calls a program made, how long they took, and what MPI's own calls would have taken, at its end."""
+
+import atexit
+import re
+import sys
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import collectives
+from ..errors import ArgumentError
+from ..execute import ENDED, Located
+from ..support import settings
+from ..support.units import format_bytes, format_seconds, many
+from .compare import Candidate, compare
+
+#: calls that have a line, and seconds for which MPI's own are measured, each
+_MOST, _SECONDS = 20, 0.1
+_ROW = "{:<21}{:>6}{:>6}  {:<14}{:>7}{:>8}{:>8}{:>8}"
+_HEADING = _ROW.format("call", "bytes", "ranks", "algorithm", "calls", "total", "median", "native")
+_NOTE = """# rank 0's times; of calls that do not block from their start to their end.
+# native: MPI's own blocking call of as many bytes, float32, measured now."""
+
+
+class Kind(NamedTuple):
+    """Calls that are alike. nbytes: of the whole vector, None where it is not known."""
+
+    call: str
+    nbytes: int | None
+    size: int
+    algorithm: str
+
+
+_times: dict[Kind, list[float]] = {}
+
+
+@cache
+def start() -> None:
+    """From now on calls are counted, until the program ends."""
+    ENDED.append(_ended)
+    atexit.register(_report)
+
+
+def _ended(text: str, size: int, plan: Located | None, seconds: float) -> None:
+    _times.setdefault(_kind(text, size, getattr(plan, "name", "")), []).append(seconds)
+
+
+@cache
+def _kind(text: str, size: int, name: str) -> Kind:
+    """Of a record's text, "Allreduce of 800 bytes", and a plan's name, "Allreduce (ring)"."""
+    call, _, rest = text.partition(",")[0].partition(" of ")
+    found, algorithm = re.match(r"(\d+) bytes", rest), re.search(r"\((\w+)\)", name)
+    return Kind(call, int(found[1]) if found else None, size, algorithm[1] if algorithm else "native")
+
+
+def _report() -> None:
+    """Print the table on rank 0. Collective over the world, as MPI_Finalize is, before which it runs."""
+    if MPI.Is_finalized():
+        return
+    world = MPI.COMM_WORLD
+    longest = sorted(_times, key=lambda kind: -sum(_times[kind]))
+    chosen = world.bcast(longest[:_MOST])
+    every = world.allgather(set(_times))
+    native = {kind: _native(world, kind) for kind in chosen if all(kind in kinds for kinds in every)}
+    if world.Get_rank() == 0 and longest:
+        lines = [_line(kind, native.get(kind)) for kind in chosen]
+        title = f"# {settings.PROFILE}: {many(len(longest), 'kind')} of calls"
+        print(title, _NOTE, _HEADING, *lines, sep="\n", file=sys.stderr)
+        if left := longest[_MOST:]:
+            rest = format_seconds(sum(sum(_times[kind]) for kind in left))
+            print(f"and {many(len(left), 'other kind')} of calls, {rest}", file=sys.stderr)
+        sys.stderr.flush()
+
+
+def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
+    """Seconds of MPI's own call; None where nobody knows its size, or it is that of some ranks."""
+    if not kind.nbytes or kind.size != world.Get_size():
+        return None
+    try:
+        name = collectives.of_call(kind.call)[0]
+    except ArgumentError:  # Barrier, say
+        return None
+    (row,) = compare(world, name, [Candidate("native")], kind.nbytes, np.dtype("f4"), seconds=_SECONDS)
+    return float(row["median_us"]) / 1e6
+
+
+def _line(kind: Kind, native: float | None) -> str:
+    times = _times[kind]
+    nbytes = "-" if kind.nbytes is None else format_bytes(kind.nbytes)
+    beside = "-" if native is None else format_seconds(native)
+    figures = len(times), format_seconds(sum(times)), format_seconds(float(np.median(times))), beside
+    return _ROW.format(kind.call, nbytes, kind.size, kind.algorithm, *figures)
