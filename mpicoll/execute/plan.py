@@ -82,6 +82,7 @@ class Plan(Movable, LowerCase):
         self.lies_in(())
         self.step: int | None = None
         self.task: Task | None = None
+        self._over = True
         self.messages = len(started)
         self._started = [(piece.kind, piece.peer, piece.work.nbytes) for piece in started]
         self._pending: list[Any] = [None] * self.messages
@@ -149,25 +150,26 @@ class Plan(Movable, LowerCase):
         """Take the input and begin."""
         if self.steps is None or self.context.closed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
-        if self.task is not None:  # also where it has ended: the other ranks' may not have, and whether it has is chance
+        if not self._over:  # also where it has ended: other ranks' may not have, and whether it has is chance
             raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
         record = self.context.recorder.begin(self._started_text, call_site())
         record.plan = self
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
         self.task = self.context.submit(steps, record.end, self.work.device, self._compute, track=track)
+        self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
         if self.task is not None:
             PROGRESS.wait(self.task)
-            self.task = None
+        self._over = True
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        if self.task is not None and PROGRESS.test(self.task):
-            self.task = None
-        return self.task is None
+        done = self.task is None or PROGRESS.test(self.task)
+        self._over = self._over or done
+        return done
 
     @property
     def in_flight(self) -> bool:

@@ -6,7 +6,7 @@ import re
 import numpy
 import pytest
 
-from mpicoll.train import SGD, Adam, Trainer
+from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.monitor.report import document, likely_cause, memory_in_theory, summary
 from tests.support.cases import SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, train
@@ -56,3 +56,15 @@ def test_diverged_training_is_valid_json():
     assert not numpy.isfinite(trainer.losses[-1])
     text = json.dumps(document(trainer, {}), allow_nan=False)
     assert json.loads(text)["losses"][-1] is None and json.loads(text)["epochs"][-1]["loss"] is None
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero2"])
+def test_the_first_run_has_something_to_overlap_and_says_what_zero2_holds(strategy):
+    """The model of `mpicoll train` without options: its buckets follow its size."""
+    trainer = Trainer(mlp([64, 512, 512, 10]), SGD(), WORLD, strategy=strategy)
+    trainer.fit(blobs(64, 64, 10), steps=2, batch_size=16)
+    said = summary(trainer)
+    assert len(trainer.strategy.reducer.layout.buckets) > 1 or SIZE == 1
+    assert "take smaller --bucket-bytes" not in said
+    held = "are buckets on their way, each of whole tensors: the largest tensor is 87% of the model; with many smaller"
+    assert (held in said) == (strategy == "zero2" and SIZE > 1), said

@@ -173,6 +173,12 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     held = [f"{report[name + '_bytes']:,} {text} (theory {theory[name]:,})"
             for name, text in (("parameter", "parameters"), ("gradient", "gradients"), ("optimizer", "optimizer"))]  # fmt: skip
     yield f"bytes held: {', '.join(held)}"
+    passing = report["gradient_bytes"] - theory["gradient"]
+    if trainer.options.scattered and passing > theory["gradient"]:
+        largest = max(tensor.size for tensor in trainer.strategy.reducer.layout.tensors)
+        share = largest / trainer.strategy.reducer.layout.plain[-1]
+        yield (f"of the gradients {passing:,} are buckets on their way, each of whole tensors: the largest tensor is {share:.0%} of "
+               "the model; with many smaller ones less is held")  # fmt: skip
 
 
 def memory_in_theory(trainer: Trained) -> dict[str, int]:
