@@ -1,13 +1,14 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
 from argparse import ArgumentParser, Namespace
+from itertools import cycle
 from typing import Any
 
 from .. import collectives
 from ..errors import ArgumentError
 from ..support.files import save_figure
 from ..support.optional import require
-from ..support.units import many, parse_bytes
+from ..support.units import format_bytes, many, parse_bytes
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
 from .screen import comment, folded
@@ -16,6 +17,7 @@ from .values import number, parsed, size, whole
 NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the median; the candidates
 alternate. busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster. auto: what mpicoll
 chooses. *: the fastest."""
+_MARKERS = "osD^v<>ph*Pd"
 MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
@@ -148,12 +150,19 @@ def plot(path: str, results: list[dict[str, Any]], where: str) -> None:
     """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
     figure = require("matplotlib.figure", "--plot").Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    for word in dict.fromkeys(row["algorithm"] for row in results):
+    words = list(dict.fromkeys(row["algorithm"] for row in results))
+    for word, marker in zip(words, cycle(_MARKERS)):
         rows = [row for row in results if row["algorithm"] == word]
-        style: dict[str, Any] = {"color": "black", "linewidth": 2.5} if word == "native" else {}
-        axes.plot([row["bytes"] for row in rows], [row["busbw"] for row in rows], marker=".", label=word, **style)
+        # lines that lie on one another are seen by their markers, which have different forms and are hollow
+        style: dict[str, Any] = {"marker": marker, "markerfacecolor": "none", "markersize": 5}
+        style |= {"color": "black", "linewidth": 2.5} if word == "native" else {}
+        axes.plot([row["bytes"] for row in rows], [row["busbw"] for row in rows], label=word, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    sizes = sorted({row["bytes"] for row in results})
+    ticks = sizes[:: -(-len(sizes) // 10)]
+    axes.set_xticks(ticks, [format_bytes(nbytes) for nbytes in ticks])
+    axes.set_xticks([], minor=True)
     axes.set(xlabel="bytes of the vector", ylabel="bus bandwidth, GB/s",
              title=f"{results[0]['collective']}, {where}")  # fmt: skip
     axes.grid(True, alpha=0.3)

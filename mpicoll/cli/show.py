@@ -11,9 +11,10 @@ from ..errors import ArgumentError, ScheduleError
 from ..schedule import INPUT, OUTPUT, Part
 from ..support.units import many
 from ..verify import Cost, check, unproved
-from . import userfile
+from . import outfiles, userfile
 from .list import of_vector
 from .screen import LINES, folded, width
+from .show_plot import draw
 from .values import whole
 
 #: rounds that the short form shows before it leaves some out
@@ -29,10 +30,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--blocks", type=whole, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
     parser.add_argument("--all", action="store_true", help="every block after every round, however many lines that takes")
     userfile.add_argument(parser)
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw it here, too: ranks across, rounds down")
 
 
 def run(arguments: Namespace) -> int:
     """Draw what the verifier sees; exit status 1 where it finds that something is wrong."""
+    outfiles.check(arguments)
     if arguments.file:
         with unproved():
             userfile.load(arguments.file)
@@ -48,37 +51,43 @@ def run(arguments: Namespace) -> int:
     lines = "\n".join(_whole(played)).split("\n")
     fits = len(lines) < LINES and max(map(len, lines)) <= width()
     print(*(lines if arguments.all or fits else _short(played)), sep="\n")
+    if arguments.plot:
+        draw(arguments.plot, played, _title(played, algorithm.name))
     if played.wrong:
         print("", folded(f"WRONG: {played.wrong}", rest="  "), sep="\n")
     return 1 if played.wrong else 0
 
 
-class _Moment(NamedTuple):
-    """One rank when it has finished a round: the clock, what arrived from whom, and the fullest value of each block it has."""
+class Moment(NamedTuple):
+    """One rank when it has finished a round: the clock, what arrived from whom, and the fullest value of each block it has.
+
+    held: whose contributions are in that, as bits; cells: the same as `_symbol` writes it.
+    """
 
     clock: int
     rank: int
     arrived: Sequence[tuple[int, str]]
+    held: list[int]
     cells: list[str]
 
 
-class _Played(NamedTuple):
+class Played(NamedTuple):
     """What the verifier saw of a schedule: what happened at each clock, what it costs, or what is wrong with it."""
 
     collective: collectives.Collective
     size: int
     root: int
     blocks: int
-    frames: list[list[_Moment]]
+    frames: list[list[Moment]]
     cost: Cost | None
     wrong: str
 
 
 def _play(collective: collectives.Collective, algorithm: algorithms.Algorithm, size: int, root: int,
-          blocks: int | None) -> _Played:  # fmt: skip
+          blocks: int | None) -> Played:  # fmt: skip
     """Let the verifier run it; rounds stand where its logical clock puts them."""
     blocks = blocks or algorithm.vector_blocks(size, 4)
-    frames, cost, wrong = defaultdict[int, list[_Moment]](list), None, ""
+    frames, cost, wrong = defaultdict[int, list[Moment]](list), None, ""
 
     def observer(rank: Any, step: Any, expressions: Any) -> None:
         # in an alltoall what came takes the place of what was sent
@@ -89,16 +98,16 @@ def _play(collective: collectives.Collective, algorithm: algorithms.Algorithm, s
         arrived = [(peer, _blocks(part, blocks) if not collective.personal else
                     " ".join(_symbol(collective, expressions.ranks[one], size) for one in rank.read(part)))
                    for peer, part in (step.receives if step else ())]
-        frames[rank.clock].append(_Moment(rank.clock, rank.number, arrived, symbols))
+        frames[rank.clock].append(Moment(rank.clock, rank.number, arrived, held, symbols))
 
     try:
         cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
     except ScheduleError as error:
         wrong = str(error)
-    return _Played(collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong)
+    return Played(collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong)
 
 
-def _title(played: _Played, name: str) -> str:
+def _title(played: Played, name: str) -> str:
     where = f" from root {played.root}" if played.collective.rooted else ""
     found = "wrong, up to where it fails"
     if played.cost:
@@ -106,7 +115,7 @@ def _title(played: _Played, name: str) -> str:
     return f"{played.collective.name} {name}, {played.size} ranks{where}: {found}."
 
 
-def _whole(played: _Played) -> Iterator[str]:
+def _whole(played: Played) -> Iterator[str]:
     """The lines of the picture: what every rank has of every block."""
     cells = [[""] * played.blocks] * played.size
     yield folded(_legend(played.collective, played.size, played.blocks))
@@ -118,7 +127,7 @@ def _whole(played: _Played) -> Iterator[str]:
         yield from _table(cells, heading=frame[0].clock == 0)
 
 
-def _short(played: _Played) -> Iterator[str]:
+def _short(played: Played) -> Iterator[str]:
     """A line for each round: of each rank, whose messages came, and how many of the blocks it is to have it now has."""
     wanted = [_wanted(played, rank) for rank in range(played.size)]
     yield "Below each rank: whose message came > how many blocks are final (--all: each)."
@@ -141,7 +150,7 @@ def _short(played: _Played) -> Iterator[str]:
             yield f"… {many(left_out, 'round')} more"
 
 
-def _wanted(played: _Played, rank: int) -> dict[int, str]:
+def _wanted(played: Played, rank: int) -> dict[int, str]:
     """What a rank must have at the end, as `_symbol` writes it, by the number of the block."""
     collective, size, blocks, root = played.collective, played.size, played.blocks, played.root
     part = collective.postcondition(rank, size, blocks, root)
@@ -169,7 +178,7 @@ def _legend(collective: collectives.Collective, size: int, blocks: int) -> str:
     return f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content} of each block."
 
 
-def _messages(clock: int, frame: Sequence[_Moment]) -> list[str]:
+def _messages(clock: int, frame: Sequence[Moment]) -> list[str]:
     """The line, or lines, of what arrives at this clock."""
     arrivals = sorted(((peer, moment.rank, what) for moment in frame for peer, what in moment.arrived), key=lambda one: one[:2])
     # no-break spaces keep a message together when the line is wrapped

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 
 from ..errors import ArgumentError, did_you_mean
+from . import outfiles
 
 #: options of sbatch that `new` puts in; others are added to the script by hand, or given to sbatch
 OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "time", "partition", "account", "qos",
@@ -91,6 +92,7 @@ def _misspelt(path: str) -> Iterator[tuple[int, str]]:
 def _scaling(arguments: Namespace) -> int:
     from ..slurm import gather, plot, table
 
+    outfiles.check(arguments)
     rows, missing = gather(arguments.directory)
     print(table(rows, missing), flush=True)
     if arguments.plot and rows:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from . import outfiles
+from .screen import folded
 from .values import number, size, whole
 
 
@@ -72,7 +73,7 @@ def run(arguments: Namespace) -> None:
     result = document(trainer, config) if arguments.json else None
     text = summary(trainer)
     if comm.Get_rank() == 0:
-        print(text, flush=True)
+        print(*(folded(line, rest="  ") for line in text.splitlines()), sep="\n", flush=True)
         if result:
             outfiles.write_json(arguments.json, result)
     if trainer.stopped:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from ..support.units import format_bytes
+from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
 from .bench import parse_sizes
+from .tune_plot import draw
 from .values import number, whole
 
 
@@ -25,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--device", default="cpu", help="where the arrays of this table lie: cpu (default), cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
     add("--min-time", type=number, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
+    add("--plot", metavar="FILE.svg", help="draw what the table now chooses here, over bytes and numbers of ranks")
     outfiles.add_done(parser)
 
 
@@ -60,6 +62,11 @@ def run(arguments: Namespace) -> None:
     entries, link = tuning.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl)
     if root:
         table.write(output, facts, entries, link)
+        if arguments.plot:
+            written = table.parse(output.read_text(encoding="utf-8"), str(output)).entries
+            here = entries[0]["mpi"], entries[0]["transport"]
+            draw(arguments.plot, [one for one in written if (one.mpi, one.transport) == here and isinstance(one.ranks, int)],
+                 " over ".join(here))  # fmt: skip
         print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
 
 
@@ -85,14 +92,16 @@ def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]
         pieces = f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
         if shown:
             print(f"[{len(done)}/{total}] {best['collective']} {format_bytes(best['bytes'])}: {best['algorithm']}{pieces} "
-                  f"{best['median_us']:.0f} us, native {native['median_us']:.0f} us, of {len(rows)} candidates", flush=True)
+                  f"{format_seconds(best['median_us'] / 1e6)}, native {format_seconds(native['median_us'] / 1e6)}, "
+                  f"of {many(len(rows), 'candidate')}", flush=True)  # fmt: skip
 
     return tick
 
 
 def _summary(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
     for entry in entries:
-        yield f"{entry['collective']} on {entry['ranks']} ranks, {entry['nodes']} nodes, {entry['mpi']}, {entry['transport']}:"
+        place = f"{many(entry['ranks'], 'rank')}, {many(entry['nodes'], 'node')}, {entry['mpi']}, {entry['transport']}"
+        yield f"{entry['collective']} on {place}:"
         for rule in entry["rules"]:
             pieces = f" in pieces of {format_bytes(rule['segment_bytes'])} bytes" if "segment_bytes" in rule else ""
             yield f"  from {rule['from']:>4}: {rule['algorithm']}{pieces}"

@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
     except ScheduleError as error:
         wrong = str(error)
     seconds, total = perf_counter() - start, sum(result["cases"] for result in proved)
-    print(f"WRONG: {wrong}" if wrong else f"all {many(len(proved), 'algorithm')} proved: {total} cases in {seconds:.1f} s")
+    print(f"WRONG: {wrong}" if wrong else f"all {many(len(proved), 'algorithm')} proved: {total:,} cases in {seconds:.1f} s")
     if arguments.json:
         document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
                     "seconds": round(seconds, 3), "wrong": wrong}
@@ -84,7 +84,7 @@ def _check_size(collective: collectives.CollectiveName, name: str, size: int) ->
 
 def _line(result: dict[str, Any]) -> str:
     collective = collectives.find(result["collective"])
-    order = "operands in rank order" if result["ordered"] else "commutative operations only"
-    order = "operands in the canonical order" if result["canonical"] else order
+    order = "in rank order" if result["ordered"] else "in any order"
+    order = "in the canonical order" if result["canonical"] else order
     proved = f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks {result['cases']:>6} cases"
     return f"{proved}   {order}" if collective.reduces else proved

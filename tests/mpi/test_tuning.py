@@ -133,7 +133,7 @@ def test_verbose_says_once_what_ran_and_why(configured, capfd):
     comm, data = configured(MPICOLL_VERBOSE="1"), np.ones(1 << 17)
     for _ in range(3):
         comm.Allreduce(MPI.IN_PLACE, data)
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: Allreduce of 1048576 bytes")]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("mpicoll: Allreduce of 1M bytes")]
     assert len(lines) == (RANK == 0)
 
 

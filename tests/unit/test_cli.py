@@ -7,7 +7,9 @@ import pytest
 
 from mpicoll import algorithms, cli
 from mpicoll.algorithms import NATIVE
+from mpicoll.cli.tune_plot import draw
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.select.table import Entry, Rule
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -250,3 +252,20 @@ def test_verify_of_some(command):
     for words, count in ((["ring"], 3), (["allreduce"], 12), (["allreduce", "ring"], 1)):
         status, output, _ = command("verify", *words, "--max-size", 3)
         assert status == 0 and output.count(" ranks ") == count, output
+
+
+def test_show_as_a_picture(command, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "ring.svg"
+    assert command("show", "allreduce", "ring", "--size", 3, "--plot", path)[0] == 0
+    drawn = path.read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("rank 2", "start", "round 4")) and "<!-- round 5 -->" not in drawn
+
+
+def test_a_table_as_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    rules = Rule(0, 0, "native", None), Rule(65536, 0, "ring", 60000)
+    entries = [Entry("MPICH", "tcp", size, size, "allreduce", rules) for size in (2, 13)]
+    draw(tmp_path / "tuned.svg", entries, "MPICH over tcp")
+    drawn = (tmp_path / "tuned.svg").read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("allreduce", "13 on 13", "64K", "60000", "native", "ring"))

@@ -177,8 +177,8 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     if trainer.options.scattered and passing > theory["gradient"]:
         largest = max(tensor.size for tensor in trainer.strategy.reducer.layout.tensors)
         share = largest / trainer.strategy.reducer.layout.plain[-1]
-        yield (f"of the gradients {passing:,} are buckets on their way, each of whole tensors: the largest tensor is {share:.0%} of "
-               "the model; with many smaller ones less is held")  # fmt: skip
+        why = f"buckets on their way, each of whole tensors: the largest tensor is {share:.0%} of the model"
+        yield f"of the gradients {passing:,} are {why}; with many smaller ones less is held"
 
 
 def memory_in_theory(trainer: Trained) -> dict[str, int]:
