@@ -135,7 +135,7 @@ class Progress:
                 self._turn.release()
 
     def _is_alone(self, task: Task) -> bool:
-        return len(self._tasks) == 1 and self._tasks[0] is task
+        return self._tasks == [task]  # at once: another thread may end it meanwhile
 
     def wait(self, task: Task, limit: float = inf) -> bool:
         """Advance all tasks until this one has ended, or for so many seconds; whether it has. Raises its error."""

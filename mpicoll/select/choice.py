@@ -104,6 +104,8 @@ def _choose(query: Query, probe: Probe | None) -> Choice:
         notes.append(f"{wish.reason} cannot serve it ({refusal})")
     found = probe(query) if probe and _measurable(query) else None
     choice = found if found and not refuses(query, found.name) else _last_resort(query)
+    if any(f"({choice.reason})" in note for note in notes):  # said already
+        choice = choice._replace(reason="of those that can, the fastest by the cost model")
     return choice._replace(reason="; ".join([*notes, choice.reason]))
 
 

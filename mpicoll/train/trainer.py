@@ -95,7 +95,7 @@ class Trainer:
         self.model = together(self.comm, lambda: _understood(model, params, options))
         stored: Any = precision or self.model.parameters.dtype.name  # one that no option allows is found by its check
         self.options = Options(strategy, precision=stored, **options)
-        if self.options.reproducible:
+        if self.options.reproducible and not self.comm.reproducible:  # the caller's stays as it is
             self.comm = Communicator(self.comm.Dup(), reproducible=True)
         layers = {f"layer {number} of the model": text for number, text in enumerate(self.model.describe())}
         agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})

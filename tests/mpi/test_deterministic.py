@@ -7,8 +7,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import algorithms
 from tests.support.cases import RANK, SIZE, WORLD
-from tests.support.each import ALL
-from tests.support.exact import in_canonical_order, mixed
+from tests.support.exact import ALL, in_canonical_order, mixed
 
 pytestmark = pytest.mark.mpi
 

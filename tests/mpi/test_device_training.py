@@ -11,7 +11,7 @@ from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.data import LocalLoader, Sampler
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from tests.support import fakearithmetic, fakecupy
-from tests.support.cases import WORLD
+from tests.support.cases import SIZE, WORLD
 from tests.support.device_training import DeviceTraining, losses
 from tests.support.training import WIDTHS
 
@@ -43,6 +43,11 @@ def test_the_host_waits_as_often_for_many_buckets_as_for_one(xp, data, strategy,
             losses(xp, data, MPI.COMM_SELF, strategy=strategy, bucket_bytes=bucket_bytes, steps=steps, **options)
             counts[-1].append(len(fakearithmetic.reads))
     assert counts[0][1] - counts[0][0] == counts[1][1] - counts[1][0]
+
+
+def test_reproducible_training_has_the_bits_of_one_rank(xp, data):
+    options = {"strategy": "zero1", "precision": "float32", "reproducible": max(SIZE, 2), "steps": 2}
+    assert losses(xp, data, **options) == losses(xp, data, MPI.COMM_SELF, **options)
 
 
 def test_no_phase_waits_for_the_device(xp, data):

@@ -8,8 +8,7 @@ import mpicoll
 from mpicoll import buffers
 from tests.support import fakearithmetic
 from tests.support.cases import RANK, SIZE, WORLD
-from tests.support.each import ALL
-from tests.support.exact import contributions, in_fixed_point, mixed
+from tests.support.exact import ALL, contributions, in_fixed_point, mixed
 
 pytestmark = pytest.mark.mpi
 
@@ -184,6 +183,9 @@ def test_device_memory(exact, xp, mode, dtype, monkeypatch):
     for given in (xp.array(mine), xp.array(numpy.repeat(mine, 2))[::2]):
         exact.Allreduce(MPI.IN_PLACE, given)
         assert xp.asnumpy(given).tobytes() == expected.tobytes()
+    stack = contributions(2 * SIZE, 200, dtype)
+    exact.Allreduce(mpicoll.Contributions(xp.array(stack[2 * RANK : 2 * RANK + 2]), [0, 70, 200]), given)
+    assert xp.asnumpy(given).tobytes() == alone(stack, [0, 70, 200]).tobytes()
     out = xp.array(numpy.zeros_like(mine))
     exact.Iallreduce(xp.array(mine), out).Wait()
     assert xp.asnumpy(out).tobytes() == expected.tobytes()

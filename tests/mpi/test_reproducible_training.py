@@ -15,7 +15,7 @@ from mpicoll.cli import train as command
 from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.optim import square_of_words, whole_squares
 from tests.support.cases import RANK, SIZE, WORLD
-from tests.support.each import ALL
+from tests.support.exact import ALL
 from tests.support.training import STRATEGIES, WIDTHS, alone, fitted, raises, same_bits
 
 pytestmark = pytest.mark.mpi

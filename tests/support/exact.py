@@ -1,9 +1,13 @@
 """Numbers whose sum shows the order in which it was made, and that sum as whole numbers give it."""
 
+import os
 from fractions import Fraction
 from math import frexp
 
 import numpy
+
+#: whether everything is tried; `each` says the same, but starts jobs, which a rank of a job may not
+ALL = bool(os.environ.get("MPICOLL_TEST_ALL"))
 
 
 def mixed(count, dtype, seed):

@@ -15,12 +15,12 @@ from tests.support.each import ALL, EACH
 from tests.support.launching import installations, mpiexec
 
 FIRST, LAST = installations()[:1], installations()[-1:]
-MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "mismatches")]
+MOST = [f"tests/mpi/test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible")]
 #: what is left to MPICOLL_TEST_ALL: benchmarks, choice and training on a stand-in for a device, whose checks take long
 ALL_ALONE = ("bench_gpu", "nccl_choice", "device_training")
 DEVICES = ("device_*", "nccl*")
-ON_ONE = ("strategies", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming", "function_models",
-          "summary", "trace", "torch*", "bench", "fuzz", "spelling", "strides", "odd_buffers")  # fmt: skip
+ON_ONE = ("strategies", "reproducible_training", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming",
+          "function_models", "summary", "trace", "torch*", "bench", "fuzz", "spelling", "strides", "odd_buffers")  # fmt: skip
 CASES = [(found, 2) for found in installations()]
 CASES += [(found, 1) for found in FIRST] + [(found, 3) for found in LAST]
 if ALL:

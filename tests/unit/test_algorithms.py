@@ -27,6 +27,13 @@ def test_is_proved_at_sizes_1_to_20(algorithm):
         assert (ordered, canonical) == (algorithm.ordered, algorithm.canonical)
 
 
+@pytest.mark.parametrize("size", [33, 39, 40])
+def test_the_canonical_order_is_kept_at_larger_sizes(size):
+    for algorithm in EVERY:
+        if algorithm.canonical:
+            assert check_cases(algorithm, [size]).canonical
+
+
 def largest_subtree(p):
     """Blocks below the busiest child of the root of a binomial tree."""
     return max(min(1 << bit, p - (1 << bit)) for bit in range(p.bit_length()) if 1 << bit < p)

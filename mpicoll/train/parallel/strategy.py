@@ -83,7 +83,7 @@ class Strategy:
         if self._serves:
             return None
         times = options.accumulate if options.scattered else 1
-        words = 1 if options.micro_batches is None else max(2, 8 // self.reducer.parameters.itemsize)
+        words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
         halves = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words + options.sharded
         return halves * (self.size - 1) * nbytes // self.size
 
