@@ -15,13 +15,13 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, devices, front, rooms, trained, trusted
+from . import chosen, compared, devices, front, gallery, rooms, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
 REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
            "moves": lambda: compared.brief("moves-*"), "between": lambda: compared.brief("between-*"),
-           "front": front.cells,
+           "front": front.cells, "gallery": gallery.page,
            "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
            "backend": trained.backend_table,
@@ -40,6 +40,7 @@ def main(arguments=None):
     if not options.check:
         compared.pictures()
         front.draw()
+        gallery.draw()
         trained.draw()
 
 

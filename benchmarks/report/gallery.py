@@ -1,0 +1,40 @@
+"""The page of all algorithms: each with what it does, what it costs, where it comes from, and its picture."""
+
+import inspect
+import subprocess
+import sys
+
+from mpicoll import algorithms, collectives
+
+from .compared import PICTURES
+
+#: ranks in the pictures: no power of two
+SIZE = 5
+
+
+def page():
+    """Markdown: a heading per collective and algorithm."""
+    parts = []
+    for collective in collectives.COLLECTIVES:
+        parts.append(f"## {collective}\n")
+        for one in algorithms.registered(collective):
+            parts.append(f"### {collective}: {one.name}\n\n{_text(one.generator)}\n\n"
+                         f"![{one.name}, {SIZE} ranks](pictures/algorithms/{collective}-{one.name}.png)\n")  # fmt: skip
+    return "\n".join(parts) + "\n"
+
+
+def _text(generator):
+    """Its docstring, with what follows "Cost" and "Source" in paragraphs of their own."""
+    text = inspect.cleandoc(inspect.unwrap(generator).__doc__ or "")
+    return text.replace("\nCost:", "\n\nCost:").replace("\nSource:", "\n\nSource:")
+
+
+def draw():
+    """All pictures, by the command that users have."""
+    folder = PICTURES / "algorithms"
+    folder.mkdir(exist_ok=True)
+    for collective in collectives.COLLECTIVES:
+        for one in algorithms.registered(collective):
+            path = folder / f"{collective}-{one.name}.png"
+            words = ["show", collective, one.name, "--size", str(SIZE), "--plot", str(path)]
+            subprocess.run([sys.executable, "-m", "mpicoll", *words], check=True, capture_output=True)
