@@ -35,11 +35,15 @@ class Queue:
     """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
 
     error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
-    waited for, with the time since it moved; may raise.
+    waited for, with the time since it moved; may raise. explain(error): what is raised in place of a task's error.
     """
 
-    def __init__(self, check_wait: Callable[[float], object] = lambda seconds: None) -> None:
-        self.check_wait = check_wait
+    def __init__(
+        self,
+        check_wait: Callable[[float], object] = lambda seconds: None,
+        explain: Callable[[Exception], Exception] = lambda error: error,
+    ) -> None:
+        self.check_wait, self.explain = check_wait, explain
         self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []
@@ -217,7 +221,7 @@ class Progress:
         except StopIteration:
             pass
         except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
-            task.error = error
+            task.error = task.queue.explain(error)
         except BaseException as error:  # Ctrl-C
             task.error = error
             self._end(task)
