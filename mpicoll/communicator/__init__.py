@@ -7,8 +7,9 @@ made, and what else they tell, is in `communicator`; `tasks` begins calls for th
 May import: errors, support, collectives, algorithms, shared_memory, execute, select, calls, launch, watch.
 """
 
+from ..execute import all_agree, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
 from .tasks import begin_task
 
-__all__ = ["Communicator", "Plan", "Request", "begin_task"]
+__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_task", "refusal"]

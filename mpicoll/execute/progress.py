@@ -27,6 +27,8 @@ LINGER = 0.1
 WINDOW = 2
 
 
+#: seconds that the thread may take to end: it may be in a call to MPI for ranks that died
+_JOIN = 2.0
 #: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
 ABANDONED: list[object] = []
 
@@ -266,7 +268,7 @@ class Progress:
         self._stopping = True
         self._awake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_JOIN)
 
     def _run(self) -> None:
         with as_mpi_computes():

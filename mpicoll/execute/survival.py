@@ -6,7 +6,10 @@ for ranks that have stopped waiting, `Shrink` makes a communicator of the living
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import threading
 import time
 from functools import cache
 
@@ -18,6 +21,8 @@ from .channel import ranks_within
 _ENABLED = "OMPI_MCA_mpi_ft_enable"
 #: seconds for which a rank that others have woken waits to learn who died
 _PATIENCE = 1.0
+#: seconds for which a rank that ends waits for the others to end
+_LEAVING = 2.0
 #: ranks in the world of which this process knows that they are dead
 DEAD: set[int] = set()
 
@@ -80,11 +85,32 @@ def note_missing(comm: MPI.Comm, parent: MPI.Comm) -> None:
     DEAD.update(rank for rank in ranks_within(parent, MPI.COMM_WORLD) if rank not in living)
 
 
+def leave() -> None:
+    """At exit, where ranks died: end without MPI_Finalize, in which Open MPI may then wait for ever.
+
+    Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
+    """
+    if not DEAD or MPI.Is_finalized():
+        return
+    together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
+    together.start()
+    together.join(_LEAVING)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if getattr(sys, "last_value", None) is None else 1)
+
+
 def all_agree(comm: MPI.Comm, good: bool) -> bool:
     """Whether it is so on all ranks and none died meanwhile: the same answer on all that live. Works when revoked."""
+    if not survivable():
+        return good
     try:
         return bool(comm.Agree(int(good)))
     except MPI.Exception as error:
         if not tells_of_death(error):
             raise
         return False
+
+
+if survivable():
+    atexit.register(leave)  # before all that is registered later, and so after it

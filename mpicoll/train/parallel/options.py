@@ -41,6 +41,7 @@ class OptionKeywords(TypedDict, total=False):
     clip_norm: float | None
     loss_scale: Literal["dynamic"] | float | None
     algorithm: AllreduceName | None
+    elastic: bool
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Options:
     algorithm : str, optional
         Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs; by default "circulant"
         where all ranks share a node and the model is in its memory, else "ring".
+    elastic : bool
+        Go on with fewer ranks when some die. Not with parameter_server, where rank 0 alone has the state.
     """
 
     strategy: StrategyName = "allreduce"
@@ -85,6 +88,7 @@ class Options:
     precision: Precision = "float32"
     loss_scale: Literal["dynamic"] | float | None = None
     algorithm: AllreduceName | None = None
+    elastic: bool = False
 
     def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
         """The same, with a size of buckets and an algorithm where none is given. Collective, and alike on all ranks.
@@ -111,6 +115,9 @@ class Options:
         norm = self.clip_norm
         check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
         LossScale.of(self.loss_scale)
+        check("elastic", self.elastic, self.elastic in (False, True), "False or True")
+        spread = self.strategy != "parameter_server" or not self.elastic
+        check("strategy", self.strategy, spread, "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state")
         self._check_collectives()
 
     def _check_collectives(self) -> None:

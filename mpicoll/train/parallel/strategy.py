@@ -16,6 +16,7 @@ from ..monitor import Meter
 from ..optim import LossScale, Optimizer
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import BucketLayout
+from .generations import Generations
 from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
@@ -51,6 +52,10 @@ class Strategy:
         loader = ScatteringLoader if self._serves else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         self._losses: list[float] = []
+        self.generations: Generations | None = None
+        if options.elastic:
+            self.generations = Generations(self.update, self.scale, [number for number in comm._context.topology.nodes])
+            self.reducer.before_last = self.generations.wait
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
@@ -93,9 +98,26 @@ class Strategy:
                 loss += self.model.learn(features, labels, samples, self.hooks, scale)
             self.reducer.end()
             rows += len(labels)
-        self.update.step()
-        self._losses.append(loss)
+        if self.generations is None:
+            self.update.step()
+            self._losses.append(loss)
+        else:
+            self._step_together(loss, self.generations)
         return loss * samples / max(1, rows)
+
+    def _step_together(self, loss: float, generations: Generations) -> None:
+        """The update, of which a rank makes all or, where others have died, nothing; then it knows the loss of the batch."""
+        total = numpy.array([loss])
+        request = self.comm.Iallreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
+        self.reducer.collect()
+        with self.meter.waiting("loss"):
+            request.Wait()
+
+        def made() -> None:
+            self._losses.append(float(total[0]))
+            generations.take(float(total[0]))
+
+        self.update.step(made)
 
     def reduce_losses(self) -> list[float]:
         """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
@@ -104,6 +126,9 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
+        if self.generations is not None:
+            known, self._losses = self._losses, []
+            return known
         losses, self._losses = numpy.array(self._losses), []
         self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
         result: list[float] = losses.tolist()
