@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
 
 __all__ = [
     "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
-    "Explanation", "LaunchError", "MpicollError", "Plan", "RankFailure", "Request", "ScheduleError", "__version__", "algorithms",
+    "Explanation", "LaunchError", "MpicollError", "Plan",
+    "RankFailure", "Request", "ScheduleError", "__version__", "algorithms",
     "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
     "use_local_device", "verify",
 ]

@@ -1,7 +1,7 @@
 """Run a program in which ranks are killed: `python -m benchmarks.run.dying DEATHS SCRIPT|MODULE [ARGUMENT…]`, on ranks.
 
-DEATHS: JSON, `[[rank, "package.module:Class.method", call], …]`. The rank sends itself SIGKILL when it comes to that call of the
-method, counted from 1: before it, so a method in the middle of a phase is a death in the middle of that phase.
+DEATHS: JSON, `[[rank, "package.module:Class.method", call], …]`. The rank sends itself SIGKILL at that call of the method,
+counted from 1: before it, so a method in the middle of a phase is a death in the middle of that phase.
 """
 
 import importlib

@@ -55,7 +55,7 @@ def run(arguments: Namespace) -> None:
     from ..communicator import Communicator
     from ..execute import Context
     from ..support.node import share_cores
-    from ..train.elastic import surviving
+    from ..train import surviving
     from ..train.monitor import document, summary, write
 
     comm = Communicator(MPI.COMM_WORLD)

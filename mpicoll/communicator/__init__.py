@@ -10,6 +10,6 @@ May import: errors, support, collectives, algorithms, shared_memory, execute, se
 from ..execute import all_agree, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
-from .tasks import begin_task
+from .tasks import begin_messages, begin_task, wait_for
 
-__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_task", "refusal"]
+__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "refusal", "wait_for"]

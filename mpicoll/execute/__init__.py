@@ -19,6 +19,6 @@ from .topology import Topology
 __all__ = [
     "ABANDONED", "BYTES", "PROGRESS", "WATCH", "Context", "Known", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "all_agree", "compare", "compare_blocks", "native_method", "nccl", "note_missing", "owning", "refusal", "share_blocks", "survivable",
-    "until_done",
+    "all_agree", "compare", "compare_blocks", "native_method", "nccl", "note_missing", "owning",
+    "refusal", "share_blocks", "survivable", "until_done",
 ]

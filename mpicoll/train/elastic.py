@@ -43,7 +43,7 @@ def require(comm: Communicator, parameters: Array) -> None:
     if problem := refusal():
         raise LaunchError(f"elastic: lost ranks cannot be survived here. {problem}")
     if comm.Get_size() == 1:
-        raise ArgumentError("elastic: expected at least 2 ranks, got 1: nobody is left when it dies; start more, or leave it out")
+        raise ArgumentError("elastic: expected at least 2 ranks, got 1: start more, or leave it out")
     if module_of(parameters) is not numpy:
         raise ArgumentError("elastic: expected a model in host memory, got one on a device; leave it out, or use the CPU")
 

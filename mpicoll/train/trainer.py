@@ -220,7 +220,7 @@ class Trainer:
 
     def _fit(self, dataset: Dataset | None, options: FitOptions, losses: list[float] | None = None,
              fewer: bool = False) -> None:  # fmt: skip
-        """Make the steps that are left. losses: of those that the state has, where ranks have died; fewer: whether they have."""
+        """Make the steps that are left. fewer: whether ranks have died; losses: then, of the steps that the state has."""
         agree(self.comm, options.facts())
         together(self.comm, options.check)
         strategy, history = self.strategy, self._history

@@ -13,6 +13,6 @@ from .reducer import Reducer
 from .strategy import Strategy
 
 __all__ = [
-    "Bucket", "BucketReducer", "Generations", "OptionKeywords", "Options", "Overlap", "Plan", "Precision", "Reducer", "Reduction",
-    "ShardsLost",    "Strategy", "StrategyName", "bucket_layout", "zeros",
+    "Bucket", "BucketReducer", "Generations", "OptionKeywords", "Options", "Overlap", "Plan", "Precision", "Reducer",
+    "Reduction", "ShardsLost", "Strategy", "StrategyName", "bucket_layout", "zeros",
 ]

@@ -12,7 +12,7 @@ gradients of all ranks. So whoever lives has one in common, the newest that all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 from mpi4py import MPI
 
+from ...communicator import begin_messages, wait_for
 from ...errors import RankFailure
-from ...execute import PROGRESS, Task, until_done
 from ...support.arrays import Array
 from ...support.checks import ranks_text
 from ..optim import LossScale
@@ -89,7 +89,7 @@ class Generations:
         self.held: int | None = None
         self.before: Generations | None = None
         self._counts: dict[int, tuple[int, Any]] = {}
-        self._task: Task | None = None
+        self._task: Any = None
         self.costs: list[tuple[int, float, float]] = []
         self._copied = 0.0
         self.holders = holders(nodes)
@@ -107,10 +107,14 @@ class Generations:
         return sum(array.nbytes for arrays in (self._mine, *self._theirs.values()) for array in arrays) if self._divided else 0
 
     def _allocate(self) -> None:
-        make = lambda: [numpy.zeros((len(self.names), self._total), self._values.dtype) for _ in range(2)]
-        self._mine = make()
-        self._theirs = {owner: make() for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank}
+        owners = [owner for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank]
+        self._mine = self._pair()
+        self._theirs = {owner: self._pair() for owner in owners}
         self._comm: Communicator = self.reducer.comm.Dup()  # copies do not wait for the buckets, nor buckets for them
+
+    def _pair(self) -> list[Array]:
+        """Room for two generations of a shard: a row for each vector."""
+        return [numpy.zeros((len(self.names), self._total), self._values.dtype) for _ in range(2)]
 
     # While all is well.
 
@@ -151,11 +155,11 @@ class Generations:
         comm, plain = self._comm, MPI.Intracomm
         requests = [plain.Irecv(comm, rows[step % 2], owner) for owner, rows in self._theirs.items()]
         requests.append(plain.Isend(comm, self._mine[step % 2], self.holders[self.rank]))
-        self._task = comm._context.submit(self._moving(step, requests))
 
-    def _moving(self, step: int, requests: list[MPI.Request]) -> Iterator[object]:
-        yield from until_done(requests)
-        self.held = step
+        def come() -> None:
+            self.held = step
+
+        self._task = begin_messages(comm, requests, come)
 
     def wait(self) -> None:
         """Wait until the copies of the newest generation have come, and been sent."""
@@ -164,7 +168,7 @@ class Generations:
             return
         begin = perf_counter()
         with self.reducer.meter.waiting("copy"):
-            PROGRESS.wait(task)
+            wait_for(task)
         exposed = perf_counter() - begin + self._copied
         self.costs.append((self._mine[0].nbytes, max(0.0, task.ended - task.begun) + self._copied, exposed))
 
