@@ -170,7 +170,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"jobs": len(rows), "deaths": sum(row["died"] for row in rows),
             "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},
             "largest_difference": max((row.get("difference", 0.0) for row in rows), default=0.0),
-            "recovery_median_s": median(seconds) if seconds else None, "recovery_worst_s": max(seconds, default=None)}  # fmt: skip
+            "recovery_median_s": median(seconds) if seconds else None,
+            "recovery_worst_s": max(seconds, default=None)}  # fmt: skip
 
 
 def text_of(row: dict[str, Any]) -> str:

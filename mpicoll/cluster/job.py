@@ -33,6 +33,7 @@ class Job:
     ranks_per_host : int
     placement : "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number.
     netmod : of MPICH, "ofi" or "ucx".
+    survive : of Open MPI, whether the ranks that live may go on when others die (``--with-ft ulfm``).
 
     Raises
     ------
@@ -47,6 +48,7 @@ class Job:
     ranks_per_host: int = 1
     placement: str = "node"
     netmod: str = "ofi"
+    survive: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("mpi", NAMES), ("placement", PLACEMENTS), ("netmod", NETMODS)):
@@ -85,7 +87,7 @@ class Job:
         order = "slot" if self.placement == "node" else "node"
         # the login host starts all daemons: hosts have no way into each other, and no agent
         daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
-        words = ["--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
+        words = [*(["--with-ft", "ulfm"] if self.survive else []), "--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
         for kind, values in (("--prtemca", daemons), ("--mca", settings)):
             words += [word for name, value in values.items() for word in (kind, name, value)]
         return words
