@@ -7,9 +7,10 @@ made, and what else they tell, is in `communicator`; `tasks` begins calls for th
 May import: errors, support, collectives, algorithms, shared_memory, execute, select, calls, launch, watch.
 """
 
-from ..execute import all_agree, refusal
+from ..execute import all_agree, deaths, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
 from .tasks import begin_messages, begin_task, wait_for
 
-__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "refusal", "wait_for"]
+__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "deaths", "refusal",
+           "wait_for"]

@@ -13,12 +13,12 @@ from .plan import LowerCase, Plan, Schedule, bind
 from .progress import ABANDONED, PROGRESS, Queue, Task, until_done
 from .recorder import Record
 from .staging import BYTES, Work
-from .survival import all_agree, note_missing, refusal, survivable
+from .survival import all_agree, deaths, note_missing, refusal, survivable
 from .topology import Topology
 
 __all__ = [
     "ABANDONED", "BYTES", "PROGRESS", "WATCH", "Context", "Known", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "all_agree", "compare", "compare_blocks", "native_method", "nccl", "note_missing", "owning",
+    "all_agree", "compare", "compare_blocks", "deaths", "native_method", "nccl", "note_missing", "owning",
     "refusal", "share_blocks", "survivable", "until_done",
 ]

@@ -61,6 +61,11 @@ def may_tell_of_death(error: BaseException) -> bool:
     return isinstance(error, OSError)
 
 
+def deaths() -> int:
+    """How many ranks this process knows to be dead."""
+    return len(DEAD)
+
+
 def failed_ranks(comm: MPI.Comm) -> list[int]:
     """The ranks of a communicator of which MPI knows that they are dead. Local."""
     failed, whole = comm.Get_failed(), comm.Get_group()

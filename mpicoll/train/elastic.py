@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
 
-from ..communicator import all_agree, refusal
+from ..communicator import all_agree, deaths, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
 from .parallel import Generations, Plan, ShardsLost, Strategy
@@ -42,7 +42,7 @@ def require(comm: Communicator, parameters: Array) -> None:
     """Raise, on all ranks, where lost ranks cannot be survived, and say why."""
     if problem := refusal():
         raise LaunchError(f"elastic: lost ranks cannot be survived here. {problem}")
-    if comm.Get_size() == 1:
+    if comm.Get_size() == 1 and not deaths():  # the last of several may well go on
         raise ArgumentError("elastic: expected at least 2 ranks, got 1: start more, or leave it out")
     if module_of(parameters) is not numpy:
         raise ArgumentError("elastic: expected a model in host memory, got one on a device; leave it out, or use the CPU")

@@ -5,11 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
 
 from benchmarks.run.survive import PARALLEL, Plan
 from benchmarks.run.survive import run as trained
+from mpicoll.cluster import Cluster
+from mpicoll.cluster.namespaces import unavailable
+from tests.support.each import SLOW
 from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 found = {one.name: one for one in installations()}
@@ -57,6 +62,21 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths):
     row = trained(Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), False), ROUNDING)
     assert row["outcome"] == "went on" and row["died"] == len(deaths), row
     assert row["recoveries"][-1]["step"] > 0
+
+
+@OPEN
+@SLOW
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_a_host_that_is_cut_off(tmp_path):
+    words = ["python", "-m", "mpicoll", "train", "--data", "synthetic:6000,256,4", "--hidden", "512,512", "--batch-size", "96",
+             "--steps", "400", "--strategy", "zero2", "--elastic", "--json", str(tmp_path / "result.json")]  # fmt: skip
+    with Cluster(3, "500mbit") as cluster:
+        cut = threading.Timer(8, cluster.cut, ("host2",))
+        cut.start()
+        with suppress(subprocess.TimeoutExpired):  # mpirun waits for the host
+            cluster.run(words, "openmpi", survive=True, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, timeout=60)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["losses"]) == 400 and [one["ranks"] for one in result["report"]["recoveries"]] == [2]
 
 
 TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
