@@ -18,7 +18,8 @@ from mpi4py import MPI
 from .channel import ranks_within
 
 #: by which mpirun tells each rank that it was given --with-ft ulfm
-_ENABLED = "OMPI_MCA_mpi_ft_enable"
+_ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"
+_TRUE = ("1", "true", "yes")
 #: seconds for which a rank that others have woken waits to learn who died
 _PATIENCE = 1.0
 #: seconds for which a rank that ends waits for the others to end
@@ -38,7 +39,7 @@ def refusal() -> str:
     if name != "Open MPI":
         return (f"{name} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
                 "checkpoint in a new job")  # fmt: skip
-    if os.environ.get(_ENABLED, "").lower() not in ("1", "true", "yes"):
+    if os.environ.get(_ENABLED, "").lower() not in _TRUE:
         return "Open MPI ends the job when a rank dies unless it is told otherwise: start it by mpirun --with-ft ulfm"
     return ""
 
@@ -91,11 +92,11 @@ def note_missing(comm: MPI.Comm, parent: MPI.Comm) -> None:
 
 
 def leave() -> None:
-    """At exit, where ranks died: end without MPI_Finalize, in which Open MPI may then wait for ever.
+    """At exit, where ranks died or send heartbeats: end without MPI_Finalize, in which Open MPI may then wait for ever.
 
     Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
     """
-    if not DEAD or MPI.Is_finalized():
+    if MPI.Is_finalized() or not (DEAD or os.environ.get(_HEARTBEATS, "").lower() in _TRUE):
         return
     together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
     together.start()
