@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
         CollectiveTimeout,
         LaunchError,
         MpicollError,
+        RankFailure,
         ScheduleError,
     )
     from .launch import install_abort_hook
@@ -35,8 +36,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
 
 __all__ = [
     "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
-    "Contributions",
-    "Explanation", "LaunchError", "MpicollError", "Plan", "Request", "ScheduleError", "__version__", "algorithms",
+    "Contributions", "Explanation", "LaunchError", "MpicollError", "Plan", "RankFailure", "Request", "ScheduleError",
+    "__version__", "algorithms",
     "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
     "use_local_device", "verify",
 ]
@@ -53,6 +54,7 @@ _HOME = {
     "LaunchError": "errors",
     "MpicollError": "errors",
     "Plan": "communicator",
+    "RankFailure": "errors",
     "Request": "communicator",
     "ScheduleError": "errors",
     "install_abort_hook": "launch",

@@ -51,6 +51,23 @@ class CollectiveTimeout(MpicollError, TimeoutError, RuntimeError):
     """
 
 
+class RankFailure(MpicollError, RuntimeError):
+    """Ranks died; raised by whoever waits for them, and by whoever waits for those who noticed.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Who died, by rank in the communicator of the call; empty where another rank noticed and this one does not know yet.
+    """
+
+    def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(text, ranks)
+        self.ranks = ranks
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ScheduleError(MpicollError, ValueError):
     """A schedule does not do what its collective promises; the message names the rank, round and block."""
 

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ranks-per-host", type=whole, default=1, metavar="N", help="default 1")
     add("--placement", choices=PLACEMENTS, default="node", help="node fills hosts in order (default)")
     add("--netmod", choices=tuple(NETMODS), default="ofi", help="of MPICH (default ofi)")
+    add("--survive", action="store_true", help="ranks may go on when others die or a host is cut off (openmpi)")
     add("--python", metavar="PATH", help="the `python` of COMMAND (default: this one, or that of .venv-MPI)")
     add("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what runs there, with its own options")
 

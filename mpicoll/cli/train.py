@@ -40,6 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
     add("--checkpoint-every", type=whole, metavar="N", help="steps from one to the next (default: each epoch)")
     add("--keep", type=whole, default=3, metavar="N", help="how many checkpoints stay (default 3)")
+    add("--elastic", action="store_true", help="go on with fewer ranks when some die (Open MPI, mpirun --with-ft ulfm)")
     add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
     add("--metrics", metavar="FILE", help="add a JSON line to this file for each step and each epoch, as they end")
@@ -57,17 +58,19 @@ def run(arguments: Namespace) -> None:
     from ..communicator import Communicator
     from ..execute import Context
     from ..support.node import share_cores
+    from ..train import surviving
     from ..train.monitor import document, summary, write
 
     comm = Communicator(MPI.COMM_WORLD)
     with Context.of(comm).watched("sharing the cores of a node"):
         share_cores(comm, most=1 if arguments.reproducible else None)
     config = _config(arguments)
-    trainer, dataset = _build(config, comm)
+    (trainer, dataset), comm = surviving(comm, lambda living: _build(config, living))
     outfiles.check(arguments, comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
     kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}
     trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
+    comm = trainer.comm
     if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
         write(arguments.trace, trainer.strategy.meter, comm)
     result = document(trainer, config) if arguments.json else None

@@ -15,6 +15,9 @@ NETMODS = {
 }
 #: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
 INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
+#: ranks send each other heartbeats: nothing else tells them that a host was cut off
+DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "0.3",
+            "mpi_ft_detector_timeout": "1.0"}  # fmt: skip
 #: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is
 #: killed; where it believes that the user has such a file already it does not, and each rank looks for itself. Intel's
 #: leaves nothing, and crashes on such a file
@@ -33,6 +36,7 @@ class Job:
     ranks_per_host : int
     placement : "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number.
     netmod : of MPICH, "ofi" or "ucx".
+    survive : of Open MPI, whether the ranks that live may go on when others die (``--with-ft ulfm``).
 
     Raises
     ------
@@ -47,6 +51,7 @@ class Job:
     ranks_per_host: int = 1
     placement: str = "node"
     netmod: str = "ofi"
+    survive: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("mpi", NAMES), ("placement", PLACEMENTS), ("netmod", NETMODS)):
@@ -54,6 +59,8 @@ class Job:
                 raise ArgumentError(f"{name}: expected {' or '.join(allowed)}, got {getattr(self, name)!r}")
         if self.ranks_per_host < 1:
             raise ArgumentError(f"ranks_per_host: expected 1 or more, got {self.ranks_per_host}")
+        if self.survive and self.mpi != "openmpi":
+            raise ArgumentError(f"survive: expected mpi openmpi, got {self.mpi}, which ends the job when a rank dies")
         self._interpreter, self._mpiexec = find(self.mpi, self.python)
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
@@ -85,7 +92,9 @@ class Job:
         order = "slot" if self.placement == "node" else "node"
         # the login host starts all daemons: hosts have no way into each other, and no agent
         daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
-        words = ["--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
+        survive = ["--with-ft", "ulfm"] if self.survive else []
+        settings |= DETECTOR if self.survive else {}
+        words = [*survive, "--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
         for kind, values in (("--prtemca", daemons), ("--mca", settings)):
             words += [word for name, value in values.items() for word in (kind, name, value)]
         return words

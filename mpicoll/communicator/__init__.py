@@ -8,8 +8,10 @@ May import: errors, support, collectives, algorithms, buffers, shared_memory, ex
 watch.
 """
 
+from ..execute import all_agree, deaths, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
-from .tasks import begin_task
+from .tasks import begin_messages, begin_task, wait_for
 
-__all__ = ["Communicator", "Plan", "Request", "begin_task"]
+__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "deaths", "refusal",
+           "wait_for"]

@@ -65,9 +65,12 @@ class Base(MPI.Intracomm):
                 run(self._understood(understand, given), record, algorithm, segment_bytes, key)
             else:
                 known.run(record, self, given, key)
-        except BaseException:
+        except BaseException as error:
+            told = context.explained(error) if isinstance(error, Exception) else error
             if context.broken:
                 ABANDONED.append(given)
+            if told is not error:
+                raise told from error
             raise
         finally:
             record.end()
@@ -95,9 +98,12 @@ class Base(MPI.Intracomm):
         """
         key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
         known = self._context.known.find(key) if key is not None and self._context.check != ALWAYS else None
-        if key is None or known is None:
-            return begin(self._understood(understand, given), algorithm, segment_bytes, key, hold)
-        return begin_again(self, self._context, known, key, partial(understand, self, *given), given, hold)
+        try:
+            if key is None or known is None:
+                return begin(self._understood(understand, given), algorithm, segment_bytes, key, hold)
+            return begin_again(self, self._context, known, key, partial(understand, self, *given), given, hold)
+        except MPI.Exception as error:
+            self._context.raise_explained(error)
 
     def _begin_small(self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]) -> MPI.Request:
         """Begin one that goes to MPI without being looked at."""
@@ -110,7 +116,10 @@ class Base(MPI.Intracomm):
     def _persist(self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
                  algorithm: str | None, segment_bytes: int | None) -> Plan:
         """Make the plan of a call."""
-        return persist(self._understood(understand, given), info, algorithm, segment_bytes)
+        try:
+            return persist(self._understood(understand, given), info, algorithm, segment_bytes)
+        except MPI.Exception as error:
+            self._context.raise_explained(error)
 
     @cached_property
     def _context(self) -> Context:

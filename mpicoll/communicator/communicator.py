@@ -12,8 +12,8 @@ from mpi4py import MPI
 from .. import collectives, select
 from ..bench import profile
 from ..calls import arguments, explain, in_place_form
-from ..errors import ArgumentError
-from ..execute import Context
+from ..errors import ArgumentError, LaunchError, RankFailure
+from ..execute import Context, all_agree, note_missing, refusal
 from ..launch import check_launch
 from ..select import table
 from ..shared_memory import shared_array
@@ -176,6 +176,54 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         if self:
             self._context.drain()
         super().Disconnect()
+
+    # Ranks that died.
+
+    def shrink(self) -> Self:
+        """A communicator of the ranks that live, in their order. Collective over those, also when this one is revoked.
+
+        What was under way on this one never ends; its memory is kept, so that nothing of it is overwritten later. Whatever
+        was made from this communicator is made again from the new one. `Free` this one when nothing of it is needed.
+
+        Returns
+        -------
+        Communicator
+            With the same `check` and `timeout`; where nobody has died, a duplicate.
+
+        Raises
+        ------
+        LaunchError
+            Lost ranks cannot be survived here: another MPI than Open MPI, or no ``mpirun --with-ft ulfm``. Before anything
+            is sent.
+
+        Cost
+        ----
+        MPI_Comm_shrink, a duplicate, and a few small messages: milliseconds. Again from the start where a rank dies in it.
+
+        Source
+        ------
+        MPI 5.0 draft, chapter "Process Fault Tolerance": MPI_Comm_revoke, MPI_Comm_shrink, MPI_Comm_agree.
+
+        Examples
+        --------
+        >>> try:
+        ...     comm.Allreduce(MPI.IN_PLACE, x)
+        ... except mpicoll.RankFailure as failure:
+        ...     print(failure.ranks)
+        ...     comm = comm.shrink()
+        """
+        if problem := refusal():
+            raise LaunchError(f"shrink: lost ranks cannot be survived here. {problem}")
+        while True:
+            living = MPI.Intracomm(MPI.Comm.Shrink(self))
+            note_missing(living, self)
+            made: Self | None = None
+            try:
+                made = type(self)(Context.part(living, self, None))
+            except (MPI.Exception, RankFailure, OSError):  # one more died, or another rank has seen that
+                living.Revoke()
+            if all_agree(living, made is not None) and made is not None:
+                return made
 
     # Memory that ranks of a node share.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mpi4py import MPI
 
 from ..calls import arguments, as_task
-from ..execute import Task, until_done
+from ..execute import PROGRESS, Task, until_done
 from ..support.callsite import call_site
 from .base import Base
 
@@ -49,3 +49,28 @@ def begin_task(
         begun = hold(context, until_done([begun]), context.recorder.begin(method, call_site()), (), None)
     task: Task = begun
     return task
+
+
+def begin_messages(comm: Base, requests: Sequence[MPI.Request], come: Callable[[], object]) -> Task:
+    """Have messages move while this process computes; returns their `Task`, for `wait_for`. Local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Which they travel on.
+    requests : sequence of MPI.Request
+        Of its own sends and receives; their buffers must live until the task has ended.
+    come : callable
+        Called when all are through, and only then.
+    """
+
+    def steps() -> Iterator[object]:
+        yield from until_done(requests)
+        come()
+
+    return comm._context.submit(steps())
+
+
+def wait_for(task: Task) -> None:
+    """Wait for a task; raises what went wrong."""
+    PROGRESS.wait(task)

@@ -1,4 +1,7 @@
-"""The collectives that mpi4py serves by itself: where waits are watched, they are too, as MPI's own calls are."""
+"""The collectives that mpi4py serves by itself: where waits are watched, they are too, as MPI's own calls are.
+
+Where lost ranks can be survived, so are its blocking messages between two ranks, which then raise RankFailure as well.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..execute import Context
+from ..execute import Context, survivable
 from .base import Base
 
 _NAMES = ("Barrier", "Alltoallw", "Scan", "Exscan", "barrier", "bcast", "gather", "scatter",
           "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan", "Dup", "Dup_with_info", "Clone", "Split",
           "Split_type", "Create", "Free")  # fmt: skip
+_MESSAGES = ("Send", "Recv", "Sendrecv", "Sendrecv_replace", "Ssend", "Probe", "Iprobe", "Isend", "Irecv", "send", "recv",
+             "sendrecv")  # fmt: skip
 
 
 class Watched(Base):
@@ -36,5 +41,5 @@ def _watched(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in _NAMES:
+for _name in _NAMES + (_MESSAGES if survivable() else ()):
     setattr(Watched, _name, _watched(_name))

@@ -13,10 +13,12 @@ from .plan import LowerCase, Plan, Schedule, bind
 from .progress import ABANDONED, PROGRESS, Queue, Task, until_done
 from .recorder import ENDED, Located, Record
 from .staging import BYTES, Work
+from .survival import all_agree, deaths, note_missing, refusal, survivable
 from .topology import Topology
 
 __all__ = [
     "ABANDONED", "BYTES", "ENDED", "PROGRESS", "WATCH", "Context", "Known", "Located", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "compare", "compare_blocks", "native_method", "nccl", "owning", "share_blocks", "until_done",
+    "all_agree", "compare", "compare_blocks", "deaths", "native_method", "nccl", "note_missing", "owning",
+    "refusal", "share_blocks", "survivable", "until_done",
 ]

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from mpi4py import MPI
 
-from ..errors import CollectiveTimeout, MpicollError
+from ..errors import CollectiveTimeout, MpicollError, RankFailure
 from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, meet, track
 from ..support import settings
 from ..support.arrays import Device
-from ..support.checks import agree
+from ..support.checks import agree, ranks_text
 from ..support.settings import ALWAYS
+from . import survival
 from .arithmetic import calls_as_mpi_computes
-from .channel import CALL, Channel, Share
+from .channel import CALL, WATCH, Channel, Share
 from .known import KnownCalls
 from .rhythm import SPIN
 from .pool import ScratchPool
@@ -36,6 +37,8 @@ Error = TypeVar("Error", bound=MpicollError)
 
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
+#: seconds between two looks for dead ranks, while a call waits
+_LOOK = 5e-3
 
 
 class Context:
@@ -47,6 +50,7 @@ class Context:
     broken: why no further call can be served; empty while all is well. given_up: the calls that took too long, for reports.
     nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose memory is shared.
     sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
+    comm: the communicator; without: ranks in the world that were dead before it was made.
     """
 
     #: explain_wait(context, seconds): who waits for whom; given by `watch`, which lies above
@@ -69,7 +73,8 @@ class Context:
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
         self._reported = 0.0
-        self.queue, self.recorder = Queue(self.check_wait), Recorder(len(topology.nodes))
+        self.queue, self.recorder = Queue(self.check_wait, self.explained), Recorder(len(topology.nodes))
+        self.comm, self.without, self._looked = MPI.Intracomm(comm), frozenset(survival.DEAD), 0.0
         self.broken, self.closed = "", False
         self.given_up: list[dict[str, Any]] = []
         self.nccl: dict[int, NcclComm] = {}
@@ -168,7 +173,7 @@ class Context:
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
         watched = self.timeout is not None or settings.report_folder() is not None or settings.profile()
-        return self.check == ALWAYS or watched
+        return self.check == ALWAYS or watched or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 
@@ -218,6 +223,8 @@ class Context:
         record = self.recorder.blocking.begin(text)
         try:
             yield
+        except Exception as error:
+            self.raise_explained(error)
         finally:
             record.end()
 
@@ -235,7 +242,7 @@ class Context:
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""
         try:
-            if self.timeout is None:
+            if self.timeout is None and not survival.survivable():
                 for request in requests:
                     request.Wait()
             else:
@@ -243,7 +250,7 @@ class Context:
                     self._watch(request)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if whose.unfinished:
-                self.give_up((requests, whose), f"{whose.where()}, ended by {error!r}")
+                self.give_up((requests, whose), whose.where(), error)
             raise
 
     def _watch(self, request: MPI.Request) -> None:
@@ -257,7 +264,12 @@ class Context:
                 os.sched_yield()
 
     def check_wait(self, seconds: float) -> None:
-        """Give the calls under way up, or only report, where one has waited without progress for longer than it may."""
+        """Give the calls under way up, or only report, where one has waited without progress for longer than it may.
+
+        And give them up where a rank has died: one that waits on shared memory hears of it from nobody else.
+        """
+        if not self.broken and survival.survivable():
+            self._look_for_the_dead()
         if self.timeout is None or seconds < self.timeout or self.broken:
             return
         if settings.only_report():
@@ -272,13 +284,68 @@ class Context:
             self._reported = perf_counter()
             print(f"mpicoll: {type(self).explain_wait(self, seconds)}", file=sys.stderr, flush=True)
 
-    def give_up(self, memory: object, reason: str) -> None:
+    # Ranks that died.
+
+    def _look_for_the_dead(self) -> None:
+        if perf_counter() - self._looked < _LOOK:
+            return
+        self._looked = perf_counter()
+        try:
+            self.channel.wire.comm.Iprobe(MPI.ANY_SOURCE, self.channel.tag(WATCH, 0))
+        except MPI.Exception as error:
+            self.explained(error)
+
+    def raise_explained(self, error: Exception) -> NoReturn:
+        """Raise a RankFailure where a death is behind an error, else the error itself."""
+        told = self.explained(error)
+        if told is error:
+            raise error
+        raise told from error
+
+    def explained(self, error: Exception) -> Exception:
+        """The RankFailure of this communicator where a death is behind an error; then all that it may touch is revoked."""
+        if not survival.survivable() or not survival.may_tell_of_death(error) or self.closed:
+            return error
+        if not isinstance(self.queue.error, RankFailure):
+            certain = survival.tells_of_death(error)
+            find = survival.failed_ranks_soon if certain else survival.failed_ranks
+            dead = find(self.channel.wire.comm)
+            if not dead and not certain:
+                return error
+            survival.DEAD.update(self.channel.wire.world_ranks[rank] for rank in dead)
+            for context in {self, *self.living()}:
+                context.bereave(force=context is self)
+        return RankFailure(*self.queue.error.args) if isinstance(self.queue.error, RankFailure) else error
+
+    def bereave(self, force: bool) -> None:
+        """Ranks have died: wake whoever waits here, and serve no further call, unless it was made after that.
+
+        Others may wait in any communicator for ranks that now stop waiting, whether the dead are in it or not.
+        """
+        if isinstance(self.queue.error, RankFailure) or self.closed or (survival.DEAD <= self.without and not force):
+            return
+        world = self.channel.world_ranks
+        ranks = tuple(rank for rank, number in enumerate(world) if number in survival.DEAD)
+        doing = "; ".join(one.text for one in self.recorder.under_way)
+        elsewhere = f"{ranks_text(sorted(survival.DEAD))} of COMM_WORLD" if survival.DEAD else "a rank not known here yet"
+        who = f"{ranks_text(ranks)} died" if ranks else f"{elsewhere} died, and this communicator was revoked"
+        self.in_disorder(RankFailure(
+            f"rank {self.channel.rank}: {who}{doing and f', seen in {doing}'}. The other ranks can go on with what "
+            "comm.shrink() returns, called by all that live", ranks))  # fmt: skip
+        for comm in (self.channel.wire.comm, self.comm):
+            if not comm.Is_revoked():
+                comm.Revoke()
+
+    # Calls that cannot come to their end.
+
+    def give_up(self, memory: object, where: str, error: BaseException) -> None:
         """A call was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
 
         Its memory is never given back, as MPI may still write there, and no further call is served.
         """
         ABANDONED.append(memory)
-        self.in_disorder(MpicollError(reason))
+        told = self.explained(error) if isinstance(error, Exception) else error
+        self.in_disorder(told if isinstance(told, RankFailure) else MpicollError(f"{where}, ended by {error!r}"))
 
     def in_disorder(self, error: Error) -> Error:
         """Serve no further call, and have those under way end with an error: messages no longer fit together.
@@ -294,7 +361,9 @@ class Context:
         return error
 
     def require_working(self) -> None:
-        """Raise MpicollError where a call has left the communicator in disorder."""
+        """Raise MpicollError where a call has left the communicator in disorder, RankFailure where ranks died."""
+        if isinstance(self.queue.error, RankFailure):
+            raise RankFailure(*self.queue.error.args)
         if self.broken:
             raise MpicollError(
                 f"this communicator cannot be used any more: {self.broken}\nIts messages and those of other ranks no "

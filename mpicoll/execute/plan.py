@@ -114,7 +114,7 @@ class Plan(Movable, LowerCase):
             raise
         except BaseException as error:
             if self.unfinished:
-                self.context.give_up(self, f"{self.where()}, ended by {error!r}")
+                self.context.give_up(self, self.where(), error)
             raise
 
     def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:

@@ -27,6 +27,8 @@ LINGER = 0.1
 WINDOW = 2
 
 
+#: seconds that the thread may take to end: it may be in a call to MPI for ranks that died
+_JOIN = 2.0
 #: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
 ABANDONED: list[object] = []
 
@@ -35,11 +37,15 @@ class Queue:
     """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
 
     error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
-    waited for, with the time since it moved; may raise.
+    waited for, with the time since it moved; may raise. explain(error): what is raised in place of a task's error.
     """
 
-    def __init__(self, check_wait: Callable[[float], object] = lambda seconds: None) -> None:
-        self.check_wait = check_wait
+    def __init__(
+        self,
+        check_wait: Callable[[float], object] = lambda seconds: None,
+        explain: Callable[[Exception], Exception] = lambda error: error,
+    ) -> None:
+        self.check_wait, self.explain = check_wait, explain
         self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []
@@ -225,7 +231,7 @@ class Progress:
         except StopIteration:
             pass
         except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
-            task.error = error
+            task.error = task.queue.explain(error)
         except BaseException as error:  # Ctrl-C
             task.error = error
             self._end(task)
@@ -268,7 +274,7 @@ class Progress:
         self._stopping = True
         self._awake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_JOIN)
 
     def _run(self) -> None:
         with as_mpi_computes():

@@ -101,6 +101,10 @@ class Run:
         self._snapshots, self._tests, self._done = snapshots, tests, done
         self._every = options.checkpoint_every or len(sampler)
 
+    def write_down(self) -> None:
+        """Write down the epoch whose last step was made before."""
+        self._write_down(len(self._strategy.meter.steps))
+
     def __call__(self) -> None:
         """Make all steps that are left."""
         steps, self._history.stopped = self._options.steps_of(self._sampler), None

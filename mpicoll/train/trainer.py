@@ -13,6 +13,7 @@ from ..communicator import Communicator
 from ..errors import ArgumentError
 from ..support.arrays import Array, element_type, module_of
 from ..support.checks import agree, check, together
+from . import elastic
 from .data import Dataset, Sampler
 from .history import History
 from .model import AnyModel, Arrays, FunctionModel, LossFunction, Model
@@ -68,11 +69,18 @@ class Trainer:
         reproducible : bool or int
             The same bits on any number of ranks: each batch is cut into so many micro-batches (True: 8), and their gradients
             are summed in fixed point. A rank holds those of each of its micro-batches.
+        elastic : bool
+            When ranks die, the others go on with the last completed step, the same global batches, and `comm` the
+            communicator of those that live. Needs Open MPI under ``mpirun --with-ft ulfm``, and 2 ranks.
 
     Raises
     ------
     ArgumentError
         On every rank, where a value is not usable or the ranks do not have the same ones.
+    LaunchError
+        On every rank, with elastic, where this MPI ends the job when a rank dies.
+    RankFailure
+        With elastic, where ranks die before `fit`, or, in `fit`, a shard is lost with its copy and there is no checkpoint.
 
     Notes
     -----
@@ -97,6 +105,8 @@ class Trainer:
         self.options = Options(strategy, precision=stored, **options)
         if self.options.reproducible and not self.comm.reproducible:  # the caller's stays as it is
             self.comm = Communicator(self.comm.Dup(), reproducible=True)
+        if self.options.elastic:
+            together(self.comm, lambda: elastic.require(self.comm, self.model.parameters))
         layers = {f"layer {number} of the model": text for number, text in enumerate(self.model.describe())}
         agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})
         together(self.comm, self.options.check)
@@ -105,9 +115,15 @@ class Trainer:
             self.model.to(dtype=wide)
         self.optimizer, values = optimizer, self.model.parameters
         nbytes = values.size * element_type(self.options.precision).itemsize
-        self.options = self.options.fitted(nbytes, self.comm, module_of(values) is numpy)
-        self.strategy = Strategy(self.model, optimizer, self.comm, self.options)
-        self._history = History()
+        self._asked, self._nbytes, self._on_host = self.options, nbytes, module_of(values) is numpy
+        self._history, self._begun = History(), History()
+        self._survival = elastic.Survival(values.copy(), self._made) if self.options.elastic else None
+        self.strategy = self._made(self.comm)
+
+    def _made(self, comm: Communicator) -> Strategy:
+        """The strategy on some ranks; its options fit these. Collective."""
+        self.options = self._asked.fitted(self._nbytes, comm, self._on_host)
+        return Strategy(self.model, self.optimizer, comm, self.options)
 
     @property
     def losses(self) -> list[float]:
@@ -191,20 +207,59 @@ class Trainer:
             On every rank, where a checkpoint cannot be written or read; where tqdm is missing.
         """
         options = FitOptions(epochs, steps, batch_size, seed, checkpoint, checkpoint_every, keep, resume, progress, metrics)
+        if self._survival is None:
+            self._fit(dataset, options)
+        else:
+            elastic.surviving(self.comm, lambda comm: self._fit_on(comm, dataset, options))
+
+    def _fit_on(self, comm: Communicator, dataset: Dataset | None, options: FitOptions) -> None:
+        """The same on the ranks of `comm`: fewer than before where some have died."""
+        if comm is self.comm:
+            self._fit(dataset, options)
+            return
+        assert self._survival is not None
+        self.strategy, losses = self._survival.recover(self.strategy, comm, options.checkpoint is not None)
+        self.comm = comm
+        self._fit(dataset, options, losses, fewer=True)
+
+    def _fit(self, dataset: Dataset | None, options: FitOptions, losses: list[float] | None = None,
+             fewer: bool = False) -> None:  # fmt: skip
+        """Make the steps that are left. fewer: whether ranks have died; losses: then, of the steps that the state has."""
         agree(self.comm, options.facts())
         together(self.comm, options.check)
         strategy, history = self.strategy, self._history
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
         micro = strategy.options.micro_batches
-        sampler = Sampler(facts["training samples"], batch_size, seed, strategy.rank, strategy.size, micro)
-        data = {**facts, "batch_size": batch_size, "seed": seed}
-        snapshots = None if checkpoint is None else Snapshots(checkpoint, keep, resume, strategy, history, data)
-        done = snapshots.resume() if snapshots and resume else 0
-        Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)()
+        sampler = Sampler(facts["training samples"], options.batch_size, options.seed, strategy.rank, strategy.size, micro)
+        data = {**facts, "batch_size": options.batch_size, "seed": options.seed}
+        snapshots, resume = None, options.resume or fewer
+        if options.checkpoint is not None:
+            snapshots = Snapshots(options.checkpoint, options.keep, resume, strategy, history, data)
+        if losses is None:
+            done = self._begin(snapshots if resume else None, fewer)
+            self._begun.losses, self._begun.epochs = history.losses[: len(history.losses) - done], history.epochs
+            self._begun.epochs = history.epochs[: len(history.epochs) - done // len(sampler)]
+        else:
+            done = len(losses) - len(self._begun.losses)
+            history.losses = losses
+        known = len(self._begun.epochs) + done // len(sampler)
+        del history.epochs[known:]
+        if strategy.generations is not None and strategy.generations.newest is None:
+            strategy.generations.begin(history.losses)
+        run = Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)
+        if len(history.epochs) < known:  # ranks died when its steps were made
+            run.write_down()
+        run()
         strategy.hooks.rest()
         if strategy.meter.steps:
             strategy.meter.summary_of_ranks()
+
+    def _begin(self, snapshots: Snapshots | None, again: bool) -> int:
+        """Where `fit` begins: the steps done before. again: what it has written down by now counts for nothing."""
+        if again:
+            self._history.losses, self._history.epochs = list(self._begun.losses), list(self._begun.epochs)
+        return snapshots.resume() if snapshots else 0
 
     def report(self) -> dict[str, Any]:
         """Costs on this rank: medians over the steps so far, and the memory that stays. Local.
@@ -228,6 +283,9 @@ class Trainer:
 
             Bytes held: `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters included).
 
+            With elastic, of a step: `copy_bytes_per_step`, `copy_s`, `copy_exposed_s`, `copy_hidden` (the part hidden, or
+            None); `copy_bytes_held`; and `recoveries`, with `ranks`, `step` and `seconds` of each.
+
         Raises
         ------
         ArgumentError
@@ -237,7 +295,10 @@ class Trainer:
         if not meter.steps:
             raise ArgumentError("report() needs at least one step; call fit() first")
         seconds = {name: meter.typical(name) for name in ("step_s", "compute_s", "communication_s", "exposed_s")}
-        return seconds | (meter.ranks or {}) | {
+        copies = {} if strategy.generations is None else strategy.generations.report()
+        if self._survival is not None:
+            copies["recoveries"] = self._survival.recoveries
+        return seconds | (meter.ranks or {}) | copies | {
             "hidden": meter.hidden(),
             "bytes_sent_per_step": meter.typical("bytes"),
             "bytes_predicted": strategy.predicted_bytes(),

@@ -122,7 +122,7 @@ class Watcher:
     def _answer(self) -> None:
         """Answer all who ask."""
         for context in Context.living():
-            if self._may_call_mpi and not MPI.Is_finalized() and context.timeout:
+            if self._may_call_mpi and not MPI.Is_finalized() and context.timeout and not context.broken:
                 answer_questions(context, self.state)
 
     # The last reports.

@@ -60,6 +60,10 @@ class Meter:
         self.events: list[Event] = []
         self.ranks: dict[str, Any] | None = None
 
+    def adopt(self, other: Meter, steps: int) -> None:
+        """Go on where another one, of a strategy that is no more, has ended: with its first `steps` steps."""
+        self._steps, self.tracing, self.events = other.steps[:steps], other.tracing, other.events
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around one step: its phases are added up, and the sums appended to `steps`, unless an exception ends it."""

@@ -87,7 +87,7 @@ def summary(trainer: Trained) -> str:
     lines = [_outcome(trainer), *_events(trainer), _setup(trainer)]
     if trainer.strategy.meter.steps:
         report = trainer.report()
-        lines += [*_times(trainer, report), *_hidden(trainer, report, everywhere), *_bytes(trainer, report)]
+        lines += [*_times(trainer, report), *_hidden(trainer, report, everywhere), *_bytes(trainer, report), *_copies(report)]
     return "\n".join(lines)
 
 
@@ -199,3 +199,14 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
         "gradient": gradients * (size + 1 if served and reducer.rank == 0 else 1),
         "optimizer": arrays * owned * (itemsize if update.masters is None else update.masters.itemsize),
     }
+
+
+def _copies(report: Mapping[str, Any]) -> Iterator[str]:
+    """What it costs to be ready for lost ranks, and what became of those."""
+    if report.get("copy_bytes_per_step"):
+        hidden = report["copy_hidden"]
+        yield (f"copies for lost ranks, per step: {report['copy_bytes_per_step']:,} bytes sent, {_ms(report['copy_s'])}, "
+               f"exposed {_ms(report['copy_exposed_s'])}{'' if hidden is None else f' (hidden {hidden:.0%})'}; "
+               f"{report['copy_bytes_held']:,} bytes held")  # fmt: skip
+    for one in report.get("recoveries", ()):
+        yield f"ranks died: {one['ranks']} went on after step {one['step']}, found in {_ms(one['seconds'])}"

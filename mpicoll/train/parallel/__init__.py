@@ -6,12 +6,13 @@ train.optim, train.monitor.
 
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import Bucket
+from .generations import Generations, Plan, ShardsLost
 from .memory import zeros
 from .options import OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
 from .reducer import Reducer
 from .strategy import Strategy
 
 __all__ = [
-    "Bucket", "BucketReducer", "OptionKeywords", "Options", "Overlap", "Precision", "Reducer", "Reduction",
-    "Strategy", "StrategyName", "bucket_layout", "zeros",
+    "Bucket", "BucketReducer", "Generations", "OptionKeywords", "Options", "Overlap", "Plan", "Precision", "Reducer",
+    "Reduction", "ShardsLost", "Strategy", "StrategyName", "bucket_layout", "zeros",
 ]

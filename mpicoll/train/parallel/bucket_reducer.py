@@ -62,6 +62,7 @@ class BucketReducer(Reducer):
         _, limit = options.bucket_elements(parameters.itemsize)
         self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(layout.buckets, key=first_layer), limit)
+        self._last = False
         self.first = self._parameter_groups[0][0].number
 
     def _owned(self, bucket: Bucket) -> slice:
@@ -79,6 +80,7 @@ class BucketReducer(Reducer):
 
     def begin(self, first: bool, last: bool) -> None:
         self.fresh = self.gradients.begin(first)
+        self._last = last
         self._first, self._sends, self._next = first, last or self.gradients.every_micro_batch, 0
         self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
 
@@ -113,6 +115,8 @@ class BucketReducer(Reducer):
     def _send(self, bucket: Bucket) -> None:
         if self._fill:
             self._fill(bucket)
+        if self._last and bucket.number == len(self.layout.buckets) - 1:
+            self.before_last()
         self.gradients.prepare(bucket, self._first)
         self._start("reduce", bucket, self.gradients.plans[bucket.number])
         if self.gradients.every_micro_batch and not self._overlaps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, NoReturn, Protocol
 
@@ -66,13 +66,17 @@ class Update:
         """Bytes of optimizer state and masters on this rank."""
         return self.optimizer.nbytes + (0 if self.masters is None else self.masters.nbytes)
 
-    def step(self) -> bool:
-        """Update and publish; False where the step is skipped. `confirm` then says whether all ranks could do it."""
+    def step(self, made: Callable[[], object] = lambda: None) -> bool:
+        """Update and publish; False where the step is skipped. `confirm` then says whether all ranks could do it.
+
+        made: called when the update is made, or skipped, and before anything of it is sent.
+        """
         reducer, factor = self.reducer, 1 / self.scale.value
         finite: Iterator[bool]
         if self.skips or self.clip_norm is not None:
             norm = math.sqrt(self._squared_norm()) * factor
             if self.skips and not self.scale.update(math.isfinite(norm)):
+                made()
                 return False
             if not math.isfinite(norm):
                 self._complain_of_norm()
@@ -90,6 +94,7 @@ class Update:
                     self.optimizer.advance()
                 if not self._bad:
                     self._apply(bucket, gradients, factor)
+        made()
         self._publish()
         return True
 
@@ -228,15 +233,27 @@ class Update:
                     kept[name].append((plain, array[first : first + size]))
         return kept
 
-    def restore(self, checkpoint: Readable, steps: int) -> None:
-        """Take parameters and optimizer state, as `vectors` of any number of ranks gave them, and the number of updates."""
+    def restore(self, checkpoint: Readable, steps: int, low: int = 0, high: int | None = None) -> None:
+        """Take parameters and optimizer state, as `vectors` of any number of ranks gave them, and the number of updates.
+
+        low, high: of the elements, in plain order, that are there; by default all.
+        """
         reducer, self.optimizer.steps = self.reducer, steps
-        for plain, first, size in self.pieces(slice(0, reducer.layout.size)):
+        high = reducer.layout.plain[-1] if high is None else high
+        for plain, first, size in _within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():
                 array[first : first + size] = reducer.module.asarray(checkpoint.read(slot, plain, plain + size))
             if self.masters is not None:
                 read = checkpoint.read("parameters", plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
-        for plain, first, size in reducer.layout.runs(slice(0, reducer.layout.size)):
+        for plain, first, size in _within(reducer.layout.runs(slice(0, reducer.layout.size)), low, high):
             read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
             reducer.parameters[first : first + size] = read
+
+
+def _within(runs: Iterable[tuple[int, int, int]], low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """What of some runs, (first in plain order, first elsewhere, elements), lies between two places of the plain order."""
+    for plain, first, size in runs:
+        begin, end = max(plain, low), min(plain + size, high)
+        if begin < end:
+            yield begin, first + begin - plain, end - begin

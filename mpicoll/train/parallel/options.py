@@ -46,6 +46,7 @@ class OptionKeywords(TypedDict, total=False):
     loss_scale: Literal["dynamic"] | float | None
     algorithm: AllreduceName | None
     reproducible: bool | int
+    elastic: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Options:
     reproducible : bool or int
         The same bits on any number of ranks: each batch is cut into so many micro-batches (True: 8), whoever computes them, and
         their gradients are summed in fixed point.
+    elastic : bool
+        Go on with fewer ranks when some die. Not with parameter_server, where rank 0 alone has the state.
     """
 
     strategy: StrategyName = "allreduce"
@@ -94,6 +97,7 @@ class Options:
     loss_scale: Literal["dynamic"] | float | None = None
     algorithm: AllreduceName | None = None
     reproducible: bool | int = False
+    elastic: bool = False
 
     def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
         """The same, with a size of buckets and an algorithm where none is given. Collective, and alike on all ranks.
@@ -125,6 +129,9 @@ class Options:
         norm = self.clip_norm
         check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
         LossScale.of(self.loss_scale)
+        check("elastic", self.elastic, self.elastic in (False, True), "False or True")
+        spread = self.strategy != "parameter_server" or not self.elastic
+        check("strategy", self.strategy, spread, "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state")
         self._check_collectives()
         self._check_reproducible()
 

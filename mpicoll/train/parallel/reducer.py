@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import MpicollError
@@ -36,6 +36,8 @@ class Reducer(ABC):
     #: number of the bucket whose parameters are needed, and published, first
     first = 0
     owned: Sequence[slice]
+    #: called before the last reduction of a step begins
+    before_last: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, meter: Meter) -> None:
         self.layout, self.parameters, self.comm, self.meter = layout, parameters, comm, meter
@@ -79,6 +81,11 @@ class Reducer(ABC):
     @abstractmethod
     def reduced(self, bucket: Bucket) -> Array:
         """This rank's part of the summed gradients of a bucket, when it has come."""
+
+    def collect(self) -> None:
+        """Wait for all reductions of the step."""
+        for bucket in self.layout.buckets:
+            self.reduced(bucket)
 
     # Parameters.
 

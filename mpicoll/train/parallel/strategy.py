@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy
 from mpi4py import MPI
 
+from ...buffers import Contributions
 from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
 from ...support.checks import together
@@ -19,6 +20,7 @@ from ..monitor import Meter
 from ..optim import LossScale, Optimizer
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import BucketLayout
+from .generations import Generations
 from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
@@ -54,6 +56,10 @@ class Strategy:
         loader = ScatteringLoader if self._serves else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         self._losses: list[list[float]] = []  # of the micro-batches of each step
+        self.generations: Generations | None = None
+        if options.elastic:
+            self.generations = Generations(self.update, self.scale, [number for number in comm._context.topology.nodes])
+            self.reducer.before_last = self.generations.wait
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
@@ -100,9 +106,28 @@ class Strategy:
                 losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
             self.reducer.end()
             rows += len(labels)
-        self.update.step()
-        self._losses.append(losses)
+        if self.generations is None:
+            self.update.step()
+            self._losses.append(losses)
+        else:
+            self._step_together(losses, self.generations)
         return sum(losses) * samples / max(1, rows)
+
+    def _step_together(self, losses: list[float], generations: Generations) -> None:
+        """The update, of which a rank makes all or, where others have died, nothing; then it knows the loss of the batch."""
+        total, mine = numpy.zeros(1), numpy.array([sum(losses)])
+        if self.options.micro_batches is not None:  # the same sum whoever has which
+            mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
+        request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
+        self.reducer.collect()
+        with self.meter.waiting("loss"):
+            request.Wait()
+
+        def made() -> None:
+            self._losses.append([float(total[0])])
+            generations.take(float(total[0]))
+
+        self.update.step(made)
 
     def reduce_losses(self) -> list[float]:
         """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
@@ -111,6 +136,9 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
+        if self.generations is not None:
+            known, self._losses = [sum(step) for step in self._losses], []
+            return known
         if self.options.micro_batches is not None:
             everyone, self._losses = self.comm.allgather(self._losses), []
             return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]  # exact but for one rounding

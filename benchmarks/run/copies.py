@@ -1,0 +1,59 @@
+"""What copies for lost ranks cost: `python -m benchmarks.run.copies --hosts 2 3 4 --json FILE`, as root.
+
+The same training with and without `--elastic`, one rank per host of the virtual cluster: seconds of a step, and what the
+report says of the copies.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mpicoll.cluster import Cluster
+from mpicoll.measure.provenance import command
+
+from .kills import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = ["train", "--data", "synthetic:6000,512,8", "--hidden", "512,512", "--batch-size", "384", "--steps", "30"]
+KEPT = ("step_s", "compute_s", "exposed_s", "hidden", "bytes_sent_per_step", "copy_bytes_per_step", "copy_s", "copy_exposed_s",
+        "copy_hidden", "copy_bytes_held")  # fmt: skip
+
+
+def measured(cluster: Cluster, strategy: str, elastic: bool) -> dict[str, Any]:
+    """The report of one training."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "result.json")
+        words = ["python", "-m", "mpicoll", *TRAINING, "--strategy", strategy, "--json", str(path)]
+        cluster.run([*words, *(["--elastic"] if elastic else [])], "openmpi", survive=elastic, cwd=ROOT, env=dict(os.environ),
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)  # fmt: skip
+        report = json.loads(path.read_text())["report"]
+    return {"elastic": elastic, **{field: report[field] for field in KEPT if field in report}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--hosts", type=int, nargs="+", default=[2, 3, 4], help="default 2 3 4")
+    add("--rate", default="500mbit", help="of the links (default 500mbit)")
+    add("--strategies", nargs="+", default=["allreduce", "zero1", "zero2"])
+    add("--json", type=Path, metavar="FILE")
+    options, rows = parser.parse_args(), []
+    for hosts in options.hosts:
+        with Cluster(hosts, options.rate) as cluster:
+            for strategy in options.strategies:
+                for elastic in (False, True):
+                    row = {"hosts": hosts, "strategy": strategy, **measured(cluster, strategy, elastic)}
+                    rows.append(row)
+                    print(json.dumps(row), flush=True)
+    if options.json:
+        facts = {**environment([]), "rate": options.rate, "command": command(), "training": TRAINING}
+        options.json.write_text(json.dumps({"schema": 1, "environment": facts, "results": rows}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Ranks that died: whether the others can go on here, and what this process knows of the dead.
+
+MPI calls it user-level failure mitigation (ULFM): a call that waits for a dead rank raises, `Revoke` wakes whoever waits
+for ranks that have stopped waiting, `Shrink` makes a communicator of the living, `Agree` comes to one answer on all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from functools import cache
+
+from mpi4py import MPI
+
+from .channel import ranks_within
+
+#: by which mpirun tells each rank that it was given --with-ft ulfm
+_ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"
+_TRUE = ("1", "true", "yes")
+#: seconds for which a rank that others have woken waits to learn who died
+_PATIENCE = 1.0
+#: seconds for which a rank that ends waits for the others to end
+_LEAVING = 2.0
+#: ranks in the world of which this process knows that they are dead
+DEAD: set[int] = set()
+
+_CLASSES = {getattr(MPI, name, None) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {None}
+#: of errors that say no more than that something went wrong
+_VAGUE = {MPI.ERR_IN_STATUS, MPI.ERR_PENDING, MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN}
+
+
+@cache
+def refusal() -> str:
+    """Why lost ranks cannot be survived here, and what to do; or ""."""
+    name, _ = MPI.get_vendor()
+    if name != "Open MPI":
+        return (f"{name} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
+                "checkpoint in a new job")  # fmt: skip
+    if os.environ.get(_ENABLED, "").lower() not in _TRUE:
+        return "Open MPI ends the job when a rank dies unless it is told otherwise: start it by mpirun --with-ft ulfm"
+    return ""
+
+
+@cache
+def survivable() -> bool:
+    """Whether ranks that live can go on."""
+    return not refusal()
+
+
+def tells_of_death(error: BaseException) -> bool:
+    """Whether MPI raised it because a rank died, or because another rank has noticed that."""
+    return isinstance(error, MPI.Exception) and error.Get_error_class() in _CLASSES
+
+
+def may_tell_of_death(error: BaseException) -> bool:
+    """Whether it may have been raised for that: several requests fail with a class of their own, memory cannot be mapped."""
+    if isinstance(error, MPI.Exception):
+        return tells_of_death(error) or error.Get_error_class() in _VAGUE
+    return isinstance(error, OSError)
+
+
+def deaths() -> int:
+    """How many ranks this process knows to be dead."""
+    return len(DEAD)
+
+
+def failed_ranks(comm: MPI.Comm) -> list[int]:
+    """The ranks of a communicator of which MPI knows that they are dead. Local."""
+    failed, whole = comm.Get_failed(), comm.Get_group()
+    ranks = MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), whole)
+    failed.Free()
+    whole.Free()
+    return sorted(ranks)
+
+
+def failed_ranks_soon(comm: MPI.Comm) -> list[int]:
+    """The same, waiting for a moment until there are any: the news of a death may come after that of a revocation."""
+    until = time.monotonic() + _PATIENCE
+    while not (ranks := failed_ranks(comm)) and time.monotonic() < until:
+        MPI.COMM_SELF.Iprobe()  # MPI hears of deaths only while it is in a call that makes progress
+        time.sleep(1e-3)
+    return ranks
+
+
+def note_missing(comm: MPI.Comm, parent: MPI.Comm) -> None:
+    """Those of `parent` that are not in `comm`, which was made of the living, are dead. Local."""
+    living = set(ranks_within(comm, MPI.COMM_WORLD))
+    DEAD.update(rank for rank in ranks_within(parent, MPI.COMM_WORLD) if rank not in living)
+
+
+def leave() -> None:
+    """At exit, where ranks died or send heartbeats: end without MPI_Finalize, in which Open MPI may then wait for ever.
+
+    Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
+    """
+    if MPI.Is_finalized() or not (DEAD or os.environ.get(_HEARTBEATS, "").lower() in _TRUE):
+        return
+    together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
+    together.start()
+    together.join(_LEAVING)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if getattr(sys, "last_value", None) is None else 1)
+
+
+def all_agree(comm: MPI.Comm, good: bool) -> bool:
+    """Whether it is so on all ranks and none died meanwhile: the same answer on all that live. Works when revoked."""
+    if not survivable():
+        return good
+    try:
+        return bool(comm.Agree(int(good)))
+    except MPI.Exception as error:
+        if not tells_of_death(error):
+            raise
+        return False
+
+
+if survivable():
+    atexit.register(leave)  # before all that is registered later, and so after it

@@ -1,0 +1,104 @@
+"""Ranks are killed (SIGKILL) and the others go on: a solver, trainings; and what is said where that cannot be."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import pytest
+
+from benchmarks.run.survive import PARALLEL, Plan
+from benchmarks.run.survive import run as trained
+from mpicoll.cluster import Cluster
+from mpicoll.cluster.namespaces import unavailable
+from tests.support.each import SLOW
+from tests.support.launching import PATIENCE, ROOT, environment, installations
+
+found = {one.name: one for one in installations()}
+OPEN = pytest.mark.skipif("openmpi" not in found, reason="lost ranks are survived with Open MPI only, and none is here")
+#: relative: after a death a step is summed over other ranks
+ROUNDING = 1e-5
+
+
+def run(name, size, *words, survive=True):
+    """Exit status and output of a job that may not hang."""
+    one = found[name]
+    launcher = [one.mpiexec, *(["--with-ft", "ulfm"] if survive else []), "-n", str(size), one.python]
+    job = subprocess.Popen([*launcher, *map(str, words)], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    try:
+        output, _ = job.communicate(timeout=PATIENCE / 4)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        raise AssertionError(f"{words}: a hang") from None
+    return job.returncode, output
+
+
+def jacobi(size, deaths):
+    status, output = run("openmpi", size, "-m", "benchmarks.run.dying", json.dumps(deaths), "examples/jacobi_survives.py", 600)
+    assert status == 0, output
+    ranks, mean = output.splitlines()[-1].split(" ranks, 600 steps, mean ")
+    return int(ranks), mean, output
+
+
+@OPEN
+def test_a_solver_goes_on_with_the_same_result():
+    message = "mpicoll.communicator:Communicator.Sendrecv"
+    _, whole, _ = jacobi(1, [])
+    left, mean, output = jacobi(3, [[1, message, 555]])
+    assert (left, mean) == (2, whole) and "rank 1 died, seen in" in output
+
+
+@OPEN
+@pytest.mark.parametrize("strategy, deaths", [
+    ("zero2", [[1, f"{PARALLEL}.hooks:ReducerHooks.backward", 50], [3, f"{PARALLEL}.generations:Generations.hand_over", 1]]),
+    ("allreduce", [[0, f"{PARALLEL}.optimizer_step:Update._apply", 29]]),
+], ids=["a second one dies meanwhile", "in the update"])  # fmt: skip
+def test_a_training_goes_on_with_the_same_losses(strategy, deaths):
+    options = ("--strategy", strategy, "--overlap", "all", "--precision", "float32")
+    row = trained(Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), False), ROUNDING)
+    assert row["outcome"] == "went on" and row["died"] == len(deaths), row
+    assert row["recoveries"][-1]["step"] > 0
+
+
+@OPEN
+@SLOW
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_a_host_that_is_cut_off(tmp_path):
+    words = ["python", "-m", "mpicoll", "train", "--data", "synthetic:6000,256,4", "--hidden", "512,512", "--batch-size", "96",
+             "--steps", "400", "--strategy", "zero2", "--elastic", "--json", str(tmp_path / "result.json")]  # fmt: skip
+    with Cluster(3, "500mbit") as cluster:
+        cut = threading.Timer(8, cluster.cut, ("host2",))
+        cut.start()
+        with suppress(subprocess.TimeoutExpired):  # mpirun waits for the host
+            cluster.run(words, "openmpi", survive=True, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, timeout=60)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["losses"]) == 400 and [one["ranks"] for one in result["report"]["recoveries"]] == [2]
+
+
+TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
+         "--elastic"]  # fmt: skip
+
+
+@pytest.mark.skipif(not found, reason="no mpiexec beside this Python or on PATH")
+@pytest.mark.parametrize("name", found)
+def test_elastic_elsewhere_is_one_message_at_the_start(name):
+    status, output = run(name, 2, *TRAIN, survive=False)
+    assert status and "elastic: lost ranks cannot be survived here" in output and "mpirun --with-ft ulfm" in output, output
+
+
+@OPEN
+def test_elastic_on_one_rank_or_with_a_parameter_server_is_refused():
+    assert "expected at least 2 ranks, got 1" in run("openmpi", 1, *TRAIN)[1]
+    assert "with elastic one of allreduce, zero1, zero2" in run("openmpi", 2, *TRAIN, "--strategy", "parameter_server")[1]
+
+
+def test_shrink_without_help_of_mpi_says_what_to_do():
+    code = ("import mpicoll; from mpi4py import MPI\n"
+            "try: mpicoll.Communicator(MPI.COMM_WORLD).shrink()\n"
+            "except mpicoll.LaunchError as error: print(error)")  # fmt: skip
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert "shrink: lost ranks cannot be survived here" in said.stdout, said.stderr
