@@ -2,9 +2,10 @@
 
 Each job trains with `--elastic` on Open MPI; one rank or two are killed (SIGKILL) at a random call of a random place: at the
 start, in a phase of a collective, in forward, backward, update, copy, checkpoint, while the others recover. Its losses are
-compared with those of the same training without a death. After a death a step is summed over other ranks, so they are equal to
-rounding: within `--tolerance` of each loss (0 once there is a mode that sums alike on any ranks). A job is in order if it ends
-by itself, in time, with all its steps and epochs, and with these losses; or if nothing of it could be saved, and it says that.
+compared with those of the same training without a death. Half of the jobs train with `--reproducible`: there each loss must be
+the same number. In the others a step after a death is summed over other ranks, so each must be equal to rounding: within
+`--tolerance`. A job is in order if it ends by itself, in time, with all its steps and epochs, and with these losses; or if a
+shard was lost with its copy, and it says that.
 """
 
 import argparse
@@ -70,8 +71,8 @@ def planned(seed: int) -> Plan:
     random = Random(seed)
     strategy = random.choice(("allreduce", "zero1", "zero2"))
     overlap, precision = random.choice(("none", "gradients", "all")), random.choice(("float32", "float32", "float64"))
-    accumulate = random.choice(("1", "1", "2"))
-    options = ("--strategy", strategy, "--overlap", overlap, "--precision", precision, "--accumulate", accumulate)
+    summed = random.choice((("--reproducible", "8"), ("--accumulate", random.choice(("1", "2")))))
+    options = ("--strategy", strategy, "--overlap", overlap, "--precision", precision, *summed)
     places = [name for name in PLACES if strategy != "allreduce" or not name.startswith("copy")]  # it needs none
     ranks, where = random.choice((3, 3, 4)), random.choice(places)
     place, calls = PLACES[where]
@@ -121,10 +122,10 @@ def launched(plan: Plan, folder: Path, elastic: bool) -> tuple[int | None, str]:
 
 
 @lru_cache
-def uninterrupted(precision: str) -> dict[str, Any]:
-    """What the same training comes to when nobody dies: on one rank, since neither ranks nor strategy matter."""
+def uninterrupted(options: tuple[str, ...]) -> dict[str, Any]:
+    """What a training with these options comes to when nobody dies: on one rank, since neither ranks nor strategy matter."""
     with tempfile.TemporaryDirectory() as name:
-        status, output = launched(Plan(0, 1, ("--precision", precision), "", (), False), Path(name), elastic=False)
+        status, output = launched(Plan(0, 1, options, "", (), False), Path(name), elastic=False)
         assert status == 0, output
         found: dict[str, Any] = json.loads(Path(name, "result.json").read_text())
         return found
@@ -146,7 +147,9 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
         elif not result.exists():
             row["outcome"] = "failed"
         else:
-            row |= compared(json.loads(result.read_text()), uninterrupted(plan.options[5]), tolerance)
+            exact = "--reproducible" in plan.options
+            same = plan.options[4:8] if exact else plan.options[4:6]
+            row |= compared(json.loads(result.read_text()), uninterrupted(same), 0 if exact else tolerance)
         row["good"] = row["outcome"] in ("went on", "lost with its copy")
         if not row["good"]:
             row["output"] = output[-3000:]

@@ -115,7 +115,8 @@ class Strategy:
 
     def _step_together(self, losses: list[float], generations: Generations) -> None:
         """The update, of which a rank makes all or, where others have died, nothing; then it knows the loss of the batch."""
-        total, mine = numpy.zeros(1), numpy.array([sum(losses)])
+        total = numpy.zeros(1)
+        mine: Array | Contributions = numpy.array([sum(losses)])
         if self.options.micro_batches is not None:  # the same sum whoever has which
             mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
         request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
