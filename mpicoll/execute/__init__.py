@@ -10,10 +10,11 @@ from .context import Context
 from .known import Known
 from .native import NativeCall, NativePlan, native_method, owning
 from .plan import LowerCase, Plan, Schedule, bind
-from .progress import ABANDONED, PROGRESS, Queue, Task, until_done
+from .progress import PROGRESS
 from .recorder import ENDED, Located, Record
 from .staging import BYTES, Work
 from .survival import all_agree, deaths, note_missing, refusal, survivable
+from .tasks import ABANDONED, Queue, Task, until_done
 from .topology import Topology
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from .progress import WINDOW
+from .tasks import WINDOW
 from .recorder import Located, Record
 
 #: calls that are recognised, per communicator, and the scratch and requests that their plans may hold

@@ -24,9 +24,10 @@ from .device_copies import with_copies
 from .moving import BoundStep, Movable, Starter
 from .near import Near, reduced_where_they_lie
 from .ordering import Fetch, Piece, Put, Spans
-from .progress import PROGRESS, Task, until_done
+from .progress import PROGRESS
 from .scratch import Memory, Round
 from .staging import Work
+from .tasks import Task, until_done
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16

@@ -7,7 +7,7 @@ takes the core from the computation behind which it is to hide the communication
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from time import perf_counter, sleep
@@ -15,91 +15,17 @@ from time import perf_counter, sleep
 from mpi4py import MPI
 
 from ..support.arrays import Device
-from .arithmetic import as_mpi_computes, calls_as_mpi_computes
+from .arithmetic import as_mpi_computes
 from .rhythm import PATIENCE, SPIN, Rhythm
+from .tasks import ABANDONED, Task
 from .turn import Turn
 
 #: pauses of the thread, and of a call that waits: as many between two moves, seconds of the shortest and of the longest
 PAUSES, NAPS = (2, 200e-6, 2e-3), (8, 50e-6, 2e-3)
 #: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
-#: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
-WINDOW = 2
-
-
 #: seconds that the thread may take to end: it may be in a call to MPI for ranks that died
 _JOIN = 2.0
-#: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
-ABANDONED: list[object] = []
-
-
-class Queue:
-    """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
-
-    error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
-    waited for, with the time since it moved; may raise. explain(error): what is raised in place of a task's error.
-    """
-
-    def __init__(
-        self,
-        check_wait: Callable[[float], object] = lambda seconds: None,
-        explain: Callable[[Exception], Exception] = lambda error: error,
-    ) -> None:
-        self.check_wait, self.explain = check_wait, explain
-        self.error: Exception | None = None
-        self.running: list[Task] = []
-        self.waiting: list[Task] = []
-
-    @property
-    def tasks(self) -> list["Task"]:
-        """All that have not ended, in their order."""
-        return [*self.running, *self.waiting]
-
-    def admit(self) -> Iterator["Task"]:
-        """Those that may run now, in their order."""
-        while self.waiting and len(self.running) < WINDOW:
-            track = self.waiting[0].track
-            if track is not None and any(task.track == track for task in self.running):
-                return
-            self.running.append(self.waiting.pop(0))
-            yield self.running[-1]
-
-
-class Task:
-    """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
-
-    on_done: called at its end. then: called after it, when it is nobody's turn; may wait for tasks. device: the GPU that must
-    be current in whatever thread polls it, or None. computes: see `calls_as_mpi_computes`. track: two tasks of a queue with
-    the same one never run at the same time; None: it may run beside any.
-    """
-
-    def __init__(
-        self,
-        steps: Iterator[object],
-        queue: Queue,
-        on_done: Callable[[], object] | None = None,
-        device: Device | None = None,
-        computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
-        then: Callable[[], object] | None = None,
-        track: int | None = None,
-    ) -> None:
-        self.steps, self.queue, self.track = steps, queue, track
-        self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
-        self.at: object = None
-        self.error: BaseException | None = None
-        self.begun = self.moved = self.ended = 0.0
-
-    def raise_error(self) -> None:
-        """Raise what ended it, if anything did."""
-        if self.error is not None:
-            raise self.error
-
-
-def until_done(requests: Iterable[MPI.Request]) -> Iterator[MPI.Request]:
-    """For a `Task`: each request tested until it is done, where a blocking call would wait for it."""
-    for request in requests:
-        while not request.Test():
-            yield request
 
 
 class Progress:

@@ -99,4 +99,4 @@ def _part(ranks: list[int]) -> Communicator:
 def _limit(comm: Communicator, timeout: timedelta) -> None:
     """Have its calls fail after so long, or after MPICOLL_TIMEOUT. Collective."""
     seconds = timeout.total_seconds()
-    Context.of(comm).configure(comm, None, min(seconds, settings.timeout() or seconds))
+    Context.of(comm).configure(comm, timeout=min(seconds, settings.timeout() or seconds))
