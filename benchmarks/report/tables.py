@@ -37,7 +37,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     for page in [options.readme] if options.readme else [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         _write(page, options.results, options.check)
-    if not options.check:
+    if not options.check and not options.readme:
         compared.pictures()
         front.draw()
         gallery.draw()

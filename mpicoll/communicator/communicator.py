@@ -55,6 +55,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     Elements of arrays without gaps, C or Fortran, go in the order of memory, as in mpi4py; those of strided arrays by their
     indices, the last one fastest. Shapes are not compared: a C and a Fortran array of one shape do not match.
 
+    `check`, `timeout`, `deterministic` and `reproducible` belong to the handle: they hold for all wrappers of it, and for
+    communicators that are made from it.
+
     Parameters
     ----------
     comm : MPI.Intracomm
@@ -71,8 +74,6 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     reproducible : bool, optional
         Floats are summed in fixed point: the same bits for any number of ranks and any split of the contributions over
         them (`Contributions`). Everything else is as with `deterministic`. None: MPICOLL_REPRODUCIBLE, by default off.
-
-    These four belong to the handle: they hold for all wrappers of it, and for communicators that are made from it.
 
     Raises
     ------

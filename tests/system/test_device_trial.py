@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.support.each import EACH, ONE
+from tests.support.each import EACH, ONE, SLOW
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
 COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/counterfeit'}"
@@ -66,6 +66,7 @@ def test_a_launcher_of_another_mpi(state):
 
 
 @ONE
+@SLOW
 def test_in_a_job_info_tries_and_the_next_job_knows(installation, state, tmp_path):
     written = tmp_path / "info.json"
     output = mpiexec(installation, 3, "info", "--gpu", "--json", written, module="mpicoll", **state("aware"))

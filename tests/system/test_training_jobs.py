@@ -195,7 +195,7 @@ def test_all_options_together(installation, tmp_path):
     ("--data missing.npz", "missing.npz"),
     ("--data synthetic:1,2", "--data: expected synthetic:SAMPLES,FEATURES,CLASSES"),
     ("--checkpoint-every 3", "checkpoint: expected a directory, since checkpoint_every is given"),
-    ("--resume", "resume: expected False, or a checkpoint directory"),
+    ("--resume", "--resume needs --checkpoint DIR, the directory of the checkpoints to go on from"),
     ("--keep 0 --checkpoint {there}", "keep: expected an integer of at least 1, got 0"),
     ("--trace missing/trace.json", "--trace: cannot write missing/trace.json"),
     ("--bucket-bytes much", "--bucket-bytes"),

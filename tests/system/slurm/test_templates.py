@@ -61,6 +61,7 @@ def test_bench(lab, name, launcher):
 
 
 @OTHER
+@SLOW
 @once_more
 def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))
@@ -119,6 +120,7 @@ def test_scaling(lab):
     assert (lab.directory / "scaling" / "scaling.svg").stat().st_size
 
 
+@SLOW
 @once_more
 def test_gpus_reach_the_ranks(lab):
     """Under srun each rank sees one of its own; else those of the node, of which it takes that with its local number."""
