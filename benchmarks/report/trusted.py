@@ -61,3 +61,38 @@ def proof():
 
 def _all(pattern):
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{pattern}.json"))]
+
+
+def survival():
+    """Random kills of trainings that go on."""
+    (document,) = _all("survive")
+    told = document["summary"]
+    outcomes = ", ".join(f"{number} {name}" for name, number in told["outcomes"].items())
+    exact = [row for row in document["results"] if "--reproducible" in row["options"] and "difference" in row]
+    lines = [f"- {told['jobs']} jobs, {told['deaths']} ranks killed: {outcomes}.",
+             f"- Losses differ from those of the uninterrupted run by at most {told['largest_difference']:.1e} of each."]
+    if exact:
+        equal = sum(row["difference"] == 0 for row in exact)
+        lines.append(f"- With `--reproducible` {equal} of {len(exact)} jobs have the same losses to the bit.")
+    often, worst = (told[f"recovery_{which}_s"] * 1e3 for which in ("median", "worst"))
+    lines.append(f"- Recovery, from the new communicator to the first step: median {often:.0f} ms, at worst {worst:.0f} ms.")
+    failed = [row for row in document["results"] if not row["good"]]
+    lines += [f"- Not in order: seed {row['seed']}, {row['where']}: {row['outcome']}." for row in failed]
+    return "\n".join(lines) + "\n"
+
+
+def copies():
+    """What the copies of shards cost a step; allreduce, which needs none, shows what the rest of `--elastic` costs."""
+    (document,) = _all("copies")
+    rows = {(row["hosts"], row["strategy"], row["elastic"]): row for row in document["results"]}
+    header = ("hosts", "strategy", "computing, ms", "step, ms", "elastic, ms", "MB copied", "copy, ms", "hidden")
+    text = "| " + " | ".join(header) + " |\n" + "| --- " * len(header) + "|\n"
+    for hosts, strategy in dict.fromkeys(key[:2] for key in rows):
+        plain, elastic = rows[hosts, strategy, False], rows[hosts, strategy, True]
+        seconds = (f"{one * 1e3:.0f}" for one in (plain["compute_s"], plain["step_s"], elastic["step_s"]))
+        copied = ["-"] * 3
+        if "copy_s" in elastic:
+            hidden = 1 - max(0.0, elastic["step_s"] - plain["step_s"]) / elastic["copy_s"]
+            copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{elastic['copy_s'] * 1e3:.0f}", f"{hidden:.2f}"]
+        text += f"| {' | '.join(map(str, (hosts, strategy, *seconds, *copied)))} |\n"
+    return text

@@ -19,7 +19,7 @@ from mpicoll.measure.provenance import command
 from .kills import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAINING = ["train", "--data", "synthetic:6000,512,8", "--hidden", "512,512", "--batch-size", "384", "--steps", "30"]
+TRAINING = ["train", "--data", "synthetic:12288,512,8", "--hidden", "512,512", "--batch-size", "3072", "--steps", "30"]
 KEPT = ("step_s", "compute_s", "exposed_s", "hidden", "bytes_sent_per_step", "copy_bytes_per_step", "copy_s", "copy_exposed_s",
         "copy_hidden", "copy_bytes_held")  # fmt: skip
 
