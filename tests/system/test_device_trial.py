@@ -89,6 +89,7 @@ def test_ranks_that_may_not_share_memory_share_a_host(installation, state):
 
 
 @ONE
+@SLOW
 def test_direct_is_tried_and_refused_on_all_ranks(installation, state):
     output = mpiexec(installation, 2, "info", module="mpicoll", **state("aware", MPICOLL_GPU="direct"))
     assert "device memory   direct: MPICOLL_GPU=direct" in output

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from tests.support.each import SLOW
 from tests.support.slurm_lab import ALL, CASES, EACH, ENDLESS, FOUND, LONG, TRAIN, instead, once_more
 
 WRONG = [
@@ -34,6 +35,7 @@ def test_a_wrong_setting_ends_the_job_before_training(lab, name, launcher, setti
     assert "test accuracy" not in said
 
 
+@SLOW
 @once_more
 def test_data_that_only_one_host_has(lab):
     numpy.savez(lab.directory / "own.npz", features=numpy.ones((40, 3), "f4"), labels=numpy.arange(40) % 2)
