@@ -91,7 +91,7 @@ def copies():
         plain, elastic = rows[hosts, strategy, False], rows[hosts, strategy, True]
         seconds = (f"{one * 1e3:.0f}" for one in (plain["compute_s"], plain["step_s"], elastic["step_s"]))
         copied = ["-"] * 3
-        if "copy_s" in elastic:
+        if elastic.get("copy_s"):
             hidden = 1 - max(0.0, elastic["step_s"] - plain["step_s"]) / elastic["copy_s"]
             copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{elastic['copy_s'] * 1e3:.0f}", f"{hidden:.2f}"]
         text += f"| {' | '.join(map(str, (hosts, strategy, *seconds, *copied)))} |\n"
