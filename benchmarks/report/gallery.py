@@ -18,15 +18,10 @@ def page():
     for collective in collectives.COLLECTIVES:
         parts.append(f"## {collective}\n")
         for one in algorithms.registered(collective):
-            parts.append(f"### {collective}: {one.name}\n\n{_text(one.generator)}\n\n"
+            text = inspect.getdoc(inspect.unwrap(one.generator)) or ""
+            parts.append(f"### {collective}: {one.name}\n\n{text}\n\n"
                          f"![{one.name}, {SIZE} ranks](pictures/algorithms/{collective}-{one.name}.png)\n")  # fmt: skip
     return "\n".join(parts) + "\n"
-
-
-def _text(generator):
-    """Its docstring, with what follows "Cost" and "Source" in paragraphs of their own."""
-    text = inspect.cleandoc(inspect.unwrap(generator).__doc__ or "")
-    return text.replace("\nCost:", "\n\nCost:").replace("\nSource:", "\n\nSource:")
 
 
 def draw():

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -46,7 +45,6 @@ class Context(Waits):
     """
 
     _keyval: ClassVar[int | None] = None
-    _alive: ClassVar["weakref.WeakSet[Context]"] = weakref.WeakSet()
 
     def __init__(
         self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
@@ -97,11 +95,6 @@ class Context(Waits):
     def _like(self, parent: "Context") -> None:
         self.check, self.timeout, self.sees_all = parent.check, parent.timeout, parent.sees_all
         self.deterministic, self.reproducible = parent.deterministic, parent.reproducible
-
-    @classmethod
-    def living(cls) -> "list[Context]":
-        """Those of all communicators that were not freed."""
-        return list(cls._alive)
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":

@@ -1,10 +1,13 @@
 """How the calls of one communicator wait, and what ends them early: a limit, a dead rank, an error in the middle."""
 
+from __future__ import annotations
+
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -18,6 +21,9 @@ from .recorder import Located, Recorder
 from .rhythm import SPIN
 from .small import SmallCalls
 from .tasks import ABANDONED, Queue
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Error = TypeVar("Error", bound=MpicollError)
 
@@ -34,13 +40,14 @@ class Waits:
     """
 
     #: explain_wait(context, seconds): who waits for whom; given by `watch`, which lies above
-    explain_wait: "ClassVar[Callable[[Any, float], str]]"
+    explain_wait: ClassVar[Callable[[Any, float], str]]
     timeout: float | None
     closed: bool
     channel: Channel
     known: KnownCalls
     small: SmallCalls
     nccl: dict[int, Any]
+    _alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
 
     def __init__(self, comm: MPI.Comm, size: int) -> None:
         self.queue, self.recorder = Queue(self.check_wait, self.explained), Recorder(size)
@@ -49,9 +56,9 @@ class Waits:
         self._reported = self._looked = 0.0
 
     @classmethod
-    def living(cls) -> "list[Any]":
-        """The contexts of all communicators that were not freed."""
-        raise NotImplementedError
+    def living(cls) -> list[Self]:
+        """Those of all communicators that were not freed."""
+        return list(cls._alive)
 
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""

@@ -2,7 +2,7 @@
 
 Scheduling is SLURM's: sbatch, srun and scontrol do the work. The templates are the files of `jobs/` in the project.
 
-May import: errors, support.
+May import: errors, support, collectives.
 """
 
 from .check import Script, mistakes

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterable
 
+from ..collectives import COLLECTIVES
 from ..errors import did_you_mean
 
 #: settings that take one of a few words
 WORDS = {
     "LAUNCHER": ("auto", "srun", "mpirun", "mpiexec"),
     "STRATEGY": ("parameter_server", "allreduce", "zero1", "zero2"),
-    "COLLECTIVE": ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"),
+    "COLLECTIVE": tuple(COLLECTIVES),
     "DEVICE": ("cpu", "cuda"),
 }
 #: sbatch's options that mean something to MPI jobs, and others that are often given

@@ -238,7 +238,7 @@ class Trainer:
             snapshots = Snapshots(options.checkpoint, options.keep, resume, strategy, history, data)
         if losses is None:
             done = self._begin(snapshots if resume else None, fewer)
-            self._begun.losses, self._begun.epochs = history.losses[: len(history.losses) - done], history.epochs
+            self._begun.losses = history.losses[: len(history.losses) - done]
             self._begun.epochs = history.epochs[: len(history.epochs) - done // len(sampler)]
         else:
             done = len(losses) - len(self._begun.losses)

@@ -186,17 +186,17 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
     options, reducer, update = trainer.options, trainer.strategy.reducer, trainer.strategy.update
     elements, size = reducer.layout.plain[-1], trainer.comm.Get_size()
     itemsize, serves = reducer.parameters.itemsize, options.strategy == "parameter_server"
-    served = serves
+    copies = size + 1 if serves and reducer.rank == 0 else 1  # rank 0 has those of all, and their sum
     gradients = elements * itemsize // (size if options.scattered else 1)
     if options.micro_batches is not None:  # those of each micro-batch, and their sums
         first, last = bounds(options.micro_batches, size)[reducer.rank : reducer.rank + 2]
         summed = elements // (size if options.collectives[0] == "reduce_scatter" else 1)
-        gradients, served = itemsize * (elements * (last - first) + summed), False
+        gradients, copies = itemsize * (elements * (last - first) + summed), 1
     owned = elements // size if options.sharded else elements * (not serves or reducer.rank == 0)
     arrays = len(trainer.optimizer.slots) + (update.masters is not None)
     return {
         "parameter": elements * itemsize,
-        "gradient": gradients * (size + 1 if served and reducer.rank == 0 else 1),
+        "gradient": gradients * copies,
         "optimizer": arrays * owned * (itemsize if update.masters is None else update.masters.itemsize),
     }
 

@@ -58,7 +58,7 @@ class Strategy:
         self._losses: list[list[float]] = []  # of the micro-batches of each step
         self.generations: Generations | None = None
         if options.elastic:
-            self.generations = Generations(self.update, self.scale, [number for number in comm._context.topology.nodes])
+            self.generations = Generations(self.update, self.scale, comm._context.topology.nodes)
             self.reducer.before_last = self.generations.wait
 
     def _layout(self, itemsize: int) -> BucketLayout:
