@@ -81,6 +81,38 @@ def test_a_host_that_is_cut_off(tmp_path):
     assert len(result["losses"]) == 150 and [one["ranks"] for one in result["report"]["recoveries"]] == [2]
 
 
+OBJECTS = """
+import os, signal, sys
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+rank, reduce = comm.Get_rank(), getattr(comm, sys.argv[1])
+reduce((0, rank), MPI.MINLOC)  # where mpi4py makes what it needs
+if rank == 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    if rank == 1:
+        comm.Recv(bytearray(1), source=3)  # it leaves, and the others never hear from it
+    while True:  # those who only send hear of it late
+        reduce(rank)
+except mpicoll.RankFailure:
+    comm = comm.shrink()
+    print(rank, getattr(comm, sys.argv[1])([rank]))
+"""
+
+
+@OPEN
+@pytest.mark.parametrize("name, expected", [
+    ("reduce", ["[0, 1, 2]", "None", "None"]), ("allreduce", ["[0, 1, 2]"] * 3),
+    ("scan", ["[0]", "[0, 1]", "[0, 1, 2]"]), ("exscan", ["None", "[0]", "[0, 1]"]),
+])  # fmt: skip
+def test_reductions_of_objects_hear_of_a_death(name, expected):
+    """mpi4py makes them over a duplicate of its own, which nobody revokes."""
+    status, output = run("openmpi", 4, "-c", OBJECTS, name)
+    assert sorted(output.splitlines()[-3:]) == [f"{rank} {text}" for rank, text in enumerate(expected)], output
+
+
 TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
          "--elastic"]  # fmt: skip
 
