@@ -34,7 +34,7 @@ class Request(LowerCase, MPI.Grequest):
 
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
-        new.task = context.submit(steps, ended, device_of(operands), track=track)
+        new.task = context.submit(steps, record, ended, device_of(operands), track=track)
         return new
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

@@ -21,6 +21,7 @@ from .channel import CALL, Channel, Share
 from .known import KnownCalls
 from .pool import ScratchPool
 from .progress import PROGRESS
+from .recorder import Record
 from .small import SmallCalls
 from .tasks import ABANDONED, Task
 from .topology import Topology, discover, inherited
@@ -212,13 +213,14 @@ class Context(Waits):
     def submit(
         self,
         steps: Iterator[object],
+        record: Record | None = None,
         on_done: Callable[[], object] | None = None, device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        return PROGRESS.submit(Task(steps, self.queue, on_done, device, computes, then, track))
+        return PROGRESS.submit(Task(steps, self.queue, record, on_done, device, computes, then, track))
 
     def drain(self) -> None:
         """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""

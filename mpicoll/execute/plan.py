@@ -31,6 +31,8 @@ from .tasks import Task, until_done
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16
+#: messages of a rank and a round from which on there is always one on its way while another is awaited: three in and out
+_FLOWING = 6
 
 
 class Schedule(NamedTuple):
@@ -72,14 +74,14 @@ class Plan(Movable, LowerCase):
 
     def __init__(
         self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int,
-        starter: Starter,
+        starter: Starter, runs_ahead: bool = False,
     ) -> None:  # fmt: skip
         self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
         self._started_text = f"{name}, a plan that was started"
         self.tag, self._call_tag = 0, context.call_tag(0, fingerprint)
         self.steps: list[BoundStep] | None = steps
         self.numbered = list(enumerate(steps))
-        self.starter = starter
+        self.starter, self.runs_ahead = starter, runs_ahead
         self.lies_in(())
         self.step: int | None = None
         self.task: Task | None = None
@@ -156,7 +158,7 @@ class Plan(Movable, LowerCase):
         record = self.context.recorder.begin(self._started_text, call_site())
         record.plan = self
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
-        self.task = self.context.submit(steps, record.end, self.work.device, self._compute, track=track)
+        self.task = self.context.submit(steps, record, record.end, self.work.device, self._compute, track=track)
         self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
@@ -248,7 +250,8 @@ def bind(
     started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
     numbers = {id(piece): number for number, piece in enumerate(started)}
     bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
-    return Plan(context, f"{method} ({schedule.algorithm})", bound, started, work, fingerprint, starter)
+    name, runs_ahead = f"{method} ({schedule.algorithm})", len(started) >= _FLOWING * len(steps)
+    return Plan(context, name, bound, started, work, fingerprint, starter, runs_ahead)
 
 
 def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:

@@ -20,8 +20,10 @@ from .rhythm import PATIENCE, SPIN, Rhythm
 from .tasks import ABANDONED, Task
 from .turn import Turn
 
-#: pauses of the thread, and of a call that waits: as many between two moves, seconds of the shortest and of the longest
-PAUSES, NAPS = (2, 200e-6, 2e-3), (8, 50e-6, 2e-3)
+#: seconds of the shortest and the longest pause of the thread, and of a call that waits
+PAUSES, NAPS = (200e-6, 2e-3), (50e-6, 2e-3)
+#: pauses between two moves; and of a call that waits where the next move can only follow on this one
+PARTS, PARTS_IN_TURN = 2, 8
 #: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
 #: seconds that the thread may take to end: it may be in a call to MPI for ranks that died
@@ -98,9 +100,13 @@ class Progress:
                 finally:
                     self._turn.release()
                 if still > rhythm.patience:
-                    sleep(rhythm.pause)
+                    sleep(rhythm.pause(self._parts()))
                 elif still > SPIN:  # ranks that wait must not keep those that compute from a core
                     os.sched_yield()
+
+    def _parts(self) -> int:
+        """How often a call that waits looks, between two moves."""
+        return PARTS if all([task.runs_ahead for task in list(self._tasks)]) else PARTS_IN_TURN
 
     def _advance_alone(self, task: Task) -> None:
         """Advance a task until nothing moved for SPIN, or there is another one. The caller has the turn."""
@@ -212,7 +218,7 @@ class Progress:
             if self._tasks and not self._waiting:
                 busy = perf_counter()
                 if rhythm.still(self._advanced()) > min(SPIN, rhythm.patience):
-                    sleep(rhythm.pause)
+                    sleep(rhythm.pause(PARTS))
                 continue
             if not self._tasks and perf_counter() - busy > LINGER:
                 self._awake.clear()
@@ -220,7 +226,7 @@ class Progress:
                     self._awake.wait()
                 busy = perf_counter()  # also where what woke it has ended by now
             rhythm.restart()  # what is far apart then does not tell how fast things move
-            sleep(rhythm.rest(perf_counter() - busy))
+            sleep(rhythm.rest(perf_counter() - busy, PARTS))
 
     def _advanced(self) -> bool:
         """Advance all tasks, unless somebody else has the turn; whether any moved."""

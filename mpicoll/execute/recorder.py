@@ -13,7 +13,9 @@ _KEPT = 32
 
 
 class Located(Protocol):
-    """What knows how far it is."""
+    """What knows how far it is. runs_ahead: whether other messages of it are on their way while one is awaited."""
+
+    runs_ahead: bool
 
     @property
     def unfinished(self) -> bool:

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from ..support.arrays import Device
 from .arithmetic import calls_as_mpi_computes
+from .recorder import Record
 
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
@@ -48,26 +49,33 @@ class Queue:
 class Task:
     """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
 
-    on_done: called at its end. then: called after it, when it is nobody's turn; may wait for tasks. device: the GPU that must
-    be current in whatever thread polls it, or None. computes: see `calls_as_mpi_computes`. track: two tasks of a queue with
-    the same one never run at the same time; None: it may run beside any.
+    record: of the call that it serves. on_done: called at its end. then: called after it, when it is nobody's turn; may wait
+    for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
+    `calls_as_mpi_computes`. track: two tasks of a queue with the same one never run at the same time; None: beside any.
     """
 
     def __init__(
         self,
         steps: Iterator[object],
         queue: Queue,
+        record: Record | None = None,
         on_done: Callable[[], object] | None = None,
         device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
     ) -> None:
-        self.steps, self.queue, self.track = steps, queue, track
+        self.steps, self.queue, self.record, self.track = steps, queue, record, track
         self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
         self.at: object = None
         self.error: BaseException | None = None
         self.begun = self.moved = self.ended = 0.0
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether other messages of it are on their way while one is awaited, so that it is not late if seen late."""
+        plan = self.record and self.record.plan
+        return bool(plan and plan.runs_ahead)
 
     def raise_error(self) -> None:
         """Raise what ended it, if anything did."""
