@@ -67,6 +67,11 @@ def deaths() -> int:
     return len(DEAD)
 
 
+def lowest_alive() -> int:
+    """The lowest rank in the world of those that live, as far as this process knows: what rank 0 writes, it writes."""
+    return min(set(range(MPI.COMM_WORLD.Get_size())) - DEAD)
+
+
 def failed_ranks(comm: MPI.Comm) -> list[int]:
     """The ranks of a communicator of which MPI knows that they are dead. Local."""
     failed, whole = comm.Get_failed(), comm.Get_group()
