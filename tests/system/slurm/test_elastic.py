@@ -9,7 +9,7 @@ from tests.support.slurm_lab import ENDLESS, FOUND, JOBS, LONG, TRAIN, instead, 
 
 pytestmark = pytest.mark.skipif("openmpi" not in FOUND, reason="lost ranks are survived with Open MPI only, and none is here")
 DEATHS = [[0, "mpicoll.train.parallel.optimizer_step:Update._apply", 20]]
-#: on four ranks it waits for one of its nodes to be lost, on fewer it is done
+#: on four ranks it waits for one of its nodes to be lost, on fewer it is done, and may stay nevertheless
 WAIT = """
 import os, time
 from mpi4py import MPI
@@ -20,14 +20,15 @@ if comm.allreduce(1) == 4:
 if comm.rank == 0:
     with open(os.environ["DONE"], "w") as file:
         print(*range(comm.size), file=file)
+time.sleep(float(os.environ.get("STAYS", 0)))
 """
 SHAPE = ["--nodes=2", "--ntasks-per-node=2", "--no-kill"]
 
 
-def waiting(lab, hosts, elastic=1):
+def waiting(lab, hosts, elastic=1, **settings):
     """A job that waits for the loss of a node."""
     script = instead(lab.directory, TRAIN, WAIT, setup="export OUT")
-    return lab.submit(script, "openmpi", "mpirun", [*SHAPE, f"--nodelist={hosts}"], ELASTIC=elastic)
+    return lab.submit(script, "openmpi", "mpirun", [*SHAPE, f"--nodelist={hosts}"], ELASTIC=elastic, **settings)
 
 
 def lose(lab, host, *jobs):
@@ -73,7 +74,7 @@ def test_too_few_nodes_or_a_warning_means_a_requeue(lab):
 @SLOW
 @once_more
 def test_a_node_that_is_cut_off_and_one_that_has_the_script(lab, cluster):
-    jobs = [waiting(lab, hosts) for hosts in ("host[0-1]", "host[2-3]")]
+    jobs = [waiting(lab, hosts, STAYS=1000) for hosts in ("host[0-1]", "host[2-3]")]
     lab.until(lambda: all(list(lab.directory.glob(f"*-{job}/waits")) for job in jobs), *jobs)
     cluster.cut("host1")
     cluster.crash("host2")
