@@ -3,7 +3,8 @@
 #   plot FILE       prints `--plot FILE` where it can be drawn
 #   run COMMAND …   runs it on all ranks of $NODES nodes; returns when rank 0 has written the file $DONE (mpicoll's --done; a
 #                   program of yours finds the name in its environment), and otherwise ends the job: requeued where it can
-#                   go on (at most MAX_RESTARTS times), else FAILED
+#                   go on (at most MAX_RESTARTS times), else FAILED. With ELASTIC=N and Open MPI ranks go on when others
+#                   die, and where nodes are lost it begins again in the same job on those that are left, if they are N
 
 stop() { # stop STATUS WHAT REMEDY
     printf 'mpicoll: job %s: error: %s. %s\n' "$SLURM_JOB_ID" "$2" "$3" >&2
@@ -29,13 +30,24 @@ choose() { # PMI, the protocol of this MPI library under srun; mpirun, its own l
         auto | srun | mpirun | mpiexec) ;;
         *) stop 1 "LAUNCHER=$LAUNCHER: no such launcher" "Expected auto, srun, mpirun or mpiexec" ;;
     esac
+    [ -z "$ELASTIC" ] || survive "$found"
+}
+
+survive() { # survive LIBRARY: see to what ranks need to go on when others die
+    [[ $ELASTIC != *[!0-9]* ]] || stop 1 "ELASTIC=$ELASTIC" "Expected the fewest nodes to go on with, or 0: off"
+    [[ $1 == "Open MPI"* && $LAUNCHER != srun ]] || stop 1 "ELASTIC=$ELASTIC with $1 and LAUNCHER=$LAUNCHER, which ends all \
+ranks when one dies" "Use Open MPI and LAUNCHER=mpirun; or ELASTIC=0: a job that loses a node is requeued"
+    LAUNCHER=${LAUNCHER/auto/mpirun} nodes=$(left)
+    unset SLURM_JOB_NUM_NODES # by which srun would complain when there are fewer
 }
 
 compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on so many $ranks of $NODES nodes
+    local each=$((ranks / NODES))
     case $1 in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
         *) launch=(env -u SLURM_NTASKS_PER_NODE "${1/mpirun/$mpirun}" -n "$ranks") ;;
     esac
+    [ -z "$ELASTIC" ] || launch+=(--with-ft ulfm --host "$(printf "%s:$each," $nodes)")
 }
 
 meet() { # whether all ranks find each other, where they should be
@@ -58,8 +70,63 @@ give_up() { # give_up STATUS WHAT REMEDY: stop, unless a node is to blame
     stop "$@"
 }
 
+left() { # the nodes that SLURM has not taken from this job
+    local list
+    list=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) && scontrol show hostnames "$list"
+}
+
+taken() { # taken NODE …: whether SLURM has taken one of them from this job
+    local there
+    there=$(left) && [ -n "$there" ] && printf '%s\n' "$@" | grep --quiet --invert-match --line-regexp --fixed-strings "$there"
+}
+
+answering() { # answering NODE …: those that answer
+    local node
+    for node; do
+        timeout 60 srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mpi=none true &> /dev/null && echo "$node" &
+    done
+    wait
+}
+
+watch() { # watch PROCESS: end a launcher that stays, though all is done, or though SLURM has taken one of its nodes away
+    until [ -s "$DONE" ] || taken $nodes; do sleep 20; done
+    sleep 10
+    pkill -KILL --parent "$1"
+    kill -KILL "$1"
+}
+
+guard() { # on another node: with --no-kill SLURM keeps a job that has lost this node, and with it its script
+    srun --overlap --nodes=1 --ntasks=1 --nodelist="$(sed -n 2p <<< "$nodes")" --mpi=none bash -c "$(declare -f left taken)"'
+        until taken "$0"; do sleep 20; done; scontrol requeue "$SLURM_JOB_ID"' "$SLURMD_NODENAME"
+}
+
+fewer() { # whether nodes were lost and it can go on without them: launch=(…) then starts it there
+    local before=$NODES
+    [ -n "$ELASTIC" ] || return
+    nodes=$(answering $(left))
+    NODES=$(wc -w <<< "$nodes")
+    [ "$NODES" -lt "$before" ] || return
+    ranks=$((ranks / before * NODES))
+    [ -z "$asked" ] && [ "$NODES" -ge "$ELASTIC" ] && [ "$ranks" -gt 1 ] || requeue "nodes were lost, $NODES left"
+    echo "mpicoll: job $SLURM_JOB_ID: nodes were lost: begins again on $NODES, from the last checkpoint" >&2
+    compose "$LAUNCHER"
+}
+
+work() { # work COMMAND …: run it; whether it wrote $DONE
+    "${launch[@]}" "$@" < /dev/null &
+    child=$!
+    local helpers=()
+    [ -z "$ELASTIC" ] || for helper in "watch $child" guard; do
+        $helper < /dev/null &> /dev/null & disown
+        helpers+=($!)
+    done
+    while interrupted=; wait "$child"; status=$?; [ -n "$interrupted" ]; do :; done # a trap ends wait, not the child
+    [ -z "$ELASTIC" ] || kill "${helpers[@]}"
+    [ -s "$DONE" ] # exit statuses do not tell: mpirun's is 0 when it has lost a node
+}
+
 run() {
-    local status asked= interrupted launcher met= ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
+    local status child asked= interrupted launcher met= ranks=$((SLURM_NTASKS * NODES / SLURM_NNODES))
     for launcher in ${LAUNCHER/auto/srun mpirun}; do
         compose "$launcher"
         meet && met=$launcher && break
@@ -72,17 +139,16 @@ $JOBS/env.sh say how they start, and \`srun --mpi=list\` what there is"
     # all launchers hand USR1 on to the ranks, which write a checkpoint and end
     trap 'asked=USR1 interrupted=yes; kill -USR1 "$child"' USR1
     trap 'asked=TERM interrupted=yes; kill -USR1 "$child"' TERM
-    "${launch[@]}" "$@" < /dev/null &
-    local child=$!
-    while interrupted=; wait "$child"; status=$?; [ -n "$interrupted" ]; do :; done # a trap ends wait, not the child
+    until work "$@"; do fewer || break; done
     trap - USR1 TERM
-    [ ! -s "$DONE" ] || return 0 # exit statuses do not tell: mpirun's is 0 when it has lost a node
+    [ ! -s "$DONE" ] || return 0
     [ "$asked" != USR1 ] || [ "$status" != 0 ] || requeue "time is nearly up, a checkpoint is written"
     [ "$status" != 0 ] || status=1
     give_up "$status" "$* ended without its result $DONE" "All nodes answer, so it is not started again; see above"
 }
 
-: "${NODES:=$SLURM_NNODES}" "${SLURM_NTASKS:=$SLURM_NNODES}" "${MAX_RESTARTS:=20}" "${DONE:=$OUT/done}"
+: "${NODES:=$SLURM_NNODES}" "${SLURM_NTASKS:=$SLURM_NNODES}" "${MAX_RESTARTS:=20}" "${DONE:=$OUT/done}" "${ELASTIC:=0}"
+[ "$ELASTIC" != 0 ] || ELASTIC=
 export DONE SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun no longer takes it from sbatch
 . "$JOBS/env.sh" || stop 1 "$JOBS/env.sh failed" "See above"
 mkdir -p "$OUT" || stop 1 "OUT=$OUT: cannot be made" "Name a directory that all nodes share"

@@ -66,11 +66,12 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 
 def write_done(arguments: Namespace) -> None:
-    """Write the file, on rank 0, where the command has the option and it was given."""
+    """Write the file, on rank 0 or who has its place, where the command has the option and it was given."""
     if getattr(arguments, "done", None) is not None:
         from mpi4py import MPI
 
+        from ..execute import lowest_alive
         from ..measure import command
 
-        if MPI.COMM_WORLD.Get_rank() == 0:
+        if MPI.COMM_WORLD.Get_rank() == lowest_alive():
             write_whole(arguments.done, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {command()}\n")

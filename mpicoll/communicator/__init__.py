@@ -8,10 +8,10 @@ May import: errors, support, collectives, algorithms, buffers, shared_memory, ex
 watch.
 """
 
-from ..execute import all_agree, deaths, refusal
+from ..execute import all_agree, deaths, outnumbers, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
 from .tasks import begin_messages, begin_task, wait_for
 
-__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "deaths", "refusal",
+__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "deaths", "outnumbers", "refusal",
            "wait_for"]

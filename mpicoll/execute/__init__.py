@@ -13,13 +13,13 @@ from .plan import LowerCase, Plan, Schedule, bind
 from .progress import PROGRESS
 from .recorder import ENDED, Located, Record
 from .staging import BYTES, Work
-from .survival import all_agree, deaths, note_missing, refusal, survivable
+from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable
 from .tasks import ABANDONED, Queue, Task, until_done
 from .topology import Topology
 
 __all__ = [
     "ABANDONED", "BYTES", "ENDED", "PROGRESS", "WATCH", "Context", "Known", "Located", "LowerCase", "NativeCall", "NativePlan",
     "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "all_agree", "compare", "compare_blocks", "deaths", "native_method", "nccl", "note_missing", "owning",
-    "refusal", "share_blocks", "survivable", "until_done",
+    "all_agree", "compare", "compare_blocks", "deaths", "lowest_alive", "native_method", "nccl", "note_missing",
+    "outnumbers", "owning", "refusal", "share_blocks", "survivable", "until_done",
 ]

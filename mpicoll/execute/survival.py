@@ -67,6 +67,11 @@ def deaths() -> int:
     return len(DEAD)
 
 
+def lowest_alive() -> int:
+    """The lowest rank in the world of those that live, as far as this process knows: what rank 0 writes, it writes."""
+    return min(set(range(MPI.COMM_WORLD.Get_size())) - DEAD)
+
+
 def failed_ranks(comm: MPI.Comm) -> list[int]:
     """The ranks of a communicator of which MPI knows that they are dead. Local."""
     failed, whole = comm.Get_failed(), comm.Get_group()
@@ -91,12 +96,28 @@ def note_missing(comm: MPI.Comm, parent: MPI.Comm) -> None:
     DEAD.update(rank for rank in ranks_within(parent, MPI.COMM_WORLD) if rank not in living)
 
 
+def outnumbers(before: MPI.Comm, after: MPI.Comm) -> bool:
+    """Whether those left are more than those lost, or as many with rank 0 among them: there is no second such part. Local.
+
+    True without heartbeats: nothing else takes ranks that live for dead. With them a host that is cut off takes the others
+    for dead, as they take it.
+    """
+    if not _beating():
+        return True
+    left = ranks_within(after, before)
+    return 2 * len(left) + (0 in left) > before.Get_size()
+
+
+def _beating() -> bool:
+    return os.environ.get(_HEARTBEATS, "").lower() in _TRUE
+
+
 def leave() -> None:
     """At exit, where ranks died or send heartbeats: end without MPI_Finalize, in which Open MPI may then wait for ever.
 
     Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
     """
-    if MPI.Is_finalized() or not (DEAD or os.environ.get(_HEARTBEATS, "").lower() in _TRUE):
+    if MPI.Is_finalized() or not (DEAD or _beating()):
         return
     together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
     together.start()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import ArgumentError
-from .values import local, wrong_option, wrong_setting
+from .values import elastic, local, wrong_option, wrong_setting
 
 #: programs that start ranks, at the beginning of a command, behind `env …`, `time`, `exec` or assignments
 _LAUNCH = re.compile(r"^(?:(?:exec|time|env|timeout \S+|-u \S+|\w+=\S*)\s+)*(srun|mpirun|mpiexec)\b(.*)")
@@ -125,6 +125,15 @@ def _settings(script: Script) -> Iterator[tuple[int, str]]:
             yield number, "launch.sh and env.sh belong beside the script: `mpicoll slurm new` writes them"
 
 
+def _elastic(script: Script) -> Iterator[tuple[int, str]]:
+    """What going on without dead ranks and lost nodes needs."""
+    number, value = script.settings.get("ELASTIC", (0, "0"))
+    if wrong := elastic({name: value for name, (_, value) in script.settings.items()}):
+        yield number, wrong
+    if value not in ("", "0") and not script.option("no-kill", "k"):
+        yield number, f"ELASTIC={value} without #SBATCH --no-kill: SLURM ends the job when it loses a node"
+
+
 def _starts(script: Script) -> Iterator[tuple[int, str]]:
     """What a launcher's line lacks."""
     for number, launcher, rest in script.launches:
@@ -184,4 +193,4 @@ def _asked(script: Script) -> Iterator[tuple[int, str]]:
         yield 1, f"sbatch refuses it: {' '.join(said.stderr.split())}"
 
 
-RULES = (_header, _shape, _options, _output, _settings, _starts, _signals, _status, _asked)
+RULES = (_header, _shape, _options, _output, _settings, _elastic, _starts, _signals, _status, _asked)

@@ -7,29 +7,31 @@ from pathlib import Path
 
 from ..errors import ArgumentError, did_you_mean
 from ..support.files import write_whole
-from .values import wrong_option, wrong_setting
+from .values import elastic, wrong_option, wrong_setting
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
 #: what every script reads; env.sh belongs to the user as soon as it is there
 SHARED = ("launch.sh", "env.sh")
 
-_OPTION = re.compile(r"^#+SBATCH --([a-z-]+)=(\S+)(.*)$")
+_OPTION = re.compile(r"^#+SBATCH --([a-z-]+)(?:=(\S+))?(.*)$")
 _SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
 
 
-def write(kind: str, directory: str | Path, options: Mapping[str, str], settings: Mapping[str, str],
+def write(kind: str, directory: str | Path, options: Mapping[str, str | None], settings: Mapping[str, str],
           force: bool = False) -> list[Path]:  # fmt: skip
     """Write a script of this kind, and what it reads, into a directory; returns the paths written.
 
-    options: {name of an sbatch option: value}, settings: {name of a variable at the top: value}. Raises ArgumentError for
-    values that cannot be used, and before anything is written for a script that is there, unless `force`. What else is there
-    is kept: the user's.
+    options: {name of an sbatch option: value, None where it takes none}, settings: {name of a variable at the top: value}.
+    Raises ArgumentError for values that cannot be used, and before anything is written for a script that is there, unless
+    `force`. What else is there is kept: the user's.
     """
     directory = Path(directory)
     names = scripts(kind, options)
     if kind == "train" and options.get("gpus-per-node"):
         options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank each
+    if settings.get("ELASTIC", "0") != "0":
+        options = {"no-kill": None, **options}
     texts = {names[0]: fill((TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0])}
     texts |= {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)}
     if os.path.exists(directory / names[0]) and not force:
@@ -56,7 +58,7 @@ def scripts(kind: str, options: Mapping[str, object]) -> list[str]:
     return {"train": [train], "scaling": scaling}.get(kind, [f"{kind}.sbatch"])
 
 
-def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], name: str = "template") -> str:
+def fill(text: str, options: Mapping[str, str | None], settings: Mapping[str, str], name: str = "template") -> str:
     """The text of a template with other values; options that it does not mention come after those it does."""
     lines, options, settings = text.splitlines(), dict(options), dict(settings)
     last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=-1)
@@ -69,18 +71,15 @@ def fill(text: str, options: Mapping[str, str], settings: Mapping[str, str], nam
         hint = did_you_mean(next(iter(settings)), known.split(", "))
         raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}{hint}")
     if options:
-        for key, value in options.items():
-            _must_be_right(wrong_option(key, str(value)))
-        lines[last] += "".join(f"\n#SBATCH --{key}={_plain(key, value)}" for key, value in options.items())
+        lines[last] += "".join(f"\n{_given(key, value)}" for key, value in options.items())
+    _must_be_right(elastic({match[1]: match[2] for match in map(_SETTING.match, lines) if match}))
     return "\n".join([*lines, ""])
 
 
-def _filled(line: str, options: dict[str, str], settings: dict[str, str]) -> str:
+def _filled(line: str, options: dict[str, str | None], settings: dict[str, str]) -> str:
     """The line with the value that it is for, which is then used up."""
     if (match := _OPTION.match(line)) and match[1] in options:
-        wanted = _plain(match[1], options.pop(match[1]))
-        _must_be_right(wrong_option(match[1], wanted))
-        return f"#SBATCH --{match[1]}={wanted}{match[3]}"
+        return _given(match[1], options.pop(match[1])) + match[3]
     if (match := _SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
         if re.search(r'["{}\\`\x00-\x1f\x7f]|\$(?![A-Za-z_])', value):
@@ -89,6 +88,14 @@ def _filled(line: str, options: dict[str, str], settings: dict[str, str]) -> str
         _must_be_right(wrong_setting(match[1], value))
         return f': "${{{match[1]}:={value}}}"{match[3]}'
     return line
+
+
+def _given(option: str, value: str | None) -> str:
+    """The line that gives sbatch an option."""
+    if value is None:
+        return f"#SBATCH --{option}"
+    _must_be_right(wrong_option(option, str(value)))
+    return f"#SBATCH --{option}={_plain(option, value)}"
 
 
 def _must_be_right(wrong: str) -> None:

@@ -1,11 +1,14 @@
 """What options of sbatch and settings of a script may be, as far as it can be known without SLURM."""
 
 import re
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Mapping
 
 from ..collectives import COLLECTIVES
 from ..errors import did_you_mean
 
+#: asks a Python for its MPI library, as launch.sh does
+_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library; print(library())"
 #: settings that take one of a few words
 WORDS = {
     "LAUNCHER": ("auto", "srun", "mpirun", "mpiexec"),
@@ -47,7 +50,25 @@ def wrong_setting(name: str, value: str) -> str:
     words: Iterable[str] = WORDS.get(name, ())
     if words and "$" not in value and value not in words:
         return f"{name}={value}: expected {', '.join(words)}{did_you_mean(value, words)}"
+    if name == "ELASTIC" and not re.fullmatch(r"\d*|\$.*", value):
+        return f"ELASTIC={value}: expected the fewest nodes to go on with, or 0: off"
     return local(name, value)
+
+
+def elastic(settings: Mapping[str, str]) -> str:
+    """What in the settings of a script keeps it from going on without some ranks; empty where it need not, or all is well."""
+    if settings.get("ELASTIC", "0") in ("", "0"):
+        return ""
+    launcher, venv = settings.get("LAUNCHER", "auto"), settings.get("VENV", "").replace("$SLURM_SUBMIT_DIR", ".")
+    try:
+        library = subprocess.run([f"{venv}/bin/python", "-c", _LIBRARY], capture_output=True, text=True).stdout.strip()
+    except OSError:
+        library = ""  # it may be made later
+    if launcher != "srun" and (not library or library.startswith("Open MPI")):
+        return ""
+    which = f"{library} and LAUNCHER={launcher}" if library else f"LAUNCHER={launcher}"
+    return (f"ELASTIC={settings['ELASTIC']} with {which}, which ends all ranks when one dies: use Open MPI and "
+            "LAUNCHER=mpirun, or ELASTIC=0")  # fmt: skip
 
 
 def local(name: str, path: str) -> str:

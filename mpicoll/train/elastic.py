@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
 
-from ..communicator import all_agree, deaths, refusal
+from ..communicator import all_agree, deaths, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
 from .parallel import Generations, Plan, ShardsLost, Strategy
@@ -35,7 +35,11 @@ def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tupl
                 raise
         if all_agree(comm, good):
             return result, comm
-        comm = comm.shrink()
+        before, comm = comm, comm.shrink()
+        if not outnumbers(before, comm):
+            sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
+            raise RankFailure(f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, and this "
+                              "host may be the one that is cut off. Begin again from a checkpoint")  # fmt: skip
 
 
 def require(comm: Communicator, parameters: Array) -> None:

@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.execute import outnumbers
 from mpicoll.execute.context import Context
 from tests.support.cases import RANK, SIZE, WORLD, same
 
@@ -100,3 +101,14 @@ def test_intercommunicators_are_refused():
     assert merged.Get_size() == SIZE
     for made in (merged, inter, halves):
         made.Free()
+
+
+@pytest.mark.parametrize("lost", range(SIZE))
+def test_only_one_part_of_the_ranks_goes_on_where_heartbeats_may_be_wrong(monkeypatch, lost):
+    """Two parts each take the other for dead: the larger goes on, of two halves that with rank 0."""
+    part = WORLD.Split(RANK < lost, RANK)
+    assert outnumbers(WORLD, part)
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_detector", "true")
+    going_on = WORLD.allgather(outnumbers(WORLD, part))
+    assert going_on == [(rank < lost) == (2 * lost >= SIZE) for rank in range(SIZE)]
+    part.Free()

@@ -116,6 +116,8 @@ srun -K --mpi=pmix python -m mpi4py train.py
     ("train.py", "train.py --checkpoint $TMPDIR/run", 3, "--checkpoint=$TMPDIR/run: each node has a directory of its own"),
     ("srun", ': "${DATA:=/tmp/x.npz}"\nsrun', 3, "a directory of its own"),
     ("srun", ': "${VENV:=/nowhere}"\nsrun', 3, "there is no bin/python"),
+    ("srun", ': "${ELASTIC:=2}"\nsrun', 3, "ELASTIC=2 without #SBATCH --no-kill: SLURM ends the job when it loses a node"),
+    ("srun", ': "${ELASTIC:=yes}"\nsrun', 3, "ELASTIC=yes: expected the fewest nodes to go on with, or 0: off"),
     ("srun", '. "$JOBS/launch.sh" || exit\nsrun', 3, "belong beside the script"),
     (" --mpi=pmix", "", 3, "as many programs of one rank each"),
     (" -K", "", 3, "waits for the other ranks when one is killed"),
@@ -215,6 +217,7 @@ def test_scaling_of_nothing(tmp_path, directory):
     (["--set", "STRATEGY=zero9"], "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2 (did you mean zero"),
     (["--set", "STRATGY=zero1"], "no setting STRATGY; it has LAUNCHER, VENV, STRATEGY"),
     (["--set", "CHECKPOINT=/tmp/run"], "CHECKPOINT=/tmp/run: each node has a directory of its own there"),
+    (["--set", "ELASTIC=2", "--set", "LAUNCHER=srun"], "ELASTIC=2 with LAUNCHER=srun, which ends all ranks when one dies"),
     (["--ntask-per-node", "2"], "(did you mean --ntasks-per-node?)"), (["--ntasks-per-node", "2x"], "a whole number above 0"),
 ])  # fmt: skip
 def test_new_finds_mistakes_before_sbatch_does(tmp_path, capsys, words, message):
@@ -223,12 +226,30 @@ def test_new_finds_mistakes_before_sbatch_does(tmp_path, capsys, words, message)
     assert ended.value.code == 2 and message in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("library", "refused"), [("Open MPI v5.0.11", False), ("MPICH 5.0.2", True)])
+def test_new_and_check_know_which_mpi_goes_on_without_some_ranks(tmp_path, monkeypatch, library, refused):
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {library}\n")
+    python.chmod(0o755)
+    if refused:
+        with pytest.raises(ArgumentError, match="ELASTIC=2 with MPICH 5.0.2 and LAUNCHER=auto, which ends all ranks"):
+            write("train", tmp_path, {}, {"ELASTIC": "2"})
+    else:
+        script = write("train", tmp_path, {}, {"ELASTIC": "2"})[0]
+        assert "\n#SBATCH --no-kill " in script.read_text() and not mistakes(script)
+        found = said(script.name, tmp_path, script.read_text().replace("LAUNCHER:=auto", "LAUNCHER:=srun"))
+        assert [text.partition(":")[0] for text in found.values()] == [
+            "ELASTIC=2 with Open MPI v5.0.11 and LAUNCHER=srun, which ends all ranks when one dies"]  # fmt: skip
+
+
 def test_check_finds_options_that_a_command_does_not_have(tmp_path, capsys):
     write("train", tmp_path, {}, {"OPTIONS": "--stratgy zero1"})
     with pytest.raises(SystemExit) as ended:
         main(["slurm", "check", str(tmp_path / "train_cpu.sbatch")])
     assert ended.value.code == 1
-    assert ":26: mpicoll train has no option --stratgy (did you mean --strategy?)\n" in capsys.readouterr().out
+    assert ":28: mpicoll train has no option --stratgy (did you mean --strategy?)\n" in capsys.readouterr().out
 
 
 def test_the_sweep_keeps_a_script_that_was_edited(tmp_path):
