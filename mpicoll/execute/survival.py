@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from functools import cache
+from pickle import UnpicklingError
 
 from mpi4py import MPI
 
@@ -56,10 +57,13 @@ def tells_of_death(error: BaseException) -> bool:
 
 
 def may_tell_of_death(error: BaseException) -> bool:
-    """Whether it may have been raised for that: several requests fail with a class of their own, memory cannot be mapped."""
+    """Whether it may have been raised for that.
+
+    Several requests fail with a class of their own, memory cannot be mapped, and objects of the dead come in part.
+    """
     if isinstance(error, MPI.Exception):
         return tells_of_death(error) or error.Get_error_class() in _VAGUE
-    return isinstance(error, OSError)
+    return isinstance(error, (OSError, EOFError, UnpicklingError))
 
 
 def deaths() -> int:

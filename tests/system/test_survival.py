@@ -104,8 +104,9 @@ except mpicoll.RankFailure:
 
 @OPEN
 @pytest.mark.parametrize("name, expected", [
-    ("reduce", ["[0, 1, 2]", "None", "None"]), ("allreduce", ["[0, 1, 2]"] * 3),
-    ("scan", ["[0]", "[0, 1]", "[0, 1, 2]"]), ("exscan", ["None", "[0]", "[0, 1]"]),
+    ("allreduce", ["[0, 1, 2]"] * 3), pytest.param("reduce", ["[0, 1, 2]", "None", "None"], marks=SLOW),
+    pytest.param("scan", ["[0]", "[0, 1]", "[0, 1, 2]"], marks=SLOW),
+    pytest.param("exscan", ["None", "[0]", "[0, 1]"], marks=SLOW),
 ])  # fmt: skip
 def test_reductions_of_objects_hear_of_a_death(name, expected):
     """mpi4py makes them over a duplicate of its own, which nobody revokes."""
