@@ -183,7 +183,7 @@ def test_verify_needs_a_size_and_a_place_for_its_result(command, tmp_path):
 def test_verify_of_a_file_proves_what_it_registers(command, mine):
     status, output, _ = command("verify", "--file", mine(), "--max-size", 20)
     assert status == 0 and output.splitlines()[0].split()[:3] == ["allreduce", "chain", "1..20"]
-    assert "all 1 algorithm proved" in output
+    assert "\n1 algorithm proved: " in output
 
 
 def test_verify_of_a_file_finds_what_goes_wrong_above_the_sizes_of_register(command, mine):
