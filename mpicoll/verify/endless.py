@@ -6,6 +6,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+#: seconds to the next try, where the first came at a bad moment, or a bare `except` swallowed it
+_AGAIN = 0.1
 
 
 class Endless(BaseException):
@@ -23,12 +27,16 @@ def ends_within(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def interrupt(*_: object) -> None:
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name == "__del__":  # which Python runs in the middle of anything, and whose errors it swallows
+                return
+            frame = frame.f_back
         raise Endless
 
     handler = signal.getsignal(signal.SIGVTALRM)
     signal.signal(signal.SIGVTALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)  # again, where a bare `except` swallows it
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, _AGAIN)
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: a generator that yields so many rounds for each rank and block does not end; those of the registry yield at most four
 _MOST_ROUNDS = 64
 #: seconds of computing after which the generators of all ranks are taken to loop; ours take a tenth of one for 64 ranks
-_LONGEST = 10.0
+_LONGEST = 5.0
 
 
 class RankCost(NamedTuple):
