@@ -206,9 +206,13 @@ def _bandwidth(pyplot):
         for label, time in lines.items():
             ax.plot(job.sizes, [job.limit(nbytes) / time(nbytes) for nbytes in job.sizes], marker=".", label=label)
         ax.axhline(1, color="black", linewidth=0.5)
-        ax.set(xscale="log", title=f"{job.size} hosts, {job.facts['link']}, {job.facts['mpi']}", ylabel="share of the link")
-        ax.set_xticks(job.sizes, [format_bytes(nbytes) for nbytes in job.sizes], minor=False)
+        ax.set(xscale="log", title=f"{job.size} hosts, {job.facts['link']}, {job.facts['mpi']}", ylabel="share of the link",
+               xlabel="m, bytes of the vector")  # fmt: skip
+        ax.tick_params(labelbottom=True)
+        ax.set_xticks(job.sizes, [format_bytes(nbytes) for nbytes in job.sizes])
+        ax.set_xticks([], minor=True)
     axes.flat[0].legend(fontsize="small")
+    figure.supxlabel("above 1: what a short message puts into an idle link's buffers is not waited for", fontsize="small")
     save(figure, "hosts")
 
 
@@ -218,12 +222,12 @@ def _law(pyplot):
     figure, ax = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     hosts, nbytes = [job.size for job in jobs], jobs[0].sizes[0]
     goodput = jobs[0].facts["goodput"]
-    for word, formula, colour in (("parameter_server", "2(K-1)·p/b", "C3"), ("ring", "2(K-1)/K·p/b", "C0")):
+    for word, formula, colour in (("parameter_server", "2(p-1)·m/b", "C3"), ("ring", "2(p-1)/p·m/b", "C0")):
         ax.plot(hosts, [job.median[word, nbytes] / 1e3 for job in jobs], "o", color=colour, label=f"{word}, measured")
         law = [closed_form("allreduce", word, size).sent * nbytes / goodput * 1e3 for size in hosts]
         ax.plot(hosts, law, "-", color=colour, label=f"{word}: {formula}")
-    title = f"allreduce of p = {format_bytes(nbytes)} over links of b = {jobs[0].facts['link']}"
-    ax.set(xlabel="hosts K", ylabel="ms", title=title, ylim=(0, None))
+    title = f"allreduce of m = {format_bytes(nbytes)} over links of b = {jobs[0].facts['link']}"
+    ax.set(xlabel="p, ranks, one on each host", ylabel="ms", title=title, ylim=(0, None))
     ax.legend(fontsize="small")
     save(figure, "law")
 

@@ -48,7 +48,7 @@ def draw():
         ax.bar_label(bars, fmt="%.1f", fontsize=7)
     ax.axhline(1, color="black", linewidth=0.8)
     ax.set_xticks(range(len(sizes)), [format_bytes(nbytes) for nbytes in sizes])
-    ax.set(ylabel="x MPI_Allreduce (above 1: faster)", xlabel="bytes",
+    ax.set(ylabel="x MPI_Allreduce (above 1: faster)", xlabel="m, bytes of the vector",
            title="comm.Allreduce(MPI.IN_PLACE, x) over a network, no options",
            ylim=(0, 4.4))  # fmt: skip
     ax.legend(fontsize="small", ncols=2, loc="upper left")

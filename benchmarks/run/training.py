@@ -23,11 +23,10 @@ from mpi4py import MPI
 
 from mpicoll import Communicator, install_abort_hook
 from mpicoll.cluster import goodput
-from mpicoll.measure import measured_on
+from mpicoll.measure import measured_on, write_timeline
 from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train import Adam, Trainer, mlp
-from mpicoll.train.monitor import write
 
 from .cores import seconds_to_move
 
@@ -59,7 +58,7 @@ def main():
     if options.trace:
         for run in runs:
             if run.strategy == "zero1":
-                write(f"{options.trace}-{run.overlap}.json", run.traced(rows), comm)
+                write_timeline(f"{options.trace}-{run.overlap}.json", run.traced(rows), comm)
     facts = measured_on(comm) | {"link": options.link, "rows": rows, "widths": options.widths}
     facts |= {"bucket_bytes": runs[-2].trainer.options.bucket_bytes, "limit": limits}
     facts |= {"traced_step": len(runs[-1].trainer.strategy.meter.steps) + 1}
@@ -123,10 +122,10 @@ class Run:
                                                    "optimizer_bytes")}}  # fmt: skip
 
     def traced(self, rows):
-        """The meter after some more steps, with their timeline."""
+        """The timeline of some more steps."""
         self.trainer.strategy.meter.tracing = True
         self.steps(rows, 3)
-        return self.trainer.strategy.meter
+        return self.trainer.strategy.meter.events
 
 
 def _calibrated(comm, run, options):

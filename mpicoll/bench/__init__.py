@@ -6,6 +6,9 @@ measure, select.
 
 from . import profile, tuning
 from .compare import Candidate, compare
+from .traced import traced
 from .workload import SPLITS, Workload, least_share, method_of, operation
 
-__all__ = ["Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "profile", "tuning"]
+__all__ = [
+    "Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "profile", "traced", "tuning",
+]

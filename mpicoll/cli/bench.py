@@ -1,23 +1,20 @@
 """measure algorithms against MPI's own call, and check every result (run under mpiexec)."""
 
 from argparse import ArgumentParser, Namespace
-from itertools import cycle
 from typing import Any
 
 from .. import collectives
 from ..errors import ArgumentError
-from ..support.files import save_figure
-from ..support.optional import require
-from ..support.units import format_bytes, many, parse_bytes
+from ..support.units import many, parse_bytes, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
+from .bench_plot import Panel, against_native, bandwidth, draw, share_of_link
 from .screen import comment, folded
 from .values import number, parsed, size, whole
 
 NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the median; the candidates
 alternate. busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster. auto: what mpicoll
 chooses. *: the fastest."""
-_MARKERS = "osD^v<>ph*Pd"
 MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
@@ -38,7 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
     userfile.add_argument(parser)
     add("--all", action="store_true", help="print a line for each candidate, however many they are")
-    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
+    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size, how many times as fast as MPI's own call")
+    add("--link", metavar="RATE", help="what the links between nodes carry, as 10Gb/s: draw the share of it, too")
+    add("--trace", metavar="FILE", help="a timeline of all ranks for Perfetto: one more call of each candidate at each size")
     add("--json", metavar="FILE", help="write the results here")
     outfiles.add_done(parser)
 
@@ -50,29 +49,35 @@ def run(arguments: Namespace) -> int:
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from ..bench import Candidate, compare
+    from ..bench import Candidate, compare, traced
     from ..communicator import Communicator
-    from ..measure import measured_on
+    from ..measure import OF_CALLS, measured_on, write_timeline
 
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
     outfiles.check(arguments, comm)
-    settings, sizes = _settings(arguments, comm), parse_sizes(arguments.sizes, arguments.factor)
+    timing, options = _timing(arguments), _options(arguments, comm)
+    sizes = parse_sizes(arguments.sizes, arguments.factor)
     candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
-    facts, results = measured_on(comm), []
+    facts, results, events = measured_on(comm), [], []
+    facts |= _link(arguments.link, facts["nodes"])
     lines, of = Lines(len(candidates), len(sizes), arguments.all), collectives.find(arguments.collective)
     if root:
         what = f"{arguments.collective}, {arguments.dtype}{f', {arguments.op}' if of.reduces else ''}"
         print(comment(_headline(facts)), comment(f"{what}. {NOTE}"), lines.heading(), sep="\n", flush=True)
     for nbytes in sizes:
-        rows = compare(comm, arguments.collective, candidates, nbytes, **settings)
+        rows = compare(comm, arguments.collective, candidates, nbytes, **timing, **options)
         results += rows
+        if arguments.trace:
+            events += traced(comm, arguments.collective, candidates, nbytes, **options)
         if root:
             print(*lines.of_size(rows), sep="\n", flush=True)
     if root:
         said = [*summary(results), *([MORE] if lines.brief else [])]
         print(*(folded(line, rest="  ") for line in said), sep="\n", flush=True)
         _write(arguments, facts, results)
+    if arguments.trace:
+        write_timeline(arguments.trace, events, comm, OF_CALLS)
     comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
     return 1 if any(row["wrong"] for row in results) else 0
 
@@ -114,15 +119,20 @@ def _words(arguments: Namespace) -> list[str]:
     return list(dict.fromkeys([algorithms.NATIVE, *chosen, *mine]))
 
 
-def _settings(arguments: Namespace, comm: Any) -> dict[str, Any]:
-    """Options of `bench.compare`, checked."""
+def _timing(arguments: Namespace) -> dict[str, Any]:
+    """How long `bench.compare` is to measure, checked."""
+    if arguments.repeats is not None and arguments.repeats < 1:
+        raise ArgumentError(f"--repeats: expected 1 or more, got {arguments.repeats}")
+    return {"seconds": arguments.min_time, "repeats": arguments.repeats}
+
+
+def _options(arguments: Namespace, comm: Any) -> dict[str, Any]:
+    """What it measures, checked."""
     from ..bench import operation
     from ..support.arrays import element_type
 
     if arguments.segment_bytes is not None and not 0 < arguments.segment_bytes < float("inf"):
         raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}")
-    if arguments.repeats is not None and arguments.repeats < 1:
-        raise ArgumentError(f"--repeats: expected 1 or more, got {arguments.repeats}")
     if arguments.device == "cpu":
         import numpy as module
     else:
@@ -131,8 +141,17 @@ def _settings(arguments: Namespace, comm: Any) -> dict[str, Any]:
         module = device_module(arguments.device, comm)
     operation(arguments.op)
     options = {"op": arguments.op, "root": arguments.root, "in_place": arguments.in_place, "module": module}
-    timing = {"seconds": arguments.min_time, "repeats": arguments.repeats}
-    return {"dtype": element_type(arguments.dtype), **timing, **options}
+    return {"dtype": element_type(arguments.dtype), **options}
+
+
+def _link(rate: str | None, nodes: int) -> dict[str, str]:
+    """What the facts say of the link between nodes, checked; nothing where it was not given."""
+    if rate is None:
+        return {}
+    parsed("--link", parse_rate, rate)
+    if nodes < 2:
+        raise ArgumentError(f"--link {rate}: expected ranks on several nodes, got one; there is no link between them")
+    return {"link": rate}
 
 
 def _headline(facts: dict[str, Any]) -> str:
@@ -143,28 +162,12 @@ def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, 
     if arguments.json:
         outfiles.write_json(arguments.json, {"schema": 1, "environment": facts, "results": results})
     if arguments.plot:
-        plot(arguments.plot, results, f"{facts['size']} ranks, {facts['mpi']}")
+        title = f"{results[0]['collective']}, {facts['size']} ranks, {facts['mpi']}"
+        draw(arguments.plot, results, title, _panels(facts, results))
 
 
-def plot(path: str, results: list[dict[str, Any]], where: str) -> None:
-    """Bus bandwidth over size, a line per algorithm. where: what the title says after the collective."""
-    figure = require("matplotlib.figure", "--plot").Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    words = list(dict.fromkeys(row["algorithm"] for row in results))
-    for word, marker in zip(words, cycle(_MARKERS)):
-        rows = [row for row in results if row["algorithm"] == word]
-        # lines that lie on one another are seen by their markers, which have different forms and are hollow
-        style: dict[str, Any] = {"marker": marker, "markerfacecolor": "none", "markersize": 5}
-        style |= {"color": "black", "linewidth": 2.5} if word == "native" else {}
-        axes.plot([row["bytes"] for row in rows], [row["busbw"] for row in rows], label=word, **style)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    sizes = sorted({row["bytes"] for row in results})
-    ticks = sizes[:: -(-len(sizes) // 10)]
-    axes.set_xticks(ticks, [format_bytes(nbytes) for nbytes in ticks])
-    axes.set_xticks([], minor=True)
-    axes.set(xlabel="bytes of the vector", ylabel="bus bandwidth, GB/s",
-             title=f"{results[0]['collective']}, {where}")  # fmt: skip
-    axes.grid(True, alpha=0.3)
-    axes.legend(fontsize="small", ncols=2)
-    save_figure(figure, path)
+def _panels(facts: dict[str, Any], results: list[dict[str, Any]]) -> list[Panel]:
+    """What is drawn of the results."""
+    shares = [share_of_link(facts["link"], facts["nodes"])] if "link" in facts else []
+    compared = any(row["algorithm"] != "native" for row in results)
+    return [bandwidth(), *([against_native(results)] if compared else []), *shares]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..support.checks import ranks_text
+from .screen import folded
 
 #: of a host, as its lowest rank sees it
 _OF_A_HOST = ("problem", "driver", "cuda_driver", "cuda_runtime", "cupy", "nccl", "cuda_aware", "cuda_aware_by", "gpu_mode",
@@ -63,7 +64,7 @@ def _said(name: str, hosts: list[dict[str, Any]], about: Any) -> Iterator[str]:
     alike = len(set(texts)) == 1
     for host, text in list(zip(hosts, texts))[: 1 if alike else None]:
         if text:
-            yield f"{name:<15} {'' if alike else host['host'] + ': '}{text}"
+            yield folded(f"{'' if alike else host['host'] + ': '}{text}", f"{name:<15} ", " " * 16)
 
 
 def _awareness(host: dict[str, Any]) -> str:

@@ -19,7 +19,8 @@ from ..simulate import (
 )
 from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
-from .bench import parse_sizes, plot
+from .bench import parse_sizes
+from .bench_plot import bandwidth, draw, share_of_bound
 from .screen import comment
 from .values import parsed, whole
 
@@ -47,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--node-bandwidth", metavar="R", help="of a rank's port inside a node (default: as --bandwidth)")
     add("--segment-bytes", default="256K", metavar="B", help="segments of pipelined algorithms (default 256K)")
     userfile.add_argument(parser)
-    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size")
+    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size, and the share of the bound")
     add("--json", metavar="FILE", help="write the results here")
 
 
@@ -174,4 +175,6 @@ def _write(arguments: Namespace, network: Network, results: list[dict[str, Any]]
         outfiles.write_json(arguments.json, {"schema": 1, "network": facts, "results": results})
     if arguments.plot and results:
         where = f" in nodes of {arguments.ranks_per_node}" if network.levels else ""
-        plot(arguments.plot, results, f"{arguments.size} ranks{where}, {arguments.alpha}, {arguments.bandwidth} (simulated)")
+        what = f"{results[0]['collective']}, {arguments.size} ranks{where}"
+        title = f"{what}, {arguments.alpha}, {arguments.bandwidth} (simulated)"
+        draw(arguments.plot, results, title, [bandwidth(), share_of_bound()])

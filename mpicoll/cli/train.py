@@ -57,9 +57,10 @@ def run(arguments: Namespace) -> None:
     install_abort_hook()
     from ..communicator import Communicator
     from ..execute import Context
+    from ..measure import write_timeline
     from ..support.node import share_cores
     from ..train import surviving
-    from ..train.monitor import document, summary, write
+    from ..train.monitor import document, summary
 
     comm = Communicator(MPI.COMM_WORLD)
     with Context.of(comm).watched("sharing the cores of a node"):
@@ -72,7 +73,7 @@ def run(arguments: Namespace) -> None:
     trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
     comm = trainer.comm
     if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
-        write(arguments.trace, trainer.strategy.meter, comm)
+        write_timeline(arguments.trace, trainer.strategy.meter.events, comm)
     result = document(trainer, config) if arguments.json else None
     text = summary(trainer)
     if comm.Get_rank() == 0:

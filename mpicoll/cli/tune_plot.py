@@ -32,7 +32,8 @@ def draw(path: str, entries: Sequence[table.Entry], where: str) -> None:
     for axes, name in zip(panels, collectives):
         _panel(axes, [entry for entry in entries if entry.collective == name], colours)
         axes.set_title(name, fontsize="medium", loc="left")
-    panels[-1].set_xlabel("bytes of the vector (a number in a field: the pieces that messages are cut into)")
+        axes.set_xlabel("m, bytes of the vector")
+    figure.supxlabel("a number in a field: the pieces that messages are cut into", fontsize="small")
     patch = require("matplotlib.patches", "--plot").Patch
     figure.legend([patch(color=colours[word]) for word in words], words, loc="outside right upper")
     figure.suptitle(where, fontsize="medium")

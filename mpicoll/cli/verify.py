@@ -11,7 +11,6 @@ from typing import Any
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError, did_you_mean
-from ..support.units import many
 from ..verify import check_cases
 from . import outfiles, userfile
 from .values import whole
@@ -40,7 +39,7 @@ def run(arguments: Namespace) -> int:
     except ScheduleError as error:
         wrong = str(error)
     seconds, total = perf_counter() - start, sum(result["cases"] for result in proved)
-    print(f"WRONG: {wrong}" if wrong else f"all {many(len(proved), 'algorithm')} proved: {total:,} cases in {seconds:.1f} s")
+    print(f"WRONG: {wrong}" if wrong else f"{_every(len(proved))} proved: {total:,} cases in {seconds:.1f} s")
     if arguments.json:
         document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
                     "seconds": round(seconds, 3), "wrong": wrong}
@@ -69,7 +68,7 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
     # forked, so that the workers have the algorithms of the user's file too
     pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork"))
     try:
-        work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes, chunksize=4) for a in chosen]
+        work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes) for a in chosen]
         for algorithm, results in zip(chosen, work):
             cases, ordered, canonical = zip(*results)
             yield {"collective": algorithm.collective, "algorithm": algorithm.name, "max_size": max_size,
@@ -80,6 +79,10 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
 
 def _check_size(collective: collectives.CollectiveName, name: str, size: int) -> Any:
     return check_cases(algorithms.find(collective, name), [size])
+
+
+def _every(count: int) -> str:
+    return "1 algorithm" if count == 1 else f"all {count} algorithms"
 
 
 def _line(result: dict[str, Any]) -> str:

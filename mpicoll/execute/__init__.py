@@ -5,21 +5,23 @@ May import: errors, support, schedule, collectives, buffers, shared_memory.
 
 from . import nccl
 from .agreement import Statement, compare, compare_blocks, share_blocks
+from .binder import Schedule, bind
 from .channel import WATCH
 from .context import Context
 from .known import Known
 from .native import NativeCall, NativePlan, native_method, owning
-from .plan import LowerCase, Plan, Schedule, bind
+from .plan import LowerCase, Plan
 from .progress import PROGRESS
 from .recorder import ENDED, Located, Record
 from .staging import BYTES, Work
 from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable
 from .tasks import ABANDONED, Queue, Task, until_done
 from .topology import Topology
+from .tracing import Tracer
 
 __all__ = [
     "ABANDONED", "BYTES", "ENDED", "PROGRESS", "WATCH", "Context", "Known", "Located", "LowerCase", "NativeCall", "NativePlan",
-    "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Work", "bind",
-    "all_agree", "compare", "compare_blocks", "deaths", "lowest_alive", "native_method", "nccl", "note_missing",
+    "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology", "Tracer", "Work",
+    "all_agree", "bind", "compare", "compare_blocks", "deaths", "lowest_alive", "native_method", "nccl", "note_missing",
     "outnumbers", "owning", "refusal", "share_blocks", "survivable", "until_done",
 ]

@@ -29,6 +29,7 @@ from .waits import Waits
 
 if TYPE_CHECKING:
     from .nccl_comm import NcclComm
+    from .tracing import Tracer
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
@@ -42,10 +43,12 @@ class Context(Waits):
     measured: what the probe found. check: when ranks compare their calls. deterministic, reproducible: whether floats are
     added in the canonical order, in fixed point. sees_all: whether no call may pass unseen. given_up: the calls that took too
     long, for reports. nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose
-    memory is shared. sent_blocking, sent_by_tasks: [messages, bytes]; two, because tasks are counted by another thread.
+    memory is shared. tracer: told of what plans do that are bound from now on. sent_blocking, sent_by_tasks: [messages,
+    bytes]; two, because tasks are counted by another thread.
     """
 
     _keyval: ClassVar[int | None] = None
+    tracer: "Tracer | None"
 
     def __init__(
         self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
@@ -62,7 +65,7 @@ class Context(Waits):
         self.deterministic, self.reproducible = settings.deterministic(), settings.reproducible()
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
-        self.closed = False
+        self.closed, self.tracer = False, None
         self.given_up: list[dict[str, Any]] = []
         self.nccl: dict[int, NcclComm] = {}
         self.calls, self._plans = count(1), count(1)

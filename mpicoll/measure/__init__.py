@@ -1,12 +1,13 @@
 """What both the probe and the benchmarks need: fair timing of alternating candidates, and what a figure was measured on.
 
-May import: support.
+May import: errors, support.
 """
 
 from .provenance import command, machine, measured_on, nodes
+from .timeline import OF_CALLS, Json, write_timeline
 from .timing import alternate, calls_per_time, collect, how_often, repeats_for, statistics
 
 __all__ = [
-    "alternate", "calls_per_time", "collect", "command", "how_often", "machine", "measured_on", "nodes", "repeats_for",
-    "statistics",
+    "OF_CALLS", "Json", "alternate", "calls_per_time", "collect", "command", "how_often", "machine", "measured_on", "nodes",
+    "repeats_for", "statistics", "write_timeline",
 ]

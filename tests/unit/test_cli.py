@@ -1,6 +1,7 @@
 """The commands that need no MPI: list, show, verify."""
 
 import json
+import signal
 import textwrap
 
 import pytest
@@ -10,6 +11,7 @@ from mpicoll.algorithms import NATIVE
 from mpicoll.cli.tune_plot import draw
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.select.table import Entry, Rule
+from mpicoll.verify import prover
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -181,7 +183,7 @@ def test_verify_needs_a_size_and_a_place_for_its_result(command, tmp_path):
 def test_verify_of_a_file_proves_what_it_registers(command, mine):
     status, output, _ = command("verify", "--file", mine(), "--max-size", 20)
     assert status == 0 and output.splitlines()[0].split()[:3] == ["allreduce", "chain", "1..20"]
-    assert "all 1 algorithm proved" in output
+    assert "\n1 algorithm proved: " in output
 
 
 def test_verify_of_a_file_finds_what_goes_wrong_above_the_sizes_of_register(command, mine):
@@ -239,13 +241,23 @@ def test_an_error_says_where_data_start_and_must_end(command, mine):
 
 @pytest.mark.parametrize(("line", "message"), [
     ("yield 5", "fails at {path}:5: TypeError"), ("yield 1 / 0", "fails at {path}:6: ZeroDivisionError"),
-    ("while True: yield ()", " at {path}:5 does not end: "),
+    ("while True: yield ()", " at {path}:5 does not end: "), ("while True: pass", " at {path}:6 does not yield: 0.2 s of "),
+    ("yield (Send(1, 0) for _ in iter(int, 1))", " at {path}:6 does not yield: 0.2 s of "),
 ])  # fmt: skip
-def test_a_generator_that_fails_is_named_with_file_and_line(command, mine, line, message):
+def test_a_generator_that_fails_is_named_with_file_and_line(command, mine, monkeypatch, line, message):
+    monkeypatch.setattr(prover, "_LONGEST", 0.2)
     path = mine('received, total = Scratch("received", 0, blocks), Output(0, blocks) if rank else Input(0, blocks)', line)
     status, _, error = command("verify", "--file", path)
     assert status == 1 and "the generator of rank 0 " in error and message.format(path=path) in error
     assert error.count("\n") == 1
+
+
+def test_show_ends_too_where_a_generator_does_not_yield(command, mine, monkeypatch):
+    monkeypatch.setattr(prover, "_LONGEST", 0.2)
+    path = mine("if rank < size - 1:", "while size > 3: pass\n    if rank < size - 1:")
+    status, output, _ = command("show", "allreduce", "chain", "--file", path)
+    assert status == 1 and f"the generator of rank 0 at {path}:9 does not yield: " in " ".join(output.split())
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0) and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
 def test_verify_of_some(command):

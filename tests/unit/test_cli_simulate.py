@@ -56,7 +56,7 @@ def test_results_as_json_and_as_a_picture(simulate, tmp_path):
     assert len(document["results"]) == 2 * len(algorithms.registered("bcast"))
     pipeline = next(row for row in document["results"] if row["algorithm"] == "pipeline")
     assert pipeline["segment_bytes"] == 1024 and pipeline["exact"] == "clocks" and pipeline["us"] > 0
-    assert "<svg" in (tmp_path / "out.svg").read_text()
+    assert "<!-- share of the bound -->" in (tmp_path / "out.svg").read_text()
 
 
 def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):

@@ -211,6 +211,8 @@ def test_hosts_that_differ_are_told_apart():
     hosts = shown.merge([rank("a", None, [], problem="no CuPy"), rank("b", "x", ["x"], gpu_mode="direct", driver="550")])
     lines = list(shown.describe(hosts))
     assert "device memory   a: staged: so" in lines and "device memory   b: direct: so" in lines
+    long = list(shown.describe([hosts[0] | {"gpu_mode_because": "no trial " * 9}]))[1].splitlines()
+    assert long == [f"device memory   staged:{' no trial' * 6} no", f"{' ' * 16}trial no trial no trial"]
     assert "GPUs            a: none: no CuPy" in lines and "GPU software    b: driver 550" in lines
 
 

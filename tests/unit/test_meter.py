@@ -239,7 +239,7 @@ def test_events_are_kept_on_request_only(meter, clock):
             meter.in_flight("parameters 0", 1000, 1003)
         with meter.loading():
             clock.sleep(5)
-    assert meter.events == [
+    assert [event[:4] for event in meter.events] == [
         ("wait", "parameters 0", 1001, 1003), ("communication", "parameters 0", 1000, 1003),
         ("compute", "forward", 1001, 1003),
         ("wait", "samples", 1003, 1008), ("communication", "samples", 1003, 1008), ("step", "step 1", 1001, 1008),

@@ -19,7 +19,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.execute import ordering
 from mpicoll.execute.device_copies import Twin, with_copies
 from mpicoll.execute.ordering import Fetch, Piece, by_pieces, by_rounds
-from mpicoll.execute.plan import pieces_of
+from mpicoll.execute.binder import pieces_of
 from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Recv, Send, bounds
 

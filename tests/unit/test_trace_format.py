@@ -6,25 +6,27 @@ import sys
 import pytest
 
 from mpicoll.errors import ArgumentError, LaunchError
-from mpicoll.train.monitor.trace import document, picture, tracks
+from mpicoll.measure.timeline import document, tracks
+from mpicoll.support.events import Event
+from mpicoll.train.monitor.trace import picture
 
 
 def test_tracks_keep_events_apart():
-    flights = [("communication", name, *times) for name, *times in [
+    flights = [Event("communication", name, *times) for name, *times in [
         ("a", 0, 4), ("b", 1, 2), ("c", 1, 6), ("d", 2, 3), ("e", 4, 5), ("f", 4, 5),
     ]]  # fmt: skip
     assert [[name for _, name, *_ in track] for track in tracks(flights)] == [["a", "e"], ["b", "d", "f"], ["c"]]
     assert tracks([]) == [[]]
 
 
-EVENTS = [
+EVENTS = [Event(*event) for event in [
     ("compute", "inner", 7.000001, 7.000002), ("compute", "outer", 7.000001, 7.0000034), ("wait", "w", 7.0000034, 8),
     ("step", "step 0", 7, 8), ("communication", "x", 7, 7.5), ("communication", "y", 7.25, 8.5),
-]  # fmt: skip
+]]  # fmt: skip
 
 
 def test_document():
-    result = document([("here", EVENTS), ("there", [("step", "step 0", 6.999999, 7.5)])])
+    result = document([("here", EVENTS), ("there", [Event("step", "step 0", 6.999999, 7.5)])])
     assert list(result) == ["traceEvents", "displayTimeUnit"] and json.loads(json.dumps(result)) == result
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in result["traceEvents"] if e["name"] == "thread_name"}
     processes = [e["args"]["name"] for e in result["traceEvents"] if e["name"] == "process_name"]

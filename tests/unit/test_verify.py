@@ -87,6 +87,14 @@ def test_cases_are_every_root_of_few_ranks_and_some_of_many():
     assert {None, tuple(range(6)), (0, 0, 0, 1, 1, 1), (0, 1, 0, 1, 0, 1)} < placed
 
 
+def test_cases_leave_out_nodes_that_change_nothing_and_above_16_ranks_take_them_in_turn():
+    ring, hierarchical = algorithms.find("allreduce", "ring"), algorithms.find("allreduce", "hierarchical")
+    assert [nodes for _, _, _, nodes in cases(ring, [6])] == [None, (0, 1, 0, 1, 0, 1), (0, 1, 0, 2, 2, 0)]
+    taken = [[nodes for _, _, _, nodes in cases(hierarchical, [size])] for size in range(20, 25)]
+    assert all(len(nodes) == 2 and nodes[0] is None for nodes in taken)
+    assert [max(nodes[1]) for nodes in taken] == [19, 6, 7, 5, 2]
+
+
 # ---- single mistakes, and what is said of them
 
 

@@ -8,6 +8,5 @@ from .clock import Mark
 from .meter import Meter
 from .metrics import Log, metrics_file
 from .report import document, finite, summary
-from .trace import write
 
-__all__ = ["Advance", "Log", "Mark", "Meter", "document", "finite", "metrics_file", "progress_bar", "summary", "write"]
+__all__ = ["Advance", "Log", "Mark", "Meter", "document", "finite", "metrics_file", "progress_bar", "summary"]

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from statistics import median, median_low
 from time import perf_counter
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ...support.events import Event
 from .clock import Mark, clock_of
 
 if TYPE_CHECKING:
@@ -25,15 +26,6 @@ _LATE = 4
 _COMPARED = 1000
 
 
-class Event(NamedTuple):
-    """What a timeline shows. kind: step, compute, wait or communication; begin, end: seconds of perf_counter."""
-
-    kind: str
-    name: str
-    begin: float
-    end: float
-
-
 class Meter:
     """Clocks and byte counters around the phases of a step; all times are those of `time.perf_counter`, in seconds.
 
@@ -43,8 +35,8 @@ class Meter:
     `estimate` replaces them where MPI's own calls move the data and cannot be counted. `data_bytes`: samples.
 
     Phases may nest; each counts only the time that is not spent in phases inside it. Outside `step` they count nowhere.
-    With `tracing` set, `events` gets an `Event` for each. A phase costs about a microsecond. All but `in_flight` is for
-    the main thread.
+    With `tracing` set, `events` gets an `Event` for each, of kind step, compute, wait or communication. A phase costs about a
+    microsecond. All but `in_flight` is for the main thread.
 
     A device computes what it was asked for later, in the current stream. While it does, what the main thread waits for is
     no exposed communication but computation ("device" in a timeline), and a collective is in flight only from when its

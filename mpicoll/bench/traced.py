@@ -1,0 +1,40 @@
+"""One call of each candidate, with all that this rank does in it."""
+
+from collections.abc import Iterable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..execute import Context, Tracer
+from ..support.events import Event
+from ..support.units import format_bytes
+from .compare import Candidate
+from .workload import Workload
+
+
+def traced(
+    comm: Any, collective: str, candidates: Iterable[Candidate], nbytes: int, dtype: "np.dtype[Any]", **options: Any
+) -> list[Event]:
+    """Events of kinds `measure.OF_CALLS`, of this rank. Collective over a `Communicator`; options: of `Workload`.
+
+    MPI's own calls are a call and nothing else, as it does not tell.
+    """
+    own = comm.Dup()  # whose plans are all bound with a tracer
+    case, tracer = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options), Tracer()
+    Context.of(own).tracer = tracer
+    events: list[Event] = []
+    for one in candidates:
+        call = case.call(one.algorithm, one.segment_bytes)
+        for tracer.events in ([], []):  # the first call binds plans and touches memory
+            case.prepare(poison=False)
+            own.Barrier()
+            begin = perf_counter()
+            call()
+            end = perf_counter()
+        word, pieces = case.served_by(one.algorithm, one.segment_bytes)
+        name = f"{collective} {word} {format_bytes(case.nbytes)}"
+        facts = {"bytes": case.nbytes, "asked for": one.algorithm, "pieces of": pieces}
+        events += [Event("call", name, begin, end, facts), *tracer.events]
+    own.Free()
+    return events
