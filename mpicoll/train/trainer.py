@@ -259,7 +259,10 @@ class Trainer:
         """Where `fit` begins: the steps done before. again: what it has written down by now counts for nothing."""
         if again:
             self._history.losses, self._history.epochs = list(self._begun.losses), list(self._begun.epochs)
-        return snapshots.resume() if snapshots else 0
+        done = snapshots.resume() if snapshots else 0
+        if again and self._survival is not None:
+            self._survival.recoveries[-1]["step"] = len(self._history.losses)
+        return done
 
     def report(self) -> dict[str, Any]:
         """Costs on this rank: medians over the steps so far, and the memory that stays. Local.

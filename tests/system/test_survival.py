@@ -66,6 +66,27 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
     assert row["recoveries"][-1]["step"] > 0
 
 
+TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
+         "--elastic"]  # fmt: skip
+BOTH_COPIES = [[1, f"{PARALLEL}.generations:Generations._copy", 25],
+               [2, "mpicoll.communicator.communicator:Communicator.shrink", 1]]  # 2 holds what 1 had  # fmt: skip
+
+
+@OPEN
+def test_a_shard_lost_with_its_copy_is_taken_from_the_checkpoint():
+    options = ("--strategy", "zero2", "--overlap", "all", "--precision", "float32")
+    row = trained(Plan(0, 4, options, "", tuple(map(tuple, BOTH_COPIES)), saved=True), ROUNDING)
+    assert row["outcome"] == "went on" and row["died"] == 2, row
+    assert [(one["ranks"], one["step"]) for one in row["recoveries"]] == [(2, 20)]
+
+
+@OPEN
+def test_a_shard_lost_with_its_copy_and_no_checkpoint_ends_the_job():
+    training = ["mpicoll", *TRAIN[2:], "--strategy", "zero1", "--steps", "30"]
+    status, output = run("openmpi", 3, "-m", "benchmarks.run.dying", json.dumps(BOTH_COPIES), *training)
+    assert status and "the optimizer state of rank 1 was lost with its copy: both ranks died" in output, output
+
+
 @OPEN
 @SLOW
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
@@ -79,10 +100,6 @@ def test_a_host_that_is_cut_off(tmp_path):
             cluster.run(words, "openmpi", survive=True, cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, timeout=40)
     result = json.loads((tmp_path / "result.json").read_text())
     assert len(result["losses"]) == 150 and [one["ranks"] for one in result["report"]["recoveries"]] == [2]
-
-
-TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
-         "--elastic"]  # fmt: skip
 
 
 @pytest.mark.skipif(not found, reason="no mpiexec beside this Python or on PATH")
