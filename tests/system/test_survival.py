@@ -53,6 +53,27 @@ def test_a_solver_goes_on_with_the_same_result():
 
 
 @OPEN
+@pytest.mark.parametrize("hook", ["", "mpicoll.install_abort_hook()"], ids=["", "with the abort hook"])
+def test_the_exit_status_is_that_of_the_program(hook, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os, sys, mpicoll
+from mpi4py import MPI
+{hook}
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+if comm.rank == 1:
+    os.kill(os.getpid(), 9)
+try:
+    comm.Allreduce(MPI.IN_PLACE, bytearray(8))
+except mpicoll.RankFailure as failure:
+    comm.shrink()
+    sys.exit(f"said: {{failure.ranks}}")
+""")
+    status, output = run("openmpi", 2, script)
+    assert status == 1 and "said: (1,)" in output, output
+
+
+@OPEN
 @pytest.mark.parametrize("strategy, deaths, more", [
     ("zero2", [[1, f"{PARALLEL}.hooks:ReducerHooks.backward", 50], [3, f"{PARALLEL}.generations:Generations.hand_over", 1]],
      ()),
