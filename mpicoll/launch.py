@@ -102,6 +102,7 @@ def _stack() -> list[FrameType]:
 
 def _exit(status: object = None, /) -> NoReturn:
     """End the program (or the thread) with this exit status, or with this message on standard error and status 1."""
+    sys.last_value = SystemExit(status)  # where lost ranks are survived, nobody else knows the status at the end
     raise (_Exit if threading.current_thread() is threading.main_thread() else SystemExit)(status)
 
 
@@ -134,8 +135,18 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
         tell(because)
     if not MPI.Is_finalized():
         time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
-        MPI.COMM_WORLD.Abort(status)
+        if not _is_last():
+            MPI.COMM_WORLD.Abort(status)
         os._exit(status)  # MPICH's may return, and its launcher end this process later: it would go on, and say all again
+
+
+def _is_last() -> bool:
+    """Whether all others have died: an MPI_Abort of the last rank would have Open MPI's launcher end with status 0."""
+    try:
+        failed = MPI.COMM_WORLD.Get_failed().Get_size()
+    except (NotImplementedError, MPI.Exception):
+        return False
+    return 0 < failed == MPI.COMM_WORLD.Get_size() - 1
 
 
 def check_launch() -> None:

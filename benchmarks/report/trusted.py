@@ -83,16 +83,19 @@ def survival():
 
 def copies():
     """What the copies of shards cost a step; allreduce, which needs none, shows what the rest of `--elastic` costs."""
-    (document,) = _all("copies")
-    rows = {(row["hosts"], row["strategy"], row["elastic"]): row for row in document["results"]}
-    header = ("hosts", "strategy", "computing, ms", "step, ms", "elastic, ms", "MB copied", "copy, ms", "hidden")
+    documents = _all("copies")
+    if not documents:
+        return "Not measured yet: `python -m benchmarks.run.copies`.\n"
+    (document,) = documents
+    rows = {(row["hosts"], row["batch_size"], row["strategy"], row["elastic"]): row for row in document["results"]}
+    header = ("hosts", "batch", "strategy", "computing, ms", "step, ms", "elastic, ms", "MB copied", "wire, ms", "hidden")
     text = "| " + " | ".join(header) + " |\n" + "| --- " * len(header) + "|\n"
-    for hosts, strategy in dict.fromkeys(key[:2] for key in rows):
-        plain, elastic = rows[hosts, strategy, False], rows[hosts, strategy, True]
+    for key in dict.fromkeys(key[:3] for key in rows):
+        plain, elastic = rows[(*key, False)], rows[(*key, True)]
         seconds = (f"{one * 1e3:.0f}" for one in (plain["compute_s"], plain["step_s"], elastic["step_s"]))
         copied = ["-"] * 3
-        if elastic.get("copy_s"):
-            hidden = 1 - max(0.0, elastic["step_s"] - plain["step_s"]) / elastic["copy_s"]
-            copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{elastic['copy_s'] * 1e3:.0f}", f"{hidden:.2f}"]
-        text += f"| {' | '.join(map(str, (hosts, strategy, *seconds, *copied)))} |\n"
+        if wire := elastic["wire_s"]:
+            hidden = 1 - max(0.0, elastic["step_s"] - plain["step_s"]) / wire
+            copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{wire * 1e3:.0f}", f"{hidden:.2f}"]
+        text += f"| {' | '.join(map(str, (*key, *seconds, *copied)))} |\n"
     return text

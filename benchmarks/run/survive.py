@@ -1,14 +1,16 @@
 """Trainings that lose ranks and go on: `python -m benchmarks.run.survive --jobs 300 --seed 1 --json FILE`.
 
 Each job trains with `--elastic` on Open MPI; one rank or two are killed (SIGKILL) at a random call of a random place: at the
-start, in a phase of a collective, in forward, backward, update, copy, checkpoint, while the others recover. Its losses are
+start, in a phase of a collective, in forward, backward, update, copy, checkpoint, while the others recover. In some the disk
+is full from a random checkpoint on. Its losses are
 compared with those of the same training without a death. Half of the jobs train with `--reproducible`: there each loss must be
 the same number. In the others a step after a death is summed over other ranks, so each must be equal to rounding: within
 `--tolerance`. A job is in order if it ends by itself, in time, with all its steps and epochs, and with these losses; or if a
-shard was lost with its copy, and it says that.
+shard was lost with its copy, or the disk was full, and it says that.
 """
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -27,7 +29,7 @@ from typing import Any
 from mpicoll.cluster.installation import find
 from mpicoll.measure.provenance import command
 
-from .dying import DEATHS
+from .dying import DEATHS, EVERYONE
 from .kills import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +54,8 @@ PLACES = {
 #: the same, while the others recover
 RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
               "mpicoll.communicator.communicator:Communicator.shrink", f"{PARALLEL}.generations:Generations.begin")  # fmt: skip
+#: what fails where a disk is full; at the first call a directory is tried, before the first step
+WRITING = "mpicoll.train.checkpoint.directory:write_file"
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,11 @@ def planned(seed: int) -> Plan:
     elif more < 0.3:
         deaths.append((other, random.choice(RECOVERING), 1))
         where += ", and one while recovering"
-    return Plan(seed, ranks, options, where, tuple(deaths), where.startswith("checkpoint") or random.random() < 0.3)
+    saved = where.startswith("checkpoint") or random.random() < 0.3
+    if saved and random.random() < 0.3:
+        deaths.append((EVERYONE, WRITING, random.randint(2, 6)))
+        where += ", disk full"
+    return Plan(seed, ranks, options, where, tuple(deaths), saved)
 
 
 def words(plan: Plan, deaths: Any, folder: Path, elastic: bool) -> list[str]:
@@ -144,13 +152,15 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
             row["outcome"] = "hang"
         elif "was lost with its copy" in output:
             row["outcome"] = "lost with its copy"
+        elif os.strerror(errno.ENOSPC) in output:
+            row["outcome"] = "disk full"
         elif not result.exists():
             row["outcome"] = "failed"
         else:
             exact = "--reproducible" in plan.options
             same = plan.options[4:8] if exact else plan.options[4:6]
             row |= compared(json.loads(result.read_text()), uninterrupted(same), 0 if exact else tolerance)
-        row["good"] = row["outcome"] in ("went on", "lost with its copy")
+        row["good"] = row["outcome"] in ("went on", "lost with its copy", "disk full")
         if not row["good"]:
             row["output"] = output[-3000:]
         return row

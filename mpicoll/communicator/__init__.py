@@ -11,7 +11,6 @@ watch.
 from ..execute import all_agree, deaths, outnumbers, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
-from .tasks import begin_messages, begin_task, wait_for
+from .tasks import Exchange, begin_task
 
-__all__ = ["Communicator", "Plan", "Request", "all_agree", "begin_messages", "begin_task", "deaths", "outnumbers", "refusal",
-           "wait_for"]
+__all__ = ["Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths", "outnumbers", "refusal"]

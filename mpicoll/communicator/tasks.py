@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from ..calls import arguments, as_task
 from ..execute import PROGRESS, Task, until_done
+from ..support.arrays import Array
 from ..support.callsite import call_site
 from .base import Base
+
+#: bytes of a piece of an `Exchange`, and how many of them are under way: one alone would leave the link idle at its end
+_PIECE, _AT_ONCE = 128 << 10, 2
 
 
 def begin_task(
@@ -51,26 +56,47 @@ def begin_task(
     return task
 
 
-def begin_messages(comm: Base, requests: Sequence[MPI.Request], come: Callable[[], object]) -> Task:
-    """Have messages move while this process computes; returns their `Task`, for `wait_for`. Local.
+class Exchange:
+    """Messages that move while this process computes, and leave the link to those who need it sooner. Local.
 
     Parameters
     ----------
     comm : Communicator
-        Which they travel on.
-    requests : sequence of MPI.Request
-        Of its own sends and receives; their buffers must live until the task has ended.
-    come : callable
-        Called when all are through, and only then.
+        Which they travel on, and nothing else; the ranks that receive make theirs with it, too.
+    sent, to : array and int
+        What this rank sends, and to whom: in pieces, each begun when no call of `behind` is under way here. A long message
+        would take its share of the link, and what waits in the network cannot be overtaken.
+    received : dict of int to array
+        What it receives, by rank. All arrays are contiguous.
+    behind : Communicator
+        Whose calls go first.
     """
 
-    def steps() -> Iterator[object]:
-        yield from until_done(requests)
-        come()
+    def __init__(self, comm: Base, sent: Array, to: int, received: Mapping[int, Array], behind: Base) -> None:
+        self.nbytes: int = sent.nbytes
+        self._urgent, self._first = False, behind._context.queue
+        awaited = [MPI.Intracomm.Irecv(comm, piece, rank) for rank, array in received.items() for piece in _pieces(array)]
+        # synchronous: a piece has left the way when it is received, not when it waits in the buffer of a socket
+        begin = [partial(MPI.Intracomm.Issend, comm, piece, to) for piece in _pieces(sent)]
+        self._task = comm._context.submit(self._steps(begin, awaited))
 
-    return comm._context.submit(steps())
+    def _steps(self, begin: Iterable[Callable[[], MPI.Request]], awaited: Iterable[MPI.Request]) -> Iterator[object]:
+        under_way: list[MPI.Request] = []
+        for send in begin:
+            while self._first.running and not self._urgent:
+                yield None
+            if len(under_way) == _AT_ONCE:
+                yield from until_done([under_way.pop(0)])
+            under_way.append(send())
+        yield from until_done([*under_way, *awaited])
+
+    def wait(self) -> float:
+        """Wait for all messages, which no longer give way; returns the seconds that they took. Raises what went wrong."""
+        self._urgent = True
+        PROGRESS.wait(self._task)
+        return self._task.ended - self._task.begun
 
 
-def wait_for(task: Task) -> None:
-    """Wait for a task; raises what went wrong."""
-    PROGRESS.wait(task)
+def _pieces(array: Array) -> list[Array]:
+    flat, length = array.reshape(-1), max(1, _PIECE // array.itemsize)
+    return [flat[start : start + length] for start in range(0, len(flat), length)]

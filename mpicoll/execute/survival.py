@@ -13,6 +13,7 @@ import threading
 import time
 from functools import cache
 from pickle import UnpicklingError
+from typing import NoReturn
 
 from mpi4py import MPI
 
@@ -128,7 +129,20 @@ def leave() -> None:
     together.join(_LEAVING)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0 if getattr(sys, "last_value", None) is None else 1)
+    os._exit(_status())
+
+
+def _status() -> int:
+    """With which exit status the program ends."""
+    error = getattr(sys, "last_value", None)
+    code = error.code if isinstance(error, SystemExit) else error
+    return 0 if code is None else code if isinstance(code, int) else 1
+
+
+def _exit(status: object = None, /) -> NoReturn:
+    """As `sys.exit`, but kept where Python keeps errors that end the program: it drops this one before `leave` is called."""
+    sys.last_value = SystemExit(status)
+    raise SystemExit(status)
 
 
 def all_agree(comm: MPI.Comm, good: bool) -> bool:
@@ -144,4 +158,5 @@ def all_agree(comm: MPI.Comm, good: bool) -> bool:
 
 
 if survivable():
+    sys.exit = _exit
     atexit.register(leave)  # before all that is registered later, and so after it

@@ -259,7 +259,10 @@ class Trainer:
         """Where `fit` begins: the steps done before. again: what it has written down by now counts for nothing."""
         if again:
             self._history.losses, self._history.epochs = list(self._begun.losses), list(self._begun.epochs)
-        return snapshots.resume() if snapshots else 0
+        done = snapshots.resume() if snapshots else 0
+        if again and self._survival is not None:
+            self._survival.recoveries[-1]["step"] = len(self._history.losses)
+        return done
 
     def report(self) -> dict[str, Any]:
         """Costs on this rank: medians over the steps so far, and the memory that stays. Local.
@@ -283,8 +286,9 @@ class Trainer:
 
             Bytes held: `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters included).
 
-            With elastic, of a step: `copy_bytes_per_step`, `copy_s`, `copy_exposed_s`, `copy_hidden` (the part hidden, or
-            None); `copy_bytes_held`; and `recoveries`, with `ranks`, `step` and `seconds` of each.
+            With elastic, of a step: `copy_bytes_per_step`, sent to the holder; `copy_s`, from first to last, pauses for
+            gradients and parameters included; `copy_exposed_s`, in which this rank did nothing but copy or wait for it (what
+            copies delay is not in it); `copy_bytes_held`; and `recoveries`, with `ranks`, `step` and `seconds` of each.
 
         Raises
         ------

@@ -53,6 +53,27 @@ def test_a_solver_goes_on_with_the_same_result():
 
 
 @OPEN
+@pytest.mark.parametrize("hook", ["", "mpicoll.install_abort_hook()"], ids=["", "with the abort hook"])
+def test_the_exit_status_is_that_of_the_program(hook, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os, sys, mpicoll
+from mpi4py import MPI
+{hook}
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+if comm.rank == 1:
+    os.kill(os.getpid(), 9)
+try:
+    comm.Allreduce(MPI.IN_PLACE, bytearray(8))
+except mpicoll.RankFailure as failure:
+    comm.shrink()
+    sys.exit(f"said: {{failure.ranks}}")
+""")
+    status, output = run("openmpi", 2, script)
+    assert status == 1 and "said: (1,)" in output, output
+
+
+@OPEN
 @pytest.mark.parametrize("strategy, deaths, more", [
     ("zero2", [[1, f"{PARALLEL}.hooks:ReducerHooks.backward", 50], [3, f"{PARALLEL}.generations:Generations.hand_over", 1]],
      ()),
@@ -64,6 +85,27 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
     row = trained(Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), False), ROUNDING)
     assert row["outcome"] == "went on" and row["died"] == len(deaths), row
     assert row["recoveries"][-1]["step"] > 0
+
+
+TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
+         "--elastic"]  # fmt: skip
+BOTH_COPIES = [[1, f"{PARALLEL}.generations:Generations._copy", 25],
+               [2, "mpicoll.communicator.communicator:Communicator.shrink", 1]]  # 2 holds what 1 had  # fmt: skip
+
+
+@OPEN
+def test_a_shard_lost_with_its_copy_is_taken_from_the_checkpoint():
+    options = ("--strategy", "zero2", "--overlap", "all", "--precision", "float32")
+    row = trained(Plan(0, 4, options, "", tuple(map(tuple, BOTH_COPIES)), saved=True), ROUNDING)
+    assert row["outcome"] == "went on" and row["died"] == 2, row
+    assert [(one["ranks"], one["step"]) for one in row["recoveries"]] == [(2, 20)]
+
+
+@OPEN
+def test_a_shard_lost_with_its_copy_and_no_checkpoint_ends_the_job():
+    training = ["mpicoll", *TRAIN[2:], "--strategy", "zero1", "--steps", "30"]
+    status, output = run("openmpi", 3, "-m", "benchmarks.run.dying", json.dumps(BOTH_COPIES), *training)
+    assert status and "the optimizer state of rank 1 was lost with its copy: both ranks died" in output, output
 
 
 @OPEN
@@ -112,10 +154,6 @@ def test_reductions_of_objects_hear_of_a_death(name, expected):
     """mpi4py makes them over a duplicate of its own, which nobody revokes."""
     status, output = run("openmpi", 4, "-c", OBJECTS, name)
     assert sorted(output.splitlines()[-3:]) == [f"{rank} {text}" for rank, text in enumerate(expected)], output
-
-
-TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
-         "--elastic"]  # fmt: skip
 
 
 @pytest.mark.skipif(not found, reason="no mpiexec beside this Python or on PATH")

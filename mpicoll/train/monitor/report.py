@@ -204,9 +204,7 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
 def _copies(report: Mapping[str, Any]) -> Iterator[str]:
     """What it costs to be ready for lost ranks, and what became of those."""
     if report.get("copy_bytes_per_step"):
-        hidden = report["copy_hidden"]
-        yield (f"copies for lost ranks, per step: {report['copy_bytes_per_step']:,} bytes sent, {_ms(report['copy_s'])}, "
-               f"exposed {_ms(report['copy_exposed_s'])}{'' if hidden is None else f' (hidden {hidden:.0%})'}; "
-               f"{report['copy_bytes_held']:,} bytes held")  # fmt: skip
+        yield (f"copies for lost ranks, per step: {report['copy_bytes_per_step']:,} bytes sent in {_ms(report['copy_s'])}, "
+               f"{_ms(report['copy_exposed_s'])} spent on it, {report['copy_bytes_held']:,} bytes held")  # fmt: skip
     for one in report.get("recoveries", ()):
         yield f"ranks died: {one['ranks']} went on after step {one['step']}, found in {_ms(one['seconds'])}"

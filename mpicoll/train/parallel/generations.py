@@ -7,7 +7,8 @@ gradients of all ranks. So whoever lives has one in common, the newest that all 
 * Where every rank owns everything, a rank that has made an update has the whole generation, and gives it to the others.
 * Where ranks own shards, each keeps those of its last two generations, and sends each to its *holder*, a rank of another
   node where there is one, while the next step computes. The holder has it before any rank can complete that next step: the
-  last reduction of a step begins when the copies of the step before have come.
+  last reduction of a step begins when the copies of the step before have come. Parameters that come to all ranks anyway are
+  not sent again: the holder takes them from its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 from mpi4py import MPI
 
-from ...communicator import begin_messages, wait_for
+from ...communicator import Exchange
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
@@ -89,7 +90,7 @@ class Generations:
         self.held: int | None = None
         self.before: Generations | None = None
         self._counts: dict[int, tuple[int, Any]] = {}
-        self._task: Any = None
+        self._copying: Exchange | None = None
         self.costs: list[tuple[int, float, float]] = []
         self._copied = 0.0
         self.holders = holders(nodes)
@@ -123,6 +124,7 @@ class Generations:
         self.losses = list(losses)
         self.first = len(self.losses)
         self._keep()
+        self.send()
 
     def take(self, loss: float) -> None:
         """An update was made, and its parameters are not sent yet. loss: of the step, the same on all ranks."""
@@ -140,44 +142,58 @@ class Generations:
         self.newest = step
         if self._divided and self.size > 1:
             self._copied = perf_counter() - begin
-            self._send(step)
 
     def _copy(self, rows: Array) -> None:
-        if self.update.masters is not None:
-            rows[0] = self._values
+        """Copy this rank's shard."""
+        if self.update.masters is None:
+            self._copy_parameters(self.rank, rows)
         else:
-            for start, part in zip(self._starts, self.reducer.owned):
-                rows[0, start : start + part.stop - part.start] = self._values[part]
+            rows[0] = self._values
         for row, array in zip(rows[1:], self._state.values()):
             row[...] = array
 
+    def _copy_parameters(self, owner: int, rows: Array) -> None:
+        for start, bucket in zip(self._starts, self._layout.buckets):
+            part = bucket.shard(owner, self.size)
+            rows[0, start : start + part.stop - part.start] = self._values[part]
+
+    def send(self) -> None:
+        """Send the newest generation to its holder; parameters that go to all ranks are needed sooner, so do it after them."""
+        if self._divided and self.size > 1 and self.newest is not None:
+            self._send(self.newest)
+
     def _send(self, step: int) -> None:
-        comm, plain = self._comm, MPI.Intracomm
-        requests = [plain.Irecv(comm, rows[step % 2], owner) for owner, rows in self._theirs.items()]
-        requests.append(plain.Isend(comm, self._mine[step % 2], self.holders[self.rank]))
-
-        def come() -> None:
-            self.held = step
-
-        self._task = begin_messages(comm, requests, come)
+        sent = slice(1 if self.update.masters is None else 0, None)
+        received = {owner: rows[step % 2][sent] for owner, rows in self._theirs.items()}
+        mine = self._mine[step % 2][sent]
+        self._copying = Exchange(self._comm, mine, self.holders[self.rank], received, behind=self.reducer.comm)
 
     def wait(self) -> None:
         """Wait until the copies of the newest generation have come, and been sent."""
-        task, self._task = self._task, None
-        if task is None:
+        copying, self._copying = self._copying, None
+        if copying is None or self.newest is None:
             return
         begin = perf_counter()
         with self.reducer.meter.waiting("copy"):
-            wait_for(task)
+            seconds = copying.wait()
         exposed = perf_counter() - begin + self._copied
-        self.costs.append((self._mine[0].nbytes, max(0.0, task.ended - task.begun) + self._copied, exposed))
+        self._complete(self.newest)
+        self.costs.append((copying.nbytes, seconds + self._copied, exposed))
+
+    def _complete(self, step: int) -> None:
+        """All of the copies came but the parameters that this rank has as well."""
+        if self.update.masters is None:
+            self.reducer.wait()
+            with self.reducer.meter.computing("copy"):
+                for owner, rows in self._theirs.items():
+                    self._copy_parameters(owner, rows[step % 2])
+        self.held = step
 
     def report(self) -> dict[str, Any]:
-        """Medians per step: bytes that this rank sends for copies, seconds that takes, those exposed, the part hidden."""
+        """Medians per step: bytes that this rank sends for copies, seconds that takes, and those it does nothing else."""
         costs = self.costs or [(0, 0.0, 0.0)]
         nbytes, seconds, exposed = (median(one[number] for one in costs) for number in range(3))
-        hidden = max(0.0, 1 - exposed / seconds) if seconds else None
-        return {"copy_bytes_per_step": int(nbytes), "copy_s": seconds, "copy_exposed_s": exposed, "copy_hidden": hidden,
+        return {"copy_bytes_per_step": int(nbytes), "copy_s": seconds, "copy_exposed_s": exposed,
                 "copy_bytes_held": self.nbytes}  # fmt: skip
 
     # When ranks have died.

@@ -129,6 +129,7 @@ class Strategy:
             generations.take(float(total[0]))
 
         self.update.step(made)
+        generations.send()
 
     def reduce_losses(self) -> list[float]:
         """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
