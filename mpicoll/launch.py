@@ -135,18 +135,23 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
         tell(because)
     if not MPI.Is_finalized():
         time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
-        if not _is_last():
+        living = _living()
+        somebody_died = len(living) < MPI.COMM_WORLD.Get_size()
+        if somebody_died and MPI.COMM_WORLD.Get_rank() != living[0]:
+            time.sleep(1)  # Open MPI's launcher may hang when two ranks abort at once after a death: the first ends all
+        if not somebody_died or len(living) > 1:  # after the last one's, the launcher would end with status 0
             MPI.COMM_WORLD.Abort(status)
         os._exit(status)  # MPICH's may return, and its launcher end this process later: it would go on, and say all again
 
 
-def _is_last() -> bool:
-    """Whether all others have died: an MPI_Abort of the last rank would have Open MPI's launcher end with status 0."""
+def _living() -> list[int]:
+    """The ranks of the world that have not died, as far as MPI knows."""
+    world, ranks = MPI.COMM_WORLD, range(MPI.COMM_WORLD.Get_size())
     try:
-        failed = MPI.COMM_WORLD.Get_failed().Get_size()
-    except (NotImplementedError, MPI.Exception):
-        return False
-    return 0 < failed == MPI.COMM_WORLD.Get_size() - 1
+        failed = MPI.Group.Translate_ranks(world.Get_group(), list(ranks), world.Get_failed())
+    except (NotImplementedError, MPI.Exception):  # nobody who lives knows of deaths here
+        return list(ranks)
+    return [rank for rank in ranks if failed[rank] == MPI.UNDEFINED]
 
 
 def check_launch() -> None:

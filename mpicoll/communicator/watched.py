@@ -1,7 +1,8 @@
 """The collectives that mpi4py serves by itself: where waits are watched, they are too, as MPI's own calls are.
 
 Where lost ranks can be survived, so are its blocking messages between two ranks, which then raise RankFailure as well; and
-its reductions of objects, which it makes over a duplicate of its own that nobody revokes, are folded from gathered objects.
+what is in `_OWN` is served by other calls: reductions of objects, which mpi4py makes over a duplicate of its own that nobody
+revokes, are folded from gathered objects; Open MPI 5.0.11's MPI_Sendrecv may read freed memory when it is revoked.
 """
 
 from __future__ import annotations
@@ -44,12 +45,23 @@ def _exscan(comm: MPI.Intracomm, sendobj: Any, op: MPI.Op = MPI.SUM) -> Any:
     return reduce(op, before) if before else None
 
 
-_FOLDED = {"reduce": _reduce, "allreduce": _allreduce, "scan": _scan, "exscan": _exscan} if survivable() else {}
+def _sendrecv(
+    comm: MPI.Intracomm, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE,
+    recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
+) -> None:  # fmt: skip
+    received = MPI.Intracomm.Irecv(comm, recvbuf, source, recvtag)
+    MPI.Intracomm.Isend(comm, sendbuf, dest, sendtag).Wait()
+    received.Wait(status)
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "reduce": _reduce, "allreduce": _allreduce, "scan": _scan, "exscan": _exscan, "Sendrecv": _sendrecv,
+}  # fmt: skip
 
 
 def _watched(name: str) -> Callable[..., Any]:
     method: Callable[..., Any] = getattr(MPI.Intracomm, name)
-    served: Callable[..., Any] = _FOLDED.get(name, method)
+    served = _OWN.get(name, method) if survivable() else method
 
     @wraps(method)
     def call(self: Watched, *arguments: Any, **named: Any) -> Any:

@@ -128,10 +128,8 @@ class Waits:
         if not survival.survivable() or not survival.may_tell_of_death(error) or self.closed:
             return error
         if not isinstance(self.queue.error, RankFailure):
-            certain = survival.tells_of_death(error)
-            find = survival.failed_ranks_soon if certain else survival.failed_ranks
-            dead = find(self.channel.wire.comm)
-            if not dead and not certain:
+            dead = survival.failed_ranks_soon(self.channel.wire.comm)
+            if not dead and not survival.tells_of_death(error):
                 return error
             survival.DEAD.update(self.channel.wire.world_ranks[rank] for rank in dead)
             for context in {self, *self.living()}:
