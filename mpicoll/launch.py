@@ -1,6 +1,6 @@
 """How the program was launched: the abort hook, and the check for N separate worlds of one rank.
 
-May import: errors.
+May import: errors, support.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NoReturn
 from mpi4py import MPI
 
 from .errors import CollectiveTimeout, LaunchError
+from .support.node import failed_ranks
 
 #: what launchers tell each process about the number of processes they started
 _COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS", "PMIX_SIZE")
@@ -146,12 +147,11 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
 
 def _living() -> list[int]:
     """The ranks of the world that have not died, as far as MPI knows."""
-    world, ranks = MPI.COMM_WORLD, range(MPI.COMM_WORLD.Get_size())
     try:
-        failed = MPI.Group.Translate_ranks(world.Get_group(), list(ranks), world.Get_failed())
+        failed = failed_ranks(MPI.COMM_WORLD)
     except (NotImplementedError, MPI.Exception):  # nobody who lives knows of deaths here
-        return list(ranks)
-    return [rank for rank in ranks if failed[rank] == MPI.UNDEFINED]
+        failed = []
+    return [rank for rank in range(MPI.COMM_WORLD.Get_size()) if rank not in failed]
 
 
 def check_launch() -> None:

@@ -28,13 +28,9 @@ class Request(LowerCase, MPI.Grequest):
             status.Set_cancelled(False)
             new.task.raise_error()
 
-        def ended() -> None:
-            record.end()
-            handle.Complete()
-
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
-        new.task = context.submit(steps, record, ended, device_of(operands), track=track)
+        new.task = context.submit(steps, record, handle.Complete, device_of(operands), track=track)
         return new
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:

@@ -16,7 +16,7 @@ def as_task(then: Callable[[], object], finish: Callable[[], object] | None) -> 
         context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None
     ) -> Task:
         steps = steps if finish is None else _followed_by(steps, finish)
-        return context.submit(steps, record, record.end, device_of(operands), then=then, track=track)
+        return context.submit(steps, record, device=device_of(operands), then=then, track=track)
 
     return hold
 

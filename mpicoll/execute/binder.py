@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
+from time import perf_counter
 from typing import Any, NamedTuple
+
+from mpi4py import MPI
 
 from .. import buffers
 from ..schedule import RECEIVES, SENDS, Copy, Reduce
@@ -11,13 +14,13 @@ from . import ordering
 from .channel import Channel
 from .context import Context
 from .device_copies import with_copies
-from .moving import BoundStep, Starter
+from .moving import BoundStep
 from .near import Near, reduced_where_they_lie
-from .ordering import Piece, Put, Spans
+from .ordering import Piece, Put, Spans, Starter
 from .plan import Plan
 from .scratch import Memory, Round
 from .staging import Work
-from .tracing import TracedPlan
+from .tracing import Tracer
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16
@@ -50,7 +53,9 @@ def bind(
     """
     tracer = context.tracer
     if tracer is not None:
-        tracer.time(work)
+        work.copyto = tracer.timed("copy", work.copyto)
+        if work.reduce is not None:
+            work.reduce = tracer.timed("reduce", work.reduce)
     steps = [step for step in schedule.rounds if step]
     memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
     rounds = with_copies([list(pieces_of(step, memory, work)) for step in steps], work.twins)
@@ -99,6 +104,21 @@ def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
 
 def _same(one: Any, other: Any) -> bool:
     return one is other or (one.size > 0 and one.size == other.size and buffers.address(one) == buffers.address(other))
+
+
+class TracedPlan(Plan):
+    """A plan that tells a tracer what it waits for."""
+
+    def __init__(self, tracer: Tracer, context: Context, name: str, steps: list[BoundStep], started: list[Piece], *rest: Any):
+        super().__init__(context, name, steps, started, *rest)
+        self._tracer, self._pieces = tracer, started
+
+    def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
+        for request in super()._steps(tag, sent):
+            begin = perf_counter()
+            yield request
+            if self._awaited is not None:
+                self._tracer.through(self._pieces[self._awaited], begin)
 
 
 def _bind_step(starter: Starter, step: ordering.Step, numbers: dict[int, int], work: Work, text: str) -> BoundStep:

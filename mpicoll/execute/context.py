@@ -25,11 +25,11 @@ from .recorder import Record
 from .small import SmallCalls
 from .tasks import ABANDONED, Task
 from .topology import Topology, discover, inherited
+from .tracing import Tracer
 from .waits import Waits
 
 if TYPE_CHECKING:
     from .nccl_comm import NcclComm
-    from .tracing import Tracer
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
@@ -48,7 +48,7 @@ class Context(Waits):
     """
 
     _keyval: ClassVar[int | None] = None
-    tracer: "Tracer | None"
+    tracer: Tracer | None
 
     def __init__(
         self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import buffers
 from ..schedule import Reduce
 from .known import KEPT_REQUESTS, KNOWN_CALLS, Places
-from .ordering import Piece, Span, Spans, Step
+from .ordering import Span, Starter, Step
 from .staging import Work
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ class BoundStep(NamedTuple):
 
 
 Numbered = list[tuple[int, BoundStep]]
-
-#: what makes, of the memory that a piece's message reads and writes, a function of the tag that starts it there
-Starter = Callable[[Piece], Callable[[Spans], Callable[[int], Any]]]
 
 
 class Spot(NamedTuple):

@@ -17,7 +17,7 @@ This module knows neither MPI nor NumPy.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -77,6 +77,10 @@ class Piece(NamedTuple):
     def is_started(self) -> bool:
         """Whether it is started first and awaited later, and not computed at once."""
         return self.is_message or self.is_copied
+
+
+#: what makes, of the memory that a piece's message reads and writes, a function of the tag that starts it there
+Starter = Callable[[Piece], Callable[[Spans], Callable[[int], Any]]]
 
 
 class Step(NamedTuple):

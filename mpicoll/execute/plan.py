@@ -14,8 +14,8 @@ from ..schedule import RECEIVES, SENDS
 from ..support.callsite import call_site
 from .arithmetic import calls_as_mpi_computes
 from .context import Context
-from .moving import BoundStep, Movable, Starter
-from .ordering import Fetch, Piece, Put
+from .moving import BoundStep, Movable
+from .ordering import Fetch, Piece, Put, Starter
 from .progress import PROGRESS
 from .staging import Work
 from .tasks import Task, until_done
@@ -130,7 +130,7 @@ class Plan(Movable, LowerCase):
         record = self.context.recorder.begin(self._started_text, call_site())
         record.plan = self
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
-        self.task = self.context.submit(steps, record, record.end, self.work.device, self._compute, track=track)
+        self.task = self.context.submit(steps, record, device=self.work.device, computes=self._compute, track=track)
         self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:

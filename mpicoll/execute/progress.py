@@ -187,6 +187,8 @@ class Progress:
             queue.running.remove(task)
             self._tasks.extend(queue.admit())
         task.steps, task.ended = iter(()), perf_counter()
+        if task.record:
+            task.record.end()
         if task.on_done:
             task.on_done()
         if task.then:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from mpi4py import MPI
 
+from ..support.node import failed_ranks
 from .channel import ranks_within
 
 #: by which mpirun tells each rank that it was given --with-ft ulfm
@@ -76,17 +77,8 @@ def lowest_alive() -> int:
     return min(set(range(MPI.COMM_WORLD.Get_size())) - DEAD)
 
 
-def failed_ranks(comm: MPI.Comm) -> list[int]:
-    """The ranks of a communicator of which MPI knows that they are dead. Local."""
-    failed, whole = comm.Get_failed(), comm.Get_group()
-    ranks = MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), whole)
-    failed.Free()
-    whole.Free()
-    return sorted(ranks)
-
-
 def failed_ranks_soon(comm: MPI.Comm) -> list[int]:
-    """The same, waiting for a moment until there are any: the news of a death may come after that of a revocation."""
+    """`failed_ranks`, waiting for a moment until there are any: the news of a death may come after that of a revocation."""
     until = time.monotonic() + _PATIENCE
     while not (ranks := failed_ranks(comm)) and time.monotonic() < until:
         MPI.COMM_SELF.Iprobe()  # MPI hears of deaths only while it is in a call that makes progress

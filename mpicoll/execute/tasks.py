@@ -49,8 +49,8 @@ class Queue:
 class Task:
     """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
 
-    record: of the call that it serves. on_done: called at its end. then: called after it, when it is nobody's turn; may wait
-    for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
+    record: of the call that it serves, which ends with it. on_done: called then. then: called after it, when it is nobody's
+    turn; may wait for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
     `calls_as_mpi_computes`. track: two tasks of a queue with the same one never run at the same time; None: beside any.
     """
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
-
-from mpi4py import MPI
+from typing import Any
 
 from ..support.events import Event
-from .ordering import Fetch, Piece, Put, Spans
-from .plan import Plan
-
-if TYPE_CHECKING:
-    from .moving import Starter
-    from .staging import Work
+from .ordering import Fetch, Piece, Put, Spans, Starter
 
 
 class Tracer:
@@ -28,13 +21,9 @@ class Tracer:
         self.events: list[Event] = []
         self.begun: dict[int, float] = {}  # by the id of a piece, which lives as long as its plan
 
-    def time(self, work: Work) -> None:
-        """Have what a call computes told."""
-        if work.reduce is not None:
-            work.reduce = self._timed("reduce", work.reduce)
-        work.copyto = self._timed("copy", work.copyto)
+    def timed(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
+        """The same function, told as computing; its last argument is where the result goes, or what is copied there."""
 
-    def _timed(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
         def timed(*arguments: Any) -> None:
             begin = perf_counter()
             function(*arguments)
@@ -74,18 +63,3 @@ def _words(piece: Piece) -> tuple[str, str, str]:
     if piece.is_sent:
         return "send", f"wait until sent to {piece.peer}", f"send to {piece.peer}"
     return "receive", f"wait for {piece.peer}", f"receive from {piece.peer}"
-
-
-class TracedPlan(Plan):
-    """A plan that tells a tracer what it does."""
-
-    def __init__(self, tracer: Tracer, context: Any, name: str, steps: Any, started: list[Piece], *rest: Any) -> None:
-        super().__init__(context, name, steps, started, *rest)
-        self._tracer, self._pieces = tracer, started
-
-    def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
-        for request in super()._steps(tag, sent):
-            begin = perf_counter()
-            yield request
-            if self._awaited is not None:
-                self._tracer.through(self._pieces[self._awaited], begin)

@@ -47,6 +47,15 @@ def fabric() -> str:
     return words[0].split(";")[0] if len(words) == 1 and words[0] else UNKNOWN
 
 
+def failed_ranks(comm: MPI.Comm) -> list[int]:
+    """The ranks of a communicator of which MPI knows that they are dead. Local; raises where MPI does not tell."""
+    failed, whole = comm.Get_failed(), comm.Get_group()
+    ranks = MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), whole)
+    failed.Free()
+    whole.Free()
+    return sorted(ranks)
+
+
 #: who sets one of these has chosen the number of BLAS threads
 _CHOSEN = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
