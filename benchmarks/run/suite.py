@@ -51,6 +51,10 @@ def jobs():
         for placement in PLACEMENTS:
             options = ["--sizes", "1M:16M", "--algorithms", "hierarchical,ring,circulant,halving_doubling", "--least", "9"]
             yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
+            for collective in ("reduce_scatter", "allgather"):
+                options = ["--collective", collective, "--sizes", "16K:4M", "--min-time", "1", "--peers", "forced",
+                           "--algorithms", "hierarchical,ring,circulant"]  # fmt: skip
+                yield "placed", f"placed-{mpi}-{collective}-{placement}", mpi, 4, "1gbit", 2, placement, options
     for hosts in (4, 7):
         options = ["--sizes", "64K:16M", "--min-time", "4", "--peers", "forced", "--algorithms", "ring,circulant"]
         for part in ("hosts", "forced"):  # in a job of its own, says peers.forced

@@ -59,7 +59,7 @@ def _size(call: Call) -> str:
 class _Agreeing:
     """Where a call stands meanwhile. text: for a person."""
 
-    unfinished, runs_ahead = True, False
+    unfinished, runs_ahead, step = True, False, None
 
     def __init__(self, text: str) -> None:
         self.text = text

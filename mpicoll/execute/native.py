@@ -205,7 +205,7 @@ def _synchronize(one: Operand) -> None:
 class NativePlan(LowerCase):
     """MPI's persistent collective, watched, and on packed buffers if need be: packs at Start, unpacks when it is done."""
 
-    runs_ahead = False
+    runs_ahead, step = False, None
 
     def __init__(self, request: Any, call: Staging, context: Context, text: str) -> None:
         self.request, self.call, self.context, self.text = request, call, context, text

@@ -166,7 +166,7 @@ class NcclCall(Staging):
 
     #: something happens before and after it
     staged = True
-    runs_ahead = False
+    runs_ahead, step = False, None
 
     def __init__(self, call: Any) -> None:
         super().__init__()

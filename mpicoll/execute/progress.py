@@ -5,7 +5,6 @@ turn without using a core. The thread gives way to those who wait, and pauses wh
 takes the core from the computation behind which it is to hide the communication.
 """
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,16 +15,16 @@ from mpi4py import MPI
 
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
-from .rhythm import PATIENCE, SPIN, Rhythm
+from .rhythm import FLOWING, IN_TURN, NAP, PATIENCE, RESTING, SPIN, Pace, Rhythm
 from .tasks import ABANDONED, Task
 from .turn import Turn
 
-#: seconds of the shortest and the longest pause of the thread, and of a call that waits
-PAUSES, NAPS = (200e-6, 2e-3), (50e-6, 2e-3)
-#: pauses between two moves; and of a call that waits where the next move can only follow on this one
-PARTS, PARTS_IN_TURN = 2, 8
+#: seconds of the shortest pause of the thread
+PAUSE = 200e-6
 #: seconds for which the thread keeps polling after the last task: to wake it takes longer than a small collective
 LINGER = 0.1
+#: the same, where others advance the tasks: they wake it
+YIELD = 4e-3
 #: seconds that the thread may take to end: it may be in a call to MPI for ranks that died
 _JOIN = 2.0
 
@@ -89,24 +88,20 @@ class Progress:
 
     def wait_until(self, is_over: Callable[[], bool]) -> None:
         """Advance all tasks until that is so."""
-        rhythm = Rhythm(*NAPS)
+        rhythm = Rhythm(NAP)
         with self._among_those_who_wait(), as_mpi_computes():
             while not is_over():
                 # whoever has the turn may wait for longer than that takes: look after it from time to time
                 if not self._turn.acquire(timeout=PATIENCE):
                     continue
                 try:
-                    still = rhythm.still(self._advance_all())
+                    moves = self._advance_all()
                 finally:
                     self._turn.release()
-                if still > rhythm.patience:
-                    sleep(rhythm.pause(self._parts()))
-                elif still > SPIN:  # ranks that wait must not keep those that compute from a core
-                    os.sched_yield()
+                rhythm.leave_core(moves, self._pace())
 
-    def _parts(self) -> int:
-        """How often a call that waits looks, between two moves."""
-        return PARTS if all([task.runs_ahead for task in list(self._tasks)]) else PARTS_IN_TURN
+    def _pace(self) -> Pace:
+        return FLOWING if all([task.runs_ahead for task in list(self._tasks)]) else IN_TURN
 
     def _advance_alone(self, task: Task) -> None:
         """Advance a task until nothing moved for SPIN, or there is another one. The caller has the turn."""
@@ -139,12 +134,15 @@ class Progress:
         finally:
             with self._lock:
                 self._waiting -= 1
+            if self._tasks and not self._waiting:
+                self._attend()
 
-    def _advance_all(self) -> bool:
-        """Whether any task moved. The caller has the turn."""
-        return any([self._advance(task) for task in list(self._tasks)])
+    def _advance_all(self) -> int:
+        """How much the tasks moved. The caller has the turn."""
+        return sum([self._advance(task) for task in list(self._tasks)])
 
-    def _advance(self, task: Task) -> bool:
+    def _advance(self, task: Task) -> int:
+        """How much a task moved: in steps."""
         task.begun = task.begun or perf_counter()
         before = task.at
         try:
@@ -157,9 +155,9 @@ class Progress:
                 with self._on(task.device):
                     task.at = next(task.steps)
             if task.at is before:
-                return False
+                return 0
             task.moved = perf_counter()
-            return True
+            return task.steps_made()
         except StopIteration:
             pass
         except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
@@ -169,7 +167,7 @@ class Progress:
             self._end(task)
             raise
         self._end(task)
-        return True
+        return 1
 
     def _on(self, device: Device) -> AbstractContextManager[object]:
         """Make the device current: in the thread for good, as to give back its first one would take memory there."""
@@ -215,25 +213,26 @@ class Progress:
             self._attend_tasks()
 
     def _attend_tasks(self) -> None:
-        busy, rhythm = perf_counter(), Rhythm(*PAUSES)
+        busy, rhythm = perf_counter(), Rhythm(PAUSE)
         while not self._stopping:
             if self._tasks and not self._waiting:
                 busy = perf_counter()
                 if rhythm.still(self._advanced()) > min(SPIN, rhythm.patience):
-                    sleep(rhythm.pause(PARTS))
+                    sleep(rhythm.pause(self._pace()))
                 continue
-            if not self._tasks and perf_counter() - busy > LINGER:
+            if perf_counter() - busy > (YIELD if self._waiting else LINGER):
                 self._awake.clear()
-                if not self._tasks and not self._stopping:  # one submitted since is seen, or has set it again
+                # what came since is seen, or has set it again
+                if not (self._tasks and not self._waiting) and not self._stopping:
                     self._awake.wait()
                 busy = perf_counter()  # also where what woke it has ended by now
             rhythm.restart()  # what is far apart then does not tell how fast things move
-            sleep(rhythm.rest(perf_counter() - busy, PARTS))
+            sleep(rhythm.rest(perf_counter() - busy, RESTING))
 
-    def _advanced(self) -> bool:
-        """Advance all tasks, unless somebody else has the turn; whether any moved."""
+    def _advanced(self) -> int:
+        """Advance all tasks, unless somebody else has the turn; how much they moved."""
         if not self._turn.acquire(blocking=False):
-            return False
+            return 0
         try:
             return self._advance_all()
         finally:

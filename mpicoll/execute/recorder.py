@@ -13,9 +13,16 @@ _KEPT = 32
 
 
 class Located(Protocol):
-    """What knows how far it is. runs_ahead: whether other messages of it are on their way while one is awaited."""
+    """What knows how far it is. runs_ahead: whether other messages of it are on their way while one is awaited.
 
-    runs_ahead: bool
+    step: which of its steps it is in, where it has any.
+    """
+
+    @property
+    def runs_ahead(self) -> bool: ...
+
+    @property
+    def step(self) -> int | None: ...
 
     @property
     def unfinished(self) -> bool:

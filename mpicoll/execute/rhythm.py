@@ -1,54 +1,90 @@
 """How often to look whether something moved, so that looking does not take the cores from those who compute."""
 
-from time import perf_counter
+import os
+from time import perf_counter, sleep
+from typing import NamedTuple
 
 #: seconds: look without pause while something moved in the last SPIN. A call that waits lets others have its core after
 #: that, and pauses only when nothing moved for PATIENCE
 SPIN, PATIENCE = 50e-6, 250e-6
+#: seconds of the shortest pause of a call that waits
+NAP = 50e-6
+
+
+class Pace(NamedTuple):
+    """How long to pause. parts: looks between two moves; below one, moves that a look finds. most: seconds."""
+
+    parts: float
+    most: float
+
+
+#: what is awaited can only be followed by more once it was seen
+IN_TURN = Pace(8, 2e-3)
+#: three messages or more are on their way each way: two may come between two looks, and the link is still busy with the third
+FLOWING = Pace(0.5, 4e-3)
+#: nothing is under way
+RESTING = Pace(2, 2e-3)
 
 
 class Rhythm:
     """When to pause between two looks, and for how long: by how far apart things lately moved.
 
     A look costs a core some 20 us, and what is on its way moves without it. Where twice in a row nothing moved for more
-    than PATIENCE, it is not waited for in vain again: the next pause begins at once, and is a part of `gap`, the shorter of
-    the two times. least, most: seconds of a pause.
+    than PATIENCE, it is not waited for in vain again: the next pause begins at once, and is a part of `gap`, the mean time
+    from move to move, the shorter of the last two. least: seconds of a pause.
 
-    >>> rhythm = Rhythm(least=200e-6, most=2e-3)
+    >>> rhythm = Rhythm(least=200e-6)
     >>> for _ in range(2):
-    ...     print(rhythm.pause(parts=2), rhythm.patience)
+    ...     print(rhythm.pause(IN_TURN), rhythm.patience)
     ...     rhythm.moved -= 1
-    ...     _ = rhythm.still(moved=True)
+    ...     _ = rhythm.still(moves=1)
     0.0002 0.00025
     0.0002 0.00025
-    >>> rhythm.pause(parts=2), rhythm.patience
+    >>> rhythm.pause(IN_TURN), rhythm.patience
     (0.002, 0.0)
     """
 
-    def __init__(self, least: float, most: float) -> None:
-        self._least, self._most = least, most
-        self.gap, self.patience, self._before = 0.0, PATIENCE, 0.0
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._idle, self._moves = 0.0, 1  # how long nothing moved, then how much did
+        self._idle_before, self._gap_before = 0.0, 0.0
+        self.patience = PATIENCE
         self.restart()
+
+    @property
+    def gap(self) -> float:
+        """Seconds from move to move."""
+        return min(self._idle / self._moves, self._gap_before)
 
     def restart(self) -> None:
         """Count from now on."""
         self.moved = perf_counter()
 
-    def pause(self, parts: int) -> float:
+    def pause(self, pace: Pace) -> float:
         """Seconds to pause: each look takes the core from others."""
-        return self.rest(self.gap, parts)
+        return self.rest(self.gap, pace)
 
-    def rest(self, idle: float, parts: int) -> float:
+    def rest(self, idle: float, pace: Pace) -> float:
         """The same, where nothing was to be seen for so many seconds."""
-        return min(max(self._least, idle / parts), self._most)
+        return min(max(self._least, idle / pace.parts), pace.most)
 
-    def still(self, moved: bool) -> float:
-        """Seconds since something moved. moved: whether something did just now."""
+    def leave_core(self, moves: int, pace: Pace) -> None:
+        """Leave the core to those who compute, when it is time for that. moves: how much just did."""
+        still = self.still(moves)
+        if still > self.patience:
+            sleep(self.pause(pace))
+        elif still > SPIN:
+            os.sched_yield()
+
+    def still(self, moves: int) -> float:
+        """Seconds since something moved. moves: how much did just now."""
         still = perf_counter() - self.moved
-        if not moved:
+        if not moves:
             return still
         if still > SPIN:  # else it came together with what moved before
-            self.gap, self._before = min(still, self._before), still
-            self.patience = 0.0 if self.gap > PATIENCE else PATIENCE
+            self._gap_before, self._idle_before = self._idle / self._moves, self._idle
+            self._idle, self._moves = still, 0
+            self.patience = 0.0 if min(still, self._idle_before) > PATIENCE else PATIENCE
+        self._moves += moves
         self.restart()
         return 0.0

@@ -70,6 +70,13 @@ class Task:
         self.at: object = None
         self.error: BaseException | None = None
         self.begun = self.moved = self.ended = 0.0
+        self._step = 0
+
+    def steps_made(self) -> int:
+        """How many, since it was asked before; at least one, as it is asked when it moved."""
+        plan = self.record and self.record.plan
+        before, self._step = self._step, (plan and plan.step) or 0
+        return max(1, self._step - before)
 
     @property
     def runs_ahead(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from . import survival
 from .channel import WATCH, Channel
 from .known import KnownCalls
 from .recorder import Located, Recorder
-from .rhythm import SPIN
+from .rhythm import FLOWING, IN_TURN, NAP, Pace, Rhythm
 from .small import SmallCalls
 from .tasks import ABANDONED, Queue
 
@@ -67,22 +66,22 @@ class Waits:
                 for request in requests:
                     request.Wait()
             else:
+                rhythm, pace = Rhythm(NAP), FLOWING if whose.runs_ahead else IN_TURN
                 for request in requests:
-                    self._watch(request)
+                    self._watch(request, rhythm, pace)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if whose.unfinished:
                 self.give_up((requests, whose), whose.where(), error)
             raise
 
-    def _watch(self, request: MPI.Request) -> None:
+    def _watch(self, request: MPI.Request, rhythm: Rhythm, pace: Pace) -> None:
         began = perf_counter()
         while not request.Test():
-            waited = perf_counter() - began
-            self.check_wait(waited)
+            self.check_wait(perf_counter() - began)
             if self.queue.error is not None:
                 raise self.queue.error
-            if waited > SPIN:  # ranks that wait must not keep those that compute from a core
-                os.sched_yield()
+            rhythm.leave_core(0, pace)
+        rhythm.still(1)
 
     def check_wait(self, seconds: float) -> None:
         """Give the calls under way up, or only report, where one has waited without progress for longer than it may.

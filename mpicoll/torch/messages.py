@@ -24,7 +24,7 @@ OWN_TAG = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
 class Message(_Work):
     """A message under way. peer: a rank of the group, or MPI.ANY_SOURCE. kept: must live until it has arrived."""
 
-    runs_ahead = False
+    runs_ahead, step = False, None
 
     def __init__(self, comm: Communicator, request: MPI.Request, peer: int, text: str, tensor: torch.Tensor, kept: object,
                  finishes: Sequence[Finish] = (), expected: int | None = None) -> None:  # fmt: skip
