@@ -188,6 +188,63 @@ def test_a_rank_that_dies_before_mpi_starts_does_not_leave_the_others_waiting(mo
     assert status == 1 and "has waited 2 s in MPI_Init for the others" in output, output
 
 
+MADE = """
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+try:
+    comm.Dup().Barrier()
+except mpicoll.RankFailure:
+    print(comm.shrink().allreduce(1), "are left")
+"""
+
+
+@OPEN
+def test_ranks_that_die_while_communicators_are_made(tmp_path):
+    (tmp_path / "made.py").write_text(MADE)
+    deaths = [[3, "mpicoll.execute.context:meet", 2], [1, "mpicoll.execute.context:meet", 3]]  # in Dup, and in shrink
+    status, output = run("openmpi", 4, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "made.py")
+    assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
+
+
+THREADS = """
+import os, signal, threading
+import numpy
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+ended = []
+
+def work(mine):
+    x = numpy.ones(1000)
+    try:
+        for call in range(10**9):
+            if mine is all_ranks and call == 50 and comm.Get_rank() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            mine.Allreduce(MPI.IN_PLACE, x)
+    except mpicoll.RankFailure:
+        ended.append(mine)
+
+all_ranks, without = comm.Dup(), comm.Split(comm.Get_rank() == 2)
+threads = [threading.Thread(target=work, args=(mine,)) for mine in (all_ranks, without)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(ended) == 2
+print(comm.shrink().allreduce(1), "are left")
+"""
+
+
+@OPEN
+def test_threads_with_a_communicator_each_hear_of_a_death():
+    """Also on the one that the dead rank is not in: nobody may wait there for ranks that have left."""
+    status, output = run("openmpi", 4, "-c", THREADS)
+    assert status == 0 and output.splitlines()[-3:] == ["3 are left"] * 3, output
+
+
 REPLACED = """
 import os, signal, sys
 import numpy
