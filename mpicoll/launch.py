@@ -103,7 +103,6 @@ def _stack() -> list[FrameType]:
 
 def _exit(status: object = None, /) -> NoReturn:
     """End the program (or the thread) with this exit status, or with this message on standard error and status 1."""
-    sys.last_value = SystemExit(status)  # where lost ranks are survived, nobody else knows the status at the end
     raise (_Exit if threading.current_thread() is threading.main_thread() else SystemExit)(status)
 
 

@@ -26,7 +26,7 @@ REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compare
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
            "backend": trained.backend_table,
            "bits": trusted.bits, "checks": trusted.cost, "survive": trusted.survival, "copies": trusted.copies,
-           "trust": trusted.proof}  # fmt: skip
+           "trust": trusted.proof, "elastic-off": trusted.elastic_off}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

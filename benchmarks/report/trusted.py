@@ -81,6 +81,18 @@ def survival():
     return "\n".join(lines) + "\n"
 
 
+def elastic_off():
+    """What everything since the last commit without lost ranks in mind costs a program that does not ask for it."""
+    text = "| | before | now | ratio | of each round |\n" + "| --- " * 5 + "|\n"
+    for document in _all("elastic-off-*"):
+        for row in document["results"]:
+            times = (f"{row[name]:,.1f} µs" for name in ("before", "after"))
+            apart = f"{row['least']:.2f} to {row['most']:.2f}"
+            what = f"{document['environment']['mpi']}, {row['what']}"
+            text += f"| {what} | {' | '.join(times)} | x {row['ratio']:.2f} | {apart} |\n"
+    return text
+
+
 def copies():
     """What the copies of shards cost a step; allreduce, which needs none, shows what the rest of `--elastic` costs."""
     documents = _all("copies")

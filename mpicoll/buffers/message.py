@@ -114,7 +114,7 @@ def _contributions(spec: Contributions, blocks: int, writable: bool) -> Operand:
     if writable or array is None or not array.ndim:
         raise errors.BufferError("Contributions: expected an array with a leading axis, as a send buffer")
     _check_array(array)
-    rows = [array[number] for number in range(array.shape[0])]
+    rows = [array[number, ...] for number in range(array.shape[0])]  # also a number of one dimension stays an array
     if not all(row.flags.c_contiguous or row.flags.f_contiguous for row in rows):
         raise errors.BufferError("Contributions: expected an array of which each contribution is contiguous")
     like = rows[0] if rows else array.reshape(-1)[:0]

@@ -11,17 +11,21 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, NoReturn
 
 from ..errors import MpicollError, ScheduleError, did_you_mean
-from ..support.launcher import is_first
+from ..support import settings
+from ..support.launcher import is_first, starting_within
 from ..support.optional import require
 from ..support.version import __version__
 from . import outfiles
 
 #: characters of a line that somebody reads
 _LONG = 1000
+#: seconds that the start of MPI may take where the launcher lets a job go on without some of its ranks
+_START = 300.0
 COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose")
 #: those that run on all ranks; the others do their work once, however many processes a launcher starts
 ON_RANKS = ("info", "bench", "tune", "train")
@@ -77,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(0)
     try:
         if parsed.command in ON_RANKS:
-            require("mpi4py.MPI", f"mpicoll {parsed.command}")
+            # elsewhere the launcher ends a job one of whose processes dies before MPI is there
+            limited = starting_within(settings.timeout() or _START) if getattr(parsed, "elastic", False) else nullcontext()
+            with limited:
+                require("mpi4py.MPI", f"mpicoll {parsed.command}")
         status = parsed.run(parsed)
         sys.stdout.flush()
         if not status:

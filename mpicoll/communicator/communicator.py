@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _duplicate(self, comm: Self) -> Self:
         """Give the new communicator what this one knows."""
-        made = Context.duplicate(comm, self, self._context.channel.share(self))
+        with self._context.making(comm):
+            made = Context.duplicate(comm, self, self._context.channel.share(self))
         made._context = Context.of(made)
         return made
 
@@ -155,11 +157,14 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Self:
         """MPI's; a `Communicator` of the ranks of the group. Called by these alone."""
-        return type(self)(Context.part(super().Create_group(group, tag), self, None))
+        comm = super().Create_group(group, tag)
+        with self._context.making(comm):
+            return type(self)(Context.part(comm, self, None))
 
     def _part(self, comm: MPI.Comm) -> Self:
         """The same class for some of the ranks, which knows their nodes. Called by all ranks."""
-        return type(self)(Context.part(comm, self, self._context.channel.share(self)))
+        with self._context.making(comm):
+            return type(self)(Context.part(comm, self, self._context.channel.share(self)))
 
     @classmethod
     def Create_from_group(cls, *arguments: Any, **keywords: Any) -> Self:
@@ -219,10 +224,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             living = MPI.Intracomm(MPI.Comm.Shrink(self))
             note_missing(living, self)
             made: Self | None = None
-            try:
+            with suppress(RankFailure), self._context.making(living):  # one more died, or another rank has seen that
                 made = type(self)(Context.part(living, self, None))
-            except (MPI.Exception, RankFailure, OSError):  # one more died, or another rank has seen that
-                living.Revoke()
             if all_agree(living, made is not None) and made is not None:
                 return made
 

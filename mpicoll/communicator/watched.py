@@ -2,7 +2,8 @@
 
 Where lost ranks can be survived, so are its blocking messages between two ranks, which then raise RankFailure as well; and
 what is in `_OWN` is served by other calls: reductions of objects, which mpi4py makes over a duplicate of its own that nobody
-revokes, are folded from gathered objects; Open MPI 5.0.11's MPI_Sendrecv may read freed memory when it is revoked.
+revokes, are folded from gathered objects; Open MPI 5.0.11's MPI_Sendrecv, on which its MPI_Sendrecv_replace is built, may
+read freed memory when it is revoked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..buffers import packed
 from ..execute import Context, survivable
 from .base import Base
 
@@ -54,8 +56,16 @@ def _sendrecv(
     received.Wait(status)
 
 
+def _sendrecv_replace(
+    comm: MPI.Intracomm, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> None:  # fmt: skip
+    _sendrecv(comm, [packed(buf), MPI.PACKED], dest, sendtag, buf, source, recvtag, status)
+
+
 _OWN: dict[str, Callable[..., Any]] = {
     "reduce": _reduce, "allreduce": _allreduce, "scan": _scan, "exscan": _exscan, "Sendrecv": _sendrecv,
+    "Sendrecv_replace": _sendrecv_replace,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
+from ..errors import RankFailure
 from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, meet, track
 from ..support import settings
 from ..support.arrays import Device
@@ -212,6 +213,20 @@ class Context(Waits):
             self.raise_explained(error)
         finally:
             record.end()
+
+    @contextmanager
+    def making(self, comm: MPI.Comm) -> Iterator[None]:
+        """`comm` is made from this communicator, step by step. Where a rank dies meanwhile the others leave it, too."""
+        try:
+            yield
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error.__cause__, MPI.Exception) else error
+            told = self.explained(cause)
+            if not isinstance(told, RankFailure):
+                raise
+            if comm != MPI.COMM_NULL:
+                comm.Revoke()
+            raise told from error
 
     def submit(
         self,

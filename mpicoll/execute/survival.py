@@ -7,12 +7,11 @@ for ranks that have stopped waiting, `Shrink` makes a communicator of the living
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
-import sys
 import threading
 import time
 from functools import cache
-from typing import NoReturn
 
 from mpi4py import MPI
 
@@ -26,6 +25,8 @@ _TRUE = ("1", "true", "yes")
 _PATIENCE = 1.0
 #: seconds for which a rank that ends waits for the others to end
 _LEAVING = 2.0
+#: Open MPI's OMPI_MPI_STATE_FINALIZE_COMPLETED
+_FINALIZED = 5
 #: ranks in the world of which this process knows that they are dead
 DEAD: set[int] = set()
 
@@ -112,28 +113,14 @@ def leave() -> None:
     """At exit, where ranks died or send heartbeats: end without MPI_Finalize, in which Open MPI may then wait for ever.
 
     Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
+    Python goes on to its end, as it alone knows the exit status; then mpi4py would call MPI_Finalize, and is told that it was.
     """
     if MPI.Is_finalized() or not (DEAD or _beating()):
         return
     together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
     together.start()
     together.join(_LEAVING)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(_status())
-
-
-def _status() -> int:
-    """With which exit status the program ends."""
-    error = getattr(sys, "last_value", None)
-    code = error.code if isinstance(error, SystemExit) else error
-    return 0 if code is None else code if isinstance(code, int) else 1
-
-
-def _exit(status: object = None, /) -> NoReturn:
-    """As `sys.exit`, but kept where Python keeps errors that end the program: it drops this one before `leave` is called."""
-    sys.last_value = SystemExit(status)
-    raise SystemExit(status)
+    ctypes.c_int.in_dll(ctypes.CDLL(MPI.__file__), "ompi_mpi_state").value = _FINALIZED
 
 
 def all_agree(comm: MPI.Comm, good: bool) -> bool:
@@ -149,5 +136,4 @@ def all_agree(comm: MPI.Comm, good: bool) -> bool:
 
 
 if survivable():
-    sys.exit = _exit
     atexit.register(leave)  # before all that is registered later, and so after it

@@ -141,6 +141,15 @@ def test_a_sum_beyond_the_range_is_infinite_and_no_word_overflows(exact):
     assert numpy.allclose(total, -SIZE * len(stack), rtol=1e-15)
 
 
+@pytest.mark.parametrize("form", [numpy.asarray, memoryview], ids=["array", "memoryview"])
+def test_contributions_of_one_number_each(exact, form):
+    given, total = numpy.array([1.0, 2.0, 4.0]), numpy.zeros(1)
+    exact.Allreduce(mpicoll.Contributions(form(given)), total)
+    assert total == 7 * SIZE
+    with pytest.raises(mpicoll.BufferError, match="expected 8"):
+        exact.Allreduce(mpicoll.Contributions(form(given)), numpy.zeros(4))
+
+
 def test_nan_and_infinity_make_all_of_a_part_nan(exact):
     for bad in (numpy.nan, numpy.inf, -numpy.inf):
         for dtype in ("f4", "f8", "f2"):

@@ -53,13 +53,15 @@ def test_a_solver_goes_on_with_the_same_result():
 
 
 @OPEN
-@pytest.mark.parametrize("hook", ["", "mpicoll.install_abort_hook()"], ids=["", "with the abort hook"])
-def test_the_exit_status_is_that_of_the_program(hook, tmp_path):
+@pytest.mark.parametrize("end, expected", [
+    ("sys.exit('failed')", 1), ("raise SystemExit(3)", 3), ("mpicoll.install_abort_hook(); sys.exit('failed')", 1),
+    ("raise SystemExit", 0), ("raise KeyError('failed')", 1),
+])  # fmt: skip
+def test_the_exit_status_is_that_of_the_program(end, expected, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"""
 import os, sys, mpicoll
 from mpi4py import MPI
-{hook}
 comm = mpicoll.Communicator(MPI.COMM_WORLD)
 if comm.rank == 1:
     os.kill(os.getpid(), 9)
@@ -67,10 +69,11 @@ try:
     comm.Allreduce(MPI.IN_PLACE, bytearray(8))
 except mpicoll.RankFailure as failure:
     comm.shrink()
-    sys.exit(f"said: {{failure.ranks}}")
+    print("died:", failure.ranks)
+    {end}
 """)
     status, output = run("openmpi", 2, script)
-    assert status == 1 and "said: (1,)" in output, output
+    assert status == expected and "died: (1,)" in output, output
 
 
 @OPEN
@@ -167,6 +170,111 @@ def test_elastic_elsewhere_is_one_message_at_the_start(name):
 def test_elastic_on_one_rank_or_with_a_parameter_server_is_refused():
     assert "expected at least 2 ranks, got 1" in run("openmpi", 1, *TRAIN)[1]
     assert "with elastic one of allreduce, zero1, zero2" in run("openmpi", 2, *TRAIN, "--strategy", "parameter_server")[1]
+
+
+NEVER_STARTED = """
+import os, signal
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+from mpicoll.cli import main
+main(["train", "--steps", "1", "--elastic"])
+"""
+
+
+@OPEN
+def test_a_rank_that_dies_before_mpi_starts_does_not_leave_the_others_waiting(monkeypatch):
+    monkeypatch.setenv("MPICOLL_TIMEOUT", "2")
+    status, output = run("openmpi", 3, "-c", NEVER_STARTED)
+    assert status == 1 and "has waited 2 s in MPI_Init for the others" in output, output
+
+
+MADE = """
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+try:
+    comm.Dup().Barrier()
+except mpicoll.RankFailure:
+    print(comm.shrink().allreduce(1), "are left")
+"""
+
+
+@OPEN
+def test_ranks_that_die_while_communicators_are_made(tmp_path):
+    (tmp_path / "made.py").write_text(MADE)
+    deaths = [[3, "mpicoll.execute.context:meet", 2], [1, "mpicoll.execute.context:meet", 3]]  # in Dup, and in shrink
+    status, output = run("openmpi", 4, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "made.py")
+    assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
+
+
+THREADS = """
+import os, signal, threading
+import numpy
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+ended = []
+
+def work(mine):
+    x = numpy.ones(1000)
+    try:
+        for call in range(10**9):
+            if mine is all_ranks and call == 50 and comm.Get_rank() == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            mine.Allreduce(MPI.IN_PLACE, x)
+    except mpicoll.RankFailure:
+        ended.append(mine)
+
+all_ranks, without = comm.Dup(), comm.Split(comm.Get_rank() == 2)
+threads = [threading.Thread(target=work, args=(mine,)) for mine in (all_ranks, without)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(ended) == 2
+print(comm.shrink().allreduce(1), "are left")
+"""
+
+
+@OPEN
+def test_threads_with_a_communicator_each_hear_of_a_death():
+    """Also on the one that the dead rank is not in: nobody may wait there for ranks that have left."""
+    status, output = run("openmpi", 4, "-c", THREADS)
+    assert status == 0 and output.splitlines()[-3:] == ["3 are left"] * 3, output
+
+
+REPLACED = """
+import os, signal, sys
+import numpy
+from mpi4py import MPI
+import mpicoll
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+rank = comm.Get_rank()
+column = MPI.INT.Create_vector(3, 1, 2).Commit()
+x, status = numpy.arange(6, dtype="i4").reshape(3, 2) + 10 * rank, MPI.Status()
+comm.Sendrecv_replace([x, 1, column], (rank + 1) % 3, 5, source=(rank - 1) % 3, recvtag=5, status=status)
+assert (x[:, 0] == numpy.arange(0, 6, 2) + 10 * ((rank - 1) % 3)).all() and (x[:, 1] == numpy.arange(1, 6, 2) + 10 * rank).all()
+assert status.Get_source() == (rank - 1) % 3 and status.Get_count(column) == 1
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    while True:
+        comm.Sendrecv_replace(x, (rank + 1) % 3, source=(rank - 1) % 3)
+except mpicoll.RankFailure:
+    comm = comm.shrink()
+    x[:] = rank
+    comm.Sendrecv_replace(x, 1 - rank, source=1 - rank)
+    print(rank, "has", x[0, 1])
+"""
+
+
+@OPEN
+def test_sendrecv_replace_hears_of_a_death():
+    status, output = run("openmpi", 3, "-c", REPLACED)
+    assert status == 0 and sorted(output.splitlines()[-2:]) == ["0 has 1", "1 has 0"], output
 
 
 def test_shrink_without_help_of_mpi_says_what_to_do():
