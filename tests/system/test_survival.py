@@ -117,7 +117,7 @@ def test_a_training_goes_on_on_hosts_with_several_ranks():
 
 
 @OPEN
-@SLOW  # 12 seconds each: the ranks of the host must end, too, and miss one rank after the other
+@SLOW  # 12 to 16 seconds each: the ranks of the host must end, too, and miss one rank after the other
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
 @pytest.mark.parametrize("hosts, ranks, victim, strategy", [(4, 4, 3, "allreduce"), (3, 6, 4, "zero2")])
 def test_a_host_that_is_cut_off(hosts, ranks, victim, strategy):
