@@ -47,7 +47,7 @@ compose() { # compose LAUNCHER: launch=(…), the words before a command that st
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
         *) launch=(env -u SLURM_NTASKS_PER_NODE "${1/mpirun/$mpirun}" -n "$ranks") ;;
     esac
-    [ -z "$ELASTIC" ] || launch+=(--with-ft ulfm --host "$(printf "%s:$each," $nodes)")
+    [ -z "$ELASTIC" ] || launch+=(--with-ft ulfm --mca coll ^han --host "$(printf "%s:$each," $nodes)")
 }
 
 meet() { # whether all ranks find each other, where they should be

@@ -67,18 +67,40 @@ def survival():
     """Random kills of trainings that go on."""
     (document,) = _all("survive")
     told = document["summary"]
-    outcomes = ", ".join(f"{number} {name}" for name, number in told["outcomes"].items())
+    return "\n".join([f"- {told['jobs']} jobs, {told['deaths']} ranks killed: {_outcomes(told)}.", *_survived(document)]) + "\n"
+
+
+def cut_off():
+    """The same on the virtual cluster, where hosts are cut off."""
+    (document,) = _all("survive-cluster")
+    told = document["summary"]
+    lines = [f"- {told['jobs']} jobs, {told['cut']} hosts cut off, {told['deaths']} ranks killed: {_outcomes(told)}."]
+    lines += _survived(document)
+    for cause, words in (("cut", "a host was cut off"), ("killed", "a rank was killed")):
+        seconds = told["interruptions"][cause]
+        step, noticed = ((seconds[f"{name}_median_s"], seconds[f"{name}_worst_s"]) for name in ("step", "noticed"))
+        lines.append(f"- Interruption, from when {words} to the end of the next step of all who are left ({seconds['count']} "
+                     f"times): median {step[0]:.2f} s, at worst {step[1]:.2f} s. Of that until they know: median "
+                     f"{noticed[0]:.2f} s, at worst {noticed[1]:.2f} s.")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _outcomes(told):
+    return ", ".join(f"{number} {name}" for name, number in told["outcomes"].items())
+
+
+def _survived(document):
+    told = document["summary"]
+    lines = [f"- Losses differ from those of the uninterrupted run by at most {told['largest_difference']:.1e} of each."]
     exact = [row for row in document["results"] if "--reproducible" in row["options"] and "difference" in row]
-    lines = [f"- {told['jobs']} jobs, {told['deaths']} ranks killed: {outcomes}.",
-             f"- Losses differ from those of the uninterrupted run by at most {told['largest_difference']:.1e} of each."]
     if exact:
         equal = sum(row["difference"] == 0 for row in exact)
         lines.append(f"- With `--reproducible` {equal} of {len(exact)} jobs have the same losses to the bit.")
     often, worst = (told[f"recovery_{which}_s"] * 1e3 for which in ("median", "worst"))
-    lines.append(f"- Recovery, from the new communicator to the first step: median {often:.0f} ms, at worst {worst:.0f} ms.")
+    lines.append(f"- Recovery, from the new communicator until the next step can begin: median {often:.0f} ms, at worst "
+                 f"{worst:.0f} ms.")  # fmt: skip
     failed = [row for row in document["results"] if not row["good"]]
-    lines += [f"- Not in order: seed {row['seed']}, {row['where']}: {row['outcome']}." for row in failed]
-    return "\n".join(lines) + "\n"
+    return lines + [f"- Not in order: seed {row['seed']}, {row['where']}: {row['outcome']}." for row in failed]
 
 
 def elastic_off():

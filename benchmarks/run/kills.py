@@ -134,9 +134,7 @@ class Running:
             if now - (happened or started + START) > TIMEOUT + GRACE + 2:
                 break
         self.over.set()
-        for pid in processes(self.mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end(self.mark)
         self.launched.join()
         since = happened or when(self.folder) or started
         return (ranks_end or all_end) and (ranks_end or all_end) - since, all_end and all_end - since
@@ -181,17 +179,24 @@ def when(folder: Path) -> float | None:
         return None
 
 
-def processes(mark: bytes) -> dict[int, str]:
-    """Those of the job, by number: "rank", or who starts ranks."""
+def processes(mark: bytes, module: bytes = b"benchmarks.run.killed") -> dict[int, str]:
+    """Those of the job, by number: "rank", which runs the module, or who starts ranks."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (path / "environ").read_bytes().split(b"\0"):
                 words = (path / "cmdline").read_bytes().split(b"\0")
-                found[int(path.name)] = "rank" if b"python" in words[0] and b"benchmarks.run.killed" in words else "launcher"
+                found[int(path.name)] = "rank" if b"python" in words[0] and module in words else "launcher"
         except OSError:  # it has ended
             pass
     return found
+
+
+def end(mark: bytes) -> None:
+    """Kill those of the job that are left."""
+    for pid in processes(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def explained(plan: Plan, output: str, diagnosis: str) -> list[str]:

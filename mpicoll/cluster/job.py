@@ -15,9 +15,11 @@ NETMODS = {
 }
 #: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
 INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
-#: ranks send each other heartbeats: nothing else tells them that a host was cut off
+#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off
 DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "0.3",
-            "mpi_ft_detector_timeout": "1.0"}  # fmt: skip
+            "mpi_ft_detector_timeout": "1.0", "mpi_ft_propagator_with_rbcast": "true"}  # fmt: skip
+#: and collectives that notice that ranks died
+NOTICING = {"coll": "^han"}
 #: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is
 #: killed; where it believes that the user has such a file already it does not, and each rank looks for itself. Intel's
 #: leaves nothing, and crashes on such a file
@@ -82,9 +84,10 @@ class Job:
     def _openmpi(self, hosts: Sequence[str], agent: str) -> list[str]:
         # Unbound, or each host binds its first rank to the same core; yielding, or ranks that believe the machine theirs
         # spin away whole ticks of the scheduler. `sm` only where ranks share a host: no other two see the same memory.
+        # And not with heartbeats: one that comes that way while its neighbour is in MPI_Init makes Open MPI 5.0.11 crash there.
         settings = {
             "pml": "ob1",
-            "btl": "tcp,self,sm" if self.ranks_per_host > 1 else "tcp,self",
+            "btl": "tcp,self,sm" if self.ranks_per_host > 1 and not self.survive else "tcp,self",
             "btl_tcp_if_include": "eth0",
             "mpi_yield_when_idle": "1",
         }
@@ -93,7 +96,7 @@ class Job:
         # the login host starts all daemons: hosts have no way into each other, and no agent
         daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
         survive = ["--with-ft", "ulfm"] if self.survive else []
-        settings |= DETECTOR if self.survive else {}
+        settings |= DETECTOR | NOTICING if self.survive else {}
         words = [*survive, "--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
         for kind, values in (("--prtemca", daemons), ("--mca", settings)):
             words += [word for name, value in values.items() for word in (kind, name, value)]

@@ -20,6 +20,10 @@ from .channel import ranks_within
 
 #: by which mpirun tells each rank that it was given --with-ft ulfm
 _ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"
+#: by which the rank that hears no more heartbeats of another tells all
+_PROPAGATOR = "OMPI_MCA_mpi_ft_propagator_with_rbcast"
+#: Open MPI's collectives over several hosts with several ranks each: after a death they succeed, with rubbish received
+_HAN, _COMPONENTS = "han", "OMPI_MCA_coll"
 _TRUE = ("1", "true", "yes")
 #: seconds for which a rank that others have woken waits to learn who died
 _PATIENCE = 1.0
@@ -42,9 +46,26 @@ def refusal() -> str:
     if name != "Open MPI":
         return (f"{name} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
                 "checkpoint in a new job")  # fmt: skip
-    if os.environ.get(_ENABLED, "").lower() not in _TRUE:
+    if not _set(_ENABLED):
         return "Open MPI ends the job when a rank dies unless it is told otherwise: start it by mpirun --with-ft ulfm"
+    if _set(_HEARTBEATS) and not _set(_PROPAGATOR):
+        return ("with heartbeats alone one rank learns that another is lost, and the others wait for ever: start it by mpirun "
+                "--with-ft ulfm --mca mpi_ft_propagator_with_rbcast true, too")  # fmt: skip
+    components = os.environ.get(_COMPONENTS, "^")  # those to use, or, after ^, not to use
+    if _several_hosts() and components.startswith("^") != (_HAN in components.lstrip("^").split(",")):
+        return ("Open MPI's component coll/han does not notice that ranks died, and returns wrong numbers: start it by mpirun "
+                "--with-ft ulfm --mca coll ^han, too")  # fmt: skip
     return ""
+
+
+def _several_hosts() -> bool:
+    """Alike on all ranks."""
+    here, everywhere = (os.environ.get(f"OMPI_COMM_WORLD_{name}SIZE", "1") for name in ("LOCAL_", ""))
+    return here != everywhere
+
+
+def _set(name: str) -> bool:
+    return os.environ.get(name, "").lower() in _TRUE
 
 
 @cache
@@ -99,14 +120,10 @@ def outnumbers(before: MPI.Comm, after: MPI.Comm) -> bool:
     True without heartbeats: nothing else takes ranks that live for dead. With them a host that is cut off takes the others
     for dead, as they take it.
     """
-    if not _beating():
+    if not _set(_HEARTBEATS):
         return True
     left = ranks_within(after, before)
     return 2 * len(left) + (0 in left) > before.Get_size()
-
-
-def _beating() -> bool:
-    return os.environ.get(_HEARTBEATS, "").lower() in _TRUE
 
 
 def leave() -> None:
@@ -115,7 +132,7 @@ def leave() -> None:
     Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
     Python goes on to its end, as it alone knows the exit status; then mpi4py would call MPI_Finalize, and is told that it was.
     """
-    if MPI.Is_finalized() or not (DEAD or _beating()):
+    if MPI.Is_finalized() or not (DEAD or _set(_HEARTBEATS)):
         return
     together = threading.Thread(target=all_agree, args=(MPI.COMM_WORLD, True), daemon=True)
     together.start()
