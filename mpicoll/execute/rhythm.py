@@ -12,16 +12,16 @@ NAP = 50e-6
 
 
 class Pace(NamedTuple):
-    """How long to pause. parts: looks between two moves; below one, moves that a look finds. most: seconds."""
+    """How long to pause. parts: looks between two moves. most: seconds."""
 
-    parts: float
+    parts: int
     most: float
 
 
 #: what is awaited can only be followed by more once it was seen
 IN_TURN = Pace(8, 2e-3)
-#: three messages or more are on their way each way: two may come between two looks, and the link is still busy with the third
-FLOWING = Pace(0.5, 4e-3)
+#: three messages or more are on their way each way: when one is seen late, the link is busy with the next
+FLOWING = Pace(1, 4e-3)
 #: nothing is under way
 RESTING = Pace(2, 2e-3)
 
