@@ -1,0 +1,68 @@
+"""Who advances collectives under way, and how often whoever waits looks."""
+
+import threading
+from time import monotonic, sleep
+
+import pytest
+from mpi4py import MPI
+
+from mpicoll.execute import PROGRESS, Task
+from mpicoll.execute.rhythm import FLOWING, IN_TURN, Rhythm
+from mpicoll.execute.tasks import Queue
+
+#: seconds until a test that waits for something fails
+PATIENCE = 20
+
+
+def until(is_so):
+    """Wait for it; whether it came."""
+    latest = monotonic() + PATIENCE
+    while not is_so() and monotonic() < latest:
+        sleep(1e-3)
+    return is_so()
+
+
+def task_until(is_over, queue):
+    """A task under way until that is so."""
+
+    def steps():
+        while not is_over():
+            yield None
+
+    return PROGRESS.submit(Task(steps(), queue))
+
+
+@pytest.mark.skipif(MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="without THREAD_MULTIPLE there is no thread")
+def test_the_thread_rests_while_others_wait_and_goes_on_after_them():
+    rested, left = threading.Event(), threading.Event()
+    queue = Queue()
+    awaited, other = task_until(rested.is_set, queue), task_until(left.is_set, queue)
+
+    def see_it_rest():
+        if until(lambda: not PROGRESS._awake.is_set()):
+            rested.set()
+
+    watching = threading.Thread(target=see_it_rest)
+    watching.start()
+    assert PROGRESS.wait(awaited, PATIENCE), "the thread went on looking while a call waited"
+    watching.join()
+    left.set()
+    assert until(lambda: other.ended), "nobody went on with the call for which nobody waited"
+
+
+def test_pauses_follow_the_time_from_move_to_move():
+    rhythm = Rhythm(least=50e-6)
+    for _ in range(2):
+        rhythm.moved -= 6e-3
+        rhythm.still(moves=3)
+    assert rhythm.gap == pytest.approx(2e-3, rel=0.1)
+    assert rhythm.pause(FLOWING) == pytest.approx(2e-3, rel=0.1)
+    assert rhythm.pause(IN_TURN) == pytest.approx(2e-3 / 8, rel=0.1)
+
+
+def test_one_late_move_makes_no_long_pauses():
+    rhythm = Rhythm(least=50e-6)
+    for late in (1e-3, 1e-3, 1.0):
+        rhythm.moved -= late
+        rhythm.still(moves=1)
+    assert rhythm.gap == pytest.approx(1e-3, rel=0.1)
