@@ -99,7 +99,7 @@ def training():
             yield "torch", "benchmarks.peers.torch_ddp", f"torch-{mpi}-{hosts}", mpi, hosts, rate, [], 1
             for ranks in (1, 2) if hosts == 4 else (1,):
                 name = f"backend-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
-                options = ["--most", "16M", *(short or ["--rounds", "3"])]
+                options = ["--most", "16M", "--rounds", "3"]
                 yield "backend", "benchmarks.peers.torch_backend", name, mpi, hosts, rate, options, ranks
 
 
