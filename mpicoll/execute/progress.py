@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
-from .rhythm import FLOWING, IN_TURN, NAP, PATIENCE, RESTING, SPIN, Pace, Rhythm
+from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import ABANDONED, Task
 from .turn import Turn
 
@@ -98,10 +98,10 @@ class Progress:
                     moves = self._advance_all()
                 finally:
                     self._turn.release()
-                rhythm.leave_core(moves, self._pace())
+                rhythm.leave_core(moves, self._flowing)
 
-    def _pace(self) -> Pace:
-        return FLOWING if all([task.runs_ahead for task in list(self._tasks)]) else IN_TURN
+    def _flowing(self) -> bool:
+        return all([task.runs_ahead for task in list(self._tasks)])
 
     def _advance_alone(self, task: Task) -> None:
         """Advance a task until nothing moved for SPIN, or there is another one. The caller has the turn."""
@@ -134,7 +134,7 @@ class Progress:
         finally:
             with self._lock:
                 self._waiting -= 1
-            if self._tasks and not self._waiting:
+            if self._left_alone:
                 self._attend()
 
     def _advance_all(self) -> int:
@@ -194,6 +194,11 @@ class Progress:
 
     # The thread.
 
+    @property
+    def _left_alone(self) -> bool:
+        """Whether tasks are under way and nobody waits, who would advance them."""
+        return bool(self._tasks) and not self._waiting
+
     def _attend(self) -> None:
         if self._thread is None and self.threaded:
             self._thread = threading.Thread(target=self._run, name="mpicoll progress", daemon=True)
@@ -215,15 +220,15 @@ class Progress:
     def _attend_tasks(self) -> None:
         busy, rhythm = perf_counter(), Rhythm(PAUSE)
         while not self._stopping:
-            if self._tasks and not self._waiting:
+            if self._left_alone:
                 busy = perf_counter()
                 if rhythm.still(self._advanced()) > min(SPIN, rhythm.patience):
-                    sleep(rhythm.pause(self._pace()))
+                    sleep(rhythm.pause(pace_of(self._flowing())))
                 continue
             if perf_counter() - busy > (YIELD if self._waiting else LINGER):
                 self._awake.clear()
                 # what came since is seen, or has set it again
-                if not (self._tasks and not self._waiting) and not self._stopping:
+                if not self._left_alone and not self._stopping:
                     self._awake.wait()
                 busy = perf_counter()  # also where what woke it has ended by now
             rhythm.restart()  # what is far apart then does not tell how fast things move

@@ -1,6 +1,7 @@
 """How often to look whether something moved, so that looking does not take the cores from those who compute."""
 
 import os
+from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import NamedTuple
 
@@ -24,6 +25,11 @@ IN_TURN = Pace(8, 2e-3)
 FLOWING = Pace(1, 4e-3)
 #: nothing is under way
 RESTING = Pace(2, 2e-3)
+
+
+def pace_of(flowing: bool) -> Pace:
+    """That of what is under way. flowing: whether other messages are on their way while one is awaited."""
+    return FLOWING if flowing else IN_TURN
 
 
 class Rhythm:
@@ -68,11 +74,11 @@ class Rhythm:
         """The same, where nothing was to be seen for so many seconds."""
         return min(max(self._least, idle / pace.parts), pace.most)
 
-    def leave_core(self, moves: int, pace: Pace) -> None:
-        """Leave the core to those who compute, when it is time for that. moves: how much just did."""
+    def leave_core(self, moves: int, flowing: Callable[[], bool]) -> None:
+        """Leave the core to those who compute, when it is time for that. moves: how much just did; flowing: see `pace_of`."""
         still = self.still(moves)
         if still > self.patience:
-            sleep(self.pause(pace))
+            sleep(self.pause(pace_of(flowing())))
         elif still > SPIN:
             os.sched_yield()
 

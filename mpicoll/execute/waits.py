@@ -17,7 +17,7 @@ from . import survival
 from .channel import WATCH, Channel
 from .known import KnownCalls
 from .recorder import Located, Recorder
-from .rhythm import FLOWING, IN_TURN, NAP, Pace, Rhythm
+from .rhythm import NAP, Rhythm
 from .small import SmallCalls
 from .tasks import ABANDONED, Queue
 
@@ -66,21 +66,22 @@ class Waits:
                 for request in requests:
                     request.Wait()
             else:
-                rhythm, pace = Rhythm(NAP), FLOWING if whose.runs_ahead else IN_TURN
+                rhythm = None
                 for request in requests:
-                    self._watch(request, rhythm, pace)
+                    rhythm = rhythm or Rhythm(NAP)  # most calls have nothing to wait for, when they are compared
+                    self._watch(request, rhythm, whose)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if whose.unfinished:
                 self.give_up((requests, whose), whose.where(), error)
             raise
 
-    def _watch(self, request: MPI.Request, rhythm: Rhythm, pace: Pace) -> None:
+    def _watch(self, request: MPI.Request, rhythm: Rhythm, whose: Located) -> None:
         began = perf_counter()
         while not request.Test():
             self.check_wait(perf_counter() - began)
             if self.queue.error is not None:
                 raise self.queue.error
-            rhythm.leave_core(0, pace)
+            rhythm.leave_core(0, lambda: whose.runs_ahead)
         rhythm.still(1)
 
     def check_wait(self, seconds: float) -> None:

@@ -11,7 +11,11 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM
 
 def is_first() -> bool:
     """Whether this process is rank 0 of those started together, or was started alone: what all would say alike, it says."""
-    return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+    return _rank() == "0"
+
+
+def _rank() -> str:
+    return next((os.environ[name] for name in _RANKS if name in os.environ), "0")
 
 
 @contextmanager
@@ -27,9 +31,8 @@ def starting_within(seconds: float) -> Iterator[None]:
         os.close(writing)
         with open(reading, "rb") as told:
             if told.read():  # and not only its end, when the other closes it, or dies
-                rank = next((os.environ[name] for name in _RANKS if name in os.environ), "0")
-                print(f"mpicoll: rank {rank} has waited {seconds:g} s in MPI_Init for the others, and ends: one of them died "
-                      "before, or is slow. Start the job again, or let it wait longer (MPICOLL_TIMEOUT, in seconds)",
+                print(f"mpicoll: rank {_rank()} has waited {seconds:g} s in MPI_Init for the others, and ends: one of them "
+                      "died before, or is slow. Start the job again, or let it wait longer (MPICOLL_TIMEOUT, in seconds)",
                       file=sys.stderr, flush=True)  # fmt: skip
         os._exit(0)
     os.close(reading)
