@@ -309,4 +309,6 @@ def least_bytes_leave_a_node(installation, placement, tmp_path):
             before = after
     for host in sent[0]:
         counted = (sent[1][host] - sent[0][host]) / CALLS  # what launching sends is in both
-        assert counted == pytest.approx(2 * 3 / 4 * BYTES, rel=0.02)
+        # Headers are counted too: up to 66 bytes for each 1448, and acknowledgements. Ranks that
+        # knew nothing of nodes would send 17 % more (node) or 133 % more (round-robin).
+        assert counted == pytest.approx(2 * 3 / 4 * BYTES, rel=0.08)
