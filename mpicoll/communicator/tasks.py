@@ -98,5 +98,5 @@ class Exchange:
 
 
 def _pieces(array: Array) -> list[Array]:
-    flat, length = array.reshape(-1), max(1, _PIECE // array.itemsize)
-    return [flat[start : start + length] for start in range(0, len(flat), length)]
+    flat = array.reshape(-1).view("u1")
+    return [flat[start : start + _PIECE] for start in range(0, len(flat), _PIECE)]

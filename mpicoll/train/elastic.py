@@ -12,7 +12,7 @@ import numpy
 from ..communicator import all_agree, deaths, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
-from .parallel import Generations, Plan, ShardsLost, Strategy
+from .parallel import Generations, Plan, ShardsLost, Strategy, bad_gradient
 
 if TYPE_CHECKING:
     from ..communicator import Communicator
@@ -66,9 +66,11 @@ class Survival:
         """A strategy on the ranks that live, and the losses of the steps that its state has; None: it has none at all.
 
         Collective over those. checkpoint: whether there may be one for where shards were lost with their copies; otherwise
-        ShardsLost is raised, on all ranks.
+        ShardsLost is raised, on all ranks; BadGradient where the last update was made from gradients that were not finite.
         """
         begin = perf_counter()
+        if names := sorted({name for bad in comm.allgather(old.update.bad) for name in bad}):
+            raise bad_gradient(old.update.optimizer.steps, names)
         steps = min(comm.allgather(len(old.meter.steps)))
         source, plan = _planned(old, comm, checkpoint)
         old.model.lend(lambda: self._initial)

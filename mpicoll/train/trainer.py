@@ -245,7 +245,7 @@ class Trainer:
             history.losses = losses
         known = len(self._begun.epochs) + done // len(sampler)
         del history.epochs[known:]
-        if strategy.generations is not None and strategy.generations.newest is None:
+        if strategy.generations is not None:
             strategy.generations.begin(history.losses)
         run = Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)
         if len(history.epochs) < known:  # ranks died when its steps were made

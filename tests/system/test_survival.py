@@ -90,7 +90,7 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
 
 TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
          "--elastic"]  # fmt: skip
-BOTH_COPIES = [[1, f"{PARALLEL}.generations:Generations._copy", 25],
+BOTH_COPIES = [[1, f"{PARALLEL}.generations:Generations._copy_gradients", 25],
                [2, "mpicoll.communicator.communicator:Communicator.shrink", 1]]  # 2 holds what 1 had  # fmt: skip
 
 
@@ -202,6 +202,63 @@ def test_collectives_that_do_not_notice_a_death_are_refused():
 def test_elastic_on_one_rank_or_with_a_parameter_server_is_refused():
     assert "expected at least 2 ranks, got 1" in run("openmpi", 1, *TRAIN)[1]
     assert "with elastic one of allreduce, zero1, zero2" in run("openmpi", 2, *TRAIN, "--strategy", "parameter_server")[1]
+
+
+TWICE = """
+import sys
+import numpy
+from mpi4py import MPI
+from mpicoll.train import Adam, Dataset, Trainer, mlp
+
+what, strategy = sys.argv[1:]
+rows = numpy.arange(1200, dtype="f4").reshape(120, 10) % 7
+if what == "nan":
+    rows[77] = numpy.nan  # one sample, which one rank has, in the first epoch's fourth step or later
+data = Dataset(rows, numpy.arange(120) % 4, rows[:0], numpy.arange(0))
+trainer = Trainer(mlp([10, 16, 4]), Adam(0.01), MPI.COMM_WORLD, strategy, elastic=True, bucket_bytes=256)
+trainer.fit(data, steps=4, batch_size=12, seed=3)
+if what == "changed":
+    for array in trainer.params.values():
+        array *= 0.5
+trainer.fit(data, steps=10, batch_size=12, seed=4)
+print("losses", trainer.comm.size, *trainer.losses, flush=True)
+"""
+
+
+def twice(tmp_path, what, strategy, *deaths):
+    """Exit status, how many are left, losses, and the output of a program that trains, and then trains on."""
+    (tmp_path / "twice.py").write_text(TWICE)
+    command = ["-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "twice.py", what, strategy]
+    status, output = run("openmpi", 3, *command)
+    told = [line.split()[1:] for line in output.splitlines() if line.startswith("losses")]
+    return status, len(told), [float(loss) for loss in told[0][1:]] if told else [], output
+
+
+@OPEN
+@pytest.mark.parametrize("what", ["unchanged", "changed"])
+@pytest.mark.parametrize("strategy", ["allreduce", "zero2"])
+def test_what_was_written_between_two_fits_is_not_lost(what, strategy, tmp_path):
+    _, left, losses, output = twice(tmp_path, what, strategy)
+    assert left == 3 and len(losses) == 14, output
+    for call in (7, 12):
+        status, left, survived, output = twice(tmp_path, what, strategy, [1, f"{PARALLEL}.optimizer_step:Update.step", call])
+        assert status == 0 and left == 2, output
+        assert survived == pytest.approx(losses, rel=ROUNDING)
+
+
+@OPEN
+def test_changes_that_no_copy_has_yet_are_not_lost_silently(tmp_path):
+    sending = f"{PARALLEL}.generations:Generations._send"  # one when a training begins, four in its steps, one for the changes
+    status, left, _, output = twice(tmp_path, "changed", "zero2", [1, sending, 6])
+    assert status and not left and "rank 1 died before the first step of this fit was made" in output, output
+
+
+@OPEN
+@pytest.mark.parametrize("strategy", ["allreduce", "zero2"])
+@pytest.mark.parametrize("deaths", [[], [[1, f"{PARALLEL}.optimizer_step:Update._complain", 1]]], ids=["alive", "and a death"])
+def test_nan_is_told_although_a_rank_dies(strategy, deaths, tmp_path):
+    status, left, _, output = twice(tmp_path, "nan", strategy, *deaths)
+    assert status and not left and "expected finite gradients, got infinity or nan in" in output, output
 
 
 NEVER_STARTED = """

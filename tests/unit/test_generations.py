@@ -14,8 +14,8 @@ def test_a_copy_lies_on_another_node_where_there_is_one(nodes):
         assert nodes[holder] != nodes[rank] or len(set(nodes)) == 1
 
 
-def level(size, nodes=None, divided=True, first=0):
-    made = SimpleNamespace(_divided=divided, first=first, size=size, holders=holders(nodes or (0,) * size))
+def level(size, nodes=None, divided=True, first=0, again=False):
+    made = SimpleNamespace(_divided=divided, first=first, size=size, holders=holders(nodes or (0,) * size), _again=again)
     return lambda everyone: Generations.plan(made, everyone)
 
 
@@ -32,6 +32,11 @@ def test_where_every_rank_has_everything_the_newest_is_given_to_the_others():
 def test_before_all_have_copies_there_is_none():
     assert level(3, first=4)([Known(0, 4, 4, 4), Known(2, 4, None, None)]) is None
     assert level(3, first=4)([Known(0, 4, 4, 4), Known(2, 4, 4, None)]) is None
+
+
+def test_of_state_that_was_changed_between_two_fits_there_is_no_earlier_one():
+    with pytest.raises(ShardsLost, match="rank 1 died before the first step of this fit"):
+        level(3, first=4, again=True)([Known(0, 4, 4, 4), Known(2, 4, 4, None)])
 
 
 def test_a_shard_that_was_lost_with_its_copy_is_named():

@@ -8,11 +8,12 @@ from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import Bucket
 from .generations import Generations, Plan, ShardsLost
 from .memory import zeros
+from .optimizer_step import bad_gradient
 from .options import OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
 from .reducer import Reducer
 from .strategy import Strategy
 
 __all__ = [
     "Bucket", "BucketReducer", "Generations", "OptionKeywords", "Options", "Overlap", "Plan", "Precision", "Reducer",
-    "Reduction", "ShardsLost", "Strategy", "StrategyName", "bucket_layout", "zeros",
+    "Reduction", "ShardsLost", "Strategy", "StrategyName", "bad_gradient", "bucket_layout", "zeros",
 ]

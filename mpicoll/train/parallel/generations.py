@@ -5,15 +5,16 @@ updates, the loss scale, the losses so far. No rank is more than one generation 
 gradients of all ranks. So whoever lives has one in common, the newest that all of them have had:
 
 * Where every rank owns everything, a rank that has made an update has the whole generation, and gives it to the others.
-* Where ranks own shards, each keeps those of its last two generations, and sends each to its *holder*, a rank of another
-  node where there is one, while the next step computes. The holder has it before any rank can complete that next step: the
-  last reduction of a step begins when the copies of the step before have come. Parameters that come to all ranks anyway are
-  not sent again: the holder takes them from its own.
+* Where ranks own shards, each has a *holder*, a rank of another node where there is one. Both keep a replica of the shard,
+  one generation behind, and the reduced gradients since, from which they make the newest when it is wanted. Only those
+  gradients are sent, while the next step computes: they are less than the arrays they change. The holder has them before any
+  rank can complete that next step: the last reduction of a step begins when the gradients of the step before have come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +26,9 @@ from ...communicator import Exchange
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
-from ..optim import LossScale
-from .optimizer_step import Update
+from ..optim import LossScale, first_bad
+from .optimizer_step import Update, bad_gradient
+from .replica import Made, Replica
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -89,105 +91,121 @@ class Generations:
         self.newest: int | None = None
         self.held: int | None = None
         self.before: Generations | None = None
-        self._counts: dict[int, tuple[int, Any]] = {}
+        self._again = False
+        self._made: dict[int, Made] = {}
         self._copying: Exchange | None = None
         self.costs: list[tuple[int, float, float]] = []
         self._copied = 0.0
         self.holders = holders(nodes)
+        self._replicas: dict[int, Replica] = {}  # of the shards of these ranks
         if self._divided:
             self._allocate()
 
     @property
-    def names(self) -> list[str]:
-        """The vectors of a generation."""
-        return [PARAMETERS, *self._state]
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of the generations and copies on this rank."""
-        return sum(array.nbytes for arrays in (self._mine, *self._theirs.values()) for array in arrays) if self._divided else 0
+        """Bytes of the replicas on this rank."""
+        return sum(replica.nbytes for replica in self._replicas.values())
 
     def _allocate(self) -> None:
-        owners = [owner for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank]
-        self._mine = self._pair()
-        self._theirs = {owner: self._pair() for owner in owners}
+        self._theirs = [owner for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank]
+        for owner in (self.rank, *self._theirs):
+            self._replicas[owner] = Replica(list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype)
         self._comm: Communicator = self.reducer.comm.Dup()  # copies do not wait for the buckets, nor buckets for them
-
-    def _pair(self) -> list[Array]:
-        """Room for two generations of a shard: a row for each vector."""
-        return [numpy.zeros((len(self.names), self._total), self._values.dtype) for _ in range(2)]
 
     # While all is well.
 
     def begin(self, losses: Sequence[float]) -> None:
-        """The state is that after so many steps: the first generation."""
+        """The state is that after so many steps: the first generation, unless it is the newest there is. Collective."""
+        self.wait()
+        if self.newest is not None and self.losses == list(losses) and not self._changed():
+            return
+        self._again = self.newest is not None
         self.losses = list(losses)
-        self.first = len(self.losses)
-        self._keep()
-        self.send()
+        self.first = self.newest = len(losses)
+        self._made = {self.first: Made.by(self.update.optimizer, None, self._scale_state())}
+        for replica in self._replicas.values():
+            replica.step = self.first
+        if self._divided:
+            self._copy(self._vectors())
+            self._send(lambda replica: replica.vectors)
 
-    def take(self, loss: float) -> None:
-        """An update was made, and its parameters are not sent yet. loss: of the step, the same on all ranks."""
+    def _changed(self) -> bool:
+        """Whether the state is not that of the newest generation, on any rank: somebody may have written to it since."""
+        changed = False
+        if self._divided and self.newest is not None:
+            known = self._replicas[self.rank].after(self.newest, self._made)
+            changed = any(mine.tobytes() != one.tobytes() for mine, one in zip(self._vectors(), known))
+        return bool(self.reducer.comm.allreduce(changed, MPI.LOR))
+
+    def take(self, loss: float, factor: float | None) -> None:
+        """An update was made, and its parameters are not sent yet. loss: of the step, the same on all ranks.
+
+        factor: of its gradients, None where it was skipped.
+        """
         self.losses.append(loss)
         self.before = None  # it needed all ranks, which therefore have a generation of their own, and its copies
-        self._keep()
-
-    def _keep(self) -> None:
-        step, begin = len(self.losses), perf_counter()
-        self._counts[step] = self.update.optimizer.steps, None if self.scale is None else self.scale.state()
-        self._counts.pop(step - 2, None)
+        step = len(self.losses)
+        self._made[step] = Made.by(self.update.optimizer, factor, self._scale_state())
+        self._made.pop(step - 2, None)
         if self._divided:
+            begin = perf_counter()
             with self.reducer.meter.computing("copy"):
-                self._copy(self._mine[step % 2])
-        self.newest = step
-        if self._divided and self.size > 1:
+                self._copy_gradients(self._replicas[self.rank].gradients(step))
             self._copied = perf_counter() - begin
+        self.newest = step
 
-    def _copy(self, rows: Array) -> None:
-        """Copy this rank's shard."""
-        if self.update.masters is None:
-            self._copy_parameters(self.rank, rows)
-        else:
-            rows[0] = self._values
-        for row, array in zip(rows[1:], self._state.values()):
-            row[...] = array
+    def _scale_state(self) -> Any:
+        return None if self.scale is None else self.scale.state()
 
-    def _copy_parameters(self, owner: int, rows: Array) -> None:
+    def _vectors(self) -> list[Array]:
+        """What there is of this rank's part now: parameters, or their masters, then the arrays of the optimizer."""
+        values = self._values
+        if self._divided and self.update.masters is None:
+            values = numpy.concatenate([values[part] for part in self.reducer.owned])
+        return [values, *self._state.values()]
+
+    def _copy(self, vectors: Sequence[Array]) -> None:
+        for row, vector in zip(self._replicas[self.rank].vectors, vectors):
+            row[...] = vector
+
+    def _copy_gradients(self, row: Array) -> None:
         for start, bucket in zip(self._starts, self._layout.buckets):
-            part = bucket.shard(owner, self.size)
-            rows[0, start : start + part.stop - part.start] = self._values[part]
+            part = self.reducer.reduced(bucket)
+            row[start : start + len(part)] = part
 
     def send(self) -> None:
-        """Send the newest generation to its holder; parameters that go to all ranks are needed sooner, so do it after them."""
-        if self._divided and self.size > 1 and self.newest is not None:
-            self._send(self.newest)
+        """Send the gradients of the newest generation to the holder; parameters are needed sooner, so do it after them.
 
-    def _send(self, step: int) -> None:
-        sent = slice(1 if self.update.masters is None else 0, None)
-        received = {owner: rows[step % 2][sent] for owner, rows in self._theirs.items()}
-        mine = self._mine[step % 2][sent]
+        Then follow to the generation before, which all ranks have had: the newest needed their gradients.
+        """
+        step = self.newest
+        if not self._divided or step is None:
+            return
+        self._send(lambda replica: replica.gradients(step))
+        begin = perf_counter()
+        with self.reducer.meter.computing("follow"):
+            for replica in self._replicas.values():
+                replica.follow(step - 1, self._made)
+        self._copied += perf_counter() - begin
+
+    def _send(self, of: Callable[[Replica], Array]) -> None:
+        if self.size == 1:
+            return
+        received = {owner: of(self._replicas[owner]) for owner in self._theirs}
+        mine = of(self._replicas[self.rank])
         self._copying = Exchange(self._comm, mine, self.holders[self.rank], received, behind=self.reducer.comm)
 
     def wait(self) -> None:
-        """Wait until the copies of the newest generation have come, and been sent."""
+        """Wait until the gradients of the newest generation have come, and been sent."""
         copying, self._copying = self._copying, None
-        if copying is None or self.newest is None:
+        if copying is None:
             return
         begin = perf_counter()
         with self.reducer.meter.waiting("copy"):
             seconds = copying.wait()
         exposed = perf_counter() - begin + self._copied
-        self._complete(self.newest)
+        self.held = self.newest
         self.costs.append((copying.nbytes, seconds + self._copied, exposed))
-
-    def _complete(self, step: int) -> None:
-        """All of the copies came but the parameters that this rank has as well."""
-        if self.update.masters is None:
-            self.reducer.wait()
-            with self.reducer.meter.computing("copy"):
-                for owner, rows in self._theirs.items():
-                    self._copy_parameters(owner, rows[step % 2])
-        self.held = step
 
     def report(self) -> dict[str, Any]:
         """Medians per step: bytes that this rank sends for copies, seconds that takes, and those it does nothing else."""
@@ -215,6 +233,10 @@ class Generations:
         if not self._divided:
             return Plan(max(newest), {known[newest.index(max(newest))].rank: newest.index(max(newest))})
         if self.first is None or max(newest) <= self.first:  # copies of the first may still have been on their way
+            if self._again:
+                dead = tuple(rank for rank in range(self.size) if rank not in living)
+                raise ShardsLost(f"{ranks_text(dead)} died before the first step of this fit was made, and parameters or "
+                                 "optimizer state had been changed since the last one: no copy has that", dead)  # fmt: skip
             return None
         servers = {rank: living.get(rank, living.get(self.holders[rank], -1)) for rank in range(self.size)}
         if lost := [rank for rank, server in servers.items() if server < 0]:
@@ -223,25 +245,39 @@ class Generations:
         return Plan(min(newest + copies), servers)
 
     def counts(self, generation: int) -> tuple[list[float], tuple[int, Any]]:
-        """The losses up to a generation, and its counts."""
-        return self.losses[:generation], self._counts[generation]
+        """The losses up to a generation, and its counts: of updates, and of the loss scale."""
+        made = self._made[generation]
+        return self.losses[:generation], (made.optimizer.steps, made.scale)
 
     def hand_over(self, comm: Communicator, plan: Plan, update: Update, steps: int) -> None:
-        """Give the planned generation to the update of those that live, which owns other parts. steps: of its optimizer."""
-        mine = [rank for rank, server in plan.servers.items() if server == comm.rank]
+        """Give the planned generation to the update of those that live, which owns other parts. steps: of its optimizer.
+
+        Raises BadGradient, on all ranks, where an update was made from gradients that were not finite.
+        """
+        mine = {owner: self._state_of(owner, plan) for owner, server in plan.servers.items() if server == comm.rank}
         elements = self._layout.plain[-1]
         for low in range(0, elements, WINDOW):
             vectors = {}
-            for number, name in enumerate(self.names):
+            for number, name in enumerate((PARAMETERS, *self._state)):
                 window = numpy.zeros(min(WINDOW, elements - low), self._values.dtype)
-                for owner in mine:
-                    self._fill(window, low, owner, number, plan.generation)
+                for owner, rows in mine.items():
+                    self._fill(window, low, owner, rows[number])
                 bits = window.view(f"u{window.itemsize}")  # each element comes from one rank, the others have zero bits
                 comm.Allreduce(MPI.IN_PLACE, bits, op=MPI.BOR)
                 vectors[name] = window
+            self._check(vectors[PARAMETERS], low, steps)
             update.restore(_Window(vectors, low), steps, low, low + WINDOW)
 
-    def _fill(self, window: Array, low: int, owner: int, number: int, generation: int) -> None:
+    def _state_of(self, owner: int, plan: Plan) -> list[Array]:
+        if self._divided:
+            return list(self._replicas[owner].after(plan.generation, self._made))
+        return self._vectors()
+
+    def _check(self, window: Array, low: int, steps: int) -> None:
+        if (index := first_bad(window)) is not None:
+            raise bad_gradient(steps, [self._layout.tensors[bisect(self._layout.plain, low + index) - 1].name])
+
+    def _fill(self, window: Array, low: int, owner: int, row: Array) -> None:
         """Copy what `owner` has of a vector to where it lies in the plain order, from `low` on."""
         for start, bucket in zip(self._starts, self._layout.buckets):
             part = bucket.shard(owner, self.size) if self._divided else slice(bucket.start, bucket.stop)
@@ -249,14 +285,7 @@ class Generations:
                 begin, end = max(plain, low), min(plain + size, low + len(window))
                 if begin < end:
                     at = start + first - part.start + begin - plain
-                    window[begin - low : end - low] = self._row(owner, number, generation)[at : at + end - begin]
-
-    def _row(self, owner: int, number: int, generation: int) -> Array:
-        if not self._divided:
-            return self._values if number == 0 else list(self._state.values())[number - 1]
-        rows = self._mine if owner == self.rank else self._theirs[owner]
-        row: Array = rows[generation % 2][number]
-        return row
+                    window[begin - low : end - low] = row[at : at + end - begin]
 
 
 class ShardsLost(RankFailure):

@@ -29,6 +29,11 @@ class BadGradient(MpicollError, ArithmeticError):
     """A gradient is infinite or nan, and no loss scaling says that such steps are skipped."""
 
 
+def bad_gradient(update: int, names: Iterable[str]) -> BadGradient:
+    """The error that names parameters."""
+    return BadGradient(f"update {update}: expected finite gradients, got infinity or nan in {', '.join(names)}: {_REMEDY}")
+
+
 class Update:
     """An optimizer on the owned parts of an `Reducer`, one after the other as one shard.
 
@@ -66,17 +71,23 @@ class Update:
         """Bytes of optimizer state and masters on this rank."""
         return self.optimizer.nbytes + (0 if self.masters is None else self.masters.nbytes)
 
-    def step(self, made: Callable[[], object] = lambda: None) -> bool:
+    @property
+    def bad(self) -> list[str]:
+        """Names of this rank's parameters whose gradients in the last update were not finite."""
+        return self._bad
+
+    def step(self, made: Callable[[float | None], object] = lambda factor: None) -> bool:
         """Update and publish; False where the step is skipped. `confirm` then says whether all ranks could do it.
 
-        made: called when the update is made, or skipped, and before anything of it is sent.
+        made: called when the update is made, with the factor of the gradients, or skipped, with None, and before anything of
+        it is sent.
         """
         reducer, factor = self.reducer, 1 / self.scale.value
         finite: Iterator[bool]
         if self.skips or self.clip_norm is not None:
             norm = math.sqrt(self._squared_norm()) * factor
             if self.skips and not self.scale.update(math.isfinite(norm)):
-                made()
+                made(None)
                 return False
             if not math.isfinite(norm):
                 self._complain_of_norm()
@@ -94,7 +105,7 @@ class Update:
                     self.optimizer.advance()
                 if not self._bad:
                     self._apply(bucket, gradients, factor)
-        made()
+        made(factor)
         self._publish()
         return True
 
@@ -200,8 +211,7 @@ class Update:
                 self._head(rank).fill(value)
         names = dict.fromkeys(name for bad, _ in everyone for name in bad)
         if names:
-            found = f"infinity or nan in {', '.join(names)}"
-            raise BadGradient(f"update {update}: expected finite gradients, got {found}: {_REMEDY}")
+            raise bad_gradient(update, names)
 
     def _head(self, rank: int) -> Array:
         """A rank's parameter among the reducer's `heads`, as an array of one; of none where every rank owns all."""

@@ -124,9 +124,9 @@ class Strategy:
         with self.meter.waiting("loss"):
             request.Wait()
 
-        def made() -> None:
+        def made(factor: float | None) -> None:
             self._losses.append([float(total[0])])
-            generations.take(float(total[0]))
+            generations.take(float(total[0]), factor)
 
         self.update.step(made)
         generations.send()

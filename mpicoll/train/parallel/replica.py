@@ -1,0 +1,75 @@
+"""A copy of a rank's shard that follows it: the state after a step, and the gradients that make the later ones from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import numpy
+
+from ...support.arrays import Array
+from ..optim import Optimizer
+
+
+class Made(NamedTuple):
+    """How an update was made. optimizer: as it was then, without its arrays; factor: of the gradients, None where skipped.
+
+    scale: the state of the loss scale after it, or None.
+    """
+
+    optimizer: Optimizer
+    factor: float | None
+    scale: Any
+
+    @classmethod
+    def by(cls, optimizer: Optimizer, factor: float | None, scale: Any) -> Made:
+        """The same of an optimizer that goes on."""
+        kept = copy(optimizer)
+        kept.state = {}
+        return cls(kept, factor, scale)
+
+    def again(self, names: Sequence[str], vectors: Array, gradients: Array) -> None:
+        """Make it once more. vectors: the parameters, then the optimizer's arrays, by `names`; changed in place."""
+        if self.factor is None:
+            return
+        optimizer = copy(self.optimizer)
+        optimizer.state = dict(zip(names, vectors[1:]))
+        optimizer.apply(vectors[0], gradients, scale=self.factor)
+
+
+class Replica:
+    """Of one shard of `total` elements. step: the one after which the `vectors` are.
+
+    The gradients of two steps more have room, so that one may come while the other is needed: a rank may be a step ahead.
+    """
+
+    def __init__(self, names: Sequence[str], total: int, dtype: Any, sent: Any) -> None:
+        self.step, self._names = 0, names
+        self.vectors: Array = numpy.zeros((1 + len(names), total), dtype)
+        self._gradients: Array = numpy.zeros((2, total), sent)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it all."""
+        return self.vectors.nbytes + self._gradients.nbytes
+
+    def gradients(self, step: int) -> Array:
+        """Where those of a step lie."""
+        found: Array = self._gradients[step % 2]
+        return found
+
+    def follow(self, step: int, made: Mapping[int, Made]) -> None:
+        """Make the vectors those after a step; the ones before are then gone."""
+        self._replay(self.vectors, step, made)
+        self.step = step
+
+    def after(self, step: int, made: Mapping[int, Made]) -> Array:
+        """The vectors after a step, in memory of their own."""
+        vectors = self.vectors.copy()
+        self._replay(vectors, step, made)
+        return vectors
+
+    def _replay(self, vectors: Array, step: int, made: Mapping[int, Made]) -> None:
+        for number in range(self.step + 1, step + 1):
+            made[number].again(self._names, vectors, self.gradients(number))
