@@ -122,14 +122,16 @@ def copies():
         return "Not measured yet: `python -m benchmarks.run.copies`.\n"
     (document,) = documents
     rows = {(row["hosts"], row["batch_size"], row["strategy"], row["elastic"]): row for row in document["results"]}
-    header = ("hosts", "batch", "strategy", "computing, ms", "step, ms", "elastic, ms", "MB copied", "wire, ms", "hidden")
+    header = ("hosts", "batch", "strategy", "computing, ms", "step, ms", "elastic, ms", "MB copied", "wire, ms", "exposed, ms",
+              "hidden", "of the step")  # fmt: skip
     text = "| " + " | ".join(header) + " |\n" + "| --- " * len(header) + "|\n"
     for key in dict.fromkeys(key[:3] for key in rows):
         plain, elastic = rows[(*key, False)], rows[(*key, True)]
         seconds = (f"{one * 1e3:.0f}" for one in (plain["compute_s"], plain["step_s"], elastic["step_s"]))
-        copied = ["-"] * 3
+        copied = ["-"] * 5
         if wire := elastic["wire_s"]:
-            hidden = 1 - max(0.0, elastic["step_s"] - plain["step_s"]) / wire
-            copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{wire * 1e3:.0f}", f"{hidden:.2f}"]
+            exposed, longer = elastic["copy_exposed_s"], elastic["step_s"] - plain["step_s"]
+            copied = [f"{elastic['copy_bytes_per_step'] / 1e6:.1f}", f"{wire * 1e3:.0f}", f"{exposed * 1e3:.1f}",
+                      f"{1 - exposed / wire:.2f}", f"{1 - max(0.0, longer) / wire:.2f}"]  # fmt: skip
         text += f"| {' | '.join(map(str, (*key, *seconds, *copied)))} |\n"
     return text

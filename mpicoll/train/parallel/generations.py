@@ -151,7 +151,7 @@ class Generations:
             begin = perf_counter()
             with self.reducer.meter.computing("copy"):
                 self._copy_gradients(self._replicas[self.rank].gradients(step))
-            self._copied = perf_counter() - begin
+            self._copied += perf_counter() - begin
         self.newest = step
 
     def _scale_state(self) -> Any:
@@ -173,20 +173,26 @@ class Generations:
             part = self.reducer.reduced(bucket)
             row[start : start + len(part)] = part
 
-    def send(self) -> None:
-        """Send the gradients of the newest generation to the holder; parameters are needed sooner, so do it after them.
+    def follow(self) -> None:
+        """Bring the replicas to the generation before the newest, which all ranks have had, with its copy.
 
-        Then follow to the generation before, which all ranks have had: the newest needed their gradients.
+        For the end of backward: parameters of the newest have come, so all ranks made it, with all copies of the one before.
+        There the last reductions are on their way, so this costs least.
         """
-        step = self.newest
-        if not self._divided or step is None:
+        step, begin = self.newest, perf_counter()
+        self._copied = 0.0
+        if not self._divided or step is None or step == self.first:
             return
-        self._send(lambda replica: replica.gradients(step))
-        begin = perf_counter()
-        with self.reducer.meter.computing("follow"):
+        with self.reducer.meter.computing("copy"):
             for replica in self._replicas.values():
                 replica.follow(step - 1, self._made)
-        self._copied += perf_counter() - begin
+        self._copied = perf_counter() - begin
+
+    def send(self) -> None:
+        """Send the gradients of the newest generation to the holder; parameters are needed sooner, so do it after them."""
+        step = self.newest
+        if self._divided and step is not None:
+            self._send(lambda replica: replica.gradients(step))
 
     def _send(self, of: Callable[[Replica], Array]) -> None:
         if self.size == 1:

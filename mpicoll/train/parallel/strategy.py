@@ -120,6 +120,7 @@ class Strategy:
         if self.options.micro_batches is not None:  # the same sum whoever has which
             mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
         request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
+        generations.follow()
         self.reducer.collect()
         with self.meter.waiting("loss"):
             request.Wait()
