@@ -77,7 +77,10 @@ class Context(Waits):
     @classmethod
     def of(cls, comm: MPI.Comm) -> "Context":
         """The context of this communicator handle; all wrappers of a handle share it. Collective the first time."""
-        return cls.found(comm) or cls._set(comm, cls(comm, discover(comm), Channel.of_its_own(comm)))
+        if found := cls.found(comm):
+            return found
+        with survival.making(comm):
+            return cls._set(comm, cls(comm, discover(comm), Channel.of_its_own(comm)))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -220,8 +223,7 @@ class Context(Waits):
         try:
             yield
         except Exception as error:
-            cause = error.__cause__ if isinstance(error.__cause__, MPI.Exception) else error
-            told = self.explained(cause)
+            told = self.explained(survival.cause_of(error))
             if not isinstance(told, RankFailure):
                 raise
             if comm != MPI.COMM_NULL:

@@ -1,7 +1,7 @@
 """The memory a call runs on: the caller's where it will do, work arrays with copies before and after where it will not."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -87,6 +87,8 @@ class Work(Staging):
         self.is_predefined = call.op is None or call.op.is_predefined
         self.copyto: Callable[..., object] = self._reduces_on.copyto
         self._following: list[Callable[[], object]] = []
+        # the caller's thread may use another one
+        self._on_device: AbstractContextManager[object] = self.device or nullcontext()
         if self.device is not None:
             self._own = buffers.current_streams()
             self._use_streams()
@@ -100,7 +102,7 @@ class Work(Staging):
 
     def pack(self) -> None:
         """Bring the input to where it is read; numbers that become whole ones are only measured, see `arriving`."""
-        with nullcontext() if self.device is None else self.device:  # the caller's thread may use another one
+        with self._on_device:
             if self.fixed is None:
                 super().pack()
             else:
@@ -108,12 +110,16 @@ class Work(Staging):
                     follow()
                 self.fixed.measure()
 
-    def arriving(self, channel: Channel, tag: int) -> Iterator[Any]:
-        """What must be awaited before anything is sent: requests. tag: of the call's messages."""
+    def arriving(self, channel: Channel, tag: int) -> Iterable[Any]:
+        """What must be awaited before anything is sent: requests, mostly none. tag: of the call's messages."""
         if self.fixed is not None:
-            yield from largest(channel, self.fixed.agreed, tag)
-            self.fixed.check(len(channel.ranks))
-            super().pack()
+            return self._agreeing(self.fixed, channel, tag)
+        return () if self.arrival is None else (self.arrival,)
+
+    def _agreeing(self, fixed: buffers.FixedPoint, channel: Channel, tag: int) -> Iterator[Any]:
+        yield from largest(channel, fixed.agreed, tag)
+        fixed.check(len(channel.ranks))
+        super().pack()
         if self.arrival is not None:
             yield self.arrival
 

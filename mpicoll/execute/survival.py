@@ -11,10 +11,14 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from mpi4py import MPI
 
+from ..errors import RankFailure
+from ..support.checks import ranks_text
 from ..support.node import failed_ranks
 from .channel import ranks_within
 
@@ -87,6 +91,42 @@ def may_tell_of_death(error: BaseException) -> bool:
     if isinstance(error, MPI.Exception):
         return tells_of_death(error) or error.Get_error_class() in _VAGUE
     return isinstance(error, (OSError, EOFError)) or type(error).__name__ == "UnpicklingError"  # nothing here imports that
+
+
+def suspected(error: BaseException) -> bool:
+    """Whether the living can go on, and an error may have been raised because a rank died."""
+    return survivable() and may_tell_of_death(error)
+
+
+def behind(error: BaseException, comm: MPI.Comm) -> bool:
+    """Whether a death is behind the error of a call on comm; notes the dead of whom MPI knows."""
+    if not suspected(error):
+        return False
+    dead, world = failed_ranks_soon(comm), ranks_within(comm, MPI.COMM_WORLD)
+    DEAD.update(world[rank] for rank in dead)
+    return bool(dead) or tells_of_death(error)
+
+
+def cause_of(error: Exception) -> Exception:
+    """What MPI said of it, where an error of ours says more."""
+    return error.__cause__ if isinstance(error.__cause__, MPI.Exception) else error
+
+
+@contextmanager
+def making(comm: MPI.Comm) -> Iterator[None]:
+    """What is needed of `comm` is made. Where a rank dies meanwhile the others leave it, too, with RankFailure."""
+    try:
+        yield
+    except Exception as error:
+        if not behind(cause_of(error), comm):
+            raise
+        ranks = tuple(failed_ranks(comm))
+        comm.Revoke()
+        who = f"{ranks_text(ranks)} died" if ranks else "a rank died, which is not known here yet,"
+        raise RankFailure(
+            f"rank {comm.Get_rank()}: {who} while a Communicator was made. The other ranks can go on with "
+            "mpicoll.Communicator(comm.Shrink()), where comm is what it was made of, called by all that live", ranks
+        ) from error  # fmt: skip
 
 
 def deaths() -> int:

@@ -125,13 +125,11 @@ class Waits:
 
     def explained(self, error: Exception) -> Exception:
         """The RankFailure of this communicator where a death is behind an error; then all that it may touch is revoked."""
-        if not survival.survivable() or not survival.may_tell_of_death(error) or self.closed:
+        if self.closed or not survival.suspected(error):
             return error
         if not isinstance(self.queue.error, RankFailure):
-            dead = survival.failed_ranks_soon(self.channel.wire.comm)
-            if not dead and not survival.tells_of_death(error):
+            if not survival.behind(error, self.channel.wire.comm):
                 return error
-            survival.DEAD.update(self.channel.wire.world_ranks[rank] for rank in dead)
             for context in {self, *self.living()}:
                 context.bereave(force=context is self)
         return RankFailure(*self.queue.error.args) if isinstance(self.queue.error, RankFailure) else error

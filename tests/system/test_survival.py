@@ -297,6 +297,31 @@ def test_ranks_that_die_while_communicators_are_made(tmp_path):
     assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
 
 
+FIRST = """
+from mpi4py import MPI
+import mpicoll
+
+world = MPI.COMM_WORLD
+try:
+    comm = mpicoll.Communicator(world)
+    comm.Barrier()
+except mpicoll.RankFailure as failure:
+    assert failure.ranks == (2,) or "not known here yet" in str(failure), failure
+    comm = mpicoll.Communicator(world.Shrink())
+print(comm.allreduce(1), "are left")
+"""
+
+
+@OPEN
+@pytest.mark.parametrize("place", ["topology:ranks_of_node", "topology:require_awareness", "channel:ranks_within", "context:meet"])
+def test_ranks_that_die_while_the_first_communicator_is_made(place, tmp_path):
+    """Before, between and after its messages."""
+    (tmp_path / "first.py").write_text(FIRST)
+    deaths = [[2, f"mpicoll.execute.{place}", 1]]
+    status, output = run("openmpi", 5, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "first.py")
+    assert status == 0 and output.splitlines()[-4:] == ["4 are left"] * 4, output
+
+
 THREADS = """
 import os, signal, threading
 import numpy
