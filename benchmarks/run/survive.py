@@ -93,8 +93,11 @@ def planned(seed: int, cluster: bool) -> Plan:
     """The job of a seed."""
     random = Random(seed)
     strategy = random.choice(("allreduce", "zero1", "zero2"))
-    overlap, precision = random.choice(("none", "gradients", "all")), random.choice(("float32", "float32", "float64"))
+    overlap = random.choice(("none", "gradients", "all"))
     summed = random.choice((("--reproducible", "8"), ("--accumulate", random.choice(("1", "2")))))
+    # a sum of 16 bits over other ranks is rounded too much to be compared, except in fixed point
+    narrow = ("float16", "bfloat16") if "--reproducible" in summed else ()
+    precision = random.choice(("float32", "float32", "float64", *narrow))
     options = ("--strategy", strategy, "--overlap", overlap, "--precision", precision, *summed)
     places = [name for name in PLACES if strategy != "allreduce" or not name.startswith("copy")]  # it needs none
     ranks, where, hosts = random.choice((3, 3, 4)), random.choice(places), 0
