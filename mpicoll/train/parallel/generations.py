@@ -126,7 +126,8 @@ class Generations:
         for replica in self._replicas.values():
             replica.step = self.first
         if self._divided:
-            self._copy(self._vectors())
+            for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
+                row[...] = vector
             self._send(lambda replica: replica.vectors)
 
     def _changed(self) -> bool:
@@ -163,10 +164,6 @@ class Generations:
         if self._divided and self.update.masters is None:
             values = numpy.concatenate([values[part] for part in self.reducer.owned])
         return [values, *self._state.values()]
-
-    def _copy(self, vectors: Sequence[Array]) -> None:
-        for row, vector in zip(self._replicas[self.rank].vectors, vectors):
-            row[...] = vector
 
     def _copy_gradients(self, row: Array) -> None:
         for start, bucket in zip(self._starts, self._layout.buckets):
@@ -295,7 +292,7 @@ class Generations:
 
 
 class ShardsLost(RankFailure):
-    """A rank died, and so did the one that had its copy."""
+    """Part of the state was on no rank that lives."""
 
 
 class _Window:
