@@ -313,7 +313,9 @@ print(comm.allreduce(1), "are left")
 
 
 @OPEN
-@pytest.mark.parametrize("place", ["topology:ranks_of_node", "topology:require_awareness", "channel:ranks_within", "context:meet"])
+@pytest.mark.parametrize("place", [
+    "topology:ranks_of_node", "topology:require_awareness", "channel:ranks_within", "context:meet",
+])  # fmt: skip
 def test_ranks_that_die_while_the_first_communicator_is_made(place, tmp_path):
     """Before, between and after its messages."""
     (tmp_path / "first.py").write_text(FIRST)
