@@ -54,8 +54,10 @@ def _library(python):
 def environment(**more):
     """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    # hundreds of ranks are started: what they import is compiled once, whatever the outer Python was told
-    return {**os.environ, **_PERMISSIONS, **quiet, "PYTHONDONTWRITEBYTECODE": "", **more}
+    # whatever the outer Python was told: hundreds of ranks are started, so what they import is compiled once; and a print is
+    # written in one piece, or those of several ranks would mix
+    outer = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": ""}
+    return {**os.environ, **_PERMISSIONS, **quiet, **outer, **more}
 
 
 def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, cwd=ROOT, **more):

@@ -50,19 +50,30 @@ def test_the_thread_rests_while_others_wait_and_goes_on_after_them():
     assert until(lambda: other.ended), "nobody went on with the call for which nobody waited"
 
 
-def test_pauses_follow_the_time_from_move_to_move():
+@pytest.fixture
+def moves(monkeypatch):
+    """Of a rhythm, as many moves so many seconds after the last: `moves(rhythm, seconds, count)`."""
+    now = [0.0]
+    monkeypatch.setattr("mpicoll.execute.rhythm.perf_counter", lambda: now[0])
+
+    def move(rhythm, seconds, count):
+        now[0] += seconds
+        rhythm.still(count)
+
+    return move
+
+
+def test_pauses_follow_the_time_from_move_to_move(moves):
     rhythm = Rhythm(least=50e-6)
     for _ in range(2):
-        rhythm.moved -= 6e-3
-        rhythm.still(moves=3)
-    assert rhythm.gap == pytest.approx(2e-3, rel=0.1)
-    assert rhythm.pause(FLOWING) == pytest.approx(2e-3, rel=0.1)
-    assert rhythm.pause(IN_TURN) == pytest.approx(2e-3 / 8, rel=0.1)
+        moves(rhythm, 6e-3, 3)
+    assert rhythm.gap == pytest.approx(2e-3)
+    assert rhythm.pause(FLOWING) == pytest.approx(2e-3)
+    assert rhythm.pause(IN_TURN) == pytest.approx(2e-3 / 8)
 
 
-def test_one_late_move_makes_no_long_pauses():
+def test_one_late_move_makes_no_long_pauses(moves):
     rhythm = Rhythm(least=50e-6)
     for late in (1e-3, 1e-3, 1.0):
-        rhythm.moved -= late
-        rhythm.still(moves=1)
-    assert rhythm.gap == pytest.approx(1e-3, rel=0.1)
+        moves(rhythm, late, 1)
+    assert rhythm.gap == pytest.approx(1e-3)
