@@ -55,18 +55,21 @@ def run(arguments: Namespace) -> None:
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from ..communicator import Communicator
     from ..execute import Context
     from ..measure import write_timeline
     from ..support.node import share_cores
-    from ..train import surviving
+    from ..train import living, surviving
     from ..train.monitor import document, summary
 
-    comm = Communicator(MPI.COMM_WORLD)
-    with Context.of(comm).watched("sharing the cores of a node"):
-        share_cores(comm, most=1 if arguments.reproducible else None)
+    comm = living(MPI.COMM_WORLD)
     config = _config(arguments)
-    (trainer, dataset), comm = surviving(comm, lambda living: _build(config, living))
+
+    def begin(comm: Any) -> tuple[Any, Any]:
+        with Context.of(comm).watched("sharing the cores of a node"):
+            share_cores(comm, most=1 if arguments.reproducible else None)
+        return _build(config, comm)
+
+    (trainer, dataset), comm = surviving(comm, begin)
     outfiles.check(arguments, comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
     kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}

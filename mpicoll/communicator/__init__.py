@@ -8,9 +8,11 @@ May import: errors, support, collectives, algorithms, buffers, shared_memory, ex
 watch.
 """
 
-from ..execute import all_agree, deaths, outnumbers, refusal
+from ..execute import all_agree, deaths, note_missing, outnumbers, refusal
 from .communicator import Communicator
 from .handles import Plan, Request
 from .tasks import Exchange, begin_task
 
-__all__ = ["Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths", "outnumbers", "refusal"]
+__all__ = [
+    "Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths", "note_missing", "outnumbers", "refusal",
+]

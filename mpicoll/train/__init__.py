@@ -5,7 +5,7 @@
 >>> model.parameters.size, model.describe()
 (2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
 
-Only `Trainer` and `surviving` need an MPI library; they are imported when they are first used (PEP 562).
+Only `Trainer`, `living` and `surviving` need an MPI library; they are imported when they are first used (PEP 562).
 
 May import: errors, support, communicator, train.data, train.model, train.optim, train.parallel,
 train.monitor, train.checkpoint.
@@ -21,14 +21,15 @@ from .model import Linear, Model, ReLU, mlp
 from .optim import SGD, Adam, AdamW
 
 if TYPE_CHECKING:
-    from .elastic import surviving
+    from .elastic import living, surviving
     from .trainer import Trainer
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "mlp", "surviving",
+    "SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "living", "mlp",
+    "surviving",
 ]
 
-_LATER = {"Trainer": ".trainer", "surviving": ".elastic"}
+_LATER = {"Trainer": ".trainer", "living": ".elastic", "surviving": ".elastic"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy
+from mpi4py import MPI
 
-from ..communicator import all_agree, deaths, outnumbers, refusal
+from ..communicator import Communicator, all_agree, deaths, note_missing, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
 from .parallel import Generations, Plan, ShardsLost, Strategy, bad_gradient
 
-if TYPE_CHECKING:
-    from ..communicator import Communicator
-
 Result = TypeVar("Result")
+
+
+def living(world: MPI.Intracomm) -> Communicator:
+    """A Communicator of `world`, or of those of its ranks that live, where some die while it is made. Collective over these."""
+    while True:
+        comm = None
+        with suppress(RankFailure):
+            comm = Communicator(world)
+        if all_agree(world, comm is not None) and comm is not None:
+            return comm
+        before, world = world, MPI.Intracomm(world.Shrink())
+        note_missing(world, before)
+        _require_majority(before, world)
 
 
 def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tuple[Result, Communicator]:
@@ -36,10 +48,14 @@ def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tupl
         if all_agree(comm, good):
             return result, comm
         before, comm = comm, comm.shrink()
-        if not outnumbers(before, comm):
-            sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
-            raise RankFailure(f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, and this "
-                              "host may be the one that is cut off. Begin again from a checkpoint")  # fmt: skip
+        _require_majority(before, comm)
+
+
+def _require_majority(before: MPI.Intracomm, comm: MPI.Intracomm) -> None:
+    if not outnumbers(before, comm):
+        sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
+        raise RankFailure(f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, and this "
+                          "host may be the one that is cut off. Begin again from a checkpoint")  # fmt: skip
 
 
 def require(comm: Communicator, parameters: Array) -> None:

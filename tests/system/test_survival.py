@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -322,6 +323,14 @@ def test_ranks_that_die_while_the_first_communicator_is_made(place, tmp_path):
     deaths = [[2, f"mpicoll.execute.{place}", 1]]
     status, output = run("openmpi", 5, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "first.py")
     assert status == 0 and output.splitlines()[-4:] == ["4 are left"] * 4, output
+
+
+@OPEN
+@pytest.mark.parametrize("place", ["execute.context:meet", "support.node:share_cores"])
+def test_a_training_begins_with_the_ranks_that_live(place):
+    deaths = [[1, f"mpicoll.{place}", 1]]
+    status, output = run("openmpi", 3, "-m", "benchmarks.run.dying", json.dumps(deaths), "mpicoll", *TRAIN[2:])
+    assert status == 0 and re.search(r"\b2 ranks\b", output), output
 
 
 THREADS = """
