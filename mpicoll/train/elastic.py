@@ -20,7 +20,23 @@ Result = TypeVar("Result")
 
 
 def living(world: MPI.Intracomm) -> Communicator:
-    """A Communicator of `world`, or of those of its ranks that live, where some die while it is made. Collective over these."""
+    """A Communicator of some ranks, or of those that live, where some die while it is made. Collective over these.
+
+    Parameters
+    ----------
+    world : Intracomm
+        mpi4py's own, of all ranks.
+
+    Returns
+    -------
+    Communicator
+        Of `world`, or of fewer ranks.
+
+    Raises
+    ------
+    RankFailure
+        Where ranks send heartbeats and no more than half of them are left.
+    """
     while True:
         comm = None
         with suppress(RankFailure):
@@ -35,7 +51,22 @@ def living(world: MPI.Intracomm) -> Communicator:
 def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tuple[Result, Communicator]:
     """What act(comm) returns, when it has on all ranks that live; else all of them do it again, on fewer ranks.
 
-    Collective. Returns the communicator of the last time, too. act: may raise RankFailure, on any rank, anywhere.
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks that begin. Collective over those that live.
+    act : callable
+        A function of a Communicator, which may raise RankFailure, on any rank, anywhere.
+
+    Returns
+    -------
+    (object, Communicator)
+        What act returned, and the communicator of that time.
+
+    Raises
+    ------
+    RankFailure
+        Where part of a training's state was lost; where ranks send heartbeats and no more than half of them are left.
     """
     while True:
         result: Any = None
