@@ -15,7 +15,8 @@ NETMODS = {
 }
 #: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
 INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
-#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off
+#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off.
+#: Defaults: OMPI_MCA_mpi_ft_detector_timeout in the environment is a longer one
 DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "0.3",
             "mpi_ft_detector_timeout": "1.0", "mpi_ft_propagator_with_rbcast": "true"}  # fmt: skip
 #: and collectives that notice that ranks died
@@ -70,7 +71,10 @@ class Job:
         path = os.pathsep.join(filter(None, [str(SOURCE_TREE or ""), environ.get("PYTHONPATH")]))
         mpich = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]}
         more = {"openmpi": {}, "mpich": mpich, "intelmpi": INTEL}[self.mpi]
-        return {"OMP_NUM_THREADS": "1", **environ, **({"PYTHONPATH": path} if path else {}), **more}
+        defaults = {"OMP_NUM_THREADS": "1"}
+        if self.survive:
+            defaults |= {f"OMPI_MCA_{name}": value for name, value in (DETECTOR | NOTICING).items()}
+        return {**defaults, **environ, **({"PYTHONPATH": path} if path else {}), **more}
 
     def command(self, command: Sequence[str], hosts: Sequence[str], agent: str) -> list[str]:
         """The words of the launcher that runs `command`, reaching `hosts` by the script `agent`."""
@@ -96,7 +100,6 @@ class Job:
         # the login host starts all daemons: hosts have no way into each other, and no agent
         daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
         survive = ["--with-ft", "ulfm"] if self.survive else []
-        settings |= DETECTOR | NOTICING if self.survive else {}
         words = [*survive, "--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
         for kind, values in (("--prtemca", daemons), ("--mca", settings)):
             words += [word for name, value in values.items() for word in (kind, name, value)]

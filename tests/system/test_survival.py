@@ -12,6 +12,7 @@ import pytest
 from benchmarks.run.dying import CUT
 from benchmarks.run.survive import PARALLEL, Plan
 from benchmarks.run.survive import run as trained
+from mpicoll.cluster.job import Job
 from mpicoll.cluster.namespaces import unavailable
 from tests.support.each import SLOW
 from tests.support.launching import PATIENCE, ROOT, environment, installations
@@ -112,12 +113,20 @@ def test_a_shard_lost_with_its_copy_and_no_checkpoint_ends_the_job():
 
 @OPEN
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
-def test_a_training_goes_on_on_hosts_with_several_ranks():
+def test_a_training_goes_on_on_hosts_with_several_ranks(monkeypatch):
     """Others wait in a collective of MPI's own for the rank: that must not succeed, with rubbish received."""
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_detector_timeout", "30")  # nothing is cut off, and a busy machine is late
     options = ("--strategy", "allreduce", "--overlap", "gradients", "--precision", "float32")
     death = (1, "mpicoll.train.checkpoint.directory:Checkpoints._write_files", 2)
     row = trained(Plan(0, 4, options, "", (death,), True, 2), ROUNDING)
     assert row["outcome"] == "went on" and row["died"] == 1, row
+
+
+@OPEN
+def test_heartbeats_of_the_virtual_cluster_may_have_a_longer_timeout():
+    name = "OMPI_MCA_mpi_ft_detector_timeout"
+    job = Job("openmpi", found["openmpi"].python, survive=True)
+    assert job.environment({})[name] == "1.0" and job.environment({name: "3"})[name] == "3"
 
 
 @OPEN
