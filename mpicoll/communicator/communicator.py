@@ -19,6 +19,7 @@ from ..launch import check_launch
 from ..select import table
 from ..shared_memory import shared_array
 from ..support import settings
+from ..support.checks import check
 from ..watch import WATCHER
 from .blocking_exchanges import BlockingExchanges
 from .blocking_moves import BlockingMoves
@@ -330,6 +331,13 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         call = understand(self, *given)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
+
+
+def wrapped(comm: MPI.Intracomm) -> Communicator:
+    """The Communicator that was given, or one on mpi4py's own. Raises ArgumentError where it is none, or a null one."""
+    good = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL
+    check("comm", comm, good, "a communicator, such as MPI.COMM_WORLD")
+    return comm if isinstance(comm, Communicator) else Communicator(comm)
 
 
 @cache

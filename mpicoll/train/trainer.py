@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from mpi4py import MPI
 
-from ..communicator import Communicator
+from ..communicator import Communicator, wrapped
 from ..errors import ArgumentError
 from ..support.arrays import Array, element_type, module_of
 from ..support.checks import agree, check, together
@@ -99,7 +99,7 @@ class Trainer:
     def __init__(self, model: Model | LossFunction, optimizer: Optimizer, comm: MPI.Intracomm,
                  strategy: StrategyName = "allreduce", *, params: Arrays | None = None, precision: Precision | None = None,
                  **options: Unpack[OptionKeywords]) -> None:  # fmt: skip
-        self.comm = comm if isinstance(comm, Communicator) else Communicator(comm)
+        self.comm = wrapped(comm)
         self.model = together(self.comm, lambda: _understood(model, params, options))
         stored: Any = precision or self.model.parameters.dtype.name  # one that no option allows is found by its check
         self.options = Options(strategy, precision=stored, **options)

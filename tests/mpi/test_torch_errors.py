@@ -41,6 +41,7 @@ def test_arguments(comm):
     refused("options: expected an optimizer that takes them", network(), comm, lr=1.0)
     refused("parameters that require gradients", torch.nn.Tanh(), comm)
     refused("floating types", torch.nn.Linear(2, 2, dtype=torch.complex64), comm)
+    refused("comm: expected a communicator, such as MPI.COMM_WORLD, got None", network(), None)
 
 
 @pytest.mark.parametrize("strategy", SHARDING)

@@ -194,6 +194,11 @@ def test_different_models_are_found_at_construction():
     raises(f"precision: {OTHERS}: float64; rank {SIZE - 1}: float32", Trainer, mlp([12, 4], dtype=dtype), SGD(), WORLD)
 
 
+@pytest.mark.parametrize("comm", [None, MPI.COMM_NULL, 3])
+def test_no_communicator(comm):
+    raises("comm: expected a communicator, such as MPI.COMM_WORLD, got ", Trainer, mlp([12, 4]), SGD(), comm)
+
+
 @pytest.mark.mpi(min_size=2)
 def test_different_arguments_of_fit():
     trainer, last = Trainer(mlp([12, 4]), SGD(), WORLD), RANK == SIZE - 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...communicator import Communicator
+from ...communicator import wrapped
 from ...support.checks import agree, check, together
 from ...support.tensors import torch
 from ..parallel import Options, Overlap, Reduction
@@ -90,7 +90,7 @@ def wrap(
     Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2 (K-1)/K N; (A+1) (K-1)/K N with zero2
     and A backward passes. At first N for the broadcast.
     """
-    comm = comm if isinstance(comm, Communicator) else Communicator(comm)
+    comm = wrapped(comm)
     options = Options(strategy, overlap, bucket_bytes, parameter_bucket_bytes, reduction, accumulate, clip_norm,
                       algorithm=algorithm)  # fmt: skip
     named = [*module.named_parameters(), *module.named_buffers()]
