@@ -88,7 +88,7 @@ class Work(Staging):
         self.copyto: Callable[..., object] = self._reduces_on.copyto
         self._following: list[Callable[[], object]] = []
         # the caller's thread may use another one
-        self._on_device: AbstractContextManager[object] = self.device or nullcontext()
+        self._device_current: AbstractContextManager[object] = nullcontext() if self.device is None else self.device
         if self.device is not None:
             self._own = buffers.current_streams()
             self._use_streams()
@@ -102,7 +102,7 @@ class Work(Staging):
 
     def pack(self) -> None:
         """Bring the input to where it is read; numbers that become whole ones are only measured, see `arriving`."""
-        with self._on_device:
+        with self._device_current:
             if self.fixed is None:
                 super().pack()
             else:
