@@ -335,7 +335,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
 def wrapped(comm: MPI.Intracomm) -> Communicator:
     """The Communicator that was given, or one on mpi4py's own. Raises ArgumentError where it is none, or a null one."""
-    good = isinstance(comm, MPI.Intracomm) and comm != MPI.COMM_NULL
+    good = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL  # an Intercomm has an error of its own
     check("comm", comm, good, "a communicator, such as MPI.COMM_WORLD")
     return comm if isinstance(comm, Communicator) else Communicator(comm)
 

@@ -200,6 +200,15 @@ def test_no_communicator(comm):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_an_intercommunicator():
+    part = WORLD.Split(RANK == 0)
+    between = part.Create_intercomm(0, WORLD, int(RANK == 0))
+    raises("use Intercomm.Merge", Trainer, mlp([12, 4]), SGD(), between)
+    between.Free()
+    part.Free()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_different_arguments_of_fit():
     trainer, last = Trainer(mlp([12, 4]), SGD(), WORLD), RANK == SIZE - 1
     raises(f"batch_size: {OTHERS}: 8; rank {SIZE - 1}: 9", trainer.fit, blobs(), epochs=1, batch_size=9 if last else 8)

@@ -122,7 +122,7 @@ class Generations:
         self._again = self.newest is not None
         self.losses = list(losses)
         self.first = self.newest = len(losses)
-        self._made = {self.first: Made.by(self.update.optimizer, None, self._scale_state())}
+        self._made = {self.first: self._note(None)}
         for replica in self._replicas.values():
             replica.step = self.first
         if self._divided:
@@ -146,7 +146,7 @@ class Generations:
         self.losses.append(loss)
         self.before = None  # it needed all ranks, which therefore have a generation of their own, and its copies
         step = len(self.losses)
-        self._made[step] = Made.by(self.update.optimizer, factor, self._scale_state())
+        self._made[step] = self._note(factor)
         self._made.pop(step - 2, None)
         if self._divided:
             begin = perf_counter()
@@ -155,8 +155,9 @@ class Generations:
             self._copied += perf_counter() - begin
         self.newest = step
 
-    def _scale_state(self) -> Any:
-        return None if self.scale is None else self.scale.state()
+    def _note(self, factor: float | None) -> Made:
+        """How the last update was made. factor: see `take`."""
+        return Made.by(self.update.optimizer, factor, None if self.scale is None else self.scale.state())
 
     def _vectors(self) -> list[Array]:
         """What there is of this rank's part now: parameters, or their masters, then the arrays of the optimizer."""
