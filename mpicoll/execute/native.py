@@ -229,19 +229,23 @@ class NativePlan(LowerCase):
         self._require_idle("Start")
         self.context.require_working()
         self.call.pack()
-        self.request.Start()
+        with self.context.explaining():
+            self.request.Start()
         self.record = self.context.recorder.begin(f"{self.text}, a plan that was started", call_site())
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait and unpack."""
-        if self.record is not None:
-            self.context.wait_for([self.request], self)
-        self.request.Wait(status)
+        with self.context.explaining():
+            if self.record is not None:
+                self.context.wait_for([self.request], self)
+            self.request.Wait(status)
         return self._finish()
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """True when done and unpacked."""
-        return bool(self.request.Test(status)) and self._finish()
+        with self.context.explaining():
+            done = bool(self.request.Test(status))
+        return done and self._finish()
 
     def _require_idle(self, action: str) -> None:
         if self.unfinished:  # packing would overwrite what arrives

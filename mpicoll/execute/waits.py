@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
@@ -122,6 +123,14 @@ class Waits:
         if told is error:
             raise error
         raise told from error
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """The same for what MPI raises within."""
+        try:
+            yield
+        except MPI.Exception as error:
+            self.raise_explained(error)
 
     def explained(self, error: Exception) -> Exception:
         """The RankFailure of this communicator where a death is behind an error; then all that it may touch is revoked."""

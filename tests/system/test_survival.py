@@ -82,7 +82,8 @@ except mpicoll.RankFailure as failure:
      ()),
     ("allreduce", [[0, f"{PARALLEL}.optimizer_step:Update._apply", 29]], ()),
     ("zero1", [[1, f"{PARALLEL}.optimizer_step:Update._apply", 29]], ("--reproducible", "8")),
-], ids=["a second one dies meanwhile", "in the update", "to the bit"])  # fmt: skip
+    ("zero1", [[1, f"{PARALLEL}.optimizer_step:Update._apply", 29]], ("--algorithm", "native")),
+], ids=["a second one dies meanwhile", "in the update", "to the bit", "in calls of MPI's own"])  # fmt: skip
 def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
     options = ("--strategy", strategy, "--overlap", "all", "--precision", "float32", *more)
     row = trained(Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), False), ROUNDING)
