@@ -9,11 +9,10 @@ algorithms, the verifier) can be imported where there is none.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from .support.optional import require
 from .support.version import __version__
 
+TYPE_CHECKING = False  # of `typing`, whose import leaves text in memory: see __main__
 if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
     from . import algorithms, collectives, schedule, train, verify
     from .algorithms import AlgorithmName, list_algorithms
@@ -66,8 +65,10 @@ _ON_MPI = ("Communicator", "Explanation", "Plan", "Request", "install_abort_hook
 _SUBMODULES = ("algorithms", "collectives", "schedule", "train", "verify")
 
 
-def __getattr__(name: str) -> object:
+def _resolve(name: str) -> object:
     if name in _ON_MPI:
+        from .support.optional import require
+
         require("mpi4py.MPI", f"mpicoll.{name}")
     if name in _HOME:
         value = globals()[name] = getattr(import_module(f"mpicoll.{_HOME[name]}"), name)
@@ -75,6 +76,10 @@ def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return import_module(f"mpicoll.{name}")
     raise AttributeError(f"module 'mpicoll' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:  # to whom every misspelt name would be one that it answers for
+    __getattr__ = _resolve
 
 
 def __dir__() -> list[str]:

@@ -19,8 +19,8 @@ def did_you_mean(word: object, words: Iterable[str]) -> str:
     return f" (did you mean {known[near[0]]}?)" if near else ""
 
 
-class MpicollError(Exception):
-    """Base of all errors that mpicoll raises itself."""
+class MpicollError(RuntimeError):
+    """Base of all errors that mpicoll raises itself. A RuntimeError, as PyTorch's and MPI's are."""
 
 
 class ArgumentError(MpicollError, ValueError):
@@ -30,7 +30,7 @@ class ArgumentError(MpicollError, ValueError):
 class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
     """A buffer has the wrong type, size, layout or access for this call.
 
-    It is also what Python and mpi4py would raise: the builtin BufferError, a TypeError and a ValueError.
+    It is also what Python, mpi4py and PyTorch would raise: the builtin BufferError, a TypeError, a ValueError, a RuntimeError.
     """
 
 
@@ -40,18 +40,18 @@ class TypeCodeError(BufferError, KeyError):
     __str__ = Exception.__str__  # a KeyError's is in quotes
 
 
-class CollectiveMismatch(MpicollError, RuntimeError):
+class CollectiveMismatch(MpicollError):
     """Ranks of one communicator do not make the same call; raised on all of them, with each group of ranks and its call."""
 
 
-class CollectiveTimeout(MpicollError, TimeoutError, RuntimeError):
+class CollectiveTimeout(MpicollError, TimeoutError):
     """A collective made no progress for as long as it was given; the message says who waits for whom.
 
     It is also what Python and PyTorch would raise: a TimeoutError and a RuntimeError.
     """
 
 
-class RankFailure(MpicollError, RuntimeError):
+class RankFailure(MpicollError):
     """Ranks died; raised by whoever waits for them, and by whoever waits for those who noticed.
 
     Attributes
@@ -72,5 +72,5 @@ class ScheduleError(MpicollError, ValueError):
     """A schedule does not do what its collective promises; the message names the rank, round and block."""
 
 
-class LaunchError(MpicollError, RuntimeError):
+class LaunchError(MpicollError):
     """The program was started in a way that cannot work (N separate worlds of one rank, say)."""

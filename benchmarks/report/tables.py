@@ -25,8 +25,10 @@ REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compare
            "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
            "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
            "backend": trained.backend_table,
-           "bits": trusted.bits, "checks": trusted.cost, "survive": trusted.survival, "cut": trusted.cut_off,
-           "copies": trusted.copies, "trust": trusted.proof, "elastic-off": trusted.elastic_off}  # fmt: skip
+           "bits": trusted.bits, "checks": trusted.cost, "survive": trusted.survival,
+           "survive-fits": trusted.several_fits, "cut": trusted.cut_off,
+           "copies": trusted.copies, "bugs": trusted.bugs,
+           "trust": trusted.proof, "elastic-off": trusted.elastic_off}  # fmt: skip
 MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -60,7 +60,7 @@ def _row(row, alone, limit):
     native = ", MPI_Allreduce" if row["algorithm"] == "native" else ""
     times = [f"{row[name] * 1e3:.0f}" for name in ("step_s", "compute_s", "communication_s", "exposed_s")]
     bytes_ = [f"{row[name] / 1e6:.1f}" for name in ("optimizer_bytes", "gradient_bytes")]
-    return [f"`{row['strategy']}`, overlap {row['overlap']}{native}", *times, f"{max(0, row['hidden']):.2f}",
+    return [f"`{row['strategy']}`, overlap {row['overlap']}{native}", *times, f"{max(0, row['hidden'] or 0):.2f}",
             f"{row['step_s'] / alone[row['strategy']]:.2f}",
             f"{row['step_s'] / limit['limit_s']:.2f}" if limit else "", *bytes_]  # fmt: skip
 

@@ -49,6 +49,13 @@ def proof():
     calls, wrong, errors, hangs = (sum(one[name] for one in fuzzed) for name in ("calls", "wrong", "errors", "hangs"))
     lines = [f"- Random programs of collective calls on 2 and 3 ranks, both MPIs: {calls:,} calls, every byte compared: "
              f"{wrong} wrong, {errors} errors, {hangs} hangs (`python -m benchmarks.run.fuzz`)."]  # fmt: skip
+    trained = _all("trainings-*")
+    trainings, wrong, hangs = (sum(one[name] for one in trained) for name in ("trainings", "wrong", "hangs"))
+    ranks = sorted({one["environment"]["size"] for one in trained})
+    if trained:
+        lines.append(f"- Random trainings on {', '.join(map(str, ranks))} ranks, both MPIs: {trainings:,}, losses and "
+                     f"parameters compared with a reference in plain NumPy: {wrong} wrong, {hangs} hangs "
+                     "(`python -m benchmarks.run.trainings`).")  # fmt: skip
     soaked = [row for one in _all("soak-*") for row in one["results"] if row["what"] in ("blocking", "nonblocking")]
     most = max(row["growth"] for row in soaked) - 1
     lines.append(f"- {sum(row['calls'] for row in soaked):,} blocking and non-blocking calls: resident memory grew by at most "
@@ -63,11 +70,56 @@ def _all(pattern):
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob(f"{pattern}.json"))]
 
 
+def bugs():
+    """Faulty programs, by class: how many are named."""
+    documents = _all("bugs-*")
+    if not documents:
+        return "Not measured yet: `python -m benchmarks.run.bugs`.\n"
+    rows = [row for document in documents for row in document["results"]]
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    text = f"| class | programs | {' | '.join(f'named, {mode}' for mode in modes)} |\n"
+    text += "| --- " * (2 + len(modes)) + "|\n"
+    for kind in [*kinds, "all"]:
+        ours = [row for row in rows if kind in (row["kind"], "all")]
+        cells = [kind, len({row["name"] for row in ours})]
+        for mode in modes:
+            said = [row["said"] for row in ours if row["mode"] == mode]
+            cells.append(f"{said.count('named')} of {len(said)} jobs ({said.count('named') / len(said):.0%})")
+        text += f"| {' | '.join(map(str, cells))} |\n"
+    allowed = [row for document in documents for row in document["legal"]]
+    calls, alarms = (sum(row[name] for row in allowed) for name in ("calls", "false_alarms"))
+    text = f"{', '.join(facts['mpi'] for facts in _of_each_mpi(documents))}:\n\n{text}"
+    text += f"\nFalse alarms in {calls:,} legal calls: {alarms}. Named: a message or `mpicoll diagnose` has the rank that made "
+    return text + "the mistake together with its line (`python -m benchmarks.run.bugs`).\n"
+
+
+def _of_each_mpi(documents):
+    """What was measured on each MPI library."""
+    environments = [document["environment"] for document in documents]
+    return [facts for one in environments for facts in one.values() if isinstance(facts, dict) and "mpi" in facts]
+
+
 def survival():
     """Random kills of trainings that go on."""
     (document,) = _all("survive")
     told = document["summary"]
     return "\n".join([f"- {told['jobs']} jobs, {told['deaths']} ranks killed: {_outcomes(told)}.", *_survived(document)]) + "\n"
+
+
+def several_fits():
+    """Random kills of trainings of several fits."""
+    (document,) = _all("survive-fits")
+    told = document["summary"]
+    exact = [row for row in document["results"] if "reproducible" in row["training"]["options"] and "difference" in row]
+    equal = sum(row["difference"] == 0 for row in exact)
+    lines = [f"- {told['jobs']} jobs, two at a time: {_outcomes(told)}; {told['not in order']} not in order.",
+             f"- Losses, epochs and sums of parameters differ from the undisturbed ones by at most "
+             f"{told['largest_difference']:.1e}.",
+             f"- With `reproducible` {equal} of {len(exact)} jobs have the same to the bit."]  # fmt: skip
+    failed = [row for row in document["results"] if not row["good"]]
+    lines += [f"- Not in order: seed {row['seed']}, {row['where']}: {row['outcome']}." for row in failed]
+    return "\n".join(lines) + "\n"
 
 
 def cut_off():

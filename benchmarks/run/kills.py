@@ -27,6 +27,7 @@ from typing import Any
 from mpicoll.cluster import Cluster
 from mpicoll.cluster.installation import find
 from mpicoll.cluster.namespaces import unavailable
+from mpicoll.errors import ArgumentError
 from mpicoll.measure.provenance import command
 from mpicoll.reports import diagnose, read_reports
 
@@ -34,6 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: seconds: of MPICOLL_TIMEOUT, beyond it until the last process has ended, and for a start and all that comes before
 TIMEOUT, GRACE, START = 2, 10, 40
 MARK = "MPICOLL_KILLS_JOB"
+#: what lets Open MPI run as root and with more ranks than cores
+PERMISSIONS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
+               "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}  # fmt: skip
 WHAT = ("killed", "stopped", "raised", "exited", "busy", "asleep", "holding", "cut")
 TRAINING = ["--data", "synthetic:600,32,4", "--hidden", "64,64", "--batch-size", "48"]
 
@@ -102,7 +106,10 @@ def run(plan: Plan) -> Outcome:
         job = Running(plan, folder)
         ranks_s, launcher_s = job.watch()
         output = (folder / "output").read_text(errors="replace")
-        said = diagnose(read_reports(folder / "reports"), range(plan.ranks))
+        try:
+            said = diagnose(read_reports(folder / "reports"), range(plan.ranks))
+        except ArgumentError as error:  # no rank left one
+            said = str(error)
         by = explained(plan, output, said)
         happened = (folder / "happened").exists()
         return Outcome(ranks_s, launcher_s, job.status, happened, checkpoint(plan, folder), by, output, said)
@@ -140,7 +147,7 @@ class Running:
         return (ranks_end or all_end) and (ranks_end or all_end) - since, all_end and all_end - since
 
     def _settings(self) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
+        return {**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1",
                 "MPICOLL_TIMEOUT": str(TIMEOUT), "MPICOLL_REPORT": str(self.folder / "reports"),
                 MARK: str(self.folder)}  # fmt: skip
 
@@ -222,7 +229,7 @@ def checkpoint(plan: Plan, folder: Path) -> str:
     python, mpiexec = find(plan.mpi)
     words = [mpiexec, "-n", "2", python, "-m", "mpicoll", "train", *plan.work, "--steps", str(steps[-1] + 1), "--checkpoint",
              str(directory), "--resume"]  # fmt: skip
-    said = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    said = subprocess.run(words, cwd=ROOT, env={**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
                           capture_output=True, text=True, timeout=120)  # fmt: skip
     whole = said.returncode == 0 and "skipped" not in said.stderr
     return f"went on from step {steps[-1]}" if whole else f"damaged: {said.stdout[-500:]}{said.stderr[-1500:]}"
@@ -296,7 +303,7 @@ def _info(mpi: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "info.json")
         subprocess.run([mpiexec, "-n", "2", python, "-m", "mpicoll", "info", "--json", str(path)], cwd=ROOT, check=True,
-                       env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)  # fmt: skip
+                       env={**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)  # fmt: skip
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["environment"]
     return {name: facts[name] for name in ("mpi", "mpi4py", "numpy", "python", "machine", "date")}
 

@@ -38,7 +38,7 @@ from mpicoll.cluster import Cluster
 from mpicoll.cluster.installation import find
 
 from .dying import CUT, EVENTS, EVERYONE
-from .kills import MARK, end, environment, processes
+from .kills import MARK, PERMISSIONS, end, environment, processes
 
 ROOT = Path(__file__).resolve().parents[2]
 #: seconds that a job may take, on a busy machine; and steps of each
@@ -66,7 +66,8 @@ PLACES = {
 }
 #: the same, while the others recover
 RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
-              "mpicoll.communicator.communicator:Communicator.shrink", f"{PARALLEL}.generations:Generations.begin")  # fmt: skip
+              "mpicoll.communicator.communicator:Communicator.shrink",
+              f"{PARALLEL}.generations:Generations.secure")  # fmt: skip
 #: what fails where a disk is full; at the first call a directory is tried, before the first step
 WRITING = "mpicoll.train.checkpoint.directory:write_file"
 
@@ -137,9 +138,8 @@ def words(plan: Plan, folder: Path, elastic: bool) -> list[str]:
 
 def launched(plan: Plan, folder: Path, elastic: bool) -> tuple[int | None, str]:
     """Run a job; the exit status of its launcher (None: ranks had to be ended), and what it printed."""
-    settings = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", EVENTS: str(folder / "events"),
-                MARK: str(folder), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMPI_MCA_mpi_yield_when_idle": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}  # fmt: skip
+    settings = {**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+                EVENTS: str(folder / "events"), MARK: str(folder)}  # fmt: skip
     with ExitStack() as stack:
         output = stack.enter_context(open(folder / "output", "w+"))
         cluster = stack.enter_context(Cluster(plan.hosts, RATE)) if plan.hosts else None

@@ -181,6 +181,8 @@ def _check_writable(buffer: Any, array: Any) -> None:
 def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
     """An operand that is a whole array, host or device, with any strides."""
     host, contiguous = isinstance(array, np.ndarray), array.flags.c_contiguous or array.flags.f_contiguous
+    if host and not array.flags.aligned:  # mpi4py refuses it, and not every MPI library reduces it
+        contiguous = False
     is_plain = host or message.datatype is not None or not is_bfloat16(message.buffer)
     dtype = array.dtype if is_plain else element_type("bfloat16")  # which CuPy has as integers
     if not expected.vector:
@@ -229,8 +231,8 @@ def _described(array: Any, message: Message, expected: Expected) -> Operand:
     result = Operand(array, datatype, dtype, sum(layout.nbytes))
     if expected.vector:
         result.counts = layout.nbytes
-    if layout.is_contiguous:
-        start = memory.address + layout.places[0] if memory is not None and result.nbytes else 0
+    start = memory.address + layout.places[0] if memory is not None and result.nbytes else 0
+    if layout.is_contiguous and (dtype is None or start % dtype.alignment == 0):
         result.vector = at(start, result.nbytes, dtype or np.uint8)
     else:
         result.pack_from(Described(layout.owned(), memory.address if memory is not None else 0))

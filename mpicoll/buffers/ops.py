@@ -26,6 +26,8 @@ _NAMES |= {MPI.MINLOC.handle: "MINLOC", MPI.MAXLOC.handle: "MAXLOC"}
 OWN_TYPES = frozenset(
     one.handle for one in vars(MPI).values() if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL
 )
+#: better ones than NumPy's, by (ufunc, dtype): of 16 bits NumPy converts one number at a time. Filled by whoever has them
+REDUCERS: dict[tuple[str, str], Reducer] = {}
 #: dtypes MPI has no type for; the library reduces them itself, in float32, rounding once per addition
 HALF = ("float16", "bfloat16")
 
@@ -127,6 +129,8 @@ def host_only(op: MPI.Op, operand: Operand) -> bool:
 def reducer(op: MPI.Op, operand: Operand, module: Any = np) -> Reducer:
     """A function (lower, higher, out) that reduces arrays of the operand's dtype; module: NumPy, or CuPy on a device."""
     if op.handle in _UFUNCS:
+        if module is np and (better := REDUCERS.get((_UFUNCS[op.handle], str(operand.dtype)))):
+            return better
         ufunc = getattr(module, _UFUNCS[op.handle])
         return lambda lower, higher, out: ufunc(lower, higher, out=out)  # maximum and minimum want it by name
     datatype = operand.datatype

@@ -10,10 +10,12 @@ from .comparing import refused
 from .explanation import Explanation, explain, in_place_form
 from .repeated import repeated
 from .request import Request
+from .results import GuardedPlan, comparing_results, guarded, wait_for_results, with_results_compared
 from .serving import persist, run
-from .tasks import as_task
+from .tasks import as_task, at_once
 
 __all__ = [
-    "Call", "Explanation", "Hold", "Request", "arguments", "as_task", "begin", "begin_again", "explain", "in_place_form",
-    "persist", "refused", "repeated", "run",
+    "Call", "Explanation", "GuardedPlan", "Hold", "Request", "arguments", "as_task", "at_once", "begin", "begin_again",
+    "comparing_results", "explain", "guarded", "in_place_form", "persist", "refused", "repeated", "run",
+    "wait_for_results", "with_results_compared",
 ]

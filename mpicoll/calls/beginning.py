@@ -49,6 +49,7 @@ def begin_again(
     """Begin a call as it was begun before; returns as `begin`. understood: makes the `Call`; given: its arguments."""
     if known.native is not None:
         if not context.sees_all:
+            context.small.note(known.text)
             return owning(known.native(comm, *given), given)
         context.require_working()
         request = owning(known.native(comm, *given), given)

@@ -76,6 +76,9 @@ class Call:
             raise errors.BufferError(
                 f"{self.method}: one buffer is in host memory, the other on a device: copy one of them first"
             )
+        if self.op is not None and not _same_type(send, recv):  # also where both are one array's memory
+            kinds = f"send buffer {kind(send)}, receive buffer {kind(recv)}"
+            raise errors.BufferError(f"{self.method}: types differ: {kinds}")
         if overlap(send, recv):
             if not coincide(send, recv):
                 raise errors.BufferError(
@@ -95,15 +98,11 @@ class Call:
         one = self.operands[0]
         assert self.op is not None
         ops.check_op(self.op, one)
-        if send and recv:
-            if not _same_type(send, recv):
-                kinds = f"send buffer {kind(send)}, receive buffer {kind(recv)}"
-                raise errors.BufferError(f"{self.method}: types differ: {kinds}")
-            if recv.nbytes != expected:
-                raise errors.BufferError(
-                    f"{self.method}: the receive buffer has {recv.nbytes} bytes, expected {expected} "
-                    f"for a send buffer of {send.nbytes}"
-                )
+        if send and recv and recv.nbytes != expected:
+            raise errors.BufferError(
+                f"{self.method}: the receive buffer has {recv.nbytes} bytes, expected {expected} "
+                f"for a send buffer of {send.nbytes}"
+            )
         if self.context.reproducible and not ops.is_exact(self.op, one):
             self._sum_in_fixed_point(one)
         return self
@@ -181,8 +180,13 @@ class Call:
 
     @property
     def text(self) -> str:
-        """The call in a few words."""
-        return f"{self.form} of {self.nbytes} bytes" if self.nbytes is not None else self.form
+        """The call in a few words, the same on all ranks that make it."""
+        said = [f"{self.form} of {self.nbytes} bytes" if self.nbytes is not None else self.form]
+        if self.root is not None:
+            said.append(f"root {self.root}")
+        if self.op is not None:
+            said += [ops.op_name(self.op), self.kind]
+        return ", ".join(said)
 
     @property
     def own_bytes(self) -> int:

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from .. import select
 from ..algorithms import NCCL
-from ..buffers import ops
+from ..buffers import Operand, ops
 from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
 from ..support.callsite import call_site
 from ..support.settings import OFF
@@ -18,7 +18,10 @@ _RAW = ("uint8", "S1", "int8")
 
 
 def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -> Statement:
-    """What must be equal on all ranks; of data that is only moved, the type too where it is known."""
+    """What must be equal on all ranks; of data that is only moved, the type too where it is known.
+
+    A contribution of nothing has no type: a rank may write it as an empty list of any numbers.
+    """
     said = [f"{call.form} of {_size(call)}"]
     if call.root is not None:
         said.append(f"root {call.root}")
@@ -31,7 +34,7 @@ def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -
         said.append(f"segment_bytes={segment_bytes}")
     if any(one.device is not None for one in call.operands) and _may_be_for_nccl(call, algorithm):
         said.append("in device memory")
-    moved = "" if call.op is not None else next((_kind_moved(one.dtype) for one in call.operands if one.dtype), "")
+    moved = "" if call.op is not None else next(filter(None, map(_kind_moved, call.operands)), "")
     return Statement(", ".join(said), moved, call_site())
 
 
@@ -40,8 +43,12 @@ def _may_be_for_nccl(call: Call, algorithm: str | None) -> bool:
     return algorithm == NCCL or (algorithm is None and select.is_named(call.collective.name, NCCL))
 
 
+def _kind_moved(one: Operand) -> str:
+    return _kind_of(one.dtype) if one.dtype is not None and one.nbytes else ""
+
+
 @cache
-def _kind_moved(dtype: object) -> str:
+def _kind_of(dtype: object) -> str:
     name = str(dtype)
     return "" if name in _RAW or name.startswith("[") else name
 

@@ -6,7 +6,7 @@ from typing import Literal
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..execute import PROGRESS, Context, LowerCase, Record, Task
+from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
 
 
 class Request(LowerCase, MPI.Grequest):
@@ -26,6 +26,7 @@ class Request(LowerCase, MPI.Grequest):
         def query(status: MPI.Status) -> None:
             status.Set_elements(MPI.BYTE, 0)
             status.Set_cancelled(False)
+            LEFT_OVER.pop(new.task, None)
             new.task.raise_error()
 
         handle = MPI.Grequest.Start(query)
@@ -39,6 +40,7 @@ class Request(LowerCase, MPI.Grequest):
             PROGRESS.wait(self.task)
         finally:
             self._retire(super().Wait, status)
+        self._look_at_buffers()
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -48,11 +50,21 @@ class Request(LowerCase, MPI.Grequest):
         except BaseException:
             self._retire(super().Test, status)
             raise
-        return done and super().Test(status)
+        if not (done and super().Test(status)):
+            return False
+        self._look_at_buffers()
+        return True
+
+    def _look_at_buffers(self) -> None:
+        """Raise BufferError where they were written to while the call was under way."""
+        guard, self.task.guard = self.task.guard, None
+        if guard is not None:
+            guard.check()
 
     def _retire(self, complete: Callable[[MPI.Status | None], bool], status: MPI.Status | None) -> None:
         """Have MPI forget the request."""
         if self.task.error is None:
             complete(status)
         elif self != MPI.REQUEST_NULL:
+            LEFT_OVER.pop(self.task, None)
             self.Free()

@@ -13,6 +13,7 @@ from ..algorithms import LIBRARIES, NATIVE, NCCL
 from ..execute import Context, Known, NativeCall, NativePlan, Plan, Record, nccl
 from ..select import Choice, probe
 from ..support import settings
+from ..support.callsite import call_site
 from ..support.units import format_bytes, many
 from .binding import plan_of
 from .call import Call
@@ -87,7 +88,7 @@ def persist(
     """A persistent plan of the call."""
     call.persistent = True
     context = working_context(call)
-    record = context.recorder.blocking.begin(call.text)
+    record = context.recorder.blocking.begin(call.text, call_site())
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     record.end()
     name, segment_bytes, _ = choose(call, algorithm, segment_bytes)
@@ -127,7 +128,9 @@ def remember_small(call: Call, context: Context) -> bool:
     is_small = call.nbytes is not None and call.nbytes < limits[call.method]
     if not is_small or one.dtype is None or context.sees_all:
         return False
-    context.small.add(call.form, call.root if call.op is None else call.op.handle, call.arguments[_vector(call)])
+    what = call.root if call.op is None else call.op.handle
+    nbytes = call.own_bytes if call.collective.blocks_of_ranks and not call.is_root else call.nbytes or 0
+    context.small.add(call.form, what, call.arguments[_vector(call)], nbytes, call.text)
     return True
 
 

@@ -1,9 +1,10 @@
-"""A collective for which nobody waits, but somebody wants to be called at its end: futures of other libraries, say."""
+"""Collectives begun for futures of other libraries, or in order to wait for them at once."""
 
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 
 from ..buffers import Operand, device_of
-from ..execute import Context, Record, Task
+from ..execute import PROGRESS, Context, Record, Task
 from .beginning import Hold
 
 
@@ -12,15 +13,39 @@ def as_task(then: Callable[[], object], finish: Callable[[], object] | None) -> 
 
     finish: the task's last step, before anybody learns that it has ended.
     """
+
     def hold(
         context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None
     ) -> Task:
-        steps = steps if finish is None else _followed_by(steps, finish)
+        steps = _within_limit(context, _followed_by(steps, finish))
         return context.submit(steps, record, device=device_of(operands), then=then, track=track)
 
     return hold
 
 
-def _followed_by(steps: Iterator[object], last: Callable[[], object]) -> Iterator[object]:
+def at_once(finish: Callable[[], object] | None) -> Hold:
+    """What makes a call's `Task` and waits for its end. finish: as of `as_task`. Raises what went wrong."""
+
+    def hold(
+        context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None
+    ) -> Task:
+        steps = _followed_by(steps, finish)
+        return PROGRESS.run(Task(steps, context.queue, record, device=device_of(operands), track=track))
+
+    return hold
+
+
+def _followed_by(steps: Iterator[object], last: Callable[[], object] | None) -> Iterator[object]:
     yield from steps
-    last()
+    if last is not None:
+        last()
+
+
+def _within_limit(context: Context, steps: Iterator[object]) -> Iterator[object]:
+    """The steps, which end with CollectiveTimeout where none is made for too long, whether anybody waits for them or not."""
+    place, moved = None, perf_counter()
+    for step in steps:
+        if step is not place:
+            place, moved = step, perf_counter()
+        context.check_wait(perf_counter() - moved)
+        yield step

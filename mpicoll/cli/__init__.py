@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from ..errors import MpicollError, ScheduleError, did_you_mean
 from ..support import settings
+from ..support.commands import ON_RANKS
 from ..support.launcher import is_first, starting_within
 from ..support.optional import require
 from ..support.version import __version__
@@ -26,9 +27,7 @@ from . import outfiles
 _LONG = 1000
 #: seconds that the start of MPI may take where the launcher lets a job go on without some of its ranks
 _START = 300.0
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose")
-#: those that run on all ranks; the others do their work once, however many processes a launcher starts
-ON_RANKS = ("info", "bench", "tune", "train")
+COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose", "top")
 
 
 class Parser(argparse.ArgumentParser):

@@ -74,17 +74,23 @@ def run(arguments: Namespace) -> None:
     trainer.strategy.meter.tracing = arguments.trace is not None
     kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}
     trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
-    comm = trainer.comm
-    if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
-        write_timeline(arguments.trace, trainer.strategy.meter.events, comm)
-    result = document(trainer, config) if arguments.json else None
-    text = summary(trainer)
-    if comm.Get_rank() == 0:
-        print(*(folded(line, rest="  ") for line in text.splitlines()), sep="\n", flush=True)
-        if result:
-            outfiles.write_json(arguments.json, result)
-    if trainer.stopped:
-        arguments.done = None
+
+    def finish(comm: Any) -> None:
+        """Write it all. Again where a rank dies before all have."""
+        with Context.of(comm).watched("the result of a training"):
+            if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
+                write_timeline(arguments.trace, trainer.strategy.meter.events, comm)
+            result = document(trainer, config, comm) if arguments.json else None
+            text = summary(trainer, comm)
+        if comm.Get_rank() == 0:
+            print(*(folded(line, rest="  ") for line in text.splitlines()), sep="\n", flush=True)
+            if result:
+                outfiles.write_json(arguments.json, result)
+        if not trainer.stopped:
+            outfiles.write_done(arguments)
+
+    surviving(trainer.comm, finish)
+    arguments.done = None  # it is written, or not to be
 
 
 def _config(arguments: Namespace) -> dict[str, Any]:

@@ -201,7 +201,8 @@ class Cluster:
         """
         named = {name: options.pop(name) for name in OPTIONS if name in options}
         job = Job(mpi, **named)
-        settings = {**job.environment(os.environ if env is None else env), "PATH": PATH, "TMPDIR": "/dev/shm"}
+        environ = job.environment(os.environ if env is None else env, len(self.hosts))
+        settings = {**environ, "PATH": PATH, "TMPDIR": "/dev/shm"}
         words = job.command(command, self.hosts, AGENT)
         return subprocess.run(self.enter("login", words, cwd), env=settings, **options)
 

@@ -15,16 +15,27 @@ NETMODS = {
 }
 #: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
 INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
-#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off.
-#: Defaults: OMPI_MCA_mpi_ft_detector_timeout in the environment is a longer one
+#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off
 DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "0.3",
-            "mpi_ft_detector_timeout": "1.0", "mpi_ft_propagator_with_rbcast": "true"}  # fmt: skip
+            "mpi_ft_propagator_with_rbcast": "true"}  # fmt: skip
+#: the default of OMPI_MCA_mpi_ft_detector_timeout, in seconds: at least, and for each process that shares a core, because
+#: no heartbeat is sent in MPI_Init, which takes so much longer (measured with 6 of them: 3 s is enough, 1 s is not)
+SILENCE, SILENCE_PER_PROCESS = 1.0, 0.5
 #: and collectives that notice that ranks died
 NOTICING = {"coll": "^han"}
 #: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is
 #: killed; where it believes that the user has such a file already it does not, and each rank looks for itself. Intel's
 #: leaves nothing, and crashes on such a file
 TOPOLOGY = "HWLOC_XMLFILE"
+
+
+def silence(ranks: int, load: float, cores: int) -> float:
+    """Seconds without a heartbeat after which a rank of a job counts as lost, beside so many other processes.
+
+    >>> silence(4, 0.0, 8), silence(6, 6.0, 2)
+    (1.0, 3.0)
+    """
+    return max(SILENCE, SILENCE_PER_PROCESS * (ranks + load) / cores)
 
 
 @dataclass
@@ -66,14 +77,19 @@ class Job:
             raise ArgumentError(f"survive: expected mpi openmpi, got {self.mpi}, which ends the job when a rank dies")
         self._interpreter, self._mpiexec = find(self.mpi, self.python)
 
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the launcher, and so of the ranks: one BLAS thread each, a source tree importable."""
+    def environment(self, environ: Mapping[str, str], hosts: int) -> dict[str, str]:
+        """The environment of the launcher, and so of the ranks: one BLAS thread each, a source tree importable.
+
+        Heartbeats may be as late as it takes beside what the cores of this machine have to do now.
+        """
         path = os.pathsep.join(filter(None, [str(SOURCE_TREE or ""), environ.get("PYTHONPATH")]))
         mpich = {TOPOLOGY: os.devnull, **NETMODS[self.netmod]}
         more = {"openmpi": {}, "mpich": mpich, "intelmpi": INTEL}[self.mpi]
         defaults = {"OMP_NUM_THREADS": "1"}
         if self.survive:
-            defaults |= {f"OMPI_MCA_{name}": value for name, value in (DETECTOR | NOTICING).items()}
+            late = silence(hosts * self.ranks_per_host, os.getloadavg()[0], os.cpu_count() or 1)
+            settings = DETECTOR | NOTICING | {"mpi_ft_detector_timeout": f"{late:.1f}"}
+            defaults |= {f"OMPI_MCA_{name}": value for name, value in settings.items()}
         return {**defaults, **environ, **({"PYTHONPATH": path} if path else {}), **more}
 
     def command(self, command: Sequence[str], hosts: Sequence[str], agent: str) -> list[str]:

@@ -11,9 +11,9 @@ watch.
 from ..execute import all_agree, deaths, note_missing, outnumbers, refusal
 from .communicator import Communicator, wrapped
 from .handles import Plan, Request
-from .tasks import Exchange, begin_task
+from .tasks import Exchange, begin_task, run_task
 
 __all__ = [
     "Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths", "note_missing", "outnumbers", "refusal",
-    "wrapped",
+    "run_task", "wrapped",
 ]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from mpi4py import MPI
 
-from ..calls import Request, begin, begin_again, persist, refused, repeated, run
+from ..calls import (
+    GuardedPlan, Request, begin, begin_again, comparing_results, guarded, persist, refused, repeated, run, wait_for_results,
+    with_results_compared,
+)
 from ..execute import ABANDONED, Context, owning
+from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..calls import Call, Hold
     from .handles import Plan
 
@@ -54,20 +61,32 @@ class Base(MPI.Intracomm):
         """Serve a blocking call; one that was served before on the same memory is not looked at again."""
         if not self:
             understand(self, *given)  # says that the communicator was freed
+        if self._context.check != ALWAYS:
+            self._serve_one(understand, given, algorithm, segment_bytes)
+            return
+        with self._telling():
+            self._serve_one(understand, given, algorithm, segment_bytes)
+
+    def _serve_one(self, understand: Understand, given: tuple[object, ...],
+                   algorithm: str | None, segment_bytes: int | None) -> None:
         context, key = self._context, repeated(understand, given, algorithm, segment_bytes)
         known = context.known.find(key) if context.check != ALWAYS else None
         if known is not None and known.is_small:
             known.native(self, *given)
+            context.small.note(known.text)
             return
-        record = context.recorder.blocking.begin(understand.__name__ if known is None else known.text)
+        text = understand.__name__ if known is None else known.text
+        record = context.recorder.blocking.begin(text, quick_site())
         try:
             if known is None:
-                run(self._understood(understand, given), record, algorithm, segment_bytes, key)
+                run(understand(self, *given), record, algorithm, segment_bytes, key)
             else:
                 known.run(record, self, given, key)
+            if context.digest_every:
+                wait_for_results(context, comparing_results(context, understand.__name__, given))
         except BaseException as error:
             told = context.explained(error) if isinstance(error, Exception) else error
-            if context.broken:
+            if context.is_used_by_mpi:
                 ABANDONED.append(given)
             if told is not error:
                 raise told from error
@@ -75,13 +94,16 @@ class Base(MPI.Intracomm):
         finally:
             record.end()
 
-    def _understood(self, understand: Understand, given: tuple[object, ...]) -> Call:
-        """The call; where its arguments are refused, the other ranks learn of it if all calls are compared."""
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Where all calls are compared the other ranks learn of an error before that, too: they would wait for this one."""
+        context = self._context if self else None
+        compared = context and context.comparisons
         try:
-            return understand(self, *given)
-        except REFUSALS as error:
-            if self and self._context.check == ALWAYS:
-                refused(self._context, error)
+            yield
+        except Exception as error:
+            if context and context.check == ALWAYS and context.comparisons == compared and not context.broken:
+                refused(context, error)
             raise
 
     def _begin(self, understand: Understand, given: tuple[object, ...],
@@ -96,11 +118,23 @@ class Base(MPI.Intracomm):
 
         One that was begun before on memory of the same shape is not looked at again.
         """
+        if self and self._context.check != ALWAYS:
+            return self._begin_one(understand, given, algorithm, segment_bytes, hold)
+        with self._telling():
+            return self._begin_one(understand, given, algorithm, segment_bytes, hold)
+
+    def _begin_one(self, understand: Understand, given: tuple[object, ...],
+                   algorithm: str | None, segment_bytes: int | None, hold: Hold) -> Any:
         key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
         known = self._context.known.find(key) if key is not None and self._context.check != ALWAYS else None
         try:
+            if self and self._context.digest_every:
+                hold = with_results_compared(hold, comparing_results(self._context, understand.__name__, given))
             if key is None or known is None:
-                return begin(self._understood(understand, given), algorithm, segment_bytes, key, hold)
+                call = understand(self, *given)
+                if self._context.check == ALWAYS:
+                    hold = guarded(hold, call)
+                return begin(call, algorithm, segment_bytes, key, hold)
             return begin_again(self, self._context, known, key, partial(understand, self, *given), given, hold)
         except MPI.Exception as error:
             self._context.raise_explained(error)
@@ -117,7 +151,10 @@ class Base(MPI.Intracomm):
                  algorithm: str | None, segment_bytes: int | None) -> Plan:
         """Make the plan of a call."""
         try:
-            return persist(self._understood(understand, given), info, algorithm, segment_bytes)
+            with self._telling():
+                call = understand(self, *given)
+                plan: Plan = persist(call, info, algorithm, segment_bytes)
+            return GuardedPlan(plan, call) if self._context.check == ALWAYS else plan
         except MPI.Exception as error:
             self._context.raise_explained(error)
 

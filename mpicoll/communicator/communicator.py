@@ -6,7 +6,7 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
@@ -14,12 +14,13 @@ from .. import collectives, select
 from ..bench import profile
 from ..calls import arguments, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
-from ..execute import Context, all_agree, note_missing, refusal
+from ..execute import Context, all_agree, list_at_exit, note_missing, refusal
 from ..launch import check_launch
 from ..select import table
 from ..shared_memory import shared_array
 from ..support import settings
 from ..support.checks import check
+from ..support.settings import ALWAYS
 from ..watch import WATCHER
 from .blocking_exchanges import BlockingExchanges
 from .blocking_moves import BlockingMoves
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from ..calls import Explanation
     from ..collectives import CallName
     from ..support.settings import CheckMode
+
+
+Made = TypeVar("Made", bound="Communicator")
 
 
 # a plan is no MPI.Prequest, see `persistent_moves`
@@ -64,9 +68,10 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     ----------
     comm : MPI.Intracomm
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
-    check : {"off", "first", "always"}, optional
+    check : {"off", "first", "always", "digest"}, optional
         When ranks compare their calls before data moves: never, the first time that a call is met, each time. Where they
-        differ, all ranks raise CollectiveMismatch. None: MPICOLL_CHECK, by default "first".
+        differ, all ranks raise CollectiveMismatch. "digest", alone or as "always,digest": they compare results, too, where
+        these must be equal; "digest:N": one of N. None: MPICOLL_CHECK, by default "first".
     timeout : float, optional
         Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by
         default none.
@@ -108,13 +113,16 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
         if comm == MPI.COMM_WORLD:
             check_launch()
-        new = super().__new__(cls, comm)
+        new: Self = MPI.Intracomm.__new__(cls, comm)  # not super(): Python refuses that of MPI.Cartcomm and its like
         if comm is not None and comm != MPI.COMM_NULL:
-            context = Context.of(new)  # the first wrapper of a handle finds the nodes, and ranks that disagree
+            given = {"check": check, "timeout": timeout, "deterministic": deterministic, "reproducible": reproducible}
+            # the first wrapper of a handle finds the nodes, and ranks that disagree
+            context = Context.configured(new, given)
             settings.check()  # a bad value is an error here, and on all ranks, not at the first call
             select.environment_rules()
-            context.configure(new, check, timeout, deterministic, reproducible)
             new._context = context
+            if context.check == ALWAYS:
+                list_at_exit()
             WATCHER.start()
             if settings.profile():
                 profile.start()
@@ -136,6 +144,18 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     def Clone(self) -> Self:
         """mpi4py's `Dup` without arguments."""
         return self._duplicate(super().Clone())
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
+        """MPI's; a `Communicator`, with what was measured on this one. Its ranks share no memory."""
+        comm, request = super().Idup(info)
+        Context.promise(comm, self)
+        return comm, request
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
+        """MPI's; a `Communicator`, with what was measured on this one. Its ranks share no memory."""
+        comm, request = super().Idup_with_info(info)
+        Context.promise(comm, self)
+        return comm, request
 
     def _duplicate(self, comm: Self) -> Self:
         """Give the new communicator what this one knows."""
@@ -160,12 +180,50 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         """MPI's; a `Communicator` of the ranks of the group. Called by these alone."""
         comm = super().Create_group(group, tag)
         with self._context.making(comm):
-            return type(self)(Context.part(comm, self, None))
+            return self._plain()(Context.part(comm, self, None))
 
     def _part(self, comm: MPI.Comm) -> Self:
         """The same class for some of the ranks, which knows their nodes. Called by all ranks."""
+        return self._of_kind(self._plain(), comm)
+
+    def _of_kind(self, kind: type[Made], comm: MPI.Comm) -> Made:
         with self._context.making(comm):
-            return type(self)(Context.part(comm, self, self._context.channel.share(self)))
+            return kind(Context.part(comm, self, self._context.channel.share(self)))
+
+    def _plain(self) -> type[Self]:
+        """The class of communicators of some of the ranks, which have no topology."""
+        return type(self)
+
+    # Topologies.
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> CartCommunicator:
+        """MPI's; a `Communicator` that is an MPI.Cartcomm, too."""
+        return self._of_kind(CartCommunicator, super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> GraphCommunicator:
+        """MPI's; a `Communicator` that is an MPI.Graphcomm, too."""
+        return self._of_kind(GraphCommunicator, super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self, sources: Sequence[int], destinations: Sequence[int], sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None, info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
+    ) -> DistgraphCommunicator:
+        """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
+        weights = {"sourceweights": sourceweights, "destweights": destweights}
+        given = {name: value for name, value in weights.items() if value is not None}
+        made = super().Create_dist_graph_adjacent(sources, destinations, info=info, reorder=reorder, **given)
+        return self._of_kind(DistgraphCommunicator, made)
+
+    def Create_dist_graph(
+        self, sources: Sequence[int], degrees: Sequence[int], destinations: Sequence[int],
+        weights: Sequence[int] | None = None, info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
+    ) -> DistgraphCommunicator:
+        """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
+        given = {} if weights is None else {"weights": weights}
+        made = super().Create_dist_graph(sources, degrees, destinations, info=info, reorder=reorder, **given)
+        return self._of_kind(DistgraphCommunicator, made)
 
     @classmethod
     def Create_from_group(cls, *arguments: Any, **keywords: Any) -> Self:
@@ -226,7 +284,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             note_missing(living, self)
             made: Self | None = None
             with suppress(RankFailure), self._context.making(living):  # one more died, or another rank has seen that
-                made = type(self)(Context.part(living, self, None))
+                made = self._plain()(Context.part(living, self, None))
             if all_agree(living, made is not None) and made is not None:
                 return made
 
@@ -331,6 +389,31 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         call = understand(self, *given)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
+
+
+class CartCommunicator(Communicator, MPI.Cartcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A `Communicator` of ranks on a grid."""
+
+    def _plain(self) -> type[Any]:
+        return Communicator
+
+    def Sub(self, remain_dims: Sequence[bool]) -> CartCommunicator:
+        """MPI's; a `Communicator` of the ranks of a part of the grid."""
+        return self._of_kind(CartCommunicator, super().Sub(remain_dims))
+
+
+class GraphCommunicator(Communicator, MPI.Graphcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A `Communicator` of ranks in a graph."""
+
+    def _plain(self) -> type[Any]:
+        return Communicator
+
+
+class DistgraphCommunicator(Communicator, MPI.Distgraphcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """A `Communicator` of ranks in a graph of which each knows a part."""
+
+    def _plain(self) -> type[Any]:
+        return Communicator
 
 
 def wrapped(comm: MPI.Intracomm) -> Communicator:

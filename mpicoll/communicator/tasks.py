@@ -8,10 +8,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..calls import arguments, as_task
+from ..calls import Hold, arguments, as_task, at_once, begin, repeated
 from ..execute import PROGRESS, Task, until_done
 from ..support.arrays import Array
 from ..support.callsite import call_site
+from ..support.settings import ALWAYS
 from .base import Base
 
 #: bytes of a piece of an `Exchange`, and how many of them are under way: one alone would leave the link idle at its end
@@ -44,7 +45,39 @@ def begin_task(
     ArgumentError, BufferError
         As the method, before anything is sent; what goes wrong later is raised by whoever waits for the task.
     """
-    hold, understand = as_task(then, finish), getattr(arguments, method.lower(), None)
+    return _begun(comm, method, given, algorithm, as_task(then, finish))
+
+
+def run_task(
+    comm: Base, method: str, given: Sequence[Any], finish: Callable[[], object] | None = None, algorithm: str | None = None
+) -> None:
+    """The same, and wait for its end: other ranks may begin the call by `begin_task`, and wait later.
+
+    The blocking methods of MPI match no non-blocking call. Nor can they be given up.
+
+    Parameters
+    ----------
+    comm, method, given, finish, algorithm
+        As of `begin_task`.
+
+    Raises
+    ------
+    ArgumentError, BufferError, CollectiveMismatch, CollectiveTimeout, RankFailure
+        As the method.
+    """
+    context, understand = comm._context, getattr(arguments, method.lower(), None)
+    if algorithm is None and understand is not None and context.check != ALWAYS and not context.digest_every:
+        known = context.known.find(repeated((begin, understand), given, None, None))
+        if known is not None and known.native is not None:
+            context.run_native(known, comm, given)
+            if finish is not None:
+                finish()
+            return
+    _begun(comm, method, given, algorithm, at_once(finish))
+
+
+def _begun(comm: Base, method: str, given: Sequence[Any], algorithm: str | None, hold: Hold) -> Task:
+    understand = getattr(arguments, method.lower(), None)
     if understand is not None:
         begun = comm._begin_held(understand, tuple(given), algorithm, None, hold)
     else:

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from ..buffers import packed
 from ..execute import Context, survivable
+from ..support.callsite import call_site
 from .base import Base
 
 _NAMES = ("Barrier", "Alltoallw", "Scan", "Exscan", "barrier", "bcast", "gather", "scatter",
@@ -72,6 +73,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 def _watched(name: str) -> Callable[..., Any]:
     method: Callable[..., Any] = getattr(MPI.Intracomm, name)
     served = _OWN.get(name, method) if survivable() else method
+    ordered = name not in _MESSAGES  # between two ranks, which the others know nothing of
 
     @wraps(method)
     def call(self: Watched, *arguments: Any, **named: Any) -> Any:
@@ -80,7 +82,7 @@ def _watched(name: str) -> Callable[..., Any]:
             context = Context.found(self)
         if context is None or not context.sees_all:  # it is freed, or just being made
             return served(self, *arguments, **named)
-        with context.watched(name):
+        with context.watched(name, call_site(), ordered):
             return served(self, *arguments, **named)
 
     return call

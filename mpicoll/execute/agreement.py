@@ -13,6 +13,7 @@ from ..errors import CollectiveMismatch
 from ..support.checks import groups, ranks_text
 from .channel import COMPARE, Channel
 from .context import Context
+from .recorder import remembered
 
 #: says nothing: any other word is larger
 _SILENT = np.iinfo(np.int64).min
@@ -34,7 +35,8 @@ class Statement(NamedTuple):
         return f"{self.what}, {self.kind}" if self.kind else self.what
 
 
-def _largest(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+def largest_of_all(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+    """`largest` in a call of this number."""
     return largest(context.channel, words, context.channel.tag(COMPARE, number))
 
 
@@ -46,10 +48,7 @@ def largest(channel: Channel, words: np.ndarray[Any, Any], tag: int) -> Iterator
     rank, size = channel.rank, len(channel.ranks)
     received, distance = np.empty_like(words), 1
     while distance < size:
-        receive = channel.receiver(received, (rank - distance) % size)(tag)
-        send = channel.sender(words, (rank + distance) % size)(tag)
-        yield receive
-        yield send
+        yield from channel.exchange(received, (rank - distance) % size, words, (rank + distance) % size, tag)
         np.maximum(words, received, out=words)
         distance *= 2
 
@@ -59,11 +58,35 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
     words = np.array([what, ~what, *((_SILENT, _SILENT) if kind is None else (kind, ~kind))], np.int64)
-    yield from _largest(context, words, number)
+    yield from largest_of_all(context, words, number)
     same_what, same_kind = (words[at] == ~words[at + 1] for at in (0, 2))
     if not (same_what and (same_kind or words[2] == _SILENT)):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
-        raise context.in_disorder(CollectiveMismatch(_difference(said, number)))
+        text = _difference(said, number) + (yield from _earlier(context, number))
+        raise context.in_disorder(CollectiveMismatch(text), tell=False)
+
+
+def _earlier(context: Context, number: int) -> Generator[MPI.Request, None, str]:
+    """What ranks called where they went apart before the call of this number, as far as all remember; "" where they did not."""
+    calls = remembered(context.recorder.name)
+    first = last = max(calls, default=0)
+    while first - 1 in calls:  # what came before is forgotten in part
+        first -= 1
+    window = np.array([first, -last], np.int64)
+    yield from largest_of_all(context, window, number)
+    first, last = int(window[0]), -int(window[1])
+    if last < first or not first:
+        return ""
+    digests = [crc32(calls[place][0].encode()) if place in calls else 0 for place in range(first, last + 1)]
+    words = np.array([digests, np.invert(digests)], np.int64)
+    yield from largest_of_all(context, words, number)
+    apart = np.flatnonzero(words[0] != ~words[1])
+    if not apart.size:
+        return ""
+    what, where = calls.get(first + int(apart[0]), ("", ""))
+    said = yield from everyone_says(context, f"{what}{where}", number)
+    lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
+    return "\n".join(["", "The first call that they do not have in common came before that:", *lines])
 
 
 def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Request, None, list[str]]:
@@ -71,7 +94,7 @@ def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Req
     rows = np.zeros((len(context.channel.ranks), _TEXT), np.uint8)
     given = text.encode()[:_TEXT]
     rows[context.channel.rank, : len(given)] = np.frombuffer(given, np.uint8)
-    yield from _largest(context, rows, number)
+    yield from largest_of_all(context, rows, number)
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
 
@@ -92,10 +115,10 @@ def share_blocks(
     words[1, rank] = mine
     if rank == root:
         words[0] = counts
-    yield from _largest(context, words, number)
+    yield from largest_of_all(context, words, number)
     for other in np.flatnonzero(words[0] != words[1]):
         text = f"{method}: rank {other} has a block of {words[1, other]} bytes, the root ({root}) says {words[0, other]}"
-        raise context.in_disorder(CollectiveMismatch(text))
+        raise context.in_disorder(CollectiveMismatch(text), tell=False)
     agreed: list[int] = words[0].tolist()
     return agreed
 
@@ -111,14 +134,14 @@ def compare_blocks(
     tag, mine, theirs = context.channel.tag(COMPARE, number), np.array(sent, np.int64), np.array(expected, np.int64)
     for distance in range(1, size):
         target, source = (rank + distance) % size, (rank - distance) % size
-        receive = context.channel.receiver(theirs[source : source + 1], source)(tag)
-        yield context.channel.sender(mine[target : target + 1], target)(tag)
-        yield receive
+        yield from context.channel.exchange(
+            theirs[source : source + 1], source, mine[target : target + 1], target, tag)
     wrong = [f"it expects {expected[other]} bytes of rank {other}, which has {theirs[other]} for it"
              for other in range(size) if theirs[other] != expected[other]]
     words = np.array([len(wrong)], np.int64)
-    yield from _largest(context, words, number)
+    yield from largest_of_all(context, words, number)
     if words[0]:
         said = yield from everyone_says(context, ", ".join(wrong), number)
         lines = [f"  rank {other}: {text}" for other, text in enumerate(said) if text]
-        raise context.in_disorder(CollectiveMismatch("\n".join([f"{method}: blocks have other sizes than expected:", *lines])))
+        text = "\n".join([f"{method}: blocks have other sizes than expected:", *lines])
+        raise context.in_disorder(CollectiveMismatch(text), tell=False)

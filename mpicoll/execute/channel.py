@@ -14,17 +14,24 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicollError
+from .withdrawal import ABANDONED, cancelled, still_under_way
 
 #: kinds of messages: of single calls, of persistent plans, of the comparison of calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)
+#: the number, among messages between watchers, of the one by which a rank says that it gives the communicator up
+_NOTICE = 3
+#: seconds that the notices of a rank have to leave it
+_LEAVING = 0.05
 #: bits of a channel's tags, where MPI grants more than that
 _CHANNEL_BITS = 24
 
@@ -35,26 +42,49 @@ def tag_bits() -> int:
     return (limit + 1).bit_length() - 1
 
 
-class Wire:
-    """A private duplicate of a communicator. Collective."""
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except MPI.Exception as error:
+        raise MpicollError(
+            f"MPI cannot make the private communicator that schedules need ({error}): "
+            "free communicators that are no longer used"
+        ) from error
 
-    def __init__(self, comm: MPI.Comm) -> None:
-        try:
-            self.comm = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
-        except MPI.Exception as error:
-            raise MpicollError(
-                f"MPI cannot make the private communicator that schedules need ({error}): "
-                "free communicators that are no longer used"
-            ) from error
+
+class Wire:
+    """A private duplicate of a communicator. name: by which reports of all ranks know it, the same on all of them."""
+
+    def __init__(self, comm: MPI.Intracomm, name: str) -> None:
+        self.comm, self.name = comm, name
         self.size = self.comm.Get_size()
         self.world_ranks = ranks_within(self.comm, MPI.COMM_WORLD)
-        name = np.array(secrets.randbits(24), np.int64)
-        MPI.Comm.Bcast(comm, name)
-        self.name = f"{int(name):06x}"  # by which reports of all ranks know it
         self.bits = min(_CHANNEL_BITS, tag_bits())
         self._channels, self._most = 0, 1 << (tag_bits() - self.bits)
         self._users = 0
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, comm: MPI.Comm) -> Wire:
+        """That of a communicator. Collective."""
+        with _explained():
+            private = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
+        name = np.array(secrets.randbits(24), np.int64)
+        MPI.Comm.Bcast(comm, name)
+        return cls(private, f"{int(name):06x}")
+
+    @classmethod
+    def begun(cls, comm: MPI.Comm, name: str) -> Callable[[], Wire]:
+        """The same without waiting for other ranks: a function that makes it later."""
+        with _explained():
+            private, request = MPI.Intracomm(comm).Idup()
+
+        def end() -> Wire:
+            request.Wait()
+            return cls(private, name)
+
+        return end
 
     def take(self) -> int:
         """The number of a channel that nobody has; -1: there is none left."""
@@ -92,6 +122,8 @@ class Channel:
         self._spare: Wire | None = None
         self.name = f"{wire.name}.{number}"
         self.open, self.lock = True, threading.RLock()  # for the watcher, a thread that may not use what is being freed
+        #: messages that ranks agree by, with their memory, which lives as long as MPI may use it: received, sent
+        self._posted: dict[int, tuple[Any, MPI.Request, Any, MPI.Request]] = {}
         self._first, self._half = number << wire.bits, (wire.bits - 2) // 2
         self._mask = (1 << self._half) - 1
         wire.use()
@@ -99,8 +131,12 @@ class Channel:
     @classmethod
     def of_its_own(cls, comm: MPI.Comm) -> Channel:
         """The first channel of a new wire. Collective."""
-        wire = Wire(comm)
-        return cls(wire, wire.take(), range(wire.size), comm.Get_rank())
+        return cls.first(Wire.of(comm))
+
+    @classmethod
+    def first(cls, wire: Wire) -> Channel:
+        """The first channel of a wire. Local."""
+        return cls(wire, wire.take(), range(wire.size), wire.comm.Get_rank())
 
     def share(self, parent: MPI.Comm) -> Share | None:
         """What communicators of some ranks of `parent`, whose channel this is, may travel on. Collective.
@@ -115,7 +151,7 @@ class Channel:
             return Share(self.wire, number, self.ranks)
         number = _number_of(self._spare, parent, 0) if self._spare is not None else -1
         if number < 0:
-            self._replace_spare(Wire(parent))
+            self._replace_spare(Wire.of(parent))
             number = _number_of(self._spare, parent, 0)
         assert self._spare is not None
         return Share(self._spare, number, range(self._spare.size))
@@ -140,6 +176,11 @@ class Channel:
     def world_ranks(self) -> list[int]:
         """The rank in the world of each of its ranks."""
         return [self.wire.world_ranks[rank] for rank in self.ranks]
+
+    @property
+    def own_name(self) -> str:
+        """A name that no other communicator has: those of one `Split` have the same number on the wire."""
+        return self.name if len(self.ranks) == self.wire.size else f"{self.name}/{self.world_ranks[0]}"
 
     def shut(self) -> None:
         """No other thread uses it any more. Before MPI's Comm_free, in which MPICH lets no other thread in."""
@@ -178,6 +219,54 @@ class Channel:
         """A function that begins to receive into the memory from a rank, with the tag that it is given."""
         return partial(self.wire.comm.Irecv, (memory, memory.nbytes, MPI.BYTE), self.ranks[peer])
 
+    def exchange(self, received: Any, source: int, sent: Any, target: int, tag: int) -> Iterator[MPI.Request]:
+        """Receive from one rank, send to another: requests to be awaited. Given up with the call (`withdraw`)."""
+        receive, send = self.receiver(received, source)(tag), self.sender(sent, target)(tag)
+        self._posted[id(receive)] = received, receive, sent, send
+        yield receive
+        yield send
+        self._posted.pop(id(receive), None)
+
+    def withdraw(self) -> list[MPI.Request]:
+        """Give up the messages that ranks agree by; returns those that MPI may still use."""
+        posted = list(self._posted.values())
+        self._posted = {}
+        left = cancelled([receive for _, receive, _, _ in posted])
+        left += still_under_way([send for *_, send in posted])
+        if left:
+            ABANDONED.append(posted)
+        return left
+
+    # Giving up.
+
+    def give_notice(self, text: str) -> None:
+        """Tell all other ranks that this one gives the communicator up, and why."""
+        words = np.frombuffer(text.encode(), np.uint8)
+        tag = self.tag(WATCH, _NOTICE)
+        notices = []
+        with suppress(MPI.Exception):  # where ranks died
+            for number in self.ranks:
+                if number != self.ranks[self.rank]:
+                    notices.append(self.wire.comm.Isend([words, MPI.BYTE], number, tag))
+        until = perf_counter() + _LEAVING
+        while notices and perf_counter() < until:
+            notices = still_under_way(notices)
+        if notices:
+            ABANDONED.append((words, notices))
+
+    def notice(self) -> tuple[int, str] | None:
+        """Which rank has given the communicator up, and why; None where none has. Lets MPI move."""
+        tag, status = self.tag(WATCH, _NOTICE), MPI.Status()
+        comm = self.wire.comm
+        if not comm.Iprobe(MPI.ANY_SOURCE, tag, status):
+            return None
+        with self.lock:
+            if not self.probe(tag, status):  # another thread has taken it
+                return None
+            words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            comm.Recv([words, MPI.BYTE], status.source, tag)
+        return list(self.ranks).index(status.source), words.tobytes().decode(errors="replace")
+
     def probe(self, tag: int, status: MPI.Status) -> bool:
         """Whether a message with this tag has come, from any rank. The caller has the lock."""
         return self.open and self.wire.comm.Iprobe(MPI.ANY_SOURCE, tag, status)
@@ -195,7 +284,8 @@ def ranks_within(comm: MPI.Comm, parent: MPI.Comm) -> list[int]:
     """The ranks in `parent` of the ranks of `comm`. Local."""
     ours, theirs = comm.Get_group(), parent.Get_group()
     try:
-        return list(ours.Translate_ranks(None, theirs))
+        # MPICH 5.0.2 gives a grid of fewer ranks than its parent the group of all of these, its own first
+        return list(ours.Translate_ranks(None, theirs))[: comm.Get_size()]
     finally:
         ours.Free()
         theirs.Free()

@@ -2,32 +2,33 @@
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
-from ..errors import RankFailure
-from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, meet, track
+from ..errors import MpicollError, RankFailure
+from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, Neighbours, meet, track
 from ..support import settings
 from ..support.arrays import Device
+from ..support.callsite import call_site
 from ..support.checks import agree
 from ..support.settings import ALWAYS
 from . import survival
 from .arithmetic import calls_as_mpi_computes
-from .channel import CALL, Channel, Share
-from .known import KnownCalls
+from .channel import CALL, Channel, Share, Wire
+from .known import Known, KnownCalls
 from .pool import ScratchPool
 from .progress import PROGRESS
 from .recorder import Record
-from .small import SmallCalls
-from .tasks import ABANDONED, Task
+from .tasks import Task
 from .topology import Topology, discover, inherited
 from .tracing import Tracer
 from .waits import Waits
+from .withdrawal import ABANDONED
 
 if TYPE_CHECKING:
     from .nccl_comm import NcclComm
@@ -36,12 +37,19 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
+_UNMET = Neighbours("Idup makes a communicator without a word between its ranks", {}, None)
+#: what a user may ask for, and how it is understood
+_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "deterministic": settings.deterministic, "reproducible": settings.reproducible, "check": settings.check_mode,
+    "timeout": settings.timeout,
+}  # fmt: skip
 
 
 class Context(Waits):
     """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters.
 
-    measured: what the probe found. check: when ranks compare their calls. deterministic, reproducible: whether floats are
+    measured: what the probe found. check: when ranks compare their calls. digest_every: of how many results, `results` so
+    far, they compare one. made_at: where the user made it. deterministic, reproducible: whether floats are
     added in the canonical order, in fixed point. sees_all: whether no call may pass unseen. given_up: the calls that took too
     long, for reports. nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose
     memory is shared. tracer: told of what plans do that are bound from now on. sent_blocking, sent_by_tasks: [messages,
@@ -49,27 +57,35 @@ class Context(Waits):
     """
 
     _keyval: ClassVar[int | None] = None
+    #: communicators that have none yet, and what makes it
+    _promised: ClassVar[list[tuple[MPI.Comm, Callable[[MPI.Comm], "Context"]]]] = []
     tracer: Tracer | None
 
     def __init__(
-        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
-    ) -> None:
-        super().__init__(comm, len(topology.nodes))
-        found = meet(comm, topology.nodes, RING_BYTES)
-        self.topology, self.channel = topology._replace(refusal=found.refusal), channel
+        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None,
+        alone: bool = False,
+    ) -> None:  # fmt: skip
+        """alone: without a word to other ranks; so none of them can say where memory lies that they could share."""
+        super().__init__(comm, channel)
+        found = _UNMET if alone else meet(comm, topology.nodes, RING_BYTES)
+        self.topology = topology._replace(refusal=found.refusal)
         rank, bit = comm.Get_rank(), channel.number_bit
-        self.links = found.block and Links(channel.wire.comm, rank, found.cards, found.block, bit)
+        self.links = found.block and Links(self.look, rank, found.cards, found.block, bit)
         self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
-        self.pool, self.known, self.small = ScratchPool(), KnownCalls(), SmallCalls()
-        self.check, self.timeout = settings.check_mode(), settings.timeout()
+        self.pool, self.known = ScratchPool(), KnownCalls()
+        self.check, self.digest_every = settings.check_mode(), settings.digest_every()
+        self.timeout = settings.timeout()
+        self.results = 0
+        self.made_at = call_site()
         self.deterministic, self.reproducible = settings.deterministic(), settings.reproducible()
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
+        self.comparisons = 0
         self.closed, self.tracer = False, None
         self.given_up: list[dict[str, Any]] = []
         self.nccl: dict[int, NcclComm] = {}
-        self.calls, self._plans = count(1), count(1)
+        self.calls, self._plans, self._begun = count(1), count(1), count(1)
         self._alive.add(self)
 
     # One per communicator.
@@ -77,10 +93,26 @@ class Context(Waits):
     @classmethod
     def of(cls, comm: MPI.Comm) -> "Context":
         """The context of this communicator handle; all wrappers of a handle share it. Collective the first time."""
-        if found := cls.found(comm):
-            return found
+        return cls.found(comm) or cls._kept_promise(comm) or cls._made(comm)
+
+    @classmethod
+    def configured(cls, comm: MPI.Intracomm, given: dict[str, Any]) -> "Context":
+        """The same, with what the user asks for, by the names of settings; None where that is nothing.
+
+        Collective where anything is asked for; the first time it need not be by all ranks for all of them to be told.
+        """
+        context = cls.found(comm) or cls._kept_promise(comm)
+        if context is None:
+            context = cls._made(comm, given)
+        elif any(value is not None for value in given.values()):
+            agree(comm, given)
+        context._configure(given)
+        return context
+
+    @classmethod
+    def _made(cls, comm: MPI.Comm, given: dict[str, Any] | None = None) -> "Context":
         with survival.making(comm):
-            return cls._set(comm, cls(comm, discover(comm), Channel.of_its_own(comm)))
+            return cls._set(comm, cls(comm, discover(comm, given), Channel.of_its_own(comm)))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -100,9 +132,37 @@ class Context(Waits):
         cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))._like(whole)
         return comm
 
+    @classmethod
+    def promise(cls, comm: MPI.Comm, parent: MPI.Comm) -> None:
+        """`comm`, a duplicate of `parent`, is only begun: it gets its context when that is first asked for. Local.
+
+        What it needs of the other ranks is begun with it, as a rank may use it before another one has waited for it.
+        """
+        whole = cls.of(parent)
+        wire = Wire.begun(parent, f"{whole.channel.name}.{next(whole._begun)}")
+        topology, measured, taken = whole.topology, dict(whole.measured), whole._inherited()
+
+        def make(comm: MPI.Comm) -> "Context":
+            new = cls(comm, topology, Channel.first(wire()), measured, alone=True)
+            vars(new).update(taken)
+            return cls._set(comm, new)
+
+        cls._promised.append((comm, make))
+
+    @classmethod
+    def _kept_promise(cls, comm: MPI.Comm) -> "Context | None":
+        for number, (promised, make) in enumerate(cls._promised):
+            if promised == comm != MPI.COMM_NULL:
+                del cls._promised[number]
+                return make(comm)
+        return None
+
+    def _inherited(self) -> dict[str, Any]:
+        """The settings of communicators that are made from this one."""
+        return {name: getattr(self, name) for name in (*_SETTINGS, "digest_every", "sees_all")}
+
     def _like(self, parent: "Context") -> None:
-        self.check, self.timeout, self.sees_all = parent.check, parent.timeout, parent.sees_all
-        self.deterministic, self.reproducible = parent.deterministic, parent.reproducible
+        vars(self).update(parent._inherited())
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":
@@ -140,29 +200,29 @@ class Context(Waits):
         for context in cls.living():
             context.channel.shut()
 
-    def configure(self, comm: MPI.Intracomm, check: str | None = None, timeout: float | None = None,
-                  deterministic: bool | None = None, reproducible: bool | None = None) -> None:  # fmt: skip
-        """Take what the user asks for instead of the environment's settings. Collective where anything is given."""
-        given = {"check": check, "timeout": timeout, "deterministic": deterministic, "reproducible": reproducible}
+    def _configure(self, given: dict[str, Any]) -> None:
+        """Take what the user asks for instead of the environment's settings."""
         if all(value is None for value in given.values()):
             return
-        agree(comm, given)
-        if deterministic is not None:
-            self.deterministic = settings.deterministic(deterministic)
-        if reproducible is not None:
-            self.reproducible = settings.reproducible(reproducible)
-        if check is not None:
-            self.check = settings.check_mode(check)
-        if timeout is not None:
-            self.timeout = settings.timeout(timeout)
-        self.sees_all = self._must_see_all()
+        for name, understood in _SETTINGS.items():
+            if given[name] is not None:
+                setattr(self, name, understood(given[name]))
+        if given["check"] is not None:
+            self.digest_every = settings.digest_every(given["check"])
+        seen, self.sees_all = self.sees_all, self._must_see_all()
+        if self.sees_all and not seen:
+            self.recorder.restart()
+        self.forget_calls()
+
+    def forget_calls(self) -> None:
+        """Look at all calls again: those that were remembered may be served in another way by now."""
         self.small.clear()
         self.known.free()
 
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
         watched = self.timeout is not None or settings.report_folder() is not None or settings.profile()
-        return self.check == ALWAYS or watched or survival.survivable()
+        return self.check == ALWAYS or self.digest_every > 0 or watched or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 
@@ -199,17 +259,17 @@ class Context(Waits):
             return False
         if len(self._compared) >= _COMPARED:
             self._compared.clear()  # and all that spares a call the comparison: other ranks may not be spared
-            self.small.clear()
-            self.known.free()
+            self.forget_calls()
         self._compared.add(what)
+        self.comparisons += 1
         return True
 
     # What is under way.
 
     @contextmanager
-    def watched(self, text: str) -> Iterator[None]:
-        """A blocking call that MPI serves by itself. text: what it is."""
-        record = self.recorder.blocking.begin(text)
+    def watched(self, text: str, site: str = "", ordered: bool = True) -> Iterator[None]:
+        """A blocking call that MPI serves by itself. text: what it is; site, ordered: see `Record.begin`."""
+        record = self.recorder.blocking.begin(text, site, ordered)
         try:
             yield
         except Exception as error:
@@ -230,6 +290,34 @@ class Context(Waits):
                 comm.Revoke()
             raise told from error
 
+    def run_native(self, known: Known, comm: MPI.Comm, given: Sequence[Any]) -> None:
+        """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
+        self.require_working()
+        record = self.recorder.blocking.begin(known.text)
+        began = perf_counter()
+
+        def is_over() -> bool:
+            if request.Test():
+                return True
+            self.check_wait(perf_counter() - began)
+            if self.queue.error is not None:
+                raise self.queue.error
+            return False
+
+        request = MPI.REQUEST_NULL
+        try:
+            request = known.native(comm, *given)
+            PROGRESS.wait_soon(is_over)
+        except MPI.Exception as error:
+            ABANDONED.append(given)
+            self.raise_explained(error)
+        except BaseException as error:
+            ABANDONED.append((request, given))
+            self.in_disorder(self.reason(known.text, error))
+            raise
+        finally:
+            record.end()
+
     def submit(
         self,
         steps: Iterator[object],
@@ -244,8 +332,9 @@ class Context(Waits):
 
     def drain(self) -> None:
         """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""
-        for task in () if self.broken else self.queue.tasks:
-            PROGRESS.wait(task)
+        with suppress(MpicollError):  # a rank gave up: whoever waits for these calls is told
+            for task in () if self.broken else self.queue.tasks:
+                PROGRESS.wait(task)
         for made in self.nccl.values():  # it waits for other ranks, which may need this one's thread
             made.close()
         self._be_read()

@@ -92,8 +92,8 @@ class NativeCall(Staging):
         self._direct = self._may_have_pointers(call)
         # reductions of derived datatypes: MPI knows them, packed bytes would not do
         as_given = call.op is not None and any(one.dtype is None for one in call.operands)
-        # MPICH compares addresses, and NumPy's empty slices all lie at the beginning of their array
-        alike = call.send is not None and call.recv is not None and not (call.send.nbytes and call.recv.nbytes)
+        # MPICH compares addresses, and NumPy's empty slices lie in their array
+        alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
         names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
         for position, name in enumerate(names):
             one = getattr(call, name)
@@ -198,6 +198,16 @@ class NativeCall(Staging):
         return native_method(self.comm, name)(*self.arguments, *more)
 
 
+def _touch(send: Operand, recv: Operand) -> bool:
+    """Whether one is empty and begins in the memory of the other, or where that ends."""
+    if send.nbytes and recv.nbytes:
+        return False
+    if not all(isinstance(one.buffer, np.ndarray) and one.buffer.flags.forc for one in (send, recv)):
+        return True
+    (start, end), (first, last) = buffers.span(send.buffer), buffers.span(recv.buffer)
+    return start <= last and first <= end
+
+
 def _synchronize(one: Operand) -> None:
     one.caller_stream().synchronize()
 
@@ -231,7 +241,8 @@ class NativePlan(LowerCase):
         self.call.pack()
         with self.context.explaining():
             self.request.Start()
-        self.record = self.context.recorder.begin(f"{self.text}, a plan that was started", call_site())
+        text = f"{self.text}, a plan that was started"
+        self.record = self.context.recorder.begin(text, call_site(), ordered=False)
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait and unpack."""

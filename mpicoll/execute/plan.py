@@ -10,15 +10,19 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..errors import ArgumentError
 from ..schedule import RECEIVES, SENDS
+from ..shared_memory import Polled
 from ..support.callsite import call_site
 from .arithmetic import calls_as_mpi_computes
 from .context import Context
 from .moving import BoundStep, Movable
 from .ordering import Fetch, Piece, Put, Starter
 from .progress import PROGRESS
+from .recorder import Record
 from .staging import Work
 from .tasks import Task, until_done
+from .withdrawal import cancelled, still_under_way
 
 
 class LowerCase:
@@ -61,6 +65,8 @@ class Plan(Movable, LowerCase):
         self.messages = len(started)
         self._started = [(piece.kind, piece.peer, piece.work.nbytes) for piece in started]
         self._pending: list[Any] = [None] * self.messages
+        near = () if context.links is None else context.links.ranks
+        self.hears_of_mpi = any(piece.is_received and piece.peer not in near for piece in started)
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
         self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
@@ -70,8 +76,14 @@ class Plan(Movable, LowerCase):
     def run(self) -> None:
         """Start and wait: the blocking call."""
         self.work.pack()
-        tag = self.tag_of(next(self.context.calls))
-        self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
+        self.step = 0  # from here on other ranks count on it
+        try:
+            tag = self.tag_of(next(self.context.calls))
+            self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
+        except BaseException as error:
+            if self.unfinished:
+                self.context.give_up(self, error)
+            raise
 
     def tag_of(self, number: int) -> int:
         """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`."""
@@ -89,12 +101,17 @@ class Plan(Movable, LowerCase):
             raise
         except BaseException as error:
             if self.unfinished:
-                self.context.give_up(self, self.where(), error)
+                self.context.give_up(self, error)
             raise
 
     def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
         pending = self._pending
-        yield from self.work.arriving(self.context.channel, tag)
+        self.step = 0
+        try:
+            yield from self.work.arriving(self.context.channel, tag)
+        except ArgumentError:  # a refusal of all ranks
+            self.step = None
+            raise
         for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
             for number, start in starts:
                 pending[number] = start(tag)
@@ -107,8 +124,20 @@ class Plan(Movable, LowerCase):
             self._awaited = None
             for function, arguments in actions:
                 function(*arguments)
+        if self.hears_of_mpi:  # a rank that gave up may have sent what was written there since
+            self.context.look()
         self.step = None
         self.work.unpack()
+
+    def withdraw(self) -> list[MPI.Request]:
+        """See `Withdrawable`."""
+        receives: list[MPI.Request] = []
+        sends: list[MPI.Request] = []
+        for (kind, *_), request in zip(self._started, self._pending):
+            request = request.withdraw() if isinstance(request, Polled) else request
+            if isinstance(request, MPI.Request):
+                (receives if kind in RECEIVES else sends).append(request)
+        return cancelled(receives) + still_under_way(sends)
 
     @property
     def unfinished(self) -> bool:
@@ -127,10 +156,26 @@ class Plan(Movable, LowerCase):
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
         if not self._over:  # also where it has ended: other ranks' may not have, and whether it has is chance
             raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
-        record = self.context.recorder.begin(self._started_text, call_site())
+        record = self.context.recorder.begin(self._started_text, call_site(), ordered=False)
         record.plan = self
+        if self._is_local:
+            self._compute(self._run_at_once, record)
+            return
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
         self.task = self.context.submit(steps, record, device=self.work.device, computes=self._compute, track=track)
+        self._over = False
+
+    @property
+    def _is_local(self) -> bool:
+        """Whether it needs no other rank, no device, and no agreement, and so has nothing to wait for."""
+        work = self.work
+        return len(self.context.channel.ranks) == 1 and work.device is None and work.fixed is None
+
+    def _run_at_once(self, record: Record) -> None:
+        self.work.pack()
+        for _ in self._steps(self.tag, self.context.sent_by_tasks):
+            raise AssertionError("a plan of one rank waits for nobody")
+        record.end()
         self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:

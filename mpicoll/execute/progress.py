@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
-from .tasks import ABANDONED, Task
+from .tasks import Task
 from .turn import Turn
 
 #: seconds of the shortest pause of the thread
@@ -58,6 +58,15 @@ class Progress:
             self.poll()
         return task
 
+    def run(self, task: Task) -> Task:
+        """Begin it and wait for its end; the thread is not woken. Raises its error."""
+        with self._among_those_who_wait():
+            with self._lock:
+                task.queue.waiting.append(task)
+                self._tasks.extend(task.queue.admit())
+            self.wait(task)
+        return task
+
     def _in_turn(self, advance: Callable[[Task], object], task: Task) -> None:
         """Call it for the task, unless somebody else has the turn or had it and ended the task."""
         if self._turn.acquire(blocking=False):
@@ -85,6 +94,18 @@ class Progress:
             self.wait_until(is_over)
         task.raise_error()
         return bool(task.ended)
+
+    def wait_soon(self, is_over: Callable[[], bool]) -> None:
+        """Wait until that is so: it is looked for alone until it takes longer than SPIN, then all tasks are advanced."""
+        latest = perf_counter() + SPIN
+        while not is_over():
+            if perf_counter() > latest:
+                return self.wait_until(is_over)
+
+    def help(self, task: Task, seconds: float) -> None:
+        """Advance all tasks until this one has ended, or did not move for so many seconds. Raises nothing."""
+        began = perf_counter()
+        self.wait_until(lambda: bool(task.ended) or perf_counter() - max(began, task.moved) > seconds)
 
     def wait_until(self, is_over: Callable[[], bool]) -> None:
         """Advance all tasks until that is so."""
@@ -147,7 +168,7 @@ class Progress:
         before = task.at
         try:
             if task.queue.error is not None:
-                ABANDONED.append(task.steps)
+                task.give_up()
                 raise task.queue.error
             if task.device is None:
                 task.at = next(task.steps)

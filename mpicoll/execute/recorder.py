@@ -1,4 +1,4 @@
-"""The flight recorder: the last calls of a communicator on this rank, and those it is in."""
+"""The flight recorder: the last calls of this process, and those that a communicator is in."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from threading import get_ident
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-#: calls that are remembered
-_KEPT = 32
+from ..support.callsite import Site, site_text
+
+#: calls that are remembered, of all communicators together
+KEPT = 1000
+#: calls after which places may be counted anew
+_APART = 1 << 40
 
 
 class Located(Protocol):
@@ -42,43 +46,97 @@ class Located(Protocol):
 ENDED: list[Callable[[str, int, Located | None, float], object]] = []
 
 
-class Past(NamedTuple):
-    """A call that has ended, well or not."""
+class Unseen(Protocol):
+    """Calls that went to MPI without being looked at, since they were read. made: [how many]; last: what the last were."""
 
+    made: list[int]
+    last: deque[str]
+
+
+class Past(NamedTuple):
+    """A call that has ended, well or not.
+
+    communicator: its name. place, number, site: see `Record`. served: the name of the plan, "" where MPI served it.
+    """
+
+    communicator: str
+    place: int
     number: int
     text: str
+    served: str
+    site: Site
+    begun: float
     ended: float
+
+    @property
+    def line(self) -> str:
+        """Where the call was made, "file:line"."""
+        return site_text(self.site)
+
+
+#: of `Past`, the oldest first; plain tuples, which are made in a quarter of the time
+_PAST: deque[tuple[str, int, int, str, str, Site, float, float]] = deque(maxlen=KEPT)
+
+
+#: (communicator, place of the last, what they were) of calls in a row that were not looked at, the oldest first
+_UNSEEN: deque[tuple[str, int, tuple[str, ...]]] = deque(maxlen=KEPT // 10)
+
+
+def remembered(communicator: str) -> dict[int, tuple[str, str]]:
+    """{place: (what, where)} of the last calls on a communicator, also of those that were not looked at."""
+    found: dict[int, tuple[str, str]] = {}
+    for name, last, texts in _UNSEEN.copy():
+        if name == communicator:
+            told = [(text, ", a small call whose line is not recorded") for text in texts]
+            found.update(enumerate(told, last - len(texts) + 1))
+    for one in past():
+        if one.place and one.communicator == communicator:
+            found[one.place] = one.text, f" at {one.line}"
+    return found
+
+
+def past() -> list[Past]:
+    """The last calls of this process that have ended, the oldest first."""
+    return [Past._make(one) for one in _PAST.copy()]
 
 
 class Record:
     """A call under way. number: among those of its communicator. text: what it is. begun: `perf_counter`.
 
-    plan: where it stands, while a schedule serves it. site: "file:line", "" where it can be read off the thread's stack.
+    place: its number among the calls that all ranks of the communicator make in the same order, 0 where it is none of those.
+    plan: where it stands, while a schedule serves it. site: where it is made, "" where it can be read off the thread's stack.
     """
 
-    __slots__ = ("recorder", "number", "text", "thread", "begun", "plan", "site")
+    __slots__ = ("recorder", "number", "place", "text", "thread", "begun", "plan", "site")
 
-    def __init__(self, recorder: Recorder, site: str) -> None:
-        self.recorder, self.site = recorder, site
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.site: Site = ""
         self.plan: Located | None = None
-        self.number = 0  # it is not under way
+        self.number = self.place = 0  # it is not under way
         self.text, self.thread, self.begun = "", 0, 0.0
 
-    def begin(self, text: str) -> Record:
-        """It is under way."""
-        self.recorder.count = self.number = self.recorder.count + 1
-        self.text, self.thread, self.begun = text, get_ident(), perf_counter()
+    def begin(self, text: str, site: Site = "", ordered: bool = True) -> Record:
+        """It is under way. ordered: whether all ranks make it at the same place among their calls."""
+        recorder = self.recorder
+        if recorder.unseen.last:
+            recorder.enter_unseen()
+        recorder.count = self.number = recorder.count + 1
+        if ordered:
+            recorder.places = self.place = recorder.places + 1
+        self.text, self.site, self.thread, self.begun = text, site, get_ident(), perf_counter()
         return self
 
     def end(self) -> None:
         """It has ended."""
-        recorder, now = self.recorder, perf_counter()
-        recorder.past.append(Past(self.number, self.text, now))
+        recorder, plan, now = self.recorder, self.plan, perf_counter()
+        served = "" if plan is None else getattr(plan, "name", "")
+        _PAST.append((recorder.name, self.place, self.number, self.text, served, self.site, self.begun, now))
         for tell in ENDED:
-            tell(self.text, recorder.size, self.plan, now - self.begun)
+            tell(self.text, recorder.size, plan, now - self.begun)
         if recorder.others:
             recorder.others.pop(self.number, None)
-        self.number, self.plan = 0, None
+        self.number, self.place, self.plan = 0, 0, None
 
     def where(self) -> str:
         """How far it is."""
@@ -92,22 +150,35 @@ class Record:
 
 
 class Recorder:
-    """The calls of a communicator. size: its ranks. past: the last that ended, the oldest first.
+    """The calls of a communicator. name: by which reports know it; size: its ranks. count, places: of calls begun so far.
+    unseen: of those that were not looked at.
 
     blocking: the record of its blocking calls. others: those under way that do not block, by number.
 
     Blocking calls on one communicator never overlap, and should cost nothing: they have one record, used again.
     """
 
-    def __init__(self, size: int) -> None:
-        self.count, self.size = 0, size
-        self.past: deque[Past] = deque(maxlen=_KEPT)
-        self.blocking = Record(self, "")
+    def __init__(self, name: str, size: int, unseen: Unseen) -> None:
+        self.name, self.size, self.unseen = name, size, unseen
+        self.count = self.places = 0
+        self.blocking = Record(self)
         self.others: dict[int, Record] = {}
 
-    def begin(self, text: str, site: str) -> Record:
-        """A call begins that does not block; `site`: where."""
-        record = Record(self, site).begin(text)
+    def enter_unseen(self) -> None:
+        """Give those calls their places, before that of the next one."""
+        self.places += self.unseen.made[0]
+        _UNSEEN.append((self.name, self.places, tuple(self.unseen.last)))
+        self.unseen.made[0] = 0
+        self.unseen.last.clear()
+
+    def restart(self) -> None:
+        """Count places anew, from a number that is the same on all ranks: not all calls so far were seen on each of them."""
+        self.enter_unseen()
+        self.places = (self.places // _APART + 1) * _APART
+
+    def begin(self, text: str, site: Site, ordered: bool = True) -> Record:
+        """A call begins that does not block; `site`: where. ordered: see `Record.begin`."""
+        record = Record(self).begin(text, site, ordered)
         self.others[record.number] = record
         return record
 

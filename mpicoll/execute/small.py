@@ -1,12 +1,15 @@
 """Small calls that MPI served: the next of the same kind go to MPI without being looked at."""
 
 from array import array
+from collections import deque
 from collections.abc import Callable
 from mmap import mmap
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+
+from .recorder import KEPT
 
 IsSmall = Callable[[Any, Any, Any], bool]
 _ndarray, _IN_PLACE, _address = np.ndarray, MPI.IN_PLACE, MPI.Get_address
@@ -29,9 +32,9 @@ _NOTHING = _Known()
 class SmallCalls:
     """By method, op or root, and what the argument says that is as large as the collective's vector.
 
-    Of an array: {type: {bytes}}. Of a list, or of bytes alone: {class of its buffer: {type: {count}}}, where -bytes of all the
-    buffer stand for a count that is not given, and None for a type. MPI's own types are known by id: their objects live as
-    long as mpi4py.
+    Of an array: {type: {bytes: text}}. Of a list, or of bytes alone: {class of its buffer: {type: {count: (bytes that it
+    needs, text)}}}, where -bytes of all the buffer stand for a count that is not given, and None for a type. MPI's own types
+    are known by id: their objects live as long as mpi4py. text: what the call is, the same on all ranks.
 
     A call comes here once it was understood, compared with those of other ranks, and found to be MPI's. limits: by
     method, the bytes from which on calls are looked at each time.
@@ -41,21 +44,30 @@ class SmallCalls:
         self.limits: dict[str, float] = {}
         self._known: dict[str, _Known] = {}
         self._tests: dict[str, tuple[IsSmall, Callable[[], None]]] = {}
+        #: how many went to MPI, and what the last of them were: since somebody asked
+        self.made = [0]
+        self.last: deque[str] = deque(maxlen=KEPT)
+
+    def note(self, text: str) -> None:
+        """One more went to MPI."""
+        self.made[0] += 1
+        self.last.append(text)
 
     def of(self, method: str) -> _Known:
         """{op's handle or root: what the argument said} of a method, as it grows."""
         return self._known.setdefault(method, _Known())
 
-    def add(self, method: str, what: int | None, said: Any) -> None:
-        """Let such calls go to MPI at once. said: the argument."""
+    def add(self, method: str, what: int | None, said: Any, nbytes: int, text: str) -> None:
+        """Let such calls go to MPI at once. said: the argument; nbytes: that it needs; text: what such a call is."""
         known = self.of(method).setdefault(what, _Known())
         if said.__class__ is _ndarray:
-            known.setdefault(said.dtype, set()).add(said.nbytes)
+            known.setdefault(said.dtype, _Known())[said.nbytes] = text
         elif (told := _told(said)) is not None:
             buffer, count, datatype = told
             plain = count.__class__ is int and buffer.__class__ in _HOST
-            if plain and (datatype is None or any(datatype is one for one in vars(MPI).values())):
-                known.setdefault(buffer.__class__, _Known()).setdefault(id(datatype), set()).add(count)
+            own = isinstance(datatype, MPI.Datatype) and any(datatype is one for one in vars(MPI).values())
+            if plain and (datatype is None or own):
+                known.setdefault(buffer.__class__, _Known()).setdefault(id(datatype), _Known())[count] = nbytes, text
 
     def test(self, method: str, kind: Any, share: int) -> IsSmall:
         """A function is_small(vector, other, what): whether a call goes to MPI without being looked at.
@@ -64,7 +76,7 @@ class SmallCalls:
         0: MPI itself compares them. what: the op or the root, of this kind.
         """
         if method not in self._tests:
-            self._tests[method] = _small_calls(self.of(method), kind, share)
+            self._tests[method] = _small_calls(self.of(method), kind, share, self.made, self.last)
         return self._tests[method][0]
 
     def clear(self) -> None:
@@ -92,33 +104,43 @@ def _told(message: Any) -> Any:
     return None
 
 
-def _small_calls(known: _Known, kind: Any, share: int) -> tuple[IsSmall, Callable[[], None]]:
-    """See `SmallCalls.test`; and a function that has it forget what it said last.
+def _small_calls(
+    known: _Known, kind: Any, share: int, made: list[int], last: deque[str]
+) -> tuple[IsSmall, Callable[[], None]]:
+    """See `SmallCalls.test`; and a function that has it forget what it said last. made, last: where calls are noted.
 
     Every test costs a tenth of the call, so what was known last is not looked up again: most calls are like the last one.
     """
     is_op = kind is MPI.Op
     whose = nbytes = dtype = whom = owner = number = element = None
+    needed, array_text, list_text, note = 0, "", "", last.append
 
     def forget() -> None:
         nonlocal whose, whom
         whose = whom = known  # no call has that as root or op
 
     def is_small(vector: Any, other: Any, what: Any) -> bool:
-        nonlocal whose, nbytes, dtype, whom, owner, number, element
+        nonlocal whose, nbytes, dtype, whom, owner, number, element, needed, array_text, list_text
         if vector.__class__ is _ndarray:
             if what is not whose or vector.nbytes != nbytes or vector.dtype is not dtype:
-                if what.__class__ is not kind or vector.nbytes not in known[what.handle if is_op else what][vector.dtype]:
+                if what.__class__ is not kind:
                     return False
-                whose, nbytes, dtype = what, vector.nbytes, vector.dtype
-            return (
+                texts = known[what.handle if is_op else what][vector.dtype]
+                if vector.nbytes not in texts:
+                    return False
+                whose, nbytes, dtype, array_text = what, vector.nbytes, vector.dtype, texts[vector.nbytes]
+            if (
                 other is _IN_PLACE
                 or other is None
                 or other.__class__ is _ndarray
                 and other is not vector
                 and (not share or other.nbytes * share == vector.nbytes)
                 and (vector.base is None and other.base is None or _disjoint(vector, other))
-            )
+            ):
+                made[0] += 1
+                note(array_text)
+                return True
+            return False
         if vector.__class__ is not list and vector.__class__ not in _OWNERS:
             return False
         if (told := vector if vector.__class__ is list and len(vector) == 3 else _told(vector)) is None:
@@ -127,29 +149,48 @@ def _small_calls(known: _Known, kind: Any, share: int) -> tuple[IsSmall, Callabl
         if count.__class__ is not int:
             return False
         if count != number or datatype is not element or what is not whom or buffer.__class__ is not owner:
-            if what.__class__ is not kind or count not in known[what.handle if is_op else what][buffer.__class__][id(datatype)]:
+            if what.__class__ is not kind:
+                return False
+            counts = known[what.handle if is_op else what][buffer.__class__][id(datatype)]
+            if count not in counts:
                 return False
             whom, owner, number, element = what, buffer.__class__, count, datatype
-        if other is _IN_PLACE or other is None:
+            needed, list_text = counts[count]
+        if _room(buffer) < needed:  # mpi4py does not look
+            return False
+        if other is _IN_PLACE or other is None or _apart(told, other, share, needed):
+            made[0] += 1
+            note(list_text)
             return True
-        return _apart(told, other, share)
+        return False
 
     forget()
     return is_small, forget
 
 
-def _apart(told: Any, message: Any, share: int) -> bool:
-    """Whether the other argument names as much memory as it has to, and cannot share any with the first."""
+def _apart(told: Any, message: Any, share: int, needed: int) -> bool:
+    """Whether the other argument names as much memory as it has to, has it, and cannot share any with the first.
+
+    needed: bytes of the first.
+    """
     if (other := _told(message)) is None:
         return False
     (buffer, count, datatype), (memory, room, same) = told, other
     if share and (same is not datatype or (room != count if count > 0 else room * share != count)):
         return False
-    if memory is buffer:
+    if memory is buffer or _room(memory) < needed // (share or 1):
         return False
     if buffer.__class__ is _ndarray is memory.__class__:
         return buffer.base is None and memory.base is None or _disjoint(buffer, memory)
     return _owns(buffer) and _owns(memory)
+
+
+def _room(buffer: Any) -> int:
+    """Bytes of a buffer."""
+    if buffer.__class__ is _ndarray or buffer.__class__ not in _OWNERS and buffer.__class__ is not array:
+        nbytes: int = buffer.nbytes
+        return nbytes
+    return len(buffer) * (buffer.itemsize if buffer.__class__ is array else 1)
 
 
 def _disjoint(one: Any, other: Any) -> bool:

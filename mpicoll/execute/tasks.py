@@ -1,17 +1,17 @@
 """Collectives under way for which nobody waits: tasks, and the queues in which they take their turns."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from mpi4py import MPI
 
 from ..support.arrays import Device
 from .arithmetic import calls_as_mpi_computes
 from .recorder import Record
+from .withdrawal import ABANDONED, Withdrawable
 
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
-#: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
-ABANDONED: list[object] = []
 
 
 class Queue:
@@ -52,6 +52,7 @@ class Task:
     record: of the call that it serves, which ends with it. on_done: called then. then: called after it, when it is nobody's
     turn; may wait for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
     `calls_as_mpi_computes`. track: two tasks of a queue with the same one never run at the same time; None: beside any.
+    guard: who watches its buffers until the user waits for it, if somebody does.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Task:
         self.steps, self.queue, self.record, self.track = steps, queue, record, track
         self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
         self.at: object = None
+        self.guard: Any = None
         self.error: BaseException | None = None
         self.begun = self.moved = self.ended = 0.0
         self._step = 0
@@ -83,6 +85,12 @@ class Task:
         """Whether other messages of it are on their way while one is awaited, so that it is not late if seen late."""
         plan = self.record and self.record.plan
         return bool(plan and plan.runs_ahead)
+
+    def give_up(self) -> None:
+        """End it in the middle: no other rank changes its memory from now on."""
+        plan = self.record and self.record.plan
+        left: list[MPI.Request] = plan.withdraw() if isinstance(plan, Withdrawable) else []
+        ABANDONED.append((self.steps, left))
 
     def raise_error(self) -> None:
         """Raise what ended it, if anything did."""

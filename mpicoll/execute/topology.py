@@ -1,6 +1,6 @@
 """Nodes: which ranks share one, found once per process group; and what all ranks must have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -39,8 +39,8 @@ class Topology(NamedTuple):
         return self.fabric if self.node_count > 1 else SHARED_MEMORY
 
 
-def discover(comm: MPI.Comm) -> Topology:
-    """The `Topology` of a communicator. Collective.
+def discover(comm: MPI.Comm, given: Mapping[str, object] | None = None) -> Topology:
+    """The `Topology` of a communicator. Collective. given: what the caller asks for, which must be equal, too.
 
     A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
     that decide how a call is served: ranks that chose differently would wait for each other for ever. LaunchError, on all
@@ -49,10 +49,11 @@ def discover(comm: MPI.Comm) -> Topology:
     with ranks_of_node(comm) as node:
         leader = MPI.Intracomm.bcast(node, comm.Get_rank())
     facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
-    everyone = MPI.Comm.allgather(comm, (leader, facts))
-    must_agree([facts for _, facts in everyone], _REMEDY)
+    everyone = MPI.Comm.allgather(comm, (leader, facts, given or {}))
+    must_agree([facts for _, facts, _ in everyone], _REMEDY)
+    must_agree([wishes for _, _, wishes in everyone])
     require_awareness(comm)
-    return Topology(_numbered(leader for leader, _ in everyone), fabric(), library())
+    return Topology(_numbered(leader for leader, _, _ in everyone), fabric(), library())
 
 
 def inherited(comm: MPI.Comm, parent: MPI.Comm, topology: Topology) -> Topology:

@@ -5,37 +5,44 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from mpi4py import MPI
 
 from ..errors import CollectiveTimeout, MpicollError, RankFailure
+from ..shared_memory import Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
 from . import survival
-from .channel import WATCH, Channel
+from .channel import Channel
 from .known import KnownCalls
 from .recorder import Located, Recorder
 from .rhythm import NAP, Rhythm
 from .small import SmallCalls
-from .tasks import ABANDONED, Queue
+from .tasks import Queue
+from .withdrawal import ABANDONED, Withdrawable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Error = TypeVar("Error", bound=MpicollError)
 
-#: seconds between two looks for dead ranks, while a call waits
+#: seconds between two looks for ranks that died or gave up, while a call waits
 _LOOK = 5e-3
+#: seconds for which a rank that knows of another which gave up waits to hear why
+_HEARING = 1.0
+#: how often an exception of a signal handler may interrupt what is done to give up
+_INTERRUPTIONS = 100
 
 
 class Waits:
     """What a communicator's context does while a call waits, and when it cannot come to its end.
 
     timeout: seconds that a call may wait without progress, or None. broken: why no further call can be served; empty while all
-    is well. closed: the communicator was freed. comm: its handle; without: ranks in the world that were dead before it was
+    is well. is_used_by_mpi: whether MPI may still use memory of calls that were given up.
+    closed: the communicator was freed. comm: its handle; without: ranks in the world that were dead before it was
     made.
     """
 
@@ -43,16 +50,20 @@ class Waits:
     explain_wait: ClassVar[Callable[[Any, float], str]]
     timeout: float | None
     closed: bool
+    links: Links | None
     channel: Channel
     known: KnownCalls
-    small: SmallCalls
     nccl: dict[int, Any]
     _alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
 
-    def __init__(self, comm: MPI.Comm, size: int) -> None:
-        self.queue, self.recorder = Queue(self.check_wait, self.explained), Recorder(size)
+    def __init__(self, comm: MPI.Comm, channel: Channel) -> None:
+        self.channel = channel
+        self.small = SmallCalls()
+        self.recorder = Recorder(channel.own_name, len(channel.ranks), self.small)
+        self.queue = Queue(self.check_wait, self.explained)
         self.comm, self.without = MPI.Intracomm(comm), frozenset(survival.DEAD)
         self.broken = ""
+        self.is_used_by_mpi = False
         self._reported = self._looked = 0.0
 
     @classmethod
@@ -61,19 +72,23 @@ class Waits:
         return list(cls._alive)
 
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
-        """Await requests one by one, as they come; raises CollectiveTimeout where one takes longer than it may."""
+        """Await requests one by one, as they come.
+
+        Raises CollectiveTimeout where one takes longer than it may, and MpicollError where another rank gives up.
+        """
+        polled = Polled if self.timeout is None and not survival.survivable() else ()
+        rhythm = None
         try:
-            if self.timeout is None and not survival.survivable():
-                for request in requests:
-                    request.Wait()
-            else:
-                rhythm = None
-                for request in requests:
+            for request in requests:
+                if isinstance(request, polled):
+                    request.Wait()  # it looks around by itself
+                elif not request.Test():
                     rhythm = rhythm or Rhythm(NAP)  # most calls have nothing to wait for, when they are compared
+                    rhythm.restart()
                     self._watch(request, rhythm, whose)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if whose.unfinished:
-                self.give_up((requests, whose), whose.where(), error)
+                self.give_up(whose, error, requests)
             raise
 
     def _watch(self, request: MPI.Request, rhythm: Rhythm, whose: Located) -> None:
@@ -88,10 +103,10 @@ class Waits:
     def check_wait(self, seconds: float) -> None:
         """Give the calls under way up, or only report, where one has waited without progress for longer than it may.
 
-        And give them up where a rank has died: one that waits on shared memory hears of it from nobody else.
+        And give them up where a rank has died or given up.
         """
-        if not self.broken and survival.survivable():
-            self._look_for_the_dead()
+        if not self.broken:
+            self._look_around()
         if self.timeout is None or seconds < self.timeout or self.broken:
             return
         if settings.only_report():
@@ -106,16 +121,34 @@ class Waits:
             self._reported = perf_counter()
             print(f"mpicoll: {type(self).explain_wait(self, seconds)}", file=sys.stderr, flush=True)
 
-    # Ranks that died.
+    # Ranks that died, or gave up.
 
-    def _look_for_the_dead(self) -> None:
+    def _look_around(self) -> None:
+        """`look` from time to time; whoever waits finds the error in the queue."""
         if perf_counter() - self._looked < _LOOK:
             return
         self._looked = perf_counter()
         try:
-            self.channel.wire.comm.Iprobe(MPI.ANY_SOURCE, self.channel.tag(WATCH, 0))
+            with suppress(MpicollError):
+                self.look()
         except MPI.Exception as error:
             self.explained(error)
+
+    def look(self, surely: bool = False) -> None:
+        """Let MPI move, and raise where another rank has given this communicator up. surely: it has, and says why."""
+        until = perf_counter() + _HEARING
+        while self.queue.error is None:
+            notice = self.channel.notice()
+            if notice is not None:
+                rank, text = notice
+                kind, _, reason = text.partition("\n")
+                made = CollectiveTimeout if kind == CollectiveTimeout.__name__ else MpicollError
+                self.in_disorder(made(f"rank {rank} gave this communicator up: {reason}"), tell=False)
+            elif not surely:
+                return
+            elif perf_counter() > until:
+                self.in_disorder(MpicollError("another rank gave this communicator up"), tell=False)
+        raise self.queue.error
 
     def raise_explained(self, error: Exception) -> NoReturn:
         """Raise a RankFailure where a death is behind an error, else the error itself."""
@@ -164,22 +197,40 @@ class Waits:
 
     # Calls that cannot come to their end.
 
-    def give_up(self, memory: object, where: str, error: BaseException) -> None:
+    def give_up(self, whose: Located, error: BaseException, requests: object = None) -> None:
         """A call was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
 
-        Its memory is never given back, as MPI may still write there, and no further call is served.
+        No further call is served, and the other ranks are told. Afterwards no rank writes to the caller's arrays, and none
+        reads there without an error: what was posted is cancelled, and arrays of which others know the pages get new ones.
+        What MPI may still use, as it was no longer to be cancelled, is never given back.
         """
-        ABANDONED.append(memory)
-        told = self.explained(error) if isinstance(error, Exception) else error
-        self.in_disorder(told if isinstance(told, RankFailure) else MpicollError(f"{where}, ended by {error!r}"))
+        ABANDONED.append((whose, requests))
+        told = self.reason(whose.where(), error)
+        for _ in range(_INTERRUPTIONS):
+            with suppress(BaseException):  # of a signal handler, as that which brought us here
+                self.in_disorder(told)
+                left = whose.withdraw() if isinstance(whose, Withdrawable) else []
+                left += self.channel.withdraw()
+                self.is_used_by_mpi = self.is_used_by_mpi or bool(left)
+                break
 
-    def in_disorder(self, error: Error) -> Error:
+    def reason(self, where: str, error: BaseException) -> MpicollError:
+        """Why no further call is served after an error there."""
+        told = self.explained(error) if isinstance(error, Exception) else error
+        return told if isinstance(told, RankFailure) else MpicollError(f"{where}, ended by {error!r}")
+
+    def in_disorder(self, error: Error, tell: bool = True) -> Error:
         """Serve no further call, and have those under way end with an error: messages no longer fit together.
 
-        Returns the error that says why.
+        tell: the other ranks, which do not find out by themselves. Returns the error that says why.
         """
+        is_new = not self.broken
         self.broken = self.broken or str(error)
         self.queue.error = self.queue.error or error
+        if self.links is not None:
+            self.links.give_up()
+        if is_new and tell and not isinstance(error, RankFailure):  # which MPI tells
+            self.channel.give_notice(f"{type(error).__name__}\n{error}")
         self.small.clear()
         self.known.clear()
         for made in self.nccl.values():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..support.checks import ranks_text
+from .divergence import first_divergence
 from .files import State
 from .waiting import PATIENCE, calls_of, ends_of_chains, unreachable
 
@@ -35,7 +36,10 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
     lines += [_elsewhere(ranks, f"{'is' if len(ranks) == 1 else 'are'} {text}") for text, ranks in _grouped(awake, _what_else)]
     if ended := [state["rank"] for state in awake if state["ended"]]:
         lines.append(f"{ranks_text(ended).capitalize()} came to the end of the program.")
-    verdict = _failure(failed) or _missing(ranks, states, old) or _verdict(ranks, awake, patience)
+    apart = first_divergence(states)
+    if apart is not None:
+        lines.append(apart.text)
+    verdict = _failure(failed) or _missing(ranks, states, old) or (apart and apart.verdict) or _verdict(ranks, awake, patience)
     return "\n".join(filter(None, [*lines, verdict if len(ranks) > 1 else ""]))
 
 
@@ -152,8 +156,12 @@ def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> 
         wait = "waits" if len(ends) == 1 else "wait"
         why = "which made no such call" if idle else f"which {wait} for nobody: slow, stuck, or gone"
         return f"So the others wait for {ranks_text(ends)}, {why}."
+    if busy := [state["rank"] for state in states if any(call.get("inside") for _, call in calls_of(state, patience))]:
+        return f"So the job waits for {ranks_text(busy)}, busy in the user's own code in the middle of a call."
     if len({(name, text) for name, _, text in waiting}) > 1:
         return _DIFFERENT
+    if len(alone := [state["rank"] for state in states if calls_of(state, patience)]) < len(states):
+        return f"So the job waits for {ranks_text(alone)}: the others have that call behind them."
     return "All ranks are in the same call: the network, or a rank that is slow, holds them up."
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..support.files import parse_json, write_whole
 
 SCHEMA = 1
 State = dict[str, Any]
+#: {"words": [text], "rows": [[communicator, place, number, call, served, site, begun, seconds]]}: of what is text the number
+#: of the word
+History = dict[str, Any]
 
 
 def death_file(rank: int) -> str:
@@ -18,10 +21,37 @@ def death_file(rank: int) -> str:
     return f"rank-{rank:05d}.died"
 
 
+class PastCall(NamedTuple):
+    """A call that has ended, as a rank remembers it. place: among the calls that all ranks make in the same order, or 0.
+
+    served: by which plan; "": by MPI. begun: seconds since 1970.
+    """
+
+    communicator: str
+    place: int
+    number: int
+    call: str
+    served: str
+    site: str
+    begun: float
+    seconds: float
+
+
+def past_calls(state: State) -> list[PastCall]:
+    """What a rank remembers, the oldest first; none where its record was not left."""
+    history = state.get("history") or {"words": [], "rows": []}
+    words = history["words"]
+    return [PastCall(words[name], place, number, words[call], words[served], words[site], begun, seconds)
+            for name, place, number, call, served, site, begun, seconds in history["rows"]]  # fmt: skip
+
+
 def write_report(folder: Path, state: State) -> None:
-    """Leave this rank's state in the folder, in the place of the one before."""
+    """Leave this rank's state in the folder, in the place of the one before; its history, where it has one, beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"rank-{state['rank']:05d}.json", json.dumps(state))
+    name = f"rank-{state['rank']:05d}"
+    if (history := state.get("history")) is not None:
+        write_whole(folder / f"{name}.calls", json.dumps(history, separators=(",", ":")))
+    write_whole(folder / f"{name}.json", json.dumps({**state, "history": None}))
 
 
 def read_reports(folder: Path) -> list[State]:
@@ -47,7 +77,16 @@ def _parsed(path: Path) -> State:
     except (ValueError, KeyError, TypeError):
         raise ArgumentError(f"{path} is no report of mpicoll") from None
     found: State = state
-    return found | {"died": _died(path.with_suffix(".died"))}
+    return found | {"died": _died(path.with_suffix(".died")), "history": _history(path.with_suffix(".calls"))}
+
+
+def _history(path: Path) -> History | None:
+    try:
+        history: History = parse_json(path.read_bytes())
+        past_calls({"history": history})
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return history
 
 
 def _died(path: Path) -> float | None:

@@ -22,10 +22,15 @@ def calls_of(state: State, patience: float = 0.0) -> list[Pair]:
 
 def ends_of_chains(states: Sequence[State], ranks: Sequence[int], patience: float) -> list[int]:
     """The ranks that others wait for and that wait for nobody themselves: theirs is the next step."""
+    waits = awaited(states, ranks, patience)
+    wanted: set[int] = set().union(*waits.values())
+    return sorted(rank for rank in wanted if not waits.get(rank))
+
+
+def awaited(states: Sequence[State], ranks: Sequence[int], patience: float) -> dict[int, set[int]]:
+    """The ranks that each rank waits for."""
     known = {state["rank"]: state for state in states}
-    waits = {state["rank"]: _awaited(state, known, patience) & set(ranks) for state in states}
-    awaited: set[int] = set().union(*waits.values())
-    return sorted(rank for rank in awaited if not waits.get(rank))
+    return {state["rank"]: _awaited(state, known, patience) & set(ranks) for state in states}
 
 
 def _awaited(state: State, known: Mapping[int, State], patience: float) -> set[int]:

@@ -4,11 +4,11 @@ May import: errors, support, buffers.
 """
 
 from .heap import HEAP, shared_array
-from .messages import Distant, Incoming, Landing, Outgoing, Writing
+from .messages import Distant, Incoming, Landing, Outgoing, Polled, Writing
 from .neighbours import Neighbours, meet
 from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links, track
 
 __all__ = [
     "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing", "Links", "Neighbours",
-    "Outgoing", "Writing", "meet", "shared_array", "track",
+    "Outgoing", "Polled", "Writing", "meet", "shared_array", "track",
 ]

@@ -1,8 +1,9 @@
-"""The memory of this process that others of its node can map: blocks of a few large segments.
+"""The memory of this process that others of its node can map: blocks of one file in memory.
 
-A segment is a file in memory without a name (memfd), so that nothing is left behind and a small /dev/shm does not matter.
-It takes no memory before it is written, and none after the block it was written in is given back. Others find it as
-/proc/PID/fd/FD: the first segment begins with a table of all.
+The file has no name (memfd), so that nothing is left behind and a small /dev/shm does not matter. It takes no memory before
+it is written, and none after the block it was written in is given back. Others open it as /proc/PID/fd/FD; its beginning is
+a table of the segments, the ranges of the file that are in use. A location is an offset in the file. Ranges are never used
+again, so that a location says for good which memory is meant.
 """
 
 from __future__ import annotations
@@ -22,17 +23,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from mpi4py import MPI
 
 from ..errors import ArgumentError
+from .mapping import Mapping, punch, words_at
 
-#: a location is the number of a segment and an offset in it
-OFFSET_BITS = 44
-_SEGMENT, _PAGE, _ALIGN = 64 << 20, mmap.PAGESIZE, 128
-#: the table: a token by which a process knows that it has mapped the right memory, then (descriptor, bytes) of each segment
-_TABLE, _MOST = 16 << 10, 1000
+_PAGE = mmap.PAGESIZE
+#: bytes of a segment of small blocks; a larger block has a segment of its own, which ends with it
+_SEGMENT = 64 << 20
+_ALIGN = 128
+#: bytes of the table: a token by which a process knows that it has mapped the right file, then (offset, bytes) of each
+#: segment, zeros where there is none
+TABLE_BYTES = 64 << 10
+_ENTRIES = TABLE_BYTES // 16 - 1
 #: blocks from this size on give their memory back when they are freed
 _LARGE = 1 << 20
+#: bytes written at a time
+_MOST_WRITTEN = 1 << 30
 
 
 class Block(NamedTuple):
@@ -43,122 +49,268 @@ class Block(NamedTuple):
     nbytes: int
 
 
-class Segment:
-    """A file in memory, mapped into this process. descriptor: of the file, as /proc shows it or as it was opened."""
+class Table:
+    """The segments of a heap, as its owner writes them down and other processes read them. words: of the table."""
 
-    def __init__(self, descriptor: int, nbytes: int) -> None:
-        self.memory = mmap.mmap(descriptor, nbytes)
-        self.nbytes = nbytes
-        self.address: int = MPI.Get_address(np.frombuffer(self.memory, np.uint8))
-        self.words = memoryview(self.memory).cast("Q")
+    def __init__(self, words: Any) -> None:
+        self._words = words
 
+    @property
+    def token(self) -> int:
+        """By which the file is known."""
+        token: int = self._words[0]
+        return token
 
-def words_at(address: int, nbytes: int) -> "memoryview[int]":
-    """Memory as 64-bit words."""
-    raw: Any = MPI.memory.fromaddress(address, nbytes)
-    return memoryview(raw).cast("B").cast("Q")
+    @token.setter
+    def token(self, token: int) -> None:
+        self._words[0] = token
+
+    def enter(self, offset: int, nbytes: int) -> None:
+        """One more segment. Raises OSError where there is no room."""
+        for at in range(1, 1 + 2 * _ENTRIES, 2):
+            if not self._words[at + 1]:
+                self._words[at] = offset
+                self._words[at + 1] = nbytes
+                return
+        raise OSError(f"{_ENTRIES} segments are in use")
+
+    def remove(self, offset: int) -> None:
+        """One less."""
+        for at in range(1, 1 + 2 * _ENTRIES, 2):
+            if self._words[at + 1] and self._words[at] == offset:
+                self._words[at + 1] = 0
+                return
+
+    def segments(self) -> dict[int, int]:
+        """The bytes of each, by its offset."""
+        words = self._words.tolist()
+        return {offset: nbytes for offset, nbytes in zip(words[1::2], words[2::2]) if nbytes}
 
 
 class Heap:
-    """All segments of this process. token: by which others know them."""
+    """All shared memory of this process.
+
+    token: by which others know it. in_use: whether there is an array of a user's in it. epoch: changes whenever an address
+    may have got another location. is_inherited: this is a child process, which shares nothing.
+    """
 
     def __init__(self) -> None:
         self.token = secrets.randbits(63)
-        self.in_use = False  # whether there is an array of a user's in it
-        self._segments: list[Segment] = []
-        self._descriptors: list[int] = []
-        self._places: list[tuple[int, int, int]] = []  # of segments: address, its end, number; sorted
-        self._free: list[tuple[int, int, int]] = []  # what nobody has: segment, from, to; sorted
+        self.in_use = False
+        self.epoch = 0
+        self.is_inherited = False
+        self._descriptor = -1
+        self._table = Table(None)
+        self._end = 0  # of the file
+        self._segments: list[Mapping] = []  # by offset
+        self._places: list[tuple[int, int, int]] = []  # address, its end, and what makes it a location; sorted
+        self._free: list[tuple[int, int]] = []  # locations that are in no block: from, to; sorted
+        self._arrays: dict[int, Block] = {}  # of users, by address
+        self._detached: dict[int, list[Mapping]] = {}  # pages that arrays got by `detach`, by address
         self._returned: deque[Block] = deque()  # by finalizers, which may run in the middle of anything
         self._lock = threading.RLock()
 
     def descriptor(self) -> int:
-        """The file that others map first."""
+        """The file."""
         with self._lock:
-            if not self._segments:
-                self._add(_SEGMENT)
-            return self._descriptors[0]
+            if self._descriptor < 0:
+                self._create()
+            return self._descriptor
 
-    def acquire(self, nbytes: int) -> Block:
-        """Bytes that begin at a multiple of 128. Raises OSError where there are no more."""
-        size = max(_ALIGN, -(-nbytes // _ALIGN) * _ALIGN)
+    def acquire(self, nbytes: int, align: int = _ALIGN) -> Block:
+        """Bytes that begin at a multiple of `align` and share no such piece. Raises OSError where there are no more."""
+        if self.is_inherited:
+            raise OSError("a child process shares no memory")
+        size = max(align, -(-nbytes // align) * align)
         with self._lock:
+            self.descriptor()
             while self._returned:
                 self._put_back(self._returned.popleft())
-            place = next((place for place, (_, low, high) in enumerate(self._free) if high - low >= size), None)
-            if place is None:
+            low = self._taken(size, align)
+            if low is None:
                 self._add(size)
-                place = len(self._free) - 1
-            number, low, high = self._free[place]
-            self._free[place : place + 1] = [(number, low + size, high)] if low + size < high else []
-        return Block(number << OFFSET_BITS | low, self._segments[number].address + low, size)
+                low = self._taken(size, align)
+            assert low is not None
+            segment = self._segment_of(low)
+            return Block(low, segment.address + low - segment.offset, size)
+
+    def _taken(self, size: int, align: int) -> int | None:
+        """Take the first free bytes that are large enough; their location."""
+        for place, (low, high) in enumerate(self._free):
+            start = -(-low // align) * align
+            if high - start >= size:
+                left = [(low, start), (start + size, high)]
+                self._free[place : place + 1] = [(one, other) for one, other in left if one < other]
+                return start
+        return None
 
     def release(self, block: Block) -> None:
         """Give a block back."""
         self._returned.append(block)
 
     def array(self, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
-        """An array that gives its memory back when nobody holds it or a view of it any more. OSError where there is none."""
+        """An array that gives its memory back with its last view. Raises OSError where there is none.
+
+        It shares no page with anything else, so that it can be detached.
+        """
         nbytes = prod(shape) * dtype.itemsize
-        block = self.acquire(nbytes)
+        block = self.acquire(nbytes, _PAGE)
         # views of an array end up holding what it was made of, however often they are sliced
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
+        self._arrays[block.address] = block
         weakref.finalize(memory, self.release, block).atexit = False
         self.in_use = True
         return np.ndarray(shape, dtype, memory)
 
     def location(self, address: int, nbytes: int) -> int | None:
         """Where other processes find these bytes; None for memory that they cannot see."""
-        place = bisect_right(self._places, (address, 1 << 64, 0)) - 1
+        places = self._places
+        place = bisect_right(places, (address, 1 << 64, 0)) - 1
         if place < 0:
             return None
-        start, end, number = self._places[place]
-        return number << OFFSET_BITS | address - start if address + nbytes <= end else None
+        _, end, origin = places[place]
+        return address + origin if address + nbytes <= end else None
+
+    def detach(self, address: int, nbytes: int) -> None:
+        """Give the arrays there pages of their own: same address, same contents, another location.
+
+        Other processes keep the old pages until the array is forgotten: what a rank writes that is late is lost.
+        """
+        with self._lock:
+            for block in list(self._arrays.values()):
+                if block.address < address + nbytes and address < block.address + block.nbytes:
+                    self._detach(block)
+
+    def _detach(self, block: Block) -> None:
+        offset = self._grow(block.nbytes)
+        memory = memoryview(_bytes_at(block.address, block.nbytes))
+        written = 0
+        while written < block.nbytes:
+            written += os.pwrite(self._descriptor, memory[written : written + _MOST_WRITTEN], offset + written)
+        self._table.enter(offset, block.nbytes)
+        mapping = Mapping(self._descriptor, offset, block.nbytes, block.address)
+        self._cover(block.address, block.nbytes, offset)
+        self._detached.setdefault(block.address, []).append(mapping)
+
+    # Segments.
+
+    def _create(self) -> None:
+        """Make the file, with its table."""
+        descriptor = os.memfd_create("mpicoll")
+        try:
+            os.ftruncate(descriptor, TABLE_BYTES)
+            table = Mapping(descriptor, 0, TABLE_BYTES)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self._end = TABLE_BYTES
+        self._segments = [table]
+        self._table = Table(words_at(table.address, TABLE_BYTES))
+        self._table.token = self.token
+
+    def _grow(self, nbytes: int) -> int:
+        """The offset of a new range of the file; it touches no other, so that free blocks never join over two ranges."""
+        offset = self._end + _PAGE
+        os.ftruncate(self._descriptor, offset + nbytes)
+        self._end = offset + nbytes
+        return offset
 
     def _add(self, nbytes: int) -> None:
         """Another segment."""
-        number = len(self._segments)
-        if number == _MOST:
-            raise OSError(f"{_MOST} segments are in use")
-        head = 0 if number else _TABLE
-        size = max(_SEGMENT, -(-(nbytes + head) // _PAGE) * _PAGE)
-        descriptor = os.memfd_create("mpicoll")
+        size = max(_SEGMENT, -(-nbytes // _PAGE) * _PAGE)
+        segment = Mapping(self._descriptor, self._grow(size), size)
         try:
-            os.ftruncate(descriptor, size)
-            segment = Segment(descriptor, size)
-        except (OSError, ValueError, OverflowError):
-            os.close(descriptor)
+            self._table.enter(segment.offset, size)
+        except OSError:
+            segment.close()
             raise
         self._segments.append(segment)
-        self._descriptors.append(descriptor)
-        self._places = sorted([*self._places, (segment.address, segment.address + size, number)])
-        self._free.append((number, head, size))
-        table = self._segments[0].words
-        table[1 + 2 * number], table[2 + 2 * number] = descriptor, size
-        table[0] = self.token
+        self._free.append((segment.offset, segment.end))
+        self._cover(segment.address, size, segment.offset)
+
+    def _segment_of(self, location: int) -> Mapping:
+        return self._segments[bisect_right(self._segments, location, key=offset_of) - 1]
+
+    def _cover(self, address: int, nbytes: int, offset: int | None) -> None:
+        """From now on these addresses are known by other locations; None: they are known to nobody."""
+        end = address + nbytes
+        places = []
+        for low, high, origin in self._places:
+            if low < address:
+                places.append((low, min(high, address), origin))
+            if high > end:
+                places.append((max(low, end), high, origin))
+        if offset is not None:
+            places.append((address, end, offset - address))
+        self._places = sorted(places)
+        self.epoch += 1
 
     def _put_back(self, block: Block) -> None:
-        number, low = divmod(block.location, 1 << OFFSET_BITS)
-        high = low + block.nbytes
-        if block.nbytes >= _LARGE:
-            self._forget(self._segments[number], low, high)
-        place = bisect_right(self._free, (number, low, high))
-        if place < len(self._free) and self._free[place][:2] == (number, high):
-            high = self._free.pop(place)[2]
-        if place and self._free[place - 1][0] == number and self._free[place - 1][2] == low:
-            place -= 1
-            low = self._free.pop(place)[1]
-        self._free.insert(place, (number, low, high))
+        """Nobody has it any more."""
+        self._arrays.pop(block.address, None)
+        detached = self._detached.pop(block.address, None)
+        if block.nbytes >= _LARGE or detached:
+            punch(self._descriptor, block.location, block.nbytes)
+        if detached:
+            self._retire_detached(block, detached)
+        else:
+            self._join(block.location, block.location + block.nbytes)
 
-    def _forget(self, segment: Segment, low: int, high: int) -> None:
-        """Let the system have the memory of whole pages."""
-        low, high = -(-low // _PAGE) * _PAGE, high // _PAGE * _PAGE
-        if high > low:
-            segment.memory.madvise(mmap.MADV_REMOVE, low, high - low)
+    def _join(self, low: int, high: int) -> None:
+        """Make bytes free, together with those beside them."""
+        place = bisect_right(self._free, (low, high))
+        if place < len(self._free) and self._free[place][0] == high:
+            high = self._free.pop(place)[1]
+        if place and self._free[place - 1][1] == low:
+            place -= 1
+            low = self._free.pop(place)[0]
+        self._free.insert(place, (low, high))
+        segment = self._segment_of(low)
+        if segment.nbytes > _SEGMENT and (low, high) == (segment.offset, segment.end):
+            del self._free[place]
+            self._retire(segment)
+
+    def _retire(self, segment: Mapping) -> None:
+        """Nothing is left in a segment, and no other process uses it any more."""
+        self._segments.remove(segment)
+        self._table.remove(segment.offset)
+        self._cover(segment.address, segment.nbytes, None)
+        segment.close()
+
+    def _retire_detached(self, block: Block, mappings: list[Mapping]) -> None:
+        """An array is forgotten that was detached. Its place in its first segment is not used again: others may be late."""
+        for mapping in mappings:
+            punch(self._descriptor, mapping.offset, mapping.nbytes)
+            self._table.remove(mapping.offset)
+            mapping.close(unmap=False)
+        self._cover(block.address, block.nbytes, None)
+        segment = self._segment_of(block.location)
+        if segment.nbytes > _SEGMENT:
+            self._retire(segment)
+
+    def leave_to_parent(self) -> None:
+        """In a child process: what is the parent's stays as it is."""
+        if not self.is_inherited:
+            self.is_inherited = True
+            self._lock = threading.RLock()  # another thread of the parent's may have had it
+            self._places = []
+            self.epoch += 1
+            Mapping.all_become_private()
+
+
+def offset_of(mapping: Mapping) -> int:
+    """Where the range of the file begins."""
+    return mapping.offset
+
+
+def _bytes_at(address: int, nbytes: int) -> Any:
+    return (ctypes.c_char * nbytes).from_address(address)
 
 
 #: one per process: arrays of it serve calls on all communicators
 HEAP = Heap()
+os.register_at_fork(after_in_child=HEAP.leave_to_parent)
 
 
 def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]":
@@ -178,7 +330,9 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
     if nbytes > there_is:
         raise ArgumentError(f"an array of {nbytes} bytes: this node has {there_is} bytes of memory for this process")
     try:
-        return HEAP.array(lengths, kind) if shared and nbytes else np.empty(lengths, kind)
+        if shared and nbytes and not HEAP.is_inherited:
+            return HEAP.array(lengths, kind)
+        return np.empty(lengths, kind)
     except (OSError, MemoryError, OverflowError, ValueError) as error:
         raise ArgumentError(f"no {nbytes} bytes of memory that ranks can share: {error}") from error
 

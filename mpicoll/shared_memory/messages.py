@@ -16,7 +16,7 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, OPEN, SLOTS, Pace, Pipe, Pipes
+from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, Pace, Pipe, Pipes
 
 #: messages from this size on go through MPI, where they lie in memory that is not shared
 _LARGE = 1 << 20
@@ -28,7 +28,7 @@ _REMEMBERED = 64
 _copyto = np.copyto
 
 
-class _Polled:
+class Polled:
     """A request that is looked at again and again: `Test` and `Wait` of all that is awaited where memory is shared."""
 
     __slots__ = ("_pace",)
@@ -47,6 +47,10 @@ class _Polled:
         self._pace.pause()
         return False
 
+    def withdraw(self) -> MPI.Request | None:
+        """The call is given up: no other process changes its memory from now on. What of it MPI may still use, if anything."""
+        raise NotImplementedError
+
     def Wait(self) -> None:
         """Come back when it is."""
         if not self._is_done():
@@ -55,15 +59,15 @@ class _Polled:
             self._pace.go()
 
 
-class Outgoing(_Polled):
+class Outgoing(Polled):
     """A message to a rank of the node, ready but for the tag: a request once it is started.
 
     pipes: that calls of its kind use. address, end: where it lies. itemsize: where it may be cut. send(tag): sends it
     through MPI.
     """
 
-    __slots__ = ("_pipes", "_nbytes", "_location", "_bytes", "_chunk", "_slots", "_tag", "_pipe", "_sent", "_last", "_send",
-                 "_request")  # fmt: skip
+    __slots__ = ("_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "_tag", "_pipe",
+                 "_sent", "_last", "_send", "_request")  # fmt: skip
 
     def __init__(
         self, pipes: Pipes, address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
@@ -71,18 +75,26 @@ class Outgoing(_Polled):
         super().__init__(pipes.pipes[0].pace)
         nbytes = end - address
         self._pipes, self._nbytes, self._send = pipes, nbytes, send
-        self._location = HEAP.location(address, nbytes)
         self._request: MPI.Request | None = None
-        if self._location is None and nbytes >= _LARGE:
-            self._location = _THROUGH_MPI
+        self._address = address
+        self._locate()
         self._bytes = buffers.at(address, nbytes, np.uint8)
         self._chunk = min(nbytes, pipes.pipes[0].chunk // itemsize * itemsize)
         self._slots: dict[Pipe, list[tuple[int, Any]]] = {}
         self._tag = self._sent = self._last = 0
         self._pipe = pipes.pipes[0]
 
+    def _locate(self) -> None:
+        """Look up where it lies: an array may get new pages."""
+        self._epoch = HEAP.epoch
+        self._location = HEAP.location(self._address, self._nbytes)
+        if self._location is None and self._nbytes >= _LARGE:
+            self._location = _THROUGH_MPI
+
     def start(self, tag: int) -> Outgoing:
         """Begin to send it; returns itself, as the request."""
+        if self._epoch != HEAP.epoch:
+            self._locate()
         self._tag, self._sent = tag, 0
         self._pipe = self._pipes.of(tag)
         self._pipe.send(self)
@@ -117,6 +129,11 @@ class Outgoing(_Polled):
         if self._sent < self._nbytes:
             self._pipe.push()
         return self._sent == self._nbytes and self._is_taken()
+
+    def withdraw(self) -> MPI.Request | None:
+        """Others read what was published in the pages that they know."""
+        HEAP.detach(self._address, self._nbytes)
+        return self._request
 
     def _is_taken(self) -> bool:
         """The same, once all is published."""
@@ -170,7 +187,7 @@ class Writing(Outgoing):
         return self._is_put or super()._is_taken()
 
 
-class Distant(_Polled):
+class Distant(Polled):
     """A request of MPI's for a message to or from another node: while it is awaited, what is half sent in this one goes on."""
 
     __slots__ = ("_request",)
@@ -182,8 +199,12 @@ class Distant(_Polled):
     def _is_done(self) -> bool:
         return self._request.Test()
 
+    def withdraw(self) -> MPI.Request | None:
+        """MPI alone can."""
+        return self._request
 
-class Incoming(_Polled):
+
+class Incoming(Polled):
     """A message from a rank of the node, ready but for the tag: a request once it is started.
 
     take(theirs): takes what lies in the other rank's memory. take_part(theirs, start, end): elements start to end of
@@ -238,11 +259,17 @@ class Incoming(_Polled):
         pipe.acknowledge()
         return bool(end == whole)
 
+    def withdraw(self) -> MPI.Request | None:
+        """Nobody else writes where it goes, but MPI."""
+        return self._request
+
     def _has_landed(self) -> bool:
         assert self._request is not None
         if not self._request.Test():
             return False
         self._request = None
+        if self._pipe.words[GIVEN_UP]:  # MPI may have sent what the sender has written there since
+            self._pipe.pace.look(surely=True)
         self._take(self._landing)
         return True
 
@@ -253,19 +280,30 @@ class Landing(Incoming):
     outward: the pipes to the sender, which is told on them where that is.
     """
 
-    __slots__ = ("_outward", "_outlet", "_location")
+    __slots__ = ("_outward", "_outlet", "_location", "_epoch")
 
     def __init__(self, outward: Pipes, *incoming: Any) -> None:
         super().__init__(*incoming)
         self._outward, self._outlet = outward, outward.pipes[0]
+        self._locate()
+
+    def _locate(self) -> None:
+        self._epoch = HEAP.epoch
         self._location = HEAP.location(buffers.address(self._landing), self._landing.nbytes) or _UNSEEN
 
     def start(self, tag: int) -> Incoming:
         """Let the sender in; returns itself, as the request."""
         super().start(tag)
+        if self._epoch != HEAP.epoch:
+            self._locate()
         self._outlet = self._outward.of(tag)
         self._outlet.send(self)
         return self
+
+    def withdraw(self) -> MPI.Request | None:
+        """The sender writes to the pages that it knows."""
+        HEAP.detach(buffers.address(self._landing), self._landing.nbytes)
+        return super().withdraw()
 
     def advance(self) -> bool:
         """Tell the sender, where there is room for it; whether that is done."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import threading
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,10 +14,13 @@ from mpi4py import MPI
 
 from ..buffers import gpu_mode
 from ..support import settings
-from .heap import HEAP, OFFSET_BITS, Block, Segment, words_at
+from .heap import HEAP, TABLE_BYTES, Block, Table, offset_of
+from .mapping import Mapping, words_at
 
 #: processors that other cores see the writes of in the order in which they are made
 _ORDERED = ("x86_64", "AMD64", "i686")
+#: mappings of segments that their owner has given up are kept until there are more: a call that was given up may be in one
+_KEPT = 16
 
 
 class Card(NamedTuple):
@@ -29,16 +34,27 @@ class Card(NamedTuple):
 
 
 class Neighbour:
-    """The memory of another process, mapped as it is needed. Raises OSError or ValueError where it cannot be."""
+    """The memory of another process, mapped as it is needed. Raises OSError or ValueError where it cannot be.
+
+    Its file stays open: a process that has no descriptors left fails where ranks meet, and not in a call.
+    """
 
     _known: dict[tuple[int, int], Neighbour] = {}
     _lock = threading.Lock()
 
     def __init__(self, card: Card) -> None:
-        self._card = card
-        self._segments = {0: self._map(card.descriptor, None)}
-        if self._segments[0].words[0] != card.token:
-            raise ValueError(f"/proc/{card.pid} is another process here: process numbers have separate namespaces")
+        self._descriptor = os.open(f"/proc/{card.pid}/fd/{card.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            mapping = Mapping(self._descriptor, 0, TABLE_BYTES)
+            self._table = Table(words_at(mapping.address, TABLE_BYTES))
+            if self._table.token != card.token:
+                mapping.close()
+                raise ValueError(f"/proc/{card.pid} is another process here: process numbers have separate namespaces")
+        except (OSError, ValueError):
+            os.close(self._descriptor)
+            raise
+        self._mapped: list[Mapping] = []  # by offset
+        self._ended: deque[Mapping] = deque()
 
     @classmethod
     def of(cls, card: Card) -> Neighbour:
@@ -49,21 +65,31 @@ class Neighbour:
                 cls._known[key] = cls(card)
             return cls._known[key]
 
-    def _map(self, descriptor: int, nbytes: int | None) -> Segment:
-        opened = os.open(f"/proc/{self._card.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            return Segment(opened, os.fstat(opened).st_size if nbytes is None else nbytes)
-        finally:
-            os.close(opened)
-
     def address(self, location: int) -> int:
         """Where a location of that process lies in this one."""
-        number = location >> OFFSET_BITS
-        segment = self._segments.get(number)
-        if segment is None:
-            table = self._segments[0].words
-            segment = self._segments[number] = self._map(table[1 + 2 * number], table[2 + 2 * number])
-        return segment.address + (location & (1 << OFFSET_BITS) - 1)
+        mapping = self._found(location)
+        if mapping is None:
+            with self._lock:  # two threads may look for the same one
+                mapping = self._found(location) or self._map(location)
+        return mapping.address + location - mapping.offset
+
+    def _found(self, location: int) -> Mapping | None:
+        mapped = self._mapped
+        place = bisect_right(mapped, location, key=offset_of) - 1
+        return mapped[place] if place >= 0 and location < mapped[place].end else None
+
+    def _map(self, location: int) -> Mapping:
+        segments = self._table.segments()
+        offset = next((offset for offset in segments if offset <= location < offset + segments[offset]), None)
+        if offset is None:
+            raise OSError(f"location {location} of another rank's memory is in no segment")
+        self._ended.extend(one for one in self._mapped if one.offset not in segments)
+        mapping = Mapping(self._descriptor, offset, segments[offset])
+        kept = [one for one in self._mapped if one.offset in segments]
+        self._mapped = sorted([*kept, mapping], key=offset_of)
+        while len(self._ended) > _KEPT:
+            self._ended.popleft().close()
+        return mapping
 
     def words(self, location: int, nbytes: int) -> Any:
         """Memory of that process as 64-bit words."""

@@ -12,21 +12,22 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from mpi4py import MPI
 
 from .. import buffers
-from .heap import HEAP, Block, words_at
+from .heap import HEAP, Block
+from .mapping import words_at
 from .neighbours import Card, Neighbour
 
 #: pipes: of blocking calls; of calls that do not block; of plans
 BLOCKING, TASKS, PLANS = range(0, 1), range(1, 5), range(5, 9)
 _PIPES = 9
-#: entries of a ring, and its words: published, read, each in a cache line of its own, and (tag, location, bytes) of each
+#: entries of a ring, and its words: published, whether the sender has given up, and read, which has a cache line of its own,
+#: then (tag, location, bytes) of each
 ENTRIES = 8
-PUBLISHED, READ = 0, 8
+PUBLISHED, GIVEN_UP, READ = 0, 1, 8
 _AT = tuple(range(16, 16 + 4 * ENTRIES, 4))
 _WORDS = _AT[-1] + 4
 #: messages in slots that may be unread; bytes of the largest slot, where few ranks and where many share the node
@@ -56,7 +57,7 @@ class Pipe:
     memory that the receiver may write to, in its turn. chunk: bytes of the largest slot.
     """
 
-    __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "_blocks", "_slots")
+    __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "_blocks", "_slots", "_is_pushed")
 
     def __init__(self, words: Any, pace: Pace, chunk: int) -> None:
         self.words, self.pace, self.chunk = words, pace, chunk
@@ -65,6 +66,7 @@ class Pipe:
         self.opened: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)
         self._blocks: list[Block] = []
         self._slots: dict[int, list[Slot]] = {}
+        self._is_pushed = False
 
     # The sender's end.
 
@@ -111,8 +113,14 @@ class Pipe:
 
     def push(self) -> None:
         """Publish what waits, in its order."""
-        while self.waiting and self.waiting[0].advance():
-            self.waiting.popleft()
+        if self._is_pushed:  # a signal handler waits, and interrupted just this
+            return
+        self._is_pushed = True
+        try:
+            while self.waiting and self.waiting[0].advance():
+                self.waiting.popleft()
+        finally:
+            self._is_pushed = False
         if not self.waiting and self in self.pace.unfinished:
             self.pace.unfinished.remove(self)
 
@@ -148,7 +156,9 @@ class Pipe:
         return found
 
     def acknowledge(self) -> None:
-        """It was read."""
+        """It was read. Raises where the sender has given up meanwhile, and may have used its memory again."""
+        if self.words[GIVEN_UP]:
+            self.pace.look(surely=True)
         self.count = self.words[READ] = self.count + 1
 
 
@@ -168,14 +178,20 @@ class Pipes(NamedTuple):
         return self.pipes[(tag >> self.bit) % len(self.pipes)]
 
 
+class Look(Protocol):
+    """Lets MPI move, and raises where another rank has given the communicator up; surely: it has."""
+
+    def __call__(self, surely: bool = False) -> None: ...
+
+
 class Pace:
     """What a rank does while it waits: a moment of its own for messages half sent, MPI, and other processes.
 
     unfinished: pipes with messages that are not yet published whole.
     """
 
-    def __init__(self, comm: MPI.Intracomm, crowded: bool) -> None:
-        self._comm = comm
+    def __init__(self, look: Look, crowded: bool) -> None:
+        self.look = look
         self._most = _FEW_LOOKS if crowded else _LOOKS
         self._looks = 0
         self.unfinished: list[Pipe] = []
@@ -186,7 +202,7 @@ class Pace:
             pipe.push()
         self._looks += 1
         if not self._looks % _MPI:
-            self._comm.Iprobe(MPI.ANY_SOURCE, 0)
+            self.look()
         if self._looks > self._most:
             os.sched_yield()
 
@@ -198,16 +214,16 @@ class Pace:
 class Links:
     """The pipes of one communicator's rank to and from the others of its node.
 
-    comm: for MPI's progress. cards: of all ranks of the node, by rank; block: where this rank's own rings lie, all zeros.
-    bit: of the tag of a call that is no plan, at which its number begins.
+    look: what is done now and then by those who wait. cards: of all ranks of the node, by rank; block: where this rank's own
+    rings lie, all zeros. bit: of the tag of a call that is no plan, at which its number begins.
     """
 
-    def __init__(self, comm: MPI.Intracomm, rank: int, cards: dict[int, Card], block: Block, bit: int) -> None:
+    def __init__(self, look: Look, rank: int, cards: dict[int, Card], block: Block, bit: int) -> None:
         self._block, self._bit = block, bit
         self.ranks = [other for other in cards if other != rank]
         crowded = len(cards) > len(os.sched_getaffinity(0))
         self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
-        self._paces = paces = [Pace(comm, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
+        self._paces = paces = [Pace(look, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
         places = {other: place for place, other in enumerate(cards)}
         self._out: dict[int, list[Pipe]] = {}
         self._in: dict[int, list[Pipe]] = {}
@@ -241,6 +257,11 @@ class Links:
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""
         return all(pipe.is_read() for pipe in chain.from_iterable(self._out.values()))
+
+    def give_up(self) -> None:
+        """Tell whoever reads what this rank has sent that it may have used its memory again."""
+        for pipe in chain.from_iterable(self._out.values()):
+            pipe.words[GIVEN_UP] = 1
 
     def close(self) -> None:
         """Give rings and slots back; everything was read."""

@@ -1,24 +1,61 @@
 """Where in the user's program a call is made."""
 
+import contextlib
 import sys
 import sysconfig
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 #: where Python and what is installed lie
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+#: libraries that make calls for the user: PyTorch, and what its decorators pass through
+_BETWEEN = (*(str(Path(place, "torch")) for place in _LIBRARIES), contextlib.__file__)
+
+#: "file:line", or code and the instruction that it is at: what that is as text is found out when somebody asks
+Site = str | tuple[CodeType, int]
+_getframe = sys._getframe
+#: files of mpicoll's and of what calls it for the user, as they are met
+_ours: dict[str, bool] = {}
 
 
 def call_site() -> str:
-    """ "file:line" of the innermost frame that is not mpicoll's."""
+    """ "file:line" of the innermost frame that is neither mpicoll's nor PyTorch's."""
     return site_of(sys._getframe(1))
+
+
+def quick_site() -> Site:
+    """The same for those who call often: a fifth of a microsecond where the caller's caller is called by the user."""
+    frame: FrameType | None = _getframe(3)
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        ours = _ours.get(name)
+        if ours is None:
+            ours = _ours[name] = name.startswith((_PACKAGE, *_BETWEEN))
+        if not ours:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return ""
+
+
+def site_text(site: Site) -> str:
+    """ "file:line"."""
+    if isinstance(site, str):
+        return site
+    code, instruction = site
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return f"{code.co_filename}:{next(lines, None) or code.co_firstlineno}"
 
 
 def site_of(frame: FrameType) -> str:
     """The same for any thread's frame."""
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_filename.startswith((_PACKAGE, *_BETWEEN)):
+        outer = outer.f_back
+    frame = outer or frame  # a thread of PyTorch's has none of the user's
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,17 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Result = TypeVar("Result")
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def text_of(value: object) -> str:
+    """How a value prints, without addresses: the same in every process, for facts that ranks and checkpoints compare.
+
+    >>> text_of([object()])
+    '[<object object>]'
+    """
+    return _ADDRESS.sub("", repr(value))
 
 
 def check(name: str, value: object, good: object, expected: str) -> None:
@@ -81,7 +93,8 @@ def groups(values: Sequence[object]) -> list[tuple[object, list[int]]]:
     """Each value that occurs, and the ranks that have it; by comparing, since not every value can be hashed."""
     views: list[tuple[object, list[int]]] = []
     for rank, value in enumerate(values):
-        ranks = next((ranks for other, ranks in views if other == value), None)
+        # nan, which is not equal to itself, is alike on ranks that all have it
+        ranks = next((ranks for other, ranks in views if other == value or value != value != other != other), None)
         if ranks is None:
             views.append((value, ranks := []))
         ranks.append(rank)

@@ -14,13 +14,13 @@ ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FI
 CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
 REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
 DETERMINISTIC, REPRODUCIBLE = "MPICOLL_DETERMINISTIC", "MPICOLL_REPRODUCIBLE"
-PROFILE = "MPICOLL_PROFILE"
+PROFILE, TORCH_AS = "MPICOLL_PROFILE", "MPICOLL_TORCH_AS"
 
 _OF_TESTS = {"MPICOLL_EVENTS", "MPICOLL_TEST_ALL", "MPICOLL_TEST_CLUSTER", "MPICOLL_KILLS_JOB", "MPICOLL_TORCH_TMP"}
 _PROBE_SECONDS = 0.5
-#: when ranks compare their calls: never, the first time a call is met, each time
-CheckMode = Literal["off", "first", "always"]
-OFF, FIRST, ALWAYS = "off", "first", "always"
+#: when ranks compare their calls: never, the first time a call is met, each time; and whether they compare results
+CheckMode = Literal["off", "first", "always", "digest", "off,digest", "first,digest", "always,digest"]
+OFF, FIRST, ALWAYS, DIGEST = "off", "first", "always", "digest"
 #: how device memory travels: as pointers where MPI is known to take them, through host memory, as pointers in any case
 AUTO, STAGED, DIRECT = "auto", "staged", "direct"
 
@@ -54,12 +54,37 @@ def profile() -> bool:
     return _switch(PROFILE, default=False)
 
 
+def torch_as() -> list[str]:
+    """The backends of PyTorch in whose place ours serves (MPICOLL_TORCH_AS): "gloo", say."""
+    return [name for name in os.environ.get(TORCH_AS, "").lower().split(",") if name]
+
+
 def check_mode(given: str | None = None) -> str:
     """When calls are compared: what was given, else MPICOLL_CHECK, else the first time."""
-    mode = given or os.environ.get(CHECK, "").lower() or FIRST
-    if mode not in (OFF, FIRST, ALWAYS):
-        raise ArgumentError(f"{'check' if given else CHECK}={mode}: expected {OFF}, {FIRST} or {ALWAYS}")
-    return mode
+    return _checks(given)[0]
+
+
+def digest_every(given: str | None = None) -> int:
+    """Of how many results that must be equal on all ranks one is compared, by a digest; 0: none. From the same words."""
+    return _checks(given)[1]
+
+
+def _checks(given: str | None) -> tuple[str, int]:
+    """What check_mode and digest_every say: of "always,digest:10", say."""
+    text = (given or os.environ.get(CHECK, "")).lower()
+    mode, every = FIRST, 0
+    for word in text.split(",") if text else ():
+        name, _, number = word.partition(":")
+        if word in (OFF, FIRST, ALWAYS):
+            mode = word
+        elif name == DIGEST and (number.isdecimal() and len(number) < 10 and int(number) or word == DIGEST):
+            every = int(number or 1)
+        else:
+            raise ArgumentError(
+                f"{'check' if given else CHECK}={text}: expected {OFF}, {FIRST} or {ALWAYS}; "
+                f"or {DIGEST} or {DIGEST}:N, also behind one of these and a comma"
+            )
+    return mode, every
 
 
 def timeout(given: float | None = None) -> float | None:
@@ -129,7 +154,7 @@ def _switch(name: str, default: bool) -> bool:
 def fingerprint() -> dict[str, str]:
     """What must be equal on all ranks, by name, as text that shows a person the difference."""
     names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY, DETERMINISTIC,
-             REPRODUCIBLE, PROFILE)  # fmt: skip
+             REPRODUCIBLE, PROFILE, TORCH_AS)  # fmt: skip
     given = {name: os.environ.get(name) or "(not set)" for name in names}
     return {**given, TUNING_FILE: _digest()}
 

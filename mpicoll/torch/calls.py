@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ..communicator import Communicator
-from ..execute import ABANDONED
-from .levels import INSIDE, Level
-from .memory import Arrays, Finish, finish_all
+from .levels import Level, depth_of_this_thread, levels_of
+from .memory import Arrays, Finish, check_types
 from .works import Done
 
+_dist: Any = torch.distributed
 Tensors = list[torch.Tensor]
 _is_profiling: Callable[[], bool] = torch.autograd._profiler_enabled
 _IDLE: AbstractContextManager[object] = nullcontext()
@@ -26,42 +26,63 @@ class Calls:
 
     def _take(self, comm: Communicator) -> None:
         self.comm = comm
-        self._levels = [Level(comm, 0)]
+        self._levels = levels_of(comm)
         self.array = Arrays().of
         self._size, self._rank = comm.Get_size(), comm.Get_rank()
 
     def level(self) -> Level:
-        """Where this thread begins calls: callbacks of futures have communicators of their own, made when they need one."""
-        while len(self._levels) <= INSIDE.depth:
-            self._levels.append(Level(self._levels[-1].comm.Dup(), len(self._levels)))
-        return self._levels[INSIDE.depth]
+        """Where this thread begins calls."""
+        return self._levels[depth_of_this_thread()]
 
     def serve(
         self, name: str, method: str, given: Sequence[Any], opts: Any, result: list[Any], kept: object,
-        finishes: Sequence[Finish] = (),
+        finishes: Sequence[Finish] = (), algorithm: str | None = None,
     ) -> Any:  # fmt: skip
         """Serve a call by a method of `Communicator`; returns its work.
 
         name: of the call, in profiles. result: of the work. kept: must live as long as the call. finishes: its last steps.
+        algorithm: as of the method.
         """
         level = self.level()
         with _span(name):
             if getattr(opts, "asyncOp", True):
-                return level.begin(method, given, result, kept, finishes)
-            try:
-                getattr(level.comm, method)(*given)
-            except BaseException:
-                ABANDONED.append(kept)  # MPI may still write there
-                raise
-            finish = finish_all(finishes)
-            if finish is not None:
-                finish()
+                return level.begin(method, given, result, kept, finishes, algorithm)
+            level.run(method, given, kept, finishes, algorithm)
         return Done(result)
+
+    def check_blocks(self, name: str, parts: Any, equal: torch.Tensor | None = None) -> None:
+        """One tensor for each rank, of the same type; equal: and as large as this one."""
+        if len(parts) != self._size:
+            raise ValueError(f"{name}: expected {self._size} tensors, one per rank, got {len(parts)}")
+        check_types(name, *parts, *(() if equal is None else (equal,)))
+        if equal is not None and any(one.numel() != equal.numel() for one in parts):
+            raise ValueError(f"{name}: expected tensors of {equal.numel()} elements, got {[one.numel() for one in parts]}")
 
 
 def _span(name: str) -> AbstractContextManager[object]:
     """In PyTorch's profiles."""
     return torch.profiler.record_function(f"mpicoll:{name}") if _is_profiling() else _IDLE
+
+
+def options_of(given: Any, kind: Any, root: Any = None, op: Any = None) -> Any:
+    """PyTorch's options of a call. Users of groups may give a root, an operation, or nothing."""
+    if isinstance(given, kind):
+        return given
+    options = kind()
+    if isinstance(given, (_dist.ReduceOp, _dist.ReduceOp.RedOpType)):
+        op = given
+    elif given is not None:
+        root = given if isinstance(given, int) else root
+    if root is not None:
+        options.rootRank = root
+    if op is not None:
+        options.reduceOp = op
+    return options
+
+
+def inner(lists: Any) -> Any:
+    """The tensors of a call, which come in a list or in a list of one list."""
+    return lists[0] if lists and isinstance(lists[0], (list, tuple)) else lists
 
 
 def one_of(tensors: Any) -> torch.Tensor:

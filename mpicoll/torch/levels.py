@@ -1,21 +1,30 @@
-"""Where asynchronous calls are begun, and in which order their futures are completed and called back."""
+"""Where calls are begun, and in which order the futures of asynchronous ones are completed and called back.
+
+PyTorch matches the calls of ranks by their order alone: one rank may wait in the call, another later. So every call of a
+level is MPI's non-blocking one, or a schedule with the next number, whether its caller waits or not.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-import torch
-
-from ..communicator import Communicator, begin_task
+from ..communicator import Communicator, begin_task, run_task
+from ..errors import MpicollError
+from ..execute import ABANDONED, PROGRESS, Context
+from ..support import settings
 from .futures import Future
 from .halves import ARE_KEPT, Halves
 from .memory import Finish, finish_all
+from .sequence import CallSequence
 from .works import Work
 
-_engine: Any = torch.autograd.Variable._execution_engine
+#: how deep calls may be begun in callbacks of calls that were begun in callbacks. Each level has a communicator, made with
+#: the group: what is collective cannot wait for a callback, which comes at another time on each rank
+LEVELS = 3
 
 
 class _Inside(threading.local):
@@ -25,6 +34,21 @@ class _Inside(threading.local):
 
 
 INSIDE = _Inside()
+
+
+def depth_of_this_thread() -> int:
+    """The number of the level on which this thread begins calls. Raises RuntimeError where there is none."""
+    if INSIDE.depth >= LEVELS:
+        raise MpicollError(
+            f"a call begun in a callback of a call that was itself begun in a callback, {INSIDE.depth} levels deep: mpicoll "
+            f"has {LEVELS} levels. Wait for one of these calls in its callback, and begin the next one after that"
+        )
+    return INSIDE.depth
+
+
+def levels_of(comm: Communicator) -> list[Level]:
+    """Those of a process group: on its communicator, and on duplicates of it. Collective."""
+    return [Level(comm if depth == 0 else comm.Dup(), depth) for depth in range(LEVELS)]
 
 
 class Level:
@@ -39,22 +63,31 @@ class Level:
         self._works: deque[Work] = deque()
         self._callbacks: deque[tuple[Future, Callable[[], object]]] = deque()
         self._completing = threading.Lock()
+        self._sequence = CallSequence(comm)
         self._halves = None if ARE_KEPT else Halves()
 
     def begin(self, method: str, given: Sequence[Any], result: list[Any], kept: object, finishes: Sequence[Finish],
               algorithm: str | None = None) -> Work:  # fmt: skip
         """Begin a collective; returns its work. result: of the work. kept: must live until it has ended."""
+        self._sequence.enter(method, given)
         work = Work(self, result, kept)
         work.task = begin_task(self.comm, method, given, self.complete, finish_all(finishes), algorithm)
         self._works.append(work)
         if self._halves is not None:
             self._halves.keep(work)
-        if torch._C._current_graph_task_id() != -1:
-            # backward ends in C++, waiting for futures, where nothing advances: rather wait here
-            _engine.queue_callback(work.wait)
         if work.task.ended:
             self.complete()
         return work
+
+    def run(self, method: str, given: Sequence[Any], kept: object, finishes: Sequence[Finish],
+            algorithm: str | None = None) -> None:  # fmt: skip
+        """Serve a collective and wait for it."""
+        self._sequence.enter(method, given)
+        try:
+            run_task(self.comm, method, given, finish_all(finishes), algorithm)
+        except BaseException:
+            ABANDONED.append(kept)  # MPI may still write there
+            raise
 
     def call_back(self, future: Future, callback: Callable[[], object]) -> None:
         """Call it when the future is complete, after those that were given before."""
@@ -84,3 +117,31 @@ class Level:
         """Wait for all that was begun."""
         for work in list(self._works):
             work.wait()
+
+    def limit(self, seconds: float) -> None:
+        """Its calls may make no progress for so long, from now on."""
+        Context.of(self.comm).timeout = settings.timeout(seconds)
+
+    def finish(self) -> None:
+        """Bring what was begun to its end, good or bad: those who wait for it are told."""
+        with suppress(Exception):
+            Context.of(self.comm).drain()
+            self._sequence.finish()
+
+    def leave(self) -> None:
+        """Bring what was begun to its end and free the communicator; one that is broken is left as it is.
+
+        MPI may still write for a call that was given up, also through a communicator that was freed.
+        """
+        context = Context.of(self.comm)
+        self.finish()
+        if context.broken:
+            ABANDONED.append(self)
+        else:
+            self.comm.Free()
+
+    def withdraw(self, error: MpicollError) -> None:
+        """Have what was begun end with this error, at once and on this rank alone, and serve no further call."""
+        ABANDONED.append(self)
+        Context.of(self.comm).in_disorder(error, tell=False)
+        PROGRESS.poll()

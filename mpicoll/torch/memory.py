@@ -10,6 +10,7 @@ import numpy
 import torch
 
 from ..buffers import at
+from ..errors import BufferError
 from ..support.arrays import Array, element_type
 from ..support.tensors import array_of
 
@@ -49,10 +50,15 @@ class Arrays:
         if array is None:
             if len(self._known) >= 256:
                 self._known.clear()
-            nbytes = tensor.numel() * tensor.element_size()
-            kind = numpy.dtype("int16") if tensor.dtype is torch.bfloat16 else elements(tensor.dtype)
-            array = self._known[key] = at(key[0], nbytes, numpy.dtype("uint8") if kind is None else kind)
+            array = self._known[key] = array_at(tensor)
         return array
+
+
+def array_at(tensor: torch.Tensor) -> Array:
+    """A new array over a contiguous tensor in host memory; of bytes where NumPy lacks its type, of int16 for bfloat16."""
+    kind = numpy.dtype("int16") if tensor.dtype is torch.bfloat16 else elements(tensor.dtype)
+    nbytes = tensor.numel() * tensor.element_size()
+    return at(tensor.data_ptr(), nbytes, numpy.dtype("uint8") if kind is None else kind)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,6 +122,13 @@ def finish_all(finishes: Sequence[Finish]) -> Finish | None:
                 one()
 
     return finish
+
+
+def check_types(name: str, *tensors: torch.Tensor) -> None:
+    """Raise BufferError where tensors of a call are not of one type: elements are never converted."""
+    if len({one.dtype for one in tensors}) > 1:
+        found = ", ".join(str(one.dtype) for one in tensors)
+        raise BufferError(f"{name}: expected tensors of one type, got {found}: convert them first")
 
 
 def lies_at(tensor: torch.Tensor, whole: torch.Tensor, number: int) -> bool:

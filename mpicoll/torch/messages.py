@@ -32,7 +32,7 @@ class Message(_Work):
         self._context, self._comm, self._request, self._peer, self._text = Context.of(comm), comm, request, peer, text
         self._tensor, self._kept, self._finishes, self._expected = tensor, kept, finishes, expected
         self._status, self._error = MPI.Status(), None
-        self._record = self._context.recorder.begin(text, "")
+        self._record = self._context.recorder.begin(text, "", ordered=False)
         self._record.plan = self
         self._is_over = False
         self._future: Future | None = None
@@ -150,14 +150,14 @@ class _Limited:
             pass
 
 
-def checked(tag: int) -> int:
-    """A tag that users may take."""
-    if not 0 <= tag < OWN_TAG:
-        raise ArgumentError(f"tag {tag}: mpicoll has tags from 0 to {OWN_TAG - 1} here, as MPI has")
+def checked(tag: int, parts: int) -> int:
+    """A tag that users may take. parts: how many communicators messages may travel on."""
+    if not 0 <= tag < parts * OWN_TAG:
+        raise ArgumentError(f"tag {tag}: mpicoll has tags from 0 to {parts * OWN_TAG - 1} here: MPI has {OWN_TAG + 1}")
     return tag
 
 
-def send(comm: Communicator, tensor: torch.Tensor, peer: int, tag: int) -> Message:
+def send(comm: Communicator, tag: int, tensor: torch.Tensor, peer: int) -> Message:
     """Begin to send a tensor."""
     values = plain(tensor)
     nbytes = values.numel() * values.element_size()
@@ -165,7 +165,7 @@ def send(comm: Communicator, tensor: torch.Tensor, peer: int, tag: int) -> Messa
     return Message(comm, request, peer, f"to send {nbytes} bytes to rank {peer}", tensor, values)
 
 
-def receive(comm: Communicator, tensor: torch.Tensor, peer: int, tag: int) -> Message:
+def receive(comm: Communicator, tag: int, tensor: torch.Tensor, peer: int) -> Message:
     """Begin to receive one."""
     values, finishes = writing(tensor)
     nbytes = values.numel() * values.element_size()

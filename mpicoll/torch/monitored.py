@@ -20,12 +20,12 @@ def monitored_barrier(comm: Communicator, seconds: float, all_ranks: bool) -> No
     word, rank = torch.zeros(1, dtype=torch.uint8), comm.Get_rank()
     until, limit = perf_counter() + seconds, f"in {seconds * 1000:.0f} ms"
     if rank:
-        if not (_comes(send(comm, word, 0, OWN_TAG), until) and _comes(receive(comm, word, 0, OWN_TAG), until)):
+        if not (_comes(send(comm, OWN_TAG, word, 0), until) and _comes(receive(comm, OWN_TAG, word, 0), until)):
             # PyTorch's words, for which scripts look
             raise CollectiveTimeout(f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for "
                                     f"send/recv from rank 0: no answer {limit}; rank 0 says who is missing")  # fmt: skip
         return
-    awaited = {peer: receive(comm, word.clone(), peer, OWN_TAG) for peer in range(1, comm.Get_size())}
+    awaited = {peer: receive(comm, OWN_TAG, word.clone(), peer) for peer in range(1, comm.Get_size())}
     missing = []
     for peer, message in awaited.items():
         if not _comes(message, until):
@@ -37,7 +37,7 @@ def monitored_barrier(comm: Communicator, seconds: float, all_ranks: bool) -> No
         raise CollectiveTimeout(f"[Rank 0]: {who} failed to pass monitoredBarrier {limit}: "
                                 "Rank 0 timed out in monitoredBarrier")  # fmt: skip
     for peer in awaited:
-        send(comm, word, peer, OWN_TAG).wait()
+        send(comm, OWN_TAG, word, peer).wait()
 
 
 def _comes(message: Message, until: float) -> bool:

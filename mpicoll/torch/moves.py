@@ -7,19 +7,21 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from .calls import Calls, Tensors, one_of
-from .memory import joined, lies_at, overlaps, parting, plain, writing
+from .calls import Calls, Tensors, inner, one_of, options_of
+from .memory import check_types, joined, lies_at, overlaps, parting, plain, writing
 from .works import Works
 
 _IN_PLACE = MPI.IN_PLACE
+_dist: Any = torch.distributed
 
 
 class Moves(Calls):
     """opts: PyTorch's options; the root, and whether the call waits."""
 
-    def broadcast(self, tensors: Any, opts: Any, timeout: Any = None) -> Any:
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None, root: Any = None) -> Any:
         """Every rank gets the root's tensor."""
-        tensor, root = one_of(tensors), opts if isinstance(opts, int) else opts.rootRank
+        opts = options_of(opts, _dist.BroadcastOptions, root)
+        tensor, root = one_of(tensors), opts.rootRank
         is_root = root == self._rank
         values, finishes = writing(tensor, read=is_root)
         given = self.array(values), root
@@ -29,9 +31,9 @@ class Moves(Calls):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Each rank gets the inputs of all, in a list of tensors, which may be of different sizes."""
-        parts = outputs[0] if isinstance(outputs[0], (list, tuple)) else outputs
+        parts = inner(outputs)
         source, whole = plain(one_of(inputs)), joined(parts, read=False)
-        self._check_blocks("all_gather", parts)
+        self.check_blocks("all_gather", parts)
         finishes = parting(whole, parts)
         return self._allgather(source, whole, [one.numel() for one in parts], opts, list(parts), finishes)
 
@@ -54,6 +56,7 @@ class Moves(Calls):
 
     def _allgather(self, source: torch.Tensor, whole: torch.Tensor, counts: list[int], opts: Any, result: Tensors,
                    finishes: Any) -> Any:  # fmt: skip
+        check_types("all_gather", source, whole)
         send: Any = self.array(source)
         if len(set(counts)) == 1 and lies_at(source, whole, self._rank):
             send = _IN_PLACE
@@ -68,13 +71,14 @@ class Moves(Calls):
         receive = [receive, [count * itemsize for count in counts]]
         return self.serve("all_gather", "Allgatherv", (send, receive), opts, result, kept, finishes)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, root: Any = None) -> Any:
         """The root gets the inputs of all ranks, in a list of tensors."""
+        opts = options_of(opts, _dist.GatherOptions, root)
         source = plain(one_of(inputs))
         if opts.rootRank != self._rank:
             return self.serve("gather", "Gather", (self.array(source), None, opts.rootRank), opts, [], source)
-        parts = list(outputs[0])
-        self._check_blocks("gather", parts, equal=source)
+        parts = list(inner(outputs))
+        self.check_blocks("gather", parts, equal=source)
         whole = joined(parts, read=False)
         if overlaps(source, whole):
             source = source.clone()
@@ -83,15 +87,17 @@ class Moves(Calls):
 
     # Blocks that are dealt out.
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, root: Any = None) -> Any:
         """Rank r gets the r-th of the root's inputs."""
+        opts = options_of(opts, _dist.ScatterOptions, root)
         output = one_of(outputs)
         target, finishes = writing(output)
         if opts.rootRank != self._rank:
             given: tuple[Any, ...] = None, self.array(target), opts.rootRank
             return self.serve("scatter", "Scatter", given, opts, [output], target, finishes)
-        self._check_blocks("scatter", inputs[0], equal=target)
-        whole = joined(inputs[0])
+        parts = inner(inputs)
+        self.check_blocks("scatter", parts, equal=target)
+        whole = joined(parts)
         if overlaps(target, whole):
             whole = whole.clone()
         given = self.array(whole), self.array(target), opts.rootRank
@@ -101,8 +107,8 @@ class Moves(Calls):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Rank r gets the r-th input of each rank."""
-        self._check_blocks("all_to_all", outputs)
-        self._check_blocks("all_to_all", inputs)
+        self.check_blocks("all_to_all", outputs)
+        self.check_blocks("all_to_all", inputs)
         whole = joined(outputs, read=False)
         counts = [[one.numel() for one in side] for side in (inputs, outputs)]
         return self._alltoall(joined(inputs), whole, *counts, opts, list(outputs), parting(whole, outputs))
@@ -119,6 +125,7 @@ class Moves(Calls):
 
     def _alltoall(self, source: torch.Tensor, target: torch.Tensor, sent: list[int], received: list[int], opts: Any,
                   result: Tensors, finishes: Any) -> Any:  # fmt: skip
+        check_types("all_to_all", source, target)
         if overlaps(source, target):
             source = source.clone()
         size = source.element_size()
@@ -137,12 +144,3 @@ class Moves(Calls):
             raise ValueError(f"all_to_all_single: expected {self._size} split sizes with the sum {rows}, got {splits}")
         width = tensor.numel() // rows if rows else 0
         return [count * width for count in splits]
-
-    def _check_blocks(self, name: str, parts: Any, equal: torch.Tensor | None = None) -> None:
-        """One tensor for each rank, of the same type; equal: and as large as this one."""
-        if len(parts) != self._size:
-            raise ValueError(f"{name}: expected {self._size} tensors, one per rank, got {len(parts)}")
-        if len({one.dtype for one in parts}) > 1:
-            raise ValueError(f"{name}: expected tensors of one type, got {', '.join(str(one.dtype) for one in parts)}")
-        if equal is not None and any(one.numel() != equal.numel() for one in parts):
-            raise ValueError(f"{name}: expected tensors of {equal.numel()} elements, got {[one.numel() for one in parts]}")

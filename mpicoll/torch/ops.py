@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy
 import torch
 from mpi4py import MPI
 
 from ..errors import ArgumentError
 from ..support.arrays import Array
-from .memory import Finish, elements
+from .memory import Finish, array_at, elements
 
 ReduceOp = torch.distributed.ReduceOp
 
@@ -28,11 +29,14 @@ _OF_BOOL = {hash(op): ours for op, ours in (
     (ReduceOp.SUM, MPI.MAX), (ReduceOp.PRODUCT, MPI.MIN), (ReduceOp.BAND, MPI.MIN), (ReduceOp.BOR, MPI.MAX),
 )}  # fmt: skip
 _BITWISE = (MPI.BAND, MPI.BOR, MPI.BXOR)
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+#: who serves the largest and the smallest of floats, where MPI's own would drop NaN or not, by the order of ranks; in bytes
+_SMALL, _LARGE, _FEW = {"Allreduce": "recursive_doubling"}, "circulant", 1 << 16
 _AVG, _PREMUL_SUM = hash(ReduceOp.AVG), hash(ReduceOp.PREMUL_SUM)
 
 
-class Unsupported(ArgumentError, RuntimeError):
-    """What no backend of PyTorch reduces, or only others; a RuntimeError, as theirs are."""
+class Unsupported(ArgumentError):
+    """What no backend of PyTorch reduces, or only others."""
 
 
 class Reduction:
@@ -67,7 +71,15 @@ class Reduction:
             return []
         if result.is_floating_point() or result.is_complex():
             return [lambda: result.div_(self._size)]
+        if result.dtype in _UNSIGNED:  # which PyTorch does not divide
+            return [lambda: numpy.floor_divide(array_at(result), self._size, out=array_at(result))]
         return [lambda: result.div_(self._size, rounding_mode="trunc")]
+
+    def algorithm(self, method: str, nbytes: int) -> str | None:
+        """What serves a call; None: it is chosen. The largest of numbers of which one is NaN is NaN, in ours alone."""
+        if self.op not in (MPI.MAX, MPI.MIN) or not self._dtype.is_floating_point:
+            return None
+        return _SMALL.get(method, _LARGE) if nbytes < _FEW else _LARGE
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from mpi4py import MPI
 
 from ..communicator import Communicator
-from ..errors import LaunchError
+from ..errors import LaunchError, RankFailure
 from ..execute import Context
 from ..launch import install_abort_hook
 from ..support import settings
@@ -65,14 +65,38 @@ def _tell_scripts(world: MPI.Intracomm, host: str, port: int) -> None:
 def communicator_of(options: Any) -> Communicator:
     """The communicator of a process group; called on its ranks. options: what PyTorch says of it."""
     ranks = list(options.global_ranks_in_group)
-    comm = _part(ranks) if ranks and _WORLD else _default(options.group_rank, options.group_size)
+    if not ranks:
+        comm = _default(options.group_rank, options.group_size)
+    elif _WORLD:
+        comm = part_of(_WORLD[0], ranks)
+    else:
+        install_abort_hook()
+        comm = part_of(MPI.COMM_WORLD, _told_by_all(options))
     if (comm.Get_rank(), comm.Get_size()) != (options.group_rank, options.group_size):
         raise LaunchError(
             f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI rank {comm.Get_rank()} of "
             f'{comm.Get_size()}: start it by mpiexec or srun, and let init_process_group("mpicoll") find the ranks'
         )
-    _limit(comm, options.timeout)
-    return comm
+    return Communicator(comm, timeout=seconds_of(options.timeout))
+
+
+def seconds_of(timeout: timedelta) -> float:
+    """After how many its calls fail: the group's, or MPICOLL_TIMEOUT if that is less."""
+    seconds = timeout.total_seconds()
+    return min(seconds, settings.timeout() or seconds)
+
+
+def remember(comm: Communicator) -> None:
+    """This is the communicator of the default process group from now on."""
+    _WORLD[:] = [comm]
+
+
+def forget(comm: Communicator) -> bool:
+    """The group of this communicator is gone; whether it was the default one."""
+    was_default = bool(_WORLD) and _WORLD[0] == comm
+    if was_default:
+        _WORLD.clear()
+    return was_default
 
 
 def _default(rank: int, size: int) -> Communicator:
@@ -82,21 +106,33 @@ def _default(rank: int, size: int) -> Communicator:
         install_abort_hook()
     if size != world.Get_size():
         return world
-    _WORLD[:] = [world.Split(0, rank)]
+    remember(world.Split(0, rank))
     return _WORLD[0]
 
 
-def _part(ranks: list[int]) -> Communicator:
-    group = _WORLD[0].Get_group()
+def living_of(comm: Communicator, ranks: list[int]) -> Communicator:
+    """A communicator of these ranks of one in which others may have died; called by them alone."""
+    if not isinstance(Context.of(comm).queue.error, RankFailure):
+        return part_of(comm, ranks)
+    living = comm.shrink()
+    if living.Get_size() != len(ranks):
+        raise LaunchError(f"{living.Get_size()} ranks live, and {len(ranks)} were not excluded: exclude those that died, alone")
+    return living
+
+
+def part_of(whole: MPI.Intracomm, ranks: list[int]) -> Any:
+    """A communicator of these ranks of another, in their order; called by them alone."""
+    group = whole.Get_group()
     part = group.Incl(ranks)
     try:
-        return _WORLD[0].Create_group(part)
+        return whole.Create_group(part)
     finally:
         part.Free()
         group.Free()
 
 
-def _limit(comm: Communicator, timeout: timedelta) -> None:
-    """Have its calls fail after so long, or after MPICOLL_TIMEOUT. Collective."""
-    seconds = timeout.total_seconds()
-    Context.of(comm).configure(comm, timeout=min(seconds, settings.timeout() or seconds))
+def _told_by_all(options: Any) -> list[int]:
+    """The ranks in MPI's world of those of a group, by its store: beside a default group of another backend."""
+    names = [f"mpicoll rank {rank}" for rank in range(options.group_size)]
+    options.store.set(names[options.group_rank], str(MPI.COMM_WORLD.Get_rank()))
+    return [int(options.store.get(name)) for name in names]

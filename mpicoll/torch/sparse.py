@@ -19,9 +19,9 @@ def sum_of_sparse(group: Calls, tensor: torch.Tensor, opts: Any) -> Any:
     """The tensor becomes the sum of those of all ranks. It waits, as what is to be received must be known before."""
     if hash(opts.reduceOp) != hash(ReduceOp.SUM):
         raise Unsupported(f"of sparse tensors mpicoll knows the sum alone, not {opts.reduceOp}")
-    comm, mine = group.level().comm, tensor.detach().coalesce()
-    counts = numpy.empty(comm.Get_size(), numpy.int64)
-    comm.Allgather(numpy.array([mine._nnz()]), counts)
+    level, mine = group.level(), tensor.detach().coalesce()
+    counts = numpy.empty(level.comm.Get_size(), numpy.int64)
+    level.run("Allgather", (numpy.array([mine._nnz()]), counts), counts, ())
     indices, values = plain(mine.indices().t()), plain(mine.values())
     gathered = [_gathered(group, one, counts) for one in (indices, values)]
     total = torch.sparse_coo_tensor(gathered[0].t(), gathered[1], tensor.shape).coalesce()
@@ -35,5 +35,6 @@ def _gathered(group: Calls, rows: torch.Tensor, counts: numpy.ndarray[Any, Any])
     whole = rows.new_empty((int(counts.sum()), *rows.shape[1:]))
     width = rows[:1].numel() if len(rows) else whole[:1].numel()
     receive, each = group.array(whole).view("u1"), width * rows.element_size()
-    group.level().comm.Allgatherv(group.array(rows).view("u1"), [receive, [int(count) * each for count in counts]])
+    blocks = [receive, [int(count) * each for count in counts]]
+    group.level().run("Allgatherv", (group.array(rows).view("u1"), blocks), (rows, whole), ())
     return whole

@@ -15,6 +15,9 @@ from .futures import Callbacks, Future
 
 _Work: Any = torch._C._distributed_c10d.Work
 _UNSET = timedelta(milliseconds=-1)
+_engine: Any = torch.autograd.Variable._execution_engine
+#: seconds without a move after which a call is left to the thread that advances those for which nobody waits
+_STILL = 5e-3
 
 
 class Done(_Work):
@@ -102,7 +105,20 @@ class Work(_Work):
             self._future = Future(self.level, self.wait, self._result)
             if self.is_over:  # maybe since it was looked for
                 self.complete()
+            elif torch._C._current_graph_task_id() != -1:
+                # DistributedDataParallel waits for it in C++ at the end of backward
+                _engine.queue_callback(self._help)
         return self._future
+
+    def _help(self) -> None:
+        """Advance it, before a wait in C++ that does not.
+
+        Not until its end: the other ranks may begin the call only after something that this one does after backward.
+        """
+        if PROGRESS.threaded:
+            PROGRESS.help(self.task, _STILL)
+        else:
+            self.wait()
 
     # For its level.
 

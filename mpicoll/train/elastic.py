@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy
 from mpi4py import MPI
@@ -99,68 +99,90 @@ def require(comm: Communicator, parameters: Array) -> None:
         raise ArgumentError("elastic: expected a model in host memory, got one on a device; leave it out, or use the CPU")
 
 
+class Recovered(NamedTuple):
+    """What a training has after ranks have died."""
+
+    #: on the ranks that live
+    strategy: Strategy
+    #: losses of the steps that its state has, from the training's first on; None: the fit begins again, with its base
+    losses: list[float] | None
+    #: why the base must come from a checkpoint, where it must
+    lost: ShardsLost | None
+
+
 class Survival:
-    """How one training goes on. initial: its first parameters; make(comm): a new strategy for its model, on fewer ranks.
+    """How one training goes on. make(comm): a new strategy for its model, on fewer ranks.
 
     recoveries: of each time that ranks were lost `ranks` (how many are left), `step` (the last completed one), `seconds`.
     """
 
-    def __init__(self, initial: Array, make: Callable[[Communicator], Strategy]) -> None:
-        self._initial, self._make = initial, make
+    def __init__(self, make: Callable[[Communicator], Strategy]) -> None:
+        self._make = make
         self.recoveries: list[dict[str, Any]] = []
 
-    def recover(self, old: Strategy, comm: Communicator, checkpoint: bool) -> tuple[Strategy, list[float] | None]:
-        """A strategy on the ranks that live, and the losses of the steps that its state has; None: it has none at all.
+    def recover(self, old: Strategy, comm: Communicator, checkpoint: bool) -> Recovered:
+        """A strategy on the ranks that live, with the state of the newest step that all of them can have. Collective.
 
-        Collective over those. checkpoint: whether there may be one for where shards were lost with their copies; otherwise
-        ShardsLost is raised, on all ranks; BadGradient where the last update was made from gradients that were not finite.
+        checkpoint: whether there may be one for where shards were lost with their copies; otherwise ShardsLost is raised,
+        on all ranks; BadGradient where the last update was made from gradients that were not finite.
         """
         begin = perf_counter()
         if names := sorted({name for bad in comm.allgather(old.update.bad) for name in bad}):
             raise bad_gradient(old.update.optimizer.steps, names)
         steps = min(comm.allgather(len(old.meter.steps)))
-        source, plan = _planned(old, comm, checkpoint)
-        old.model.lend(lambda: self._initial)
-        old.model.to()  # memory of its own again, until the new strategy lends it another
+        origin = _planned(old, comm)
+        if isinstance(origin, ShardsLost) and not checkpoint:
+            raise origin
+        old.model.lend(old.reducer.plain_now)
+        masters = old.update.masters
+        # memory of its own again, until the new strategy lends it another; its dtype is that of the arithmetic
+        old.model.to(dtype=(old.reducer.parameters if masters is None else masters).dtype)
         old.update.optimizer.state, old.update.optimizer.steps = {}, 0
-        new, losses = self._make(comm), None
+        new = self._make(comm)
         new.meter.adopt(old.meter, steps)
-        if source is not None and plan is not None:
-            losses = _handed_over(source, plan, new)
+        if isinstance(origin, ShardsLost):
+            assert new.generations is not None
+            new.generations.whole = False
+            recovered, step = Recovered(new, None, origin), None
+        else:
+            generations, plan = origin
+            losses = _handed_over(generations, plan, new)
+            recovered, step = Recovered(new, None if plan.is_open else losses, None), len(losses)
         comm.Barrier()
-        self._tell(comm, losses, perf_counter() - begin)
-        return new, losses
+        self._tell(comm, step, perf_counter() - begin)
+        return recovered
 
-    def _tell(self, comm: Communicator, losses: list[float] | None, seconds: float) -> None:
-        where = "from the beginning, or a checkpoint" if losses is None else f"after step {len(losses)}"
-        self.recoveries.append({"ranks": comm.Get_size(), "step": len(losses or ()), "seconds": seconds})
+    def _tell(self, comm: Communicator, step: int | None, seconds: float) -> None:
+        where = "from a checkpoint" if step is None else f"after step {step}"
+        self.recoveries.append({"ranks": comm.Get_size(), "step": step or 0, "seconds": seconds})
         if comm.Get_rank() == 0:
             text = f"mpicoll: ranks died; {comm.Get_size()} go on {where}, which took {seconds:.2f} s"
             print(text, file=sys.stderr, flush=True)
 
 
-def _planned(old: Strategy, comm: Communicator, checkpoint: bool) -> tuple[Generations | None, Plan | None]:
-    """Whose generations to take, and which; None: there are none. Alike on all ranks."""
+def _planned(old: Strategy, comm: Communicator) -> tuple[Generations, Plan] | ShardsLost:
+    """Whose generations to take, and which; or why there are none. Alike on all ranks."""
+    assert old.generations is not None
     newest = old.generations
-    levels = {one.size: one for one in (newest, newest and newest.before) if one is not None}  # each has fewer ranks
+    levels = {one.size: one for one in (newest, newest.before) if one is not None}  # each has fewer ranks
     everyone = comm.allgather({size: level.known() for size, level in levels.items()})
+    lost: ShardsLost | None = None
     for size in sorted({size for known in everyone for size in known}):
         if all(size in known for known in everyone):
             try:
                 plan = levels[size].plan([known[size] for known in everyone])
-            except ShardsLost:
-                if not checkpoint:
-                    raise
-                return None, None
-            if plan is not None:
-                return levels[size], plan
-    return None, None
+            except ShardsLost as failure:
+                lost = lost or failure
+            else:
+                if plan is not None:
+                    return levels[size], plan
+    return lost or ShardsLost("ranks died while the state of others that died was read from a checkpoint")
 
 
 def _handed_over(source: Generations, plan: Plan, new: Strategy) -> list[float]:
     """Give a generation to a new strategy; returns the losses of its steps."""
     comm, server = new.comm, min(plan.servers.values())
-    mine = source.counts(plan.generation) if comm.Get_rank() == server else None
+    mine = source.counts(plan) if comm.Get_rank() == server else None
     losses, (updates, scale) = comm.bcast(mine, root=server)
     source.hand_over(comm, plan, new.update, updates)
     if new.scale is not None and scale is not None:

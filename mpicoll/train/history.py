@@ -12,5 +12,7 @@ class History:
 
     losses: list[float] = field(default_factory=list)
     epochs: list[dict[str, Any]] = field(default_factory=list)
+    #: whether the last of them ended before all its steps were made
+    cut_short: bool = False
     test_accuracy: float | None = None
     stopped: str | None = None

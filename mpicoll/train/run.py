@@ -19,7 +19,7 @@ from .checkpoint import Stop, stop_signals
 from .data import Sampler
 from .history import History
 from .monitor import Advance, Log, finite, metrics_file, progress_bar
-from .parallel import Strategy
+from .parallel import DriftCheck, Strategy
 from .snapshots import Snapshots
 
 
@@ -63,10 +63,11 @@ class FitOptions:
 
 
 class Observers(NamedTuple):
-    """Who is told of each step."""
+    """Who is told of each step. listening: whether anybody is."""
 
     advance: Advance
     log: Log
+    listening: bool
 
 
 class StopVote:
@@ -100,6 +101,7 @@ class Run:
         self._strategy, self._history, self._sampler, self._options = strategy, history, sampler, options
         self._snapshots, self._tests, self._done = snapshots, tests, done
         self._every = options.checkpoint_every or len(sampler)
+        self._drift = DriftCheck(strategy.update, strategy.comm)
 
     def write_down(self) -> None:
         """Write down the epoch whose last step was made before."""
@@ -108,11 +110,13 @@ class Run:
     def __call__(self) -> None:
         """Make all steps that are left."""
         steps, self._history.stopped = self._options.steps_of(self._sampler), None
+        self._drift.compare(self._done)
         with self._observed(steps) as (observers, vote):
             for batches in self._sampler.epochs(steps, self._done):
                 self._epoch(batches, observers, vote)
                 if self._history.stopped:
                     break
+            self._drift.compare(self._done)
             self._save()
 
     @contextmanager
@@ -120,11 +124,15 @@ class Run:
         """Progress bar, metrics, and, where there is a checkpoint to write then, signals."""
         sampler, options, comm = self._sampler, self._options, self._strategy.comm
         with ExitStack() as stack:
-            vote = StopVote(comm, stack.enter_context(stop_signals())) if self._snapshots else None
+            vote = None
+            if self._snapshots:
+                stack.enter_context(self._snapshots.locked())
+                vote = StopVote(comm, stack.enter_context(stop_signals()))
             shown = options.progress and self._strategy.rank == 0
             advance = stack.enter_context(progress_bar(sampler.total(steps), sampler.total(self._done), shown))
             log = stack.enter_context(metrics_file(options.metrics, comm))
-            yield Observers(advance, log), vote
+            logged = options.metrics is not None and self._strategy.rank == 0
+            yield Observers(advance, log, shown or logged), vote
 
     def _epoch(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers, vote: StopVote | None) -> None:
         """Make the steps of one epoch, or what is left of it, and write them down."""
@@ -149,6 +157,7 @@ class Run:
                     loss = strategy.step(next(loaded), len(batch))
                 self._done += 1
                 self._report(len(batch), loss, observers)
+                self._drift.after(self._done)
                 if vote and (signal := vote.end()):
                     history.stopped = signal
                     break
@@ -156,6 +165,8 @@ class Run:
                     self._save()
 
     def _report(self, samples: int, loss: float, observers: Observers) -> None:
+        if not observers.listening:  # to sum up what steps have cost takes as long as a small step
+            return
         meter = self._strategy.meter
         hidden = meter.hidden(-20)
         observers.advance(samples, loss, hidden)
@@ -178,7 +189,9 @@ class Run:
         }
         seconds = {name: meter.total(name, first) for name in ("compute_s", "communication_s", "exposed_s")}
         history.epochs.append(epoch | seconds)
+        history.cut_short = count < len(self._sampler)
 
     def _save(self) -> None:
         if self._snapshots:
+            self._drift.compare(self._done)
             self._snapshots.save(self._done)

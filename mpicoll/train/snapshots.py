@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ..support.checks import check
@@ -28,6 +29,10 @@ class Snapshots:
         empty = resume or not self._checkpoints.steps()
         check("checkpoint", directory, empty, "an empty directory, or resume=True (--resume) to go on from what is there")
 
+    def locked(self) -> AbstractContextManager[None]:
+        """While no other training may write to the directory. Collective."""
+        return self._checkpoints.locked()
+
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint and a training that goes on from it have in common."""
         strategy = self._strategy
@@ -45,6 +50,7 @@ class Snapshots:
             "updates": strategy.update.optimizer.steps,
             "losses": history.losses,
             "epochs": history.epochs,
+            "cut_short": history.cut_short,
             "precision": strategy.options.precision,
             "scale": None if strategy.scale is None else strategy.scale.state(),
         }
@@ -57,11 +63,15 @@ class Snapshots:
         if found is None:
             return 0
         strategy, history, meta = self._strategy, self._history, found.meta
+        if strategy.generations is not None:
+            strategy.generations.whole = False
+        strategy.forget()
         self._checkpoints.together(f"read {found.path}", lambda: strategy.update.restore(found, meta["updates"]))
-        strategy.reducer.wait()
+        strategy.reducer.replaced()
         if strategy.scale is not None and meta["scale"] is not None:
             strategy.scale.restore(meta["scale"])
         history.losses, history.epochs = list(meta["losses"]), list(meta["epochs"])
+        history.cut_short = bool(meta.get("cut_short"))
         history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None
         self._saved = found.step
         if strategy.rank == 0:

@@ -18,7 +18,7 @@ from .data import Dataset, Sampler
 from .history import History
 from .model import AnyModel, Arrays, FunctionModel, LossFunction, Model
 from .optim import Optimizer
-from .parallel import OptionKeywords, Options, Precision, Strategy, StrategyName
+from .parallel import OptionKeywords, Options, Precision, ShardsLost, Strategy, StrategyName
 from .run import FitOptions, Run
 from .snapshots import Snapshots
 
@@ -80,7 +80,7 @@ class Trainer:
     LaunchError
         On every rank, with elastic, where this MPI ends the job when a rank dies.
     RankFailure
-        With elastic, where ranks die before `fit`, or, in `fit`, a shard is lost with its copy and there is no checkpoint.
+        With elastic, where ranks die while it is made, or, in `fit`, a shard is lost with its copy and there is no checkpoint.
 
     Notes
     -----
@@ -101,6 +101,7 @@ class Trainer:
                  **options: Unpack[OptionKeywords]) -> None:  # fmt: skip
         self.comm = wrapped(comm)
         self.model = together(self.comm, lambda: _understood(model, params, options))
+        together(self.comm, lambda: _check_optimizer(optimizer))
         stored: Any = precision or self.model.parameters.dtype.name  # one that no option allows is found by its check
         self.options = Options(strategy, precision=stored, **options)
         if self.options.reproducible and not self.comm.reproducible:  # the caller's stays as it is
@@ -108,17 +109,19 @@ class Trainer:
         if self.options.elastic:
             together(self.comm, lambda: elastic.require(self.comm, self.model.parameters))
         layers = {f"layer {number} of the model": text for number, text in enumerate(self.model.describe())}
-        agree(self.comm, {**layers, "the optimizer": repr(optimizer), **self.options.facts()})
+        facts = {"the optimizer": repr(optimizer), **self.options.facts(), "check": self.comm._context.check}
+        agree(self.comm, {**layers, **facts})
         together(self.comm, self.options.check)
         wide = self.options.precision if self.options.precision in ("float64", "float32") else "float32"
-        if self.model.parameters.dtype != wide:
+        if self.model.parameters.dtype != wide or self.model.is_lent:  # by another trainer: it takes its values along
             self.model.to(dtype=wide)
         self.optimizer, values = optimizer, self.model.parameters
         nbytes = values.size * element_type(self.options.precision).itemsize
         self._asked, self._nbytes, self._on_host = self.options, nbytes, module_of(values) is numpy
         self._history, self._begun = History(), History()
-        self._survival = elastic.Survival(values.copy(), self._made) if self.options.elastic else None
+        self._survival = elastic.Survival(self._made) if self.options.elastic else None
         self.strategy = self._made(self.comm)
+        self.optimizer.owned = True
 
     def _made(self, comm: Communicator) -> Strategy:
         """The strategy on some ranks; its options fit these. Collective."""
@@ -193,8 +196,8 @@ class Trainer:
         resume : bool
             Whether to go on from the newest whole checkpoint, if there is any; epochs and steps count from the first start.
         metrics : path, optional
-            A file to which rank 0 adds a JSON line per step (step, epoch, samples; loss, of rank 0's samples; its seconds
-            and bytes; `hidden` over the last 20 steps) and per epoch (as in `epochs`).
+            A file to which rank 0, which alone needs to give it, adds a JSON line per step (step, epoch, samples; loss, of
+            rank 0's samples; its seconds and bytes; `hidden` over the last 20 steps) and per epoch (as in `epochs`).
 
         Raises
         ------
@@ -205,63 +208,84 @@ class Trainer:
             may have been made; no checkpoint has them.
         LaunchError
             On every rank, where a checkpoint cannot be written or read; where tqdm is missing.
+        ParametersDiffer
+            On every rank, where ranks no longer have the same parameters: compared at the start and the end, before each
+            checkpoint, and after each 100 steps (``MPICOLL_CHECK=always``: each one; ``off``: never).
         """
         options = FitOptions(epochs, steps, batch_size, seed, checkpoint, checkpoint_every, keep, resume, progress, metrics)
-        if self._survival is None:
+        self._begun = History(list(self.losses), list(self.epochs))
+        if self.strategy.generations is None:
             self._fit(dataset, options)
         else:
+            self.strategy.generations.open(self.losses)
             elastic.surviving(self.comm, lambda comm: self._fit_on(comm, dataset, options))
 
     def _fit_on(self, comm: Communicator, dataset: Dataset | None, options: FitOptions) -> None:
         """The same on the ranks of `comm`: fewer than before where some have died."""
-        if comm is self.comm:
-            self._fit(dataset, options)
-            return
-        assert self._survival is not None
-        self.strategy, losses = self._survival.recover(self.strategy, comm, options.checkpoint is not None)
-        self.comm = comm
-        self._fit(dataset, options, losses, fewer=True)
+        recovered = None
+        if comm is not self.comm:
+            assert self._survival is not None
+            recovered = self._survival.recover(self.strategy, comm, options.checkpoint is not None)
+            self.strategy, self.comm = recovered.strategy, comm
+        self._fit(dataset, options, recovered)
 
-    def _fit(self, dataset: Dataset | None, options: FitOptions, losses: list[float] | None = None,
-             fewer: bool = False) -> None:  # fmt: skip
-        """Make the steps that are left. fewer: whether ranks have died; losses: then, of the steps that the state has."""
+    def _fit(self, dataset: Dataset | None, options: FitOptions, recovered: elastic.Recovered | None = None) -> None:
+        """Make the steps that are left. recovered: where ranks have died."""
         agree(self.comm, options.facts())
         together(self.comm, options.check)
+        together(self.comm, self._check_model)
         strategy, history = self.strategy, self._history
+        if recovered is None:  # else nothing is left of what an exception may have ended
+            history.losses += strategy.take_up()
+            self._begun = History(list(history.losses), list(history.epochs))
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
         micro = strategy.options.micro_batches
         sampler = Sampler(facts["training samples"], options.batch_size, options.seed, strategy.rank, strategy.size, micro)
         data = {**facts, "batch_size": options.batch_size, "seed": options.seed}
-        snapshots, resume = None, options.resume or fewer
+        lost = recovered.lost if recovered is not None else None
+        losses = recovered.losses if recovered is not None else None
+        resume = options.resume or lost is not None
+        snapshots = None
         if options.checkpoint is not None:
-            snapshots = Snapshots(options.checkpoint, options.keep, resume, strategy, history, data)
+            snapshots = Snapshots(options.checkpoint, options.keep, resume or losses is not None, strategy, history, data)
+        length = len(sampler)
         if losses is None:
-            done = self._begin(snapshots if resume else None, fewer)
-            self._begun.losses = history.losses[: len(history.losses) - done]
-            self._begun.epochs = history.epochs[: len(history.epochs) - done // len(sampler)]
+            done = self._begin(snapshots if resume else None, lost, length, options.steps_of(sampler))
+            cut_short = history.cut_short
         else:
-            done = len(losses) - len(self._begun.losses)
             history.losses = losses
-        known = len(self._begun.epochs) + done // len(sampler)
+            done = len(history.losses) - len(self._begun.losses)
+            cut_short = done == options.steps_of(sampler) and done % length > 0
+        known = len(self._begun.epochs) + done // length + cut_short
         del history.epochs[known:]
-        if strategy.generations is not None:
-            strategy.generations.begin(history.losses)
         run = Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)
+        if strategy.generations is not None:
+            strategy.generations.secure(history.losses)
         if len(history.epochs) < known:  # ranks died when its steps were made
             run.write_down()
         run()
         strategy.hooks.rest()
+        if strategy.generations is not None:
+            strategy.generations.wait()
         if strategy.meter.steps:
             strategy.meter.summary_of_ranks()
 
-    def _begin(self, snapshots: Snapshots | None, again: bool) -> int:
-        """Where `fit` begins: the steps done before. again: what it has written down by now counts for nothing."""
-        if again:
-            self._history.losses, self._history.epochs = list(self._begun.losses), list(self._begun.epochs)
+    def _begin(self, snapshots: Snapshots | None, lost: ShardsLost | None, epoch: int, steps: int) -> int:
+        """Where `fit` begins: the steps done before. lost: with ranks that died; epoch: its steps; steps: asked for."""
+        history = self._history
         done = snapshots.resume() if snapshots else 0
-        if again and self._survival is not None:
-            self._survival.recoveries[-1]["step"] = len(self._history.losses)
+        if lost is not None:
+            if not done:
+                raise lost
+            assert self._survival is not None
+            self._survival.recoveries[-1]["step"] = len(history.losses)
+        self._begun.losses = history.losses[: len(history.losses) - done]
+        history.cut_short = history.cut_short and done % epoch > 0  # else it was another fit's
+        if history.cut_short and done < steps:
+            history.epochs.pop()  # it goes on, and is written down when it is over
+            history.cut_short = False
+        self._begun.epochs = history.epochs[: len(history.epochs) - done // epoch - history.cut_short]
         return done
 
     def report(self) -> dict[str, Any]:
@@ -278,13 +302,15 @@ class Trainer:
             - over all ranks `compute_min_s`, `compute_median_s`, `compute_max_s` (of `slowest_rank`), and `waiting_s`,
               how much longer the slowest computed than this rank.
 
-            `hidden`, the part of the communication that computation could hide and did, 0 to 1, or None. Bytes of a step:
+            `hidden`, the part of the communication that computation could hide and did, 0 to 1, or None, as where MPI's own
+            calls moved the buckets: `communication_s` then is from their start until they were awaited. Bytes of a step:
 
             - `bytes_sent_per_step` (gradients and parameters), `bytes_predicted` by theory (None: parameter server);
             - `bytes_estimated`, true where MPI's own call moved the buckets: the lower bound of any algorithm then;
             - `data_bytes_sent_per_step` (samples).
 
-            Bytes held: `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters included).
+            Bytes held: `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters included), `scratch_bytes` (of
+            the bucket collectives, where they are schedules).
 
             With elastic, of a step: `copy_bytes_per_step`, sent to the holder; `copy_s`, from first to last, pauses for
             gradients and parameters included; `copy_exposed_s`, in which this rank did nothing but copy or wait for it (what
@@ -311,7 +337,13 @@ class Trainer:
             "parameter_bytes": strategy.reducer.parameters.nbytes,
             "gradient_bytes": strategy.reducer.gradient_bytes,
             "optimizer_bytes": strategy.update.nbytes,
+            "scratch_bytes": strategy.reducer.scratch_bytes,
         }  # fmt: skip
+
+    def _check_model(self) -> None:
+        """The model must still be this trainer's."""
+        kept = self.model.is_lent_by(self.strategy.reducer.plain)
+        check("model", "another Trainer's", kept, "this trainer's: a model belongs to the last Trainer that was made with it")
 
     def _check_data(self, facts: Mapping[str, int]) -> None:
         """The data must fit the model."""
@@ -321,11 +353,20 @@ class Trainer:
             check("classes of the data", facts["classes"], facts["classes"] <= outputs, f"at most the model's {outputs}")
 
 
+def _check_optimizer(optimizer: Optimizer) -> None:
+    """Raise ArgumentError for what is no optimizer, or one whose state belongs to other parameters."""
+    check("optimizer", optimizer, isinstance(optimizer, Optimizer), "SGD, Adam or AdamW, as in Trainer(model, Adam(), comm)")
+    expected = "one of its own: this one is another Trainer's, and so are its momentum and its count of steps"
+    check("optimizer", optimizer, not optimizer.owned, expected)
+
+
 def _understood(model: Model | LossFunction, params: Arrays | None, options: Mapping[str, object]) -> AnyModel:
     """The model, made of its function if need be. Raises ArgumentError where there is no such option."""
     unknown = sorted(set(options) - set(Options.names()))
     check("options", ", ".join(unknown), not unknown, f"some of {', '.join(Options.names())}")
     if not callable(model):
+        good = all(hasattr(model, name) for name in ("tensors", "learn", "lend"))
+        check("model", model, good, "a Model, such as mlp([64, 32, 10]), or a function with params")
         return model
     check("params", params, params is not None, "the arrays that the function trains")
     assert params is not None

@@ -10,9 +10,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..execute import Context, Record
-from ..reports import SCHEMA, State
-from ..support.callsite import site_of, users_code
+from ..execute import Context, Past, Record, past
+from ..reports import SCHEMA, History, State
+from ..support.callsite import site_of, site_text, users_code
+
+#: calls of a communicator that have ended and are part of its state
+_SHOWN = 3
 
 
 def state_of_process(rank: int, size: int, **more: Any) -> State:
@@ -22,17 +25,38 @@ def state_of_process(rank: int, size: int, **more: Any) -> State:
     return {
         "schema": SCHEMA, "rank": rank, "size": size, "host": socket.gethostname(), "pid": os.getpid(),
         "time": time.time(), "at": site_of(main) if main is not None else "", **more,
-        "communicators": [_communicator(context, frames) for context in Context.living()],
+        "communicators": _communicators(frames),
     }  # fmt: skip
 
 
-def _communicator(context: Context, frames: dict[int, Any]) -> dict[str, Any]:
+def history_of_process() -> History:
+    """The last calls of this process, of all communicators: what is said more than once is a number, that of a word."""
+    words: dict[str, int] = {}
+
+    def word(text: str) -> int:
+        return words.setdefault(text, len(words))
+
+    clock = time.time() - time.perf_counter()
+    rows = [[word(one.communicator), one.place, one.number, word(one.text), word(one.served), word(one.line),
+             round(clock + one.begun, 6), round(one.ended - one.begun, 6)] for one in past()]  # fmt: skip
+    return {"words": list(words), "rows": rows}
+
+
+def _communicators(frames: dict[int, Any]) -> list[dict[str, Any]]:
+    """Those that were not freed."""
+    ended: dict[str, list[Past]] = {}
+    for one in past():
+        ended.setdefault(one.communicator, []).append(one)
+    living = Context.living()
+    return [_communicator(context, frames, ended.get(context.recorder.name, [])[-_SHOWN:]) for context in living]
+
+
+def _communicator(context: Context, frames: dict[int, Any], ended: Sequence[Past]) -> dict[str, Any]:
     return {
-        "name": context.channel.name, "rank": context.channel.rank, "ranks": context.channel.world_ranks,
+        "name": context.recorder.name, "rank": context.channel.rank, "ranks": context.channel.world_ranks,
         "calls": context.recorder.count, "broken": context.broken,
         "under_way": context.given_up or calls_under_way(context, frames),
-        "past": [{"number": one.number, "call": one.text, "seconds": time.perf_counter() - one.ended}
-                 for one in list(context.recorder.past)],
+        "past": [{"number": one.number, "call": one.text, "seconds": time.perf_counter() - one.ended} for one in ended],
     }  # fmt: skip
 
 
@@ -44,10 +68,10 @@ def calls_under_way(context: Context, frames: dict[int, Any]) -> list[dict[str, 
 
 def _call(record: Record, frames: dict[int, Any], ranks: Sequence[int]) -> dict[str, Any]:
     frame, peer = frames.get(record.thread), record.peer()
-    site = record.site or (site_of(frame) if frame is not None else "")
+    site = site_text(record.site) or (site_of(frame) if frame is not None else "")
     inside = users_code(frame) if frame is not None else ""
     return {
-        "number": record.number, "call": record.text, "where": record.where(), "site": site,
+        "number": record.number, "place": record.place, "call": record.text, "where": record.where(), "site": site,
         "seconds": time.perf_counter() - record.begun, "peer": None if peer is None else ranks[peer],
         "inside": inside,
     }  # fmt: skip

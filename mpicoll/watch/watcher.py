@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
 from ..support import settings
 from .answers import answer_questions, ask_others
-from .state import calls_under_way, state_of_process
+from .rates import Rates
+from .state import calls_under_way, history_of_process, state_of_process
 from .witness import Witness
 
-#: seconds: between two looks around, between two reports, and that an answer may take
-TICK, REPORT, ANSWER = 0.1, 1.0, 2.0
+#: seconds: between two looks around, between two reports, between two that have the last calls, and that an answer may take
+TICK, REPORT, HISTORY, ANSWER = 0.1, 1.0, 5.0, 2.0
 #: seconds after which a call of others counts as one that waits, where one has waited for too long
 _PATIENCE = 0.2
 #: by how many limits a call of MPI's own may be late: the schedules' error, which says more, comes first
@@ -51,8 +53,9 @@ class Watcher:
         self._witness: Witness | None = None
         self._signals = self._wake = self._woken = -1
         self._writing = threading.Lock()
-        self._reported = 0.0
+        self._reported = self._told = 0.0
         self._may_call_mpi = False
+        self._rates = Rates()
         self._more: dict[str, Any] = {"ended": False, "failed": "", "last_words": False, "heard": [], "unheard": []}
 
     def start(self) -> None:
@@ -62,7 +65,11 @@ class Watcher:
             return
         self.rank, self.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         self.folder, self._may_call_mpi = settings.report_folder(), MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._signals, (self._woken, self._wake) = _readable_signals(), os.pipe()
+        try:
+            self._signals, (self._woken, self._wake) = _readable_signals(), os.pipe()
+        except OSError as error:  # an error of one rank alone would leave the others waiting
+            warnings.warn(f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}", stacklevel=3)
+            return
         if self.folder is not None:
             self._report()
             self._witness = self._accompanied(self.folder)
@@ -74,6 +81,10 @@ class Watcher:
     def state(self) -> State:
         """What this process is doing."""
         return state_of_process(self.rank, self.size, **self._more)
+
+    def whole_state(self) -> State:
+        """The same with its last calls."""
+        return self.state() | {"history": history_of_process()}
 
     def explain_wait(self, context: Context, seconds: float) -> str:
         """Who waits for whom, when this rank has waited for so long: the text of CollectiveTimeout."""
@@ -89,7 +100,7 @@ class Watcher:
         if self.folder is not None:
             self._report()
         patience = min(_PATIENCE, context.timeout / 2)
-        return f"{head}\n{diagnose([self.state(), *states], widest.channel.world_ranks, patience)}"
+        return f"{head}\n{diagnose([self.whole_state(), *states], widest.channel.world_ranks, patience)}"
 
     def _widest(self, context: Context) -> Context:
         """The largest communicator with all ranks of this one: who waits here may be waited for elsewhere."""
@@ -123,7 +134,7 @@ class Watcher:
         """Answer all who ask."""
         for context in Context.living():
             if self._may_call_mpi and not MPI.Is_finalized() and context.timeout and not context.broken:
-                answer_questions(context, self.state)
+                answer_questions(context, self.whole_state)
 
     # The last reports.
 
@@ -166,7 +177,7 @@ class Watcher:
         for context in Context.living():
             self._end_if_stuck(context)
         if self.folder is not None and time.perf_counter() - self._reported > REPORT:
-            self._report()
+            self._report(whole=time.perf_counter() - self._told > HISTORY)
 
     def _end_if_stuck(self, context: Context) -> None:
         """End the job when MPI's own call does not come back: nobody can raise an error there."""
@@ -181,12 +192,16 @@ class Watcher:
         else:
             abort(f"mpicoll: {self.explain_wait(context, waited)}\nMPI's own call cannot be interrupted: the job ends")
 
-    def _report(self) -> None:
+    def _report(self, whole: bool = True) -> None:
+        """Leave what this rank is doing; whole: with its last calls."""
         assert self.folder is not None
         self._reported = time.perf_counter()
+        self._more["rates"] = self._rates.since_before()
+        if whole:
+            self._told = self._reported
         try:
             with self._writing:  # the later state is the later report
-                write_report(self.folder, self.state())
+                write_report(self.folder, self.whole_state() if whole else self.state())
         except (OSError, ArgumentError) as error:
             print(f"mpicoll: rank {self.rank} cannot leave its report: {error}", file=sys.stderr)
 

@@ -11,7 +11,7 @@ from mpicoll.errors import ArgumentError
 from tests.support import fakearithmetic, fakecupy
 from tests.support.cases import RANK
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
 
 
 @pytest.fixture

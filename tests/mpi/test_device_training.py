@@ -15,7 +15,7 @@ from tests.support.cases import SIZE, WORLD
 from tests.support.device_training import DeviceTraining, losses
 from tests.support.training import WIDTHS
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
 
 
 @pytest.fixture

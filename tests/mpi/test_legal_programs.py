@@ -181,7 +181,7 @@ def test_a_call_ended_in_the_middle_leaves_no_wrong_result_behind():
     comm.Allreduce(np.ones(10), np.ones(10), algorithm="ring")  # connects
     plan = plan_of(allreduce(comm, np.ones(30_000), x, MPI.SUM), "ring")
     plan.numbered[0] = (0, plan.numbered[0][1]._replace(actions=((interrupted, ()),)))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises((KeyboardInterrupt, mpicoll.MpicollError)):  # of this rank, or what it is told of the other's
         plan.run()
     for refused in (lambda: comm.Allreduce(MPI.IN_PLACE, np.zeros(1)), lambda: comm.Iallreduce(MPI.IN_PLACE, x),
                     lambda: comm.Bcast(x), lambda: comm.Allreduce_init(MPI.IN_PLACE, x)):  # fmt: skip

@@ -1,5 +1,7 @@
 """Ranks that do not make the same call: all of them raise the same error, which names every group of ranks and its call."""
 
+import re
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -188,3 +190,38 @@ def error_of(call):
     except mpicoll.MpicollError as error:
         return error
     return None
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+@pytest.mark.parametrize("timeout", [100, None])
+def test_the_first_call_that_differs_is_named(left_out, timeout):
+    """A call that MPI serves and that was met before may be left out unseen; a later one, in another place, is compared."""
+    comm = mpicoll.Communicator(WORLD.Dup(), timeout=timeout)
+    few, x = np.ones(1), np.ones(1000)
+    for _ in range(2):
+        comm.Bcast(few)
+    if RANK != LAST or not left_out:
+        comm.Bcast(few)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    if left_out and RANK == LAST:
+        MPI.Intracomm.Bcast(comm, few)  # unseen: MPI may use the communicator's number again, and its messages
+    text = raised_alike(comm, lambda: comm.Bcast(x) if RANK == LAST else allreduce(comm, x[:500]))
+    assert ("came before that" in text) == left_out, text
+    if left_out:
+        others = r"  ranks? 0.*: Bcast of 8 bytes, root 0(, a small call.*| at .*)\n"
+        here = rf"  rank {LAST}: Allreduce of 8000 bytes, SUM, \S+ at .*{HERE}"
+        assert re.search(f"before that:\n{others}{here}", text), text
+
+
+def test_other_spellings_are_no_earlier_difference():
+    """Small calls that one rank has to look at, and another has not; many more of them than are remembered."""
+    comm, few, x = mpicoll.Communicator(WORLD.Dup()), np.ones(1), np.ones(1000)
+    for number in range(3000):
+        last = RANK == LAST
+        comm.Allreduce(MPI.IN_PLACE, [few, MPI.DOUBLE] if last and number % 2 else few, MPI.MAX)
+        comm.Bcast(few[::-1] if last and number % 3 else few)
+        comm.Ibcast([few, 1, MPI.DOUBLE] if last and number % 5 else few).Wait()
+        comm.Allgather(few.copy() if last else few, np.empty(SIZE))
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    text = raised_alike(comm, lambda: comm.Bcast(x) if RANK == LAST else allreduce(comm, x[:500]))
+    assert "came before that" not in text, text

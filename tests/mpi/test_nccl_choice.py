@@ -10,7 +10,7 @@ from mpicoll.bench import Candidate, compare, tuning
 from mpicoll.train.parallel import Options
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
 
 
 def test_explain(comm, xp, nccl):

@@ -2,6 +2,9 @@
 
 import gc
 import os
+import resource
+import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -195,16 +198,122 @@ def test_nonsense(comm, shape, dtype, said):
         comm.empty(shape, dtype)
 
 
-def test_a_child_writes_into_the_same_memory(comm):
-    """After a fork an array is the parent's too; what the child forgets, the parent keeps."""
-    x = comm.zeros(1000)
+# Other processes: children, and what few descriptors allow.
+
+
+def in_child(function):
+    """What a forked child returns; it ends without MPI noticing."""
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        x[:] = 7
-        del x
-        os._exit(0)
+        try:
+            os.write(writing, repr(function()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        said = pipe.read()
     os.waitpid(child, 0)
-    assert (x == (7 if here(comm) else 0)).all()
+    return said
+
+
+def test_a_child_reads_and_never_writes(comm):
+    """A worker of a data loader sums a shared array; what it writes, forgets and makes, stays with it."""
+    x = comm.empty(100_000)
+    x[:] = np.arange(x.size)
+    wanted = x.copy()
+
+    def work():
+        nonlocal x
+        total = x.sum()
+        x[:] = -1
+        private = x[5]
+        del x
+        gc.collect()
+        others = [comm.zeros(100_000) for _ in range(3)]
+        others[0] += 7
+        return total, private, others[0].sum()
+
+    said = in_child(work)
+    assert said == repr((wanted.sum(), np.float64(-1), np.float64(700_000)))
+    np.testing.assert_array_equal(x, wanted)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    np.testing.assert_array_equal(x, SIZE * wanted)
+
+
+def test_a_grandchild_keeps_what_the_child_wrote(comm):
+    x = comm.zeros(1000)
+
+    def work():
+        x[:] = 3
+        return in_child(lambda: x.sum())
+
+    assert "3000" in in_child(work) and not x.any()
+
+
+def test_arrays_that_grow_take_no_descriptors(comm):
+    """Each is larger than all before, and served; those before are forgotten."""
+    comm.Allreduce(MPI.IN_PLACE, comm.zeros(20_000), algorithm="ring")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1100):
+        x = comm.empty((64 << 20) + (number << 12), "u1")
+        if not number % 100:
+            part = x[-100_000:]
+            part[:] = 1
+            comm.Allreduce(MPI.IN_PLACE, part, algorithm="ring")
+            assert (part == SIZE).all()
+        del x
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_large_arrays_at_a_time(comm):
+    """None needs a descriptor in the middle of a call."""
+    first = comm.zeros(20_000)
+    comm.Allreduce(MPI.IN_PLACE, first, algorithm="ring")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
+    try:
+        arrays = [comm.empty(65 << 20, "u1") for _ in range(10)]
+        for x in arrays:
+            part = x[:100_000]
+            part[:] = 1
+            comm.Allreduce(MPI.IN_PLACE, part, algorithm="ring")
+            assert (part == SIZE).all()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="threads may not use MPI")
+def test_threads_make_and_forget_arrays(comm):
+    """Each has a communicator of its own; two that saw a new piece of memory at once unmapped it under each other."""
+    comms = [mpicoll.Communicator(WORLD.Dup()) for _ in range(3)]
+    together, wrong = threading.Barrier(len(comms)), []
+
+    def work(number):
+        with suppress(threading.BrokenBarrierError):
+            try:
+                for step in range(3):
+                    kept = []
+                    for _ in range(10):
+                        together.wait()
+                        kept.append(comms[number].empty(1_000_000 * (step + 1) + number))
+                        part = kept[-1][-20_000:]
+                        part[:] = RANK + 1
+                        comms[number].Allreduce(MPI.IN_PLACE, part, algorithm="ring")
+                        assert (part == SIZE * (SIZE + 1) // 2).all()
+            except BaseException as error:
+                wrong.append(error)
+                together.abort()
+                raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(comms))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    for one in comms:
+        one.Free()
 
 
 # Where memory is not shared.

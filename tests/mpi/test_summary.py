@@ -44,7 +44,7 @@ def test_memory_in_theory(strategy):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_summary_says_what_was_skipped_and_sent():
     trainer = train(WORLD, "zero2", lambda: SGD(1e200), options={"loss_scale": 1.0})
-    lines, report = summary(trainer), trainer.report()
+    lines, report = summary(trainer, trainer.comm), trainer.report()
     assert f"{trainer.strategy.scale.skipped} of 15 steps skipped, because gradients were not finite; loss scale 1" in lines
     assert f"{report['bytes_sent_per_step']:,} gradients/parameters (theory {report['bytes_predicted']:,})" in lines
     assert ("hidden" in lines) == (SIZE > 1 and report["hidden"] is not None)
@@ -54,7 +54,7 @@ def test_the_summary_says_what_was_skipped_and_sent():
 def test_diverged_training_is_valid_json():
     trainer = train(WORLD, optimizer=lambda: SGD(1e200), options={"loss_scale": 1.0})  # such steps are skipped then
     assert not numpy.isfinite(trainer.losses[-1])
-    text = json.dumps(document(trainer, {}), allow_nan=False)
+    text = json.dumps(document(trainer, {}, trainer.comm), allow_nan=False)
     assert json.loads(text)["losses"][-1] is None and json.loads(text)["epochs"][-1]["loss"] is None
 
 
@@ -63,7 +63,7 @@ def test_the_first_run_has_something_to_overlap_and_says_what_zero2_holds(strate
     """The model of `mpicoll train` without options: its buckets follow its size."""
     trainer = Trainer(mlp([64, 512, 512, 10]), SGD(), WORLD, strategy=strategy)
     trainer.fit(blobs(64, 64, 10), steps=2, batch_size=16)
-    said = summary(trainer)
+    said = summary(trainer, trainer.comm)
     assert len(trainer.strategy.reducer.layout.buckets) > 1 or SIZE == 1
     assert "take smaller --bucket-bytes" not in said
     held = "are buckets on their way, each of whole tensors: the largest tensor is 87% of the model; with many smaller"

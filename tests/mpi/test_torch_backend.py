@@ -1,5 +1,6 @@
 """The backend of torch.distributed on any number of ranks: each of its calls, types, operations, futures, bad input."""
 
+import tempfile
 import weakref
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 import mpicoll  # noqa: E402
 import mpicoll.torch  # noqa: E402
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
 TOTAL = SIZE * (SIZE + 1) // 2  # the sum of rank + 1
 
 
@@ -226,6 +227,180 @@ def test_tensors_of_calls_that_are_over_are_let_go():
     assert seen() is None
 
 
+def test_devices_and_options_of_a_group(group):
+    """What checkpoints and others ask a group for."""
+    assert torch.device("cpu") in group._device_types
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=77), group)
+    part = dist.new_group(range(SIZE), timeout=timedelta(seconds=33))
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=44), part)
+    assert [mpicoll.execute.Context.of(one.comm).timeout for one in (group, part)] == [77, 44]
+
+
+def test_checkpoints_that_are_saved_beside(tmp_path):
+    import torch.distributed.checkpoint as saved
+    place = [str(tmp_path)]
+    dist.broadcast_object_list(place)
+    state = {"weight": mine(4)}
+    saved.async_save(state, checkpoint_id=place[0]).result()
+    found = {"weight": torch.zeros(4)}
+    saved.load(found, checkpoint_id=place[0])
+    assert found["weight"].tolist() in each(lambda rank: [rank + 1.0] * 4)
+
+
+def test_calls_of_the_group_itself(group):
+    """In PyTorch's short forms: a root, an operation."""
+    tensor = mine(3)
+    group.reduce(tensor, 0).wait()
+    assert RANK or tensor.tolist() == [TOTAL] * 3
+    tensor = mine(3)
+    group.reduce(tensor, root=0, op=dist.ReduceOp.MAX).wait()
+    assert RANK or tensor.tolist() == [SIZE] * 3
+    got = each(lambda rank: torch.zeros(2)) if RANK == 0 else []
+    group.gather(got, mine(2), 0).wait()
+    assert [one[0].item() for one in got] == each(lambda rank: rank + 1)[: len(got)]
+    block = torch.zeros(2)
+    group.scatter(block, each(lambda rank: torch.full((2,), rank + 1.0)) if RANK == 0 else [], 0).wait()
+    assert torch.equal(block, mine(2))
+    group.broadcast(block, 0).wait()
+    group.allreduce(block, dist.ReduceOp.SUM).wait()
+    assert block.tolist() == [SIZE] * 2
+    group.allgather(each(lambda rank: torch.zeros(2)), mine(2)).wait()
+    group.reduce_scatter(block, each(lambda rank: mine(2)), dist.ReduceOp.MAX).wait()
+    assert block.tolist() == [SIZE] * 2
+
+
+def test_groups_that_are_split_off(group):
+    part = group.split_group([0], group_name="first")
+    assert (part is None) == (RANK != 0)
+    whole = group.split_group(list(range(SIZE)))
+    tensor = mine(2)
+    whole.allreduce([tensor]).wait()
+    assert tensor.tolist() == [TOTAL] * 2
+    if part is not None:
+        part.allreduce([tensor]).wait()
+        assert tensor.tolist() == [TOTAL] * 2 and part.size() == 1 and part.getGroupName() == "first"
+        part.shutdown()
+    whole.shutdown()
+
+
+@pytest.mark.skipif(not hasattr(dist, "shrink_group") or SIZE == 1, reason="newer versions, several ranks")
+@pytest.mark.parametrize("flags", [0, 1])
+def test_groups_that_are_shrunk(flags):
+    """By the ranks that stay, alone."""
+    dist.new_group(range(SIZE))
+    if RANK == SIZE - 1:
+        MPI.COMM_WORLD.Barrier()
+        dist.distributed_c10d._abort_process_group()
+        return
+    left = dist.shrink_group([SIZE - 1], shrink_flags=flags)
+    assert left is dist.group.WORLD and dist.get_world_size() == SIZE - 1
+    tensor = mine(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [TOTAL - SIZE] * 3
+    dist.all_reduce(tensor, group=dist.new_group(range(SIZE - 1)))
+    MPI.COMM_WORLD.Barrier()
+
+
+def test_a_group_beside_gloo_and_after_it():
+    """The default group is gloo's, whose ranks need not be numbered as MPI's."""
+    dist.destroy_process_group()
+    store = dist.FileStore(MPI.COMM_WORLD.bcast(tempfile.mktemp() if RANK == 0 else None), SIZE)
+    dist.init_process_group("gloo", store=store, rank=SIZE - 1 - RANK, world_size=SIZE)
+    members = list(range(SIZE))[::-2]
+    part, whole = dist.new_group(members, backend="mpicoll"), dist.new_group(backend="mpicoll")
+    tensor = mine(3)
+    dist.all_reduce(tensor, group=whole)
+    assert tensor.tolist() == [TOTAL] * 3
+    dist.broadcast(tensor := mine(1), 0, group=whole)
+    assert tensor.item() == SIZE
+    if dist.get_rank() in members:
+        dist.all_reduce(tensor := torch.ones(1), group=part)
+        assert tensor.item() == len(members)
+    dist.destroy_process_group()
+    dist.init_process_group("mpicoll")
+    dist.all_reduce(tensor := torch.ones(1))
+    assert tensor.item() == SIZE
+
+
+def test_env_as_init_method_is_mpis(monkeypatch):
+    dist.destroy_process_group()
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    dist.init_process_group("mpicoll", init_method="env://")
+    assert dist.get_world_size() == SIZE
+
+
+def test_frameworks_that_know_other_names():
+    dist.destroy_process_group()
+    mpicoll.torch.serve_as("gloo")
+    try:
+        dist.init_process_group("gloo", init_method="env://")
+        assert dist.get_backend() == dist.get_backend(dist.new_group(backend="gloo")) == "mpicoll"
+        dist.destroy_process_group()
+        dist.init_process_group("cpu:gloo,cuda:gloo")
+        assert dist.group.WORLD.name() == "mpicoll"
+    finally:
+        mpicoll.torch.serve_as()
+
+
+def test_large_tags():
+    if SIZE == 1:
+        pytest.skip("one rank has nobody to talk to")
+    following, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    tags = (1 << 30, (1 << 30) + 1, 1 << 29, 0)
+    got = {tag: torch.zeros(1) for tag in tags}
+    works = [dist.isend(torch.full((1,), float(tag)), following, tag=tag) for tag in tags]
+    works += [dist.irecv(got[tag], before, tag=tag) for tag in reversed(tags)]
+    for work in works:
+        work.wait()
+    assert all(tensor.item() == float(torch.tensor(float(tag))) for tag, tensor in got.items())
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("op", [dist.ReduceOp.MAX, dist.ReduceOp.MIN])
+def test_nan_is_the_largest_and_the_smallest_on_whatever_rank(call, op, dtype, size):
+    for rank in {0, SIZE - 1}:
+        tensor = mine(size, dtype=dtype)
+        if RANK == rank:
+            tensor[1] = float("nan")
+        call(dist.all_reduce, tensor, op)
+        expected = SIZE if op == dist.ReduceOp.MAX else 1
+        assert tensor[1].isnan() and tensor[0].item() == tensor[2].item() == expected
+        call(dist.reduce, tensor, 0, op)
+        assert RANK or tensor[1].isnan()
+        block = torch.zeros(size, dtype=dtype)
+        call(dist.reduce_scatter_tensor, block, tensor.repeat(SIZE), op)
+        assert block[1].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int32])
+def test_averages_of_integers(dtype):
+    tensor = torch.full((5,), 7 + RANK, dtype=torch.int64).to(dtype)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    assert tensor.to(torch.int64).tolist() == [(7 * SIZE + TOTAL - SIZE) // SIZE] * 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 31, 33_000, 200_000])
+def test_sums_of_16_bits_are_rounded_once(dtype, size):
+    """As those of float32 would be, with two ranks; each addition once."""
+    values = [torch.randn(size, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(SIZE)]
+    tensor = values[RANK].clone()
+    dist.all_reduce(tensor)
+    total = torch.stack([one.float() for one in values]).sum(0)
+    if SIZE <= 2:
+        assert torch.equal(tensor, total.to(dtype))
+    torch.testing.assert_close(tensor.float(), total, rtol=2e-2, atol=2e-2 * SIZE)
+
+
+def test_the_builtin_hook_of_16_bits():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    for _ in range(2):
+        model(torch.full((2, 4), RANK + 1.0)).sum().backward()
+    assert model.module.weight.grad.flatten()[0].item() == 4 * TOTAL / SIZE
+
+
 # ---- futures
 
 
@@ -255,6 +430,29 @@ def test_profiles_have_our_calls():
     assert {"mpicoll:all_reduce", "mpicoll:broadcast"} <= {event.name for event in profile.events()}
 
 
+def test_modes_see_our_calls():
+    from torch.distributed.tensor.debug import CommDebugMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            said.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    said, tensor = [], mine(3)
+    with CommDebugMode() as counted, Names():
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        dist.all_gather(each(lambda rank: torch.zeros(3)), tensor)
+        dist.reduce_scatter_tensor(mine(2), mine(2 * SIZE))
+        dist.barrier()
+    assert tensor.tolist() == [TOTAL * SIZE] * 3
+    ops = torch.ops.c10d
+    found = counted.get_comm_counts()
+    assert [found[op] for op in (ops.allreduce_, ops.allgather_, ops._reduce_scatter_base_)] == [2, 1, 1]
+    assert said.count("c10d.allreduce_.default") == 2 and "c10d.barrier.default" in said
+
+
 # ---- bad input
 
 
@@ -265,6 +463,25 @@ def test_profiles_have_our_calls():
 def test_what_cannot_be_reduced_is_a_runtime_error_as_with_gloo(wrong):
     with pytest.raises(RuntimeError, match="mpicoll|integers"):
         wrong()
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: dist.all_gather_into_tensor(torch.zeros(SIZE, dtype=torch.int32), mine(1)),
+    lambda: dist.reduce_scatter_tensor(torch.zeros(1, dtype=torch.int32), mine(SIZE)),
+    lambda: dist.all_to_all_single(torch.zeros(SIZE, dtype=torch.int32), mine(SIZE)),
+    lambda: dist.all_gather([torch.zeros(1, dtype=torch.int32)] * SIZE, mine(1)),
+])  # fmt: skip
+def test_types_that_differ(wrong):
+    """Bits of one are never taken for the other."""
+    with pytest.raises((RuntimeError, ValueError), match="type"):
+        wrong()
+
+
+def test_errors_name_the_line_of_the_user():
+    if SIZE == 1:
+        pytest.skip("one rank cannot disagree")
+    with pytest.raises(mpicoll.CollectiveMismatch, match=r"test_torch_backend\.py:\d+"):
+        dist.all_reduce(mine(100 + RANK))
 
 
 def test_sizes_that_do_not_fit():

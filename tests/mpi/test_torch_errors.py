@@ -9,7 +9,7 @@ from mpicoll.support.optional import require
 from tests.support.cases import RANK, SIZE
 from tests.support.torch_training import SHARDING, batches, loss_of, mine, network, torch, wrap
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
 
 
 def refused(match, *arguments, **named):

@@ -6,6 +6,7 @@ types and ops, a communicator made on another device. `log` has what was called;
 rank is, `failing` makes calls or communicators fail, `broken` is an error that NCCL finds later.
 """
 
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,6 +42,9 @@ def get_version():
 
 def get_unique_id():
     return tuple(range(-64, 64))
+
+
+_ending = threading.RLock()
 
 
 class Event(streams.Event):
@@ -81,12 +85,14 @@ class _Operation:
         return self.ended
 
     def end(self):
-        MPI.Request.Waitall(self.requests)
-        self.ended = True
-        if self.out:
-            values = self.result(self.inputs)
-            self.owner.coming[self.where] = np.frombuffer(values.tobytes(), np.uint8)
-            _writing[id(self.owner)].remove(self)
+        with _ending:  # the thread of progress and a waiting one may both find it done
+            if not self.ended:
+                MPI.Request.Waitall(self.requests)
+                if self.out:
+                    values = self.result(self.inputs)
+                    self.owner.coming[self.where] = np.frombuffer(values.tobytes(), np.uint8)
+                    _writing[id(self.owner)].remove(self)
+                self.ended = True
 
 
 class NcclCommunicator:

@@ -31,7 +31,7 @@ def handler(number, frame):
         raise Interrupted
 
 
-comm = mpicoll.Communicator(MPI.COMM_WORLD.Dup(), timeout=2)
+comm = mpicoll.Communicator(MPI.COMM_WORLD.Dup())
 if comm.Get_rank() == 1:
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -60,10 +60,13 @@ def environment(**more):
     return {**os.environ, **_PERMISSIONS, **quiet, **outer, **more}
 
 
-def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, cwd=ROOT, **more):
-    """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails."""
+def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, **more):
+    """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails.
+
+    It runs in the current directory, which is an empty one in each test (`tests/conftest.py`).
+    """
     command = [installation.mpiexec, "-n", str(size), installation.python, "-m", module, *map(str, arguments)]
-    job = subprocess.Popen(command, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, text=True,
+    job = subprocess.Popen(command, env=environment(**more), stdin=subprocess.DEVNULL, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     try:
         output, _ = job.communicate(timeout=timeout)

@@ -22,8 +22,6 @@ FOUND = {installation.name: installation for installation in installations()}
 CASES = [(name, launcher) for name in MODES if name in FOUND for launcher in MODES[name]]
 #: everything under every launcher, in minutes more; otherwise one of each kind
 EACH = pytest.mark.parametrize(("name", "launcher"), CASES if ALL else dict.fromkeys((CASES[0], CASES[-1])))
-#: a template that starts its ranks as the others do is tried with one of the two
-ONE, OTHER = (pytest.mark.parametrize(("name", "launcher"), CASES if ALL else [case]) for case in (CASES[0], CASES[-1]))
 #: what env.sh says on this cluster: ranks of all hosts share a few cores, so none may keep one for itself; and the
 #: addresses of MPICH's other netmod, UCX, are too long for SLURM's pmi2
 SITE = {"PRTE_MCA_hwloc_default_binding_policy": "none", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self",

@@ -2,7 +2,8 @@
 
 ALGORITHM may also be objects, begun or plan: other calls that MPI serves alone.
 
-compute: it computes for long. late: for a little. killed, stopped: it is. other: it makes another call.
+compute: it computes for long. late: for a little. killed, stopped: it is. other: it makes another call. left_out: that too,
+but before it left a call out that MPI serves.
 """
 
 import os
@@ -33,6 +34,12 @@ if algorithm in ("objects", "begun", "plan"):  # served by MPI alone
 else:
     comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
 comm.Bcast(x, algorithm="binomial")
+if scenario == "left_out":
+    few = np.ones(1)
+    comm.Bcast(few)
+    if comm.Get_rank() != 1:
+        comm.Bcast(few)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
 comm._context.timeout = limit
 print(f"pid of rank {comm.Get_rank()} {os.getpid()}", flush=True)
 if comm.Get_rank() == 1:
@@ -40,7 +47,7 @@ if comm.Get_rank() == 1:
         time.sleep(1.5)  # the others leave reports meanwhile
     if scenario in ("killed", "stopped"):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[scenario])
-    elif scenario == "other":
+    elif scenario in ("other", "left_out"):
         comm.Bcast(x, algorithm="binomial")
     else:
         time.sleep({"late": 2.5}.get(scenario, 1000))

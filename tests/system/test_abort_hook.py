@@ -57,6 +57,7 @@ def test_a_failure_of_one_rank_ends_the_job(installation, tmp_path, failure):
     ends_the_job(installation, tmp_path, failure)
 
 
+@pytest.mark.thorough
 @OTHER
 @pytest.mark.parametrize("failure", sorted(FAILURES.keys() - {"exception", "message"}))
 def test_other_failures_end_it_too(installation, tmp_path, failure):
@@ -73,6 +74,7 @@ def ends_the_job(installation, tmp_path, failure):
     assert output.count("the job ends") == 1, output
 
 
+@pytest.mark.thorough
 @ONE
 @pytest.mark.parametrize("end", [
     "sys.exit()", "sys.exit(0)", "raise SystemExit(None)", "leave(0)", "threading.Thread(target=sys.exit, args=[3]).start()",
@@ -84,6 +86,7 @@ def test_a_normal_end_of_one_rank_stays_one(installation, tmp_path, end):
     assert "rank 0 has come to its end" in output and "the job ends" not in output, output
 
 
+@pytest.mark.thorough
 @OTHER
 def test_a_program_of_one_rank_ends_as_it_would_without(installation, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.format(failure="pass", others="sys.exit('nothing to do')"))

@@ -47,6 +47,7 @@ Communicator(MPI.COMM_WORLD)
 """
 
 
+@pytest.mark.thorough
 @EACH
 @pytest.mark.parametrize(("options", "status"), [(["-m", "mpicoll", "info"], 2), (["-c", ALONE], 1)])
 def test_ranks_that_do_not_know_of_each_other(installation, options, status):
@@ -90,6 +91,7 @@ main()
 '''
 
 
+@pytest.mark.thorough
 def test_a_wrong_result_is_an_exit_status(tmp_path):
     (tmp_path / "broken.py").write_text(WRONG)
     with pytest.raises(AssertionError, match="exit status 1\n") as failed:
@@ -99,6 +101,7 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
     assert re.search(r"4K .native .* 0\n.*ring .* [1-9]\n", output), output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "message"), [
     (["--sizes", "64M:4K"], "--sizes"), (["--algorithms", "rign"], "rign"), (["--op", "plus"], "plus"),
     (["--dtype", "float31"], "float31"), (["--root", "2"], "root 2"), (["--json", "missing/file.json"], "cannot write"),
@@ -108,6 +111,7 @@ def test_options_that_cannot_be_used(options, message):
     assert output.count("mpicoll bench: error: ") == 1 and message in output and "Traceback" not in output, output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", [["bench", "--sises", "4K"], ["list"], ["verify", "rign"]])
 def test_nothing_is_said_twice(words):
     output = mpiexec(installations()[0], 2, *words, module="mpicoll", check=False)
@@ -115,6 +119,7 @@ def test_nothing_is_said_twice(words):
     assert len(said) == 1, output
 
 
+@pytest.mark.thorough
 def test_overhead_and_its_table(tmp_path):
     written = tmp_path / "overhead-x.json"
     options = ["--seconds", 0.05, "--max-bytes", "4K", "--json", written]

@@ -78,6 +78,7 @@ def test_bench_from_the_command_line(installation, tmp_path):
     assert not marked(tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @EACH
 def test_placement_and_what_crosses_the_link(installation, tmp_path):
@@ -132,6 +133,7 @@ def namespaces():
     return found
 
 
+@pytest.mark.thorough
 @NEEDED
 def test_hosts_crash_boot_and_are_cut_off():
     def reaches(host):
@@ -162,6 +164,7 @@ cluster melt host0 || exit 3
 """
 
 
+@pytest.mark.thorough
 @NEEDED
 @pytest.mark.skipif(bool(slurm.unavailable()), reason=str(slurm.unavailable()))
 def test_slurm_from_the_command_line(tmp_path):
@@ -174,6 +177,7 @@ def test_slurm_from_the_command_line(tmp_path):
     assert not marked(tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @EACH
 def test_words_reach_the_ranks_as_they_are(installation, tmp_path):
@@ -187,6 +191,7 @@ def test_words_reach_the_ranks_as_they_are(installation, tmp_path):
     assert not list(odd.iterdir())
 
 
+@pytest.mark.thorough
 @NEEDED
 @EACH
 def test_a_command_that_fails(installation, tmp_path):
@@ -198,18 +203,21 @@ def test_a_command_that_fails(installation, tmp_path):
     assert not marked(tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @EACH
 def test_killed(installation, tmp_path):
     is_interrupted_by(signal.SIGKILL, installation, tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @ONE
 def test_interrupted(installation, tmp_path):
     is_interrupted_by(signal.SIGINT, installation, tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @OTHER
 def test_terminated(installation, tmp_path):
@@ -252,6 +260,7 @@ def wait_for(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.thorough
 @NEEDED
 @ONE
 def test_a_job_over_its_time_ends_and_the_cluster_goes_on(installation, tmp_path):
@@ -282,12 +291,14 @@ if comm.rank == 0:
 """
 
 
+@pytest.mark.thorough
 @NEEDED
 @ONE
 def test_bytes_that_leave_a_node_are_the_least_there_can_be(installation, tmp_path):
     least_bytes_leave_a_node(installation, "node", tmp_path)
 
 
+@pytest.mark.thorough
 @NEEDED
 @OTHER
 def test_bytes_are_the_least_however_ranks_are_placed(installation, tmp_path):

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.support.each import EACH, ONE, SLOW
+from tests.support.each import EACH, ONE
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
 COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/counterfeit'}"
@@ -33,7 +33,7 @@ def state(tmp_path):
 def trial(installation, settings, limit=90, launcher=None):
     """What a trial says that no job is around, and what is kept of it."""
     code = TRIAL.format(limit=limit, launcher=launcher)
-    done = subprocess.run([installation.python, "-c", code], cwd=ROOT, env=environment(**settings), capture_output=True,
+    done = subprocess.run([installation.python, "-c", code], env=environment(**settings), capture_output=True,
                           text=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     made, kept = json.loads(done.stdout.splitlines()[-1])
@@ -52,11 +52,13 @@ def test_what_a_trial_finds(installation, state, name, passed, words):
     assert found is passed and words in said, said
 
 
+@pytest.mark.thorough
 @ONE
 def test_a_trial_that_hangs_is_ended(installation, state):
     assert trial(installation, state("stuck"), limit=2) == [False, "not done after 2 s"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(len(installations()) < 2, reason="needs two MPI libraries")
 def test_a_launcher_of_another_mpi(state):
     one, other = installations()[:2]
@@ -66,7 +68,7 @@ def test_a_launcher_of_another_mpi(state):
 
 
 @ONE
-@SLOW
+@pytest.mark.thorough
 def test_in_a_job_info_tries_and_the_next_job_knows(installation, state, tmp_path):
     written = tmp_path / "info.json"
     output = mpiexec(installation, 3, "info", "--gpu", "--json", written, module="mpicoll", **state("aware"))
@@ -81,6 +83,7 @@ def test_in_a_job_info_tries_and_the_next_job_knows(installation, state, tmp_pat
     assert "device memory   staged: " in output, "a proof over another transport"
 
 
+@pytest.mark.thorough
 @EACH
 def test_ranks_that_may_not_share_memory_share_a_host(installation, state):
     """As with MPICH over a UCX that knows CUDA, where each rank is a node to MPI."""
@@ -89,7 +92,7 @@ def test_ranks_that_may_not_share_memory_share_a_host(installation, state):
 
 
 @ONE
-@SLOW
+@pytest.mark.thorough
 def test_direct_is_tried_and_refused_on_all_ranks(installation, state):
     output = mpiexec(installation, 2, "info", module="mpicoll", **state("aware", MPICOLL_GPU="direct"))
     assert "device memory   direct: MPICOLL_GPU=direct" in output
@@ -99,6 +102,7 @@ def test_direct_is_tried_and_refused_on_all_ranks(installation, state):
     assert output.count("it crashed: Segmentation fault") == 2, output
 
 
+@pytest.mark.thorough
 @ONE
 @pytest.mark.parametrize(("name", "words"), [
     ("missing", "needs CuPy"), ("empty", "no CUDA device on"), ("driverless", "no CUDA driver on"),

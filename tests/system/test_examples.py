@@ -4,6 +4,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,13 +24,15 @@ def test_each_is_short_and_known():
     assert all(len(path.read_text().splitlines()) < 60 for path in EXAMPLES)
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_it_runs(name, tmp_path):
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.thorough] * name.startswith("pytorch")) for name in SAYS
+])  # fmt: skip
+def test_it_runs(name):
     if name.startswith("pytorch") and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed: pip install 'mpicoll[torch]'")
     program = f"import runpy; runpy.run_path({str(ROOT / 'examples' / name)!r} + '.py', run_name='__main__')"
-    (tmp_path / "example.py").write_text(program)
-    output = mpiexec(installations()[0], 2, module="example", cwd=tmp_path)
+    Path("example.py").write_text(program)
+    output = mpiexec(installations()[0], 2, module="example")
     assert re.search(SAYS[name], output), output
 
 

@@ -1,14 +1,16 @@
 """Jobs that hang: they end by themselves, with an error that says who waits for whom. Real processes, stopped and killed."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
 from tests.support.each import ALL, EACH, ONE, OTHER
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.launching import PATIENCE, environment, installations, mpiexec
 
 STUCK = "tests.support.stuck"
 #: how rank 0 says that it waits; a rank that ends the job may be quicker than its own message
@@ -28,6 +30,7 @@ def test_a_rank_that_computes(installation):
     waits_for_a_rank_that_computes(stuck(installation, "compute"))
 
 
+@pytest.mark.thorough
 @OTHER
 def test_ranks_without_threads_know_of_each_other_by_their_reports(installation, tmp_path):
     """Also where the limit is shorter than the second between two of them."""
@@ -43,19 +46,35 @@ def waits_for_a_rank_that_computes(output):
     assert "done" not in output
 
 
+@pytest.mark.thorough
 @ONE
 def test_a_rank_that_is_stopped(installation):
     output = stuck(installation, "stopped")
     assert "Rank 1 did not answer: dead, stopped, or cut off" in output and "waits for rank 1." in output, output
 
 
+@pytest.mark.thorough
 @OTHER
 def test_a_rank_in_another_call_that_was_met_before(installation):
     """It is not compared again: the messages of both calls do not meet, and the limit of waiting ends them."""
     output = stuck(installation, "other")
-    assert "CollectiveTimeout" in output and "So ranks are in different calls" in output, output
-    assert re.search(r"Rank 1 in call 3 of \S+ \S+ Bcast of 800000 bytes at \S+stuck.py:\d+", output), output
+    assert "CollectiveTimeout" in output and re.search(r"So rank 1 went apart from the others at call 3 of", output), output
+    assert re.search(r"Rank 1 in call 3 of \S+ \S+ Bcast of 800000 bytes, root 0 at \S+stuck.py:\d+", output), output
     assert "done" not in output
+
+
+@ONE
+def test_the_first_call_that_was_left_out(installation, tmp_path):
+    """The ranks went on after it, for it was one of MPI's; what they wait in now is another one."""
+    output = stuck(installation, "left_out", MPICOLL_REPORT=str(tmp_path))
+    said = diagnosis(installation, tmp_path, "--calls", "3").stdout
+    for text in (output, said):
+        assert re.search(r"The first call that ranks do not have in common is call 4 of communicator \S+:\n"
+                         r"  ranks 0, 2: Bcast of 8 bytes, root 0 at \S+stuck.py:\d+\n"
+                         r"  rank 1: Allreduce of 800000 bytes, SUM, float64 at \S+stuck.py:\d+\n", text), text  # fmt: skip
+        assert "So rank 1 went apart from the others at call 4 of communicator" in text, text
+    assert re.search(r"Rank 0, its last calls:\n.* Bcast of 8 bytes, root 0 by MPI at \S+\n"
+                     r".* by Allreduce \(ring\) at \S+\n", said), said  # fmt: skip
 
 
 @EACH
@@ -65,6 +84,7 @@ def test_a_call_of_mpis_own(installation):
     assert "So the others wait for rank 1" in output
 
 
+@pytest.mark.thorough
 @ONE
 @pytest.mark.parametrize("kind", ["begun", "plan"])
 def test_requests_and_plans_that_mpi_serves_alone(installation, kind):
@@ -72,6 +92,7 @@ def test_requests_and_plans_that_mpi_serves_alone(installation, kind):
     is_told(installation, kind)
 
 
+@pytest.mark.thorough
 @OTHER
 def test_mpi4pys_own_collectives(installation):
     """They hung in MPI as well. MPICOLL_TEST_ALL: under each MPI."""
@@ -84,12 +105,14 @@ def is_told(installation, kind):
     assert "done" not in output
 
 
+@pytest.mark.thorough
 @ONE
 def test_only_reported(installation):
     output = stuck(installation, "late", check=True, MPICOLL_ON_TIMEOUT="report")
     assert re.search(WAITS, output) and output.count("done") == 3, output
 
 
+@pytest.mark.thorough
 @OTHER
 def test_reports_of_a_job_that_was_killed(installation, tmp_path):
     stuck(installation, "killed", MPICOLL_TIMEOUT="0", MPICOLL_REPORT=str(tmp_path))
@@ -98,17 +121,19 @@ def test_reports_of_a_job_that_was_killed(installation, tmp_path):
     assert said.returncode == 0 and re.search(r"So (the others wait for )?rank 1\b", said.stdout.splitlines()[-1]), said
 
 
-def diagnosis(installation, folder):
-    return subprocess.run([installation.python, "-m", "mpicoll", "diagnose", str(folder)], cwd=ROOT, text=True,
+def diagnosis(installation, folder, *options):
+    return subprocess.run([installation.python, "-m", "mpicoll", "diagnose", str(folder), *options], text=True,
                           env=environment(), capture_output=True)  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_reports_of_a_job_that_ended_well(tmp_path):
     output = stuck(installations()[0], "late", check=True, MPICOLL_TIMEOUT="0", MPICOLL_REPORT=str(tmp_path))
     assert output.count("done") == 3 and not list(tmp_path.glob("*.died"))
     assert diagnosis(installations()[0], tmp_path).stdout.startswith("Ranks 0, 1, 2 came to the end of the program.")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", [None, "", "{", "[]", '{"schema": 2}', "[" * 100_000])
 def test_reports_that_are_none(left, tmp_path):
     if left is not None:
@@ -117,10 +142,11 @@ def test_reports_that_are_none(left, tmp_path):
     assert said.returncode == 2 and said.stderr.startswith("mpicoll diagnose: error: ") and said.stderr.count("\n") == 1
 
 
+@pytest.mark.thorough
 @ONE
 def test_a_signal_prints_where_a_live_job_is(installation):
     command = [installation.mpiexec, "-n", "2", installation.python, "-m", STUCK, "compute", "native"]
-    job = subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.DEVNULL,
+    job = subprocess.Popen(command, env=environment(), text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
     output, pids = "", {}
 
@@ -133,7 +159,7 @@ def test_a_signal_prints_where_a_live_job_is(installation):
         while len(pids) < 2:
             output += (line := read())
             pids.update(re.findall(r"pid of rank (\d) (\d+)", line))
-        while "Rank 0 in call 3" not in output:  # which begins just now
+        while not re.search("Rank 0 in call 3 .*: Allreduce", output):  # which begins just now
             os.kill(int(pids["0"]), signal.SIGUSR2)
             while "<module>" not in (line := read()):  # the last one of what a signal prints
                 output += line
@@ -141,8 +167,49 @@ def test_a_signal_prints_where_a_live_job_is(installation):
     finally:
         job.terminate()  # mpiexec ends its ranks, which a SIGKILL would not let it do
         output += job.communicate()[0]
-    assert re.search(r"mpicoll: rank 0:\nRank 0 in call 3 of communicator \S+ Allreduce of 800000 bytes at \S+stuck", output)
+    assert re.search(r"mpicoll: rank 0:\nRank 0 in call 3 of communicator \S+ Allreduce of 800000 bytes, SUM, \S+ at \S+stuck",
+                     output)  # fmt: skip
     assert re.search(r'File "\S+stuck.py", line \d+ in <module>', output)
+
+
+@EACH
+def test_what_a_program_leaves_over(installation):
+    """Requests never waited for, plans and communicators never freed: listed at the end where all calls are checked."""
+    output = mpiexec(installation, 2, module="tests.support.left_over", MPICOLL_CHECK="always")
+    said = re.findall(r"mpicoll: rank (\d), at the end of the program: (.*)", output)
+    assert output.count("done") == 2 and {rank for rank, _ in said} == {"1"} and len(said) == 3, output
+    for text in (r"communicator \S+, made at \S+left_over.py:10 and never freed",
+                 r"Iallreduce of 8000 bytes, begun at \S+left_over.py:11 and never waited for",
+                 r"Allreduce_init of 8000 bytes, SUM, float64, made at \S+left_over.py:11 and never freed"):  # fmt: skip
+        assert any(re.fullmatch(text, line) for _, line in said), output
+    output = mpiexec(installation, 2, module="tests.support.left_over")
+    assert "at the end of the program" not in output, output
+
+
+@ONE
+def test_the_live_view(installation, tmp_path):
+    """By the folder of its reports, and by the number of a process of the job."""
+    command = [installation.mpiexec, "-n", "2", installation.python, "-m", STUCK, "compute", "ring"]
+    env = environment(MPICOLL_TIMEOUT="0", MPICOLL_REPORT=str(tmp_path))
+    job = subprocess.Popen(command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           start_new_session=True)  # fmt: skip
+    shown, until = "", time.monotonic() + PATIENCE
+    try:
+        while "waits for rank 1" not in shown and time.monotonic() < until:
+            shown = top(installation, tmp_path)
+        assert re.search(r"(?m)^ +0 .* in Allreduce of 800000 bytes, \S+ \S+ at stuck.py:\d+, waits for rank 1$", shown), shown
+        assert re.search(r"(?m)^ +1 .* at stuck.py:\d+$", shown) and "So the others wait for rank 1" in shown, shown
+        assert "waits for rank 1" in top(installation, json.loads((tmp_path / "rank-00000.json").read_text())["pid"])
+        assert "without MPICOLL_REPORT" in top(installation, os.getpid())
+    finally:
+        job.terminate()
+        job.communicate()
+
+
+def top(installation, job):
+    done = subprocess.run([installation.python, "-m", "mpicoll", "top", str(job), "--once"], text=True,
+                          env=environment(), capture_output=True)  # fmt: skip
+    return done.stdout + done.stderr
 
 
 @EACH
@@ -152,4 +219,4 @@ def test_a_handler_that_raises_in_a_collective(installation, sign):
     output = mpiexec(installation, 3, sign, module="tests.support.interrupted")
     assert output.count("done") == 3 and output.count("refused: this communicator cannot be used any more") == 3, output
     assert re.search(f"rank 1 {'Interrupted' if sign == 'alarm' else 'KeyboardInterrupt'}", output), output
-    assert output.count("CollectiveTimeout") == 2, output
+    assert output.count("refused: this communicator cannot be used any more: rank 1 gave this communicator up") == 2, output

@@ -5,9 +5,12 @@ The moments are spread over the MPIs found here. MPICOLL_TEST_ALL=1: twice as ma
 
 import random
 
+import pytest
+
 from tests.support.each import ALL, ONE
 from tests.support.launching import mpiexec
 
+pytestmark = pytest.mark.thorough
 JOB = "tests.support.killed_while_saving"
 #: jobs killed at a file operation, and after a time
 KILLS = (6, 4) if ALL else (3, 2)

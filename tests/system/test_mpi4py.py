@@ -13,6 +13,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.support.gpus import working_cupy
 from tests.support.launching import installations, mpiexec
 
+pytestmark = pytest.mark.thorough
 #: every collective on a schedule, so that mpi4py's tests run over them all
 WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck", "alltoall": "pairwise"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.launching import PATIENCE
 
+pytestmark = pytest.mark.thorough
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.launching import ROOT, environment, installations, mpiexec
+from tests.support.launching import environment, installations, mpiexec
 from tests.support.torch_backend import require_torch
 
+pytestmark = pytest.mark.thorough
 #: elements that the operation is given in each call, on each of 3 ranks, for a vector of 60: the algorithm's signature
 LENGTH = 60
 AT_ROOT, RING = [[60, 60], [], []], [[20, 20]] * 3
@@ -65,7 +66,7 @@ def test_gloo(installation):
 
 def test_gloo_without_pytorch(installation):
     code = "import sys; sys.modules['torch'] = None; from benchmarks.peers.gloo import Gloo; Gloo(None)"  # None: not importable
-    done = subprocess.run([installation.python, "-c", code], capture_output=True, text=True, env=environment(), cwd=ROOT)
+    done = subprocess.run([installation.python, "-c", code], capture_output=True, text=True, env=environment())
     assert 'ArgumentError: gloo is part of PyTorch; install it with: pip install "mpicoll[torch]"' in done.stderr
 
 

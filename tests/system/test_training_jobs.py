@@ -30,7 +30,7 @@ def train(installation, size, *options, **more):
 def started(installation, size, *options):
     """A job in the background; its output is read by `communicate`."""
     command = [installation.mpiexec, "-n", str(size), installation.python, "-m", "mpicoll", "train", *SMALL, *options]
-    return subprocess.Popen([*map(str, command)], cwd=ROOT, env=environment(), stdin=subprocess.DEVNULL, text=True,
+    return subprocess.Popen([*map(str, command)], env=environment(), stdin=subprocess.DEVNULL, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def finish(installation, tmp_path, directory):
     assert resumed["test_accuracy"] == whole["test_accuracy"]
 
 
+@pytest.mark.thorough
 @ONE
 def test_a_killed_job_goes_on_with_the_same_losses(installation, tmp_path):
     directory = tmp_path / "checkpoints"
@@ -131,6 +132,7 @@ FAILURES = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @ONE
 @pytest.mark.parametrize("failure", FAILURES)
 def test_an_exception_on_one_rank_ends_the_job(installation, tmp_path, failure):
@@ -143,6 +145,7 @@ def test_an_exception_on_one_rank_ends_the_job(installation, tmp_path, failure):
     assert failure == "nan" or "mpicoll: rank 1 failed" in output
 
 
+@pytest.mark.thorough
 @OTHER
 def test_a_trace_has_events_of_all_ranks(installation, tmp_path):
     path = tmp_path / "trace.json"
@@ -181,6 +184,7 @@ def test_all_options_together(installation, tmp_path):
     assert "nothing was left to do: the checkpoint has all steps already" in again, again
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("options", "message"), [
     ("--metrics /nowhere/metrics", "metrics: cannot write /nowhere/metrics (No such file or directory)"),
     ("--overlap half", "overlap: expected one of none, gradients, all, got 'half'"),
@@ -204,12 +208,13 @@ def test_all_options_together(installation, tmp_path):
 def test_values_that_cannot_be_used(options, message, tmp_path):
     """One clear line. One process is enough: that all ranks say the same is the business of tests/mpi."""
     words = [*SMALL, "--steps", "2", *options.format(there=tmp_path).split()]
-    done = subprocess.run([sys.executable, "-m", "mpicoll", "train", *words], env=environment(), cwd=ROOT, text=True,
+    done = subprocess.run([sys.executable, "-m", "mpicoll", "train", *words], env=environment(), text=True,
                           capture_output=True, timeout=PATIENCE)  # fmt: skip
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("error: ") == 1
 
 
+@pytest.mark.thorough
 def test_values_that_ranks_together_cannot_use(tmp_path):
     first, directory = installations()[0], tmp_path / "checkpoints"
     for options, message in [(["--batch-size", 2], "batch_size: expected at least one sample per rank, 3 for 3 ranks"),

@@ -1,9 +1,23 @@
 """What several of the tests here need."""
 
+from pathlib import Path
+
 import pytest
 
 from mpicoll.algorithms import registry as registered
 from tests.support.metering import Clock
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items):
+    """`-m quick` runs all that is here, but for what takes seconds each, which is marked `slow`, or needs PyTorch."""
+    for item in items:
+        left_out = item.get_closest_marker("slow") or item.get_closest_marker("thorough")
+        if HERE in item.path.parents and not left_out:
+            item.add_marker(pytest.mark.quick)
 
 
 @pytest.fixture(scope="session")

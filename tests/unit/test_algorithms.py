@@ -20,6 +20,7 @@ def named(algorithm):
     return f"{algorithm.collective}-{algorithm.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=named)
 def test_is_proved_at_sizes_1_to_20(algorithm):
     _, ordered, canonical = check_cases(algorithm, range(1, 21))
@@ -87,6 +88,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=named)
 def test_costs_what_theory_says(algorithm):
     for p in range(2, 21):

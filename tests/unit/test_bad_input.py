@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("registry")
 CHEAP = {
     "list": [], "show": ["allreduce", "ring", "--size", "3"], "verify": ["--max-size", "2"],
     "simulate": ["allreduce", "--algorithms", "ring", "--size", "4", "--bytes", "1K"],
-    "info": [], "diagnose": ["reports"],
+    "info": [], "diagnose": ["reports"], "top": ["reports", "--once"],
     "bench": ["--algorithms", "ring", "--sizes", "64", "--repeats", "1"],
     "tune": ["--output", "tuned.json", "--collectives", "bcast", "--sizes", "64", "--segments", "64", "--min-time", "0.001"],
     "train": ["--data", "synthetic:20,3,2", "--hidden", "4", "--batch-size", "8", "--steps", "1", "--resume"],
@@ -47,7 +47,7 @@ TEXTS = ["", " ", ",", ":", "-", "1K:", ":1K", "x", "a b", "'", '"', "$(touch x)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with odd files, in which the commands run."""
+    """A directory with odd files."""
     directory = tmp_path_factory.mktemp("place")
     for name, content in FILES.items():
         (directory / name).write_bytes(content)
@@ -55,12 +55,16 @@ def place(tmp_path_factory):
         (directory / "results" / f"strong-{len(name)}" / "result.json").write_bytes(content)
     (directory / "results" / "weak-2" / "result.json").mkdir(parents=True)
     numbers = signal.SIGTERM, signal.SIGHUP, signal.SIGINT
-    before, handlers = os.getcwd(), {number: signal.getsignal(number) for number in numbers}
-    os.chdir(directory)
+    handlers = {number: signal.getsignal(number) for number in numbers}
     yield directory
-    os.chdir(before)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def in_that_place(empty_directory, place, monkeypatch):
+    """The commands run there."""
+    monkeypatch.chdir(place)
 
 
 def options_of(command):
@@ -121,6 +125,7 @@ def test_nccl_needs_device_memory(place, words):
 EXAMPLES = 1000 if os.environ.get("MPICOLL_TEST_ALL") else 75
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(command_lines())
 def test_any_words(place, words):

@@ -217,6 +217,7 @@ SHORT_RING = """
 """
 
 
+@pytest.mark.slow
 def test_show_prints_no_more_than_a_screenful(command):
     _, output, _ = command("show", "allreduce", "ring", "--size", 8)
     assert textwrap.dedent(SHORT_RING).strip() in output and len(output.splitlines()) == 18

@@ -16,6 +16,7 @@ from tests.support.samples import everything, samples
 # ---- data sets
 
 
+@pytest.mark.slow
 def test_digits():
     pytest.importorskip("sklearn")
     data, again, another = digits(seed=1), load("digits", 1), digits(seed=2)

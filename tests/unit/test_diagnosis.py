@@ -1,8 +1,10 @@
 """What `mpicoll diagnose` says of states made by hand: its last line names the rank that is to blame, and no other."""
 
+import re
+
 import pytest
 
-from mpicoll.reports import diagnose
+from mpicoll.reports import diagnose, live_table
 
 NOW = 1000.0
 
@@ -53,6 +55,16 @@ def test_a_rank_that_is_busy_in_the_middle_of_a_call_waits_for_nobody():
     said = diagnose(states, range(3))
     assert said.splitlines()[-1].startswith("So the others wait for rank 1,")
     assert "rank 1: round 2 of 4; busy in the user's own code at a.py:7" in said
+
+
+def test_a_rank_that_is_busy_in_a_call_that_the_others_have_left():
+    """A handler of signals that does not come back, while MPI's own call is under way."""
+    said = verdict(idle(0, 5), idle(1, 5), waiting(2, inside="a.py:7"))
+    assert said == "So the job waits for rank 2, busy in the user's own code in the middle of a call."
+
+
+def test_a_rank_that_is_alone_in_a_call():
+    assert verdict(idle(0, 5), idle(1, 5), waiting(2)) == "So the job waits for rank 2: the others have that call behind them."
 
 
 def test_a_peer_that_has_the_call_behind_it_is_not_waited_for():
@@ -183,3 +195,61 @@ def test_reports_of_older_versions():
     for name in ("failed", "last_words", "heard", "unheard", "died"):
         del old[name]
     assert verdict(waiting(0), old, waiting(2)).startswith("So the others wait for rank 1,")
+
+
+def remembered(*calls, begun=900.0, name="w.0"):
+    """The history of a rank: its calls, at places from 1 on."""
+    words = [name, "", *calls, "a.py:1", "a.py:2"]
+    rows = [[0, place, place + 10, words.index(what), 1, len(words) - (2 if what == "Bcast" else 1), begun + place, 0.1]
+            for place, what in enumerate(calls, 1)]  # fmt: skip
+    return {"words": words, "rows": rows}
+
+
+def test_the_first_call_that_ranks_do_not_have_in_common():
+    """It is neither the one they wait in nor the last that ended; who left most others is to blame."""
+    alike, other = ("Allreduce", "Bcast", "Reduce", "Reduce"), ("Allreduce", "Reduce", "Reduce", "Bcast")
+    states = [waiting(rank, 15, state_={"history": remembered(*(other if rank == 1 else alike))}) for rank in range(3)]
+    said = diagnose(states, range(3))
+    assert said.splitlines()[-1] == "So rank 1 went apart from the others at call 12 of communicator w.0."
+    assert "ranks 0, 2: Bcast at a.py:1\n  rank 1: Reduce at a.py:2" in said
+
+
+def test_ranks_that_remember_other_times_are_not_taken_to_differ():
+    """One is ahead, one has made many more calls on another communicator since; places that only one remembers tell nothing."""
+    long = remembered("Allreduce", "Bcast", "Reduce")
+    late = {**remembered("Allreduce", "Bcast", "Reduce"), "rows": remembered("Allreduce", "Bcast", "Reduce")["rows"][2:]}
+    states = [waiting(0, state_={"history": long}), waiting(1, state_={"history": late}), waiting(2)]
+    assert "in common" not in diagnose(states, range(3))
+    elsewhere = [waiting(rank, state_={"history": remembered("Allreduce" if rank else "Bcast", name=f"w.0/{rank}")})
+                 for rank in range(2)]  # fmt: skip
+    assert "in common" not in diagnose(elsewhere, range(2))
+
+
+def test_a_call_under_way_differs_too():
+    states = [waiting(rank, 5, place=5, text="Bcast" if rank == 2 else "Allreduce") for rank in range(3)]
+    assert verdict(*states) == "So rank 2 went apart from the others at call 5 of communicator w.0."
+
+
+def test_the_live_table_has_a_line_for_each_rank():
+    states = [waiting(0, site="/home/a.py:1"), idle(1, rates={"calls": 3.0, "bytes": 2 << 20, "inside": 0.25}),
+              idle(2, failed="raised ValueError\nmore")]  # fmt: skip
+    head, _, first, second, third, verdict = live_table(states, NOW + 1, 200, 50).splitlines()
+    assert head == "3 ranks, 0 ended" and first.endswith("4.00s in Allreduce of 80 bytes at a.py:1, waits for ranks 1, 2")
+    assert re.search(r"3 +2M +25%  at a.py:9$", second) and third.endswith("failed: raised ValueError")
+    assert verdict == "So the job ended because of rank 2."
+
+
+def test_the_live_table_fits_the_screen():
+    """Where there is no room for all ranks it has those that others wait for, and who waits for longest."""
+    states = [waiting(rank, seconds=2.0 + rank, state_={"size": 100}) for rank in range(100)]
+    states[50] = idle(50, size=100)
+    for state in states:
+        state["communicators"][0]["ranks"] = list(range(100))
+    lines = live_table(states, NOW, 60, 8).splitlines()
+    assert len(lines) == 8 and max(map(len, lines)) == 60
+    assert [line.split()[0] for line in lines[2:6]] == ["50", "97", "98", "99"] and lines[6] == "and 96 other ranks"
+
+
+def test_the_live_table_tells_who_is_silent_and_who_has_ended():
+    table = live_table([idle(0, time=NOW - 9), idle(1, ended=True), idle(2)], NOW, 200, 50)
+    assert "silent for 9.00s" in table and "ended\n" in table

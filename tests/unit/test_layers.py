@@ -81,6 +81,7 @@ def test_a_room_imports_what_it_says_and_says_no_more_than_it_imports(room):
         assert used == allowed(room)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_dependencies_point_one_way(room):
     reached, todo = set(), [room]

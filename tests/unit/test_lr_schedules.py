@@ -69,6 +69,7 @@ def test_wrong_schedules(make, message):
         make()
 
 
+@pytest.mark.thorough
 def test_schedules_are_those_of_pytorch(torch):
     made = torch.optim.lr_scheduler
     pairs = [

@@ -1,6 +1,5 @@
 """What people see who type something wrong: one line that names what was meant, as said by the command itself."""
 
-import os
 import subprocess
 import sys
 
@@ -122,7 +121,7 @@ def test_without_an_mpi_library(words, status):
 def test_only_the_first_rank_speaks(words, status):
     """Of commands that need no MPI, under any launcher."""
     done = subprocess.run([sys.executable, "-m", "mpicoll", *words], capture_output=True, text=True, cwd=ROOT,
-                          env={**os.environ, "PMI_RANK": "1"})  # fmt: skip
+                          env=environment(PMI_RANK="1"))  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
@@ -139,7 +138,7 @@ comm.Barrier()
 
 
 def test_what_the_environment_lets_it_say():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, cwd=ROOT, check=True,
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
                           env=environment(MPICOLL_VERBOSE="1", MPICOLL_PROFILE="1"))  # fmt: skip
     said = done.stderr.splitlines()
     choices = [line for line in said if line.startswith("mpicoll: ")]

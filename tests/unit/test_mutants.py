@@ -61,6 +61,7 @@ def mutants(algorithm, size, root, blocks):
                 yield f"rank {rank}, round {number}, {what}", right[:rank] + [altered] + right[rank + 1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: f"{a.collective}-{a.name}")
 def test_refuses_every_mutant(algorithm):
     size, root = 5, 3 if COLLECTIVES[algorithm.collective].rooted else 0

@@ -239,6 +239,7 @@ def test_repr_shows_all_and_the_same_on_every_rank():
     assert f"schedule={__name__}.halved)" in repr(Adam(schedule=halved))  # no address in it
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind, options", CASES)
 def test_updates_are_those_of_pytorch(torch, kind, options):
     gradients = numbers(6, 40, dtype="float64")

@@ -170,6 +170,7 @@ def placements(size):
     return None, tuple(rank % 2 for rank in range(size)), tuple(rank.bit_length() for rank in range(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=lambda algorithm: f"{algorithm.collective}-{algorithm.name}")
 @pytest.mark.parametrize("reduced_on", [None, "host", "device"])
 def test_every_algorithm_in_pieces_on_an_unkind_network(algorithm, reduced_on):

@@ -40,6 +40,7 @@ def both(algorithm, size, network, segments=1, root=0):
 # ---- formulas of a flat network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=named)
 def test_clocks_agree_with_the_formula(algorithm):
     if algorithm.name in IRREGULAR:
@@ -79,6 +80,7 @@ def test_reductions_in_both_chains_overlap_with_transfers():
             assert 0.9 * formula <= clocks <= formula * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_circulant_at_4096_ranks():
     found = predict(allreduce("circulant"), 4096, 4096 * 10, NETWORK)
     cost = closed_form("allreduce", "circulant", 4096)

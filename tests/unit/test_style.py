@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.launching import ROOT
 
 
+@pytest.mark.slow
 def test_flake8():
     command = [sys.executable, "-m", "flake8", "mpicoll", "tests", "benchmarks"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Type checkers accept the public modules and a correct program, and find ten mistakes in ten lines; all is documented."""
+"""Type checkers accept the public modules and a correct program, and find eleven mistakes; all is documented."""
 
 import ast
 import inspect
@@ -63,17 +63,18 @@ def pyright():
     return found, "\n".join(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_public_modules_and_a_correct_program_pass(checker):
     found, text = checker()
     assert set(found) <= {MISTAKES}, text
 
 
-@pytest.mark.parametrize("checker", [mypy, pyright])
+@pytest.mark.parametrize("checker", [mypy, pytest.param(pyright, marks=pytest.mark.slow)])
 def test_ten_mistakes_are_found_in_ten_lines(checker):
     wanted = {number for number, line in enumerate(MISTAKES.read_text().splitlines(), 1) if "  # " in line}
     found, text = checker()
-    assert len(wanted) == 10 and found.get(MISTAKES) == wanted, text
+    assert len(wanted) == 11 and found.get(MISTAKES) == wanted, text
 
 
 @pytest.mark.parametrize("collective", NAMES)

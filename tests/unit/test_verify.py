@@ -235,6 +235,7 @@ def test_a_registered_algorithm_is_found_by_its_name():
     assert found.generator is chain and found.ordered and found.blocks is None
 
 
+@pytest.mark.slow
 def test_generators_that_take_blocks_are_pipelines():
     def shift(rank, size, root, blocks):
         for block in range(blocks):

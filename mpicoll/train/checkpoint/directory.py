@@ -4,7 +4,8 @@
                         rank-0000.bin …   what each rank held, one piece after the other
 
 What is not complete has a hidden name, DIR/.step-…: a job that dies at any moment leaves whole checkpoints, and left-overs
-that the next save removes. One run at a time may save in a directory.
+that the next save removes. One run at a time may save in a directory: it holds a lock on DIR/.lock, which the system takes
+away from a process that ends, however it does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,6 +39,7 @@ from .format import (
     write_file,
     write_manifest,
 )
+from .locking import lock
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -154,6 +156,20 @@ class Checkpoints:
         """The steps of the checkpoints that are there, whole or not, newest first. Collective."""
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
         return [_step_of(name) for name in names]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else save in the directory meanwhile. Collective.
+
+        Raises
+        ------
+        LaunchError
+            On all ranks, where another run does.
+        """
+        with ExitStack() as stack:
+            what = f"lock {self.directory}"
+            self._on_root(what, lambda: stack.enter_context(lock(self.directory / ".lock", self.directory)))
+            yield
 
     def together(self, what: str, act: Callable[[], Result]) -> Result:
         """What act() gives on this rank; where it fails on any, the first failure is raised on all: nobody waits."""

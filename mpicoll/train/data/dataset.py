@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import zlib
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ... import errors
 from ...support.arrays import Array
@@ -64,7 +66,17 @@ class Samples:
 
     def _rows_of(self, array: Array, rows: Rows, dtype: str | None = None) -> Array:
         """Aligned and writable: a slice of a mapped file is neither, which not every user can work with; it is copied."""
-        return numpy.require(array[rows if self.order is None else self.order[rows]], dtype, ["A", "W"])
+        found = array[rows if self.order is None else self.order[rows]]
+        if isinstance(rows, numpy.ndarray) and dtype in (None, found.dtype.name):
+            return found  # new, and so both
+        return numpy.require(found, dtype, ["A", "W"])
+
+
+def _is_mapped(array: object) -> bool:
+    """Whether an array, or what it is a view of, is a map of a file."""
+    while isinstance(array, numpy.ndarray):
+        array = array.base
+    return isinstance(array, mmap.mmap)
 
 
 class Dataset:
@@ -140,6 +152,30 @@ class Dataset:
     def tests(self) -> int:
         """Number of test samples."""
         return len(self._test)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the training samples lie in memory, not in a mapped file."""
+        return not _is_mapped(self._training.features)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in which the training features are."""
+        return self._training.features.nbytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the features of a sample."""
+        features = self._training.features
+        return int(features.shape[1] * features.itemsize)
+
+    def in_precision(self, dtype: DTypeLike) -> Dataset:
+        """The same with training features of this type; a subclass, which may take rows in its own way, stays as it is."""
+        if type(self) is not Dataset:
+            return self
+        twin = copy(self)
+        twin._training = replace(self._training, features=numpy.asarray(self._training.features, dtype))
+        return twin
 
     def take(self, rows: Rows) -> Batch:
         """Some of the training samples.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ...communicator import Communicator
+
+
+#: bytes of features that are copied in about the time in which a thread is woken
+_AT_ONCE = 1 << 18
+#: bytes of features in memory that are converted once, instead of the rows of each batch
+_CONVERTED = 1 << 23
+#: samples, and bytes of their features, that are tested at a time
+_TEST_ROWS, _TEST_BYTES = 4096, 16 << 20
 
 
 class Clock(Protocol):
@@ -53,27 +61,41 @@ class LocalLoader:
         self._dataset = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
         facts = self._dataset.facts()
         agree(self.comm, {**facts, "checksum of some features": self._dataset.sampled()})
+        if self._dataset.in_memory and self._dataset.nbytes <= _CONVERTED:
+            self._dataset = self._dataset.in_precision(self.dtype)
         return facts
 
     def batches(self, sampler: Sampler, batches: Iterable[Array], parts: int) -> Generator[list[Batch], None, None]:
         """For each global batch its micro-batches on this rank.
 
         A thread reads ahead, into host memory only: what it copied to a device would be in the order of its own stream.
+        Rows in memory that take less time to copy than the thread takes to be told are copied by the caller.
         """
 
         def take(batch: Array) -> list[Batch]:
             return [self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)]
 
-        with closing(prefetched(take, batches)) as taken:
+        small = self._dataset.in_memory and sampler.most * self._dataset.row_bytes <= _AT_ONCE
+        ahead = (take(batch) for batch in batches) if small else prefetched(take, batches)
+        with closing(ahead) as taken:
             for parts_of_batch in taken:
                 yield [self._place(*one) for one in parts_of_batch]
 
-    def test(self, parts: int | None = None) -> list[Batch]:
-        """This rank's share of the test samples; some of so many parts, where these are the same for any number of ranks."""
+    def test(self, parts: int | None = None) -> Iterator[Batch]:
+        """This rank's share of the test samples, a block at a time, so that a mapped file stays where it is.
+
+        parts: blocks are cut from so many parts, where these are the same for any number of ranks.
+        """
         cuts = bounds(self._dataset.tests, parts or self.size)
         mine = bounds(parts or self.size, self.size)[self.rank : self.rank + 2]
-        edges = pairwise(cuts[mine[0] : mine[1] + 1])
-        return [self._place(*self._dataset.take_test(slice(first, last))) for first, last in edges]
+        return self._blocks(pairwise(cuts[mine[0] : mine[1] + 1]))
+
+    def _blocks(self, edges: Iterable[tuple[int, int]]) -> Iterator[Batch]:
+        """Blocks of the test samples between some edges, at least one of each, maybe empty."""
+        rows = max(1, min(_TEST_ROWS, _TEST_BYTES // max(1, self._dataset.row_bytes)))
+        for first, last in edges:
+            for start in range(first, max(last, first + 1), rows):
+                yield self._place(*self._dataset.take_test(slice(start, min(start + rows, last))))
 
     def _on_host(self, features: Array, labels: Array) -> Batch:
         """Features in the precision of the arithmetic, and labels."""
@@ -119,9 +141,8 @@ class ScatteringLoader(LocalLoader):
         """Deal `rows` of rank 0 (elements per rank: `counts`) out into `mine`."""
         self.comm.Scatterv(None if self.rank else [rows, counts], mine, root=0, algorithm="linear")
 
-    def test(self, parts: int | None = None) -> list[Batch]:
-        """All test samples at rank 0, in so many parts; none elsewhere."""
+    def test(self, parts: int | None = None) -> Iterator[Batch]:
+        """All test samples at rank 0, in blocks of so many parts; none elsewhere."""
         if self.rank == 0:
-            edges = pairwise(bounds(self._dataset.tests, parts or 1))
-            return [self._place(*self._dataset.take_test(slice(first, last))) for first, last in edges]
-        return [self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))]
+            return self._blocks(pairwise(bounds(self._dataset.tests, parts or 1)))
+        return iter([self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))])

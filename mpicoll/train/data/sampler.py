@@ -72,6 +72,11 @@ class Sampler:
         """Samples in each step of an epoch."""
         return [min(self.batch_size, self.samples - start) for start in range(0, self.samples, self.batch_size)]
 
+    @property
+    def most(self) -> int:
+        """The most samples that a rank takes in a step."""
+        return -(-self.batch_size // self.size)
+
     def batches(self, epoch: int) -> Iterator[NDArray[numpy.int64]]:
         """The global batches of an epoch.
 

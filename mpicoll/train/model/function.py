@@ -24,14 +24,15 @@ Arrays: TypeAlias = Mapping[str, Any] | Sequence[Any]
 LossFunction: TypeAlias = Callable[[Any, tuple[Array, Array]], tuple[Any, Arrays]]
 
 
-class _Arrays:
-    """The one layer of such a model: its parameters, all needed together and ready together."""
+class _Parameter:
+    """A layer of such a model: one array, whose gradient is written when the function has returned them all."""
 
     parameters: Sequence[Array] = ()
     gradients: Sequence[Array] = ()
+    overwrites = True
 
-    def __init__(self, shapes: tuple[tuple[int, ...], ...]) -> None:
-        self.shapes = shapes
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
 
     def bind(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
         self.parameters, self.gradients = parameters, gradients
@@ -62,13 +63,17 @@ class FunctionModel:
 
     def __init__(self, function: LossFunction, params: Arrays) -> None:
         keyed = isinstance(params, Mapping)
+        listed = keyed or isinstance(params, Sequence)
+        check("params", params, listed, "a dict or a sequence of arrays")
         named = dict(params) if keyed else {f"array {number}": array for number, array in enumerate(params)}
         check("params", params, len(named) > 0, "at least one array")
+        for name, array in named.items():
+            check(f"params: {name}", array, hasattr(array, "dtype") and hasattr(array, "shape"), "an array")
         dtypes = {array.dtype for array in named.values()}
         check("params", dtypes, len(dtypes) == 1 and next(iter(dtypes)).kind == "f", "arrays of one floating dtype")
         self.function, self._keyed, self.names = function, keyed, list(named)
         self._module, self.gradients = module_of(next(iter(named.values()))), None
-        self.layers = [_Arrays(tuple(array.shape for array in named.values()))]
+        self.layers = [_Parameter(array.shape) for array in named.values()]
         flat = [self._module.asarray(array).ravel() for array in named.values()]
         self._parameters: Array | None = self._module.concatenate(flat)
 
@@ -77,14 +82,23 @@ class FunctionModel:
         self._parameters, self._read = None, read
 
     @property
+    def is_lent(self) -> bool:
+        """Whether its parameters lie in the buffers of a trainer."""
+        return self._parameters is None
+
+    def is_lent_by(self, read: Callable[[], Array]) -> bool:
+        """Whether `lend` was called last with this function."""
+        return self.is_lent and self._read == read
+
+    @property
     def parameters(self) -> Array:
         """All parameters, one after the other."""
         return self._read() if self._parameters is None else self._parameters
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Name and shape of each array; all belong to layer 0."""
-        return [Tensor(name, shape, 0) for name, shape in zip(self.names, self.layers[0].shapes)]
+        """Name and shape of each array, which is a layer of its own."""
+        return [Tensor(name, layer.shape, number) for number, (name, layer) in enumerate(zip(self.names, self.layers))]
 
     def to(self, module: ModuleType | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move to another array module or dtype."""
@@ -94,35 +108,42 @@ class FunctionModel:
 
     def describe(self) -> list[str]:
         """The arrays as text: what must be equal on all ranks."""
-        return [f"{name} {shape}" for name, shape in zip(self.names, self.layers[0].shapes)]
+        return [f"{name} {layer.shape}" for name, layer in zip(self.names, self.layers)]
 
     def backward_order(self) -> list[int]:
         """Layers in the order in which their gradients become ready."""
-        return [0]
+        return list(range(len(self.layers)))
 
     def learn(self, features: Array, labels: Array, samples: int, hooks: Hooks = Hooks(), scale: float = 1.0) -> float:
         """Loss and gradients of these rows as their part of a batch of `samples` rows; see `Model.learn`."""
-        layer, share = self.layers[0], len(labels) / samples
-        hooks.forward(0)
-        loss, gradients = self._call(layer.parameters, features, labels) if len(labels) else (0.0, None)
-        hooks.backward(0)
-        written: Sequence[Any] = gradients or [0.0] * len(layer.gradients)
-        for target, gradient in zip(layer.gradients, written):
-            target[...] = numpy.multiply(gradient, share * scale)
-        hooks.ready(0)
+        share = len(labels) / samples
+        for number in range(len(self.layers)):
+            hooks.forward(number)
+        loss: Any = 0.0
+        gradients: Sequence[Any] = [0.0] * len(self.layers)
+        if len(labels):
+            loss, gradients = self._call([layer.parameters[0] for layer in self.layers], features, labels)
+        for number, (layer, gradient) in enumerate(zip(self.layers, gradients)):
+            hooks.backward(number)
+            layer.gradients[0][...] = numpy.multiply(gradient, share * scale)
+            hooks.ready(number)
         return float(loss) * share
 
     def _call(self, parameters: Sequence[Array], features: Array, labels: Array) -> tuple[Any, Sequence[Any]]:
         given = dict(zip(self.names, parameters)) if self._keyed else list(parameters)
-        gradients: Any
-        loss, gradients = self.function(given, (features, labels))
+        result: Any = self.function(given, (features, labels))
+        pair = isinstance(result, (tuple, list)) and len(result) == 2
+        check("what the function returns", result, pair, "(loss, gradients)")
+        loss, gradients = result
+        check("gradients", gradients, hasattr(gradients, "__len__"), "a dict or sequence like params")
         expected = f"one for each of {', '.join(self.names)}"
         check("gradients", len(gradients), len(gradients) == len(self.names), expected)
         if self._keyed:
             check("gradients", list(gradients), set(gradients) == set(self.names), expected)
             gradients = [gradients[name] for name in self.names]
-        for name, shape, gradient in zip(self.names, self.layers[0].shapes, gradients):
-            check(f"gradient of {name}", numpy.shape(gradient), numpy.shape(gradient) == shape, f"the shape {shape}")
+        for name, layer, gradient in zip(self.names, self.layers, gradients):
+            found = numpy.shape(gradient)
+            check(f"gradient of {name}", found, found == layer.shape, f"the shape {layer.shape}")
         check("loss", loss, math.prod(numpy.shape(loss)) == 1, "one number")
         return loss, gradients
 

@@ -21,7 +21,10 @@ class Layer(Protocol):
 
     @property
     def gradients(self) -> Sequence[Array]:
-        """Where `backward` writes: it overwrites, so there is one call per forward."""
+        """Where `backward` writes: it overwrites, so there is one call per forward; what it leaves out is zero.
+
+        A class that has `overwrites = True` says that it leaves nothing out, and is not given zeros.
+        """
         ...
 
     def initialize(self, random: numpy.random.Generator) -> Sequence[Array]:
@@ -50,6 +53,8 @@ class Linear:
 
     parameters: Sequence[Array]
     gradients: Sequence[Array]
+    #: `backward` writes every element of its gradients: they need no zeros before
+    overwrites = True
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs

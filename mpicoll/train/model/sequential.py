@@ -11,7 +11,7 @@ import numpy
 from numpy.typing import DTypeLike
 
 from ...support.arrays import Array, module_of
-from ...support.checks import check, check_integer
+from ...support.checks import check, check_integer, text_of
 from .hooks import Finished, Hooks
 from .layers import Linear, ReLU, cross_entropy
 from .tensor import Tensor
@@ -76,6 +76,15 @@ class Model:
         self._parameters, self.gradients, self._read = None, None, read
 
     @property
+    def is_lent(self) -> bool:
+        """Whether its parameters lie in the buffers of a trainer."""
+        return self._parameters is None
+
+    def is_lent_by(self, read: Callable[[], Array]) -> bool:
+        """Whether `lend` was called last with this function."""
+        return self.is_lent and self._read == read
+
+    @property
     def parameters(self) -> Array:
         """All parameters in the order of `tensors`."""
         return self._read() if self._parameters is None else self._parameters
@@ -91,8 +100,8 @@ class Model:
     @property
     def tensors(self) -> list[Tensor]:
         """The parameters in forward order: (name, shape, layer) of each."""
-        return [Tensor(f"{kind} of layer {number}, {layer!r}", shape, number) for number, layer in enumerate(self.layers)
-                for kind, shape in zip(("weights", "biases"), layer.shapes)]  # fmt: skip
+        return [Tensor(f"{kind} of layer {number}, {text_of(layer)}", shape, number) for number, layer in enumerate(self.layers)
+                for kind, shape in zip(_kinds(len(layer.shapes)), layer.shapes)]  # fmt: skip
 
     def to(self, module: ModuleType | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move to another array module or dtype, in place. Views taken before are stale.
@@ -125,7 +134,7 @@ class Model:
 
     def describe(self) -> list[str]:
         """The layers as text, one each: what must be equal on all ranks."""
-        return [repr(layer) for layer in self.layers]
+        return [text_of(layer) for layer in self.layers]
 
     def forward(self, features: Array, hooks: Hooks = Hooks()) -> Array:
         """What the model says of some samples.
@@ -225,6 +234,11 @@ class Model:
         """
         parts = [slice(start, start + rows) for start in range(0, len(labels), rows)]
         return sum(int((self.forward(features[part], hooks).argmax(axis=1) == labels[part]).sum()) for part in parts)
+
+
+def _kinds(count: int) -> list[str]:
+    """What the tensors of a layer are called: those of a layer with two at most are weights and biases."""
+    return ["weights", "biases"][:count] if count <= 2 else [f"tensor {number}" for number in range(count)]
 
 
 def _views(flat: Array, shapes: Iterable[tuple[int, ...]]) -> list[Array]:

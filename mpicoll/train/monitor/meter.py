@@ -155,10 +155,11 @@ class Meter:
         """Which part of the communication that computation could hide was hidden in the steps start to stop.
 
         Medians over the steps: (communication - exposed) / min(compute, communication), from 0 to 1; None where nothing
-        was computed or communicated, or there are no such steps. `start` may be negative: the last steps.
+        was computed or communicated, there are no such steps, or MPI's own calls moved the data: they do not say when they were
+        done, only that they were when they were awaited. `start` may be negative: the last steps.
         """
         steps = self.steps[start:stop]
-        if not steps:
+        if not steps or self._estimate is not None:
             return None
         hideable = min(self.typical(field, start, stop) for field in ("compute_s", "communication_s"))
         hidden = median(max(0.0, step["communication_s"] - step["exposed_s"]) for step in steps)

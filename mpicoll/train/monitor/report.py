@@ -48,15 +48,15 @@ class Trained(Protocol):
     def report(self) -> dict[str, Any]: ...
 
 
-def document(trainer: Trained, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON document of a run (schema 1), of this rank. Collective.
+def document(trainer: Trained, config: Mapping[str, Any], comm: MPI.Intracomm) -> dict[str, Any]:
+    """The JSON document of a run (schema 1), of this rank. Collective over `comm`, of the trainer's ranks that live.
 
     A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is the report where there was
     nothing left to do.
     """
     return {
         "schema": 1,
-        "environment": measured_on(trainer.comm),
+        "environment": measured_on(comm),
         "config": config,
         "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
         "losses": [finite(loss) for loss in trainer.losses],
@@ -81,9 +81,9 @@ def _skipped(trainer: Trained) -> int:
     return int(scale.skipped) if scale else 0
 
 
-def summary(trainer: Trained) -> str:
-    """The same in a few lines for a person. Collective: the ranks of this node are counted."""
-    everywhere = nodes(trainer.comm)
+def summary(trainer: Trained, comm: MPI.Intracomm) -> str:
+    """The same in a few lines for a person. Collective, see `document`: the ranks of each node are counted."""
+    everywhere = nodes(comm)
     lines = [_outcome(trainer), *_events(trainer), _setup(trainer)]
     if trainer.strategy.meter.steps:
         report = trainer.report()

@@ -5,10 +5,10 @@ May import: errors, support.
 
 from . import lr_schedules
 from .base import Optimizer
-from .loss_scale import LossScale, clip_factor, first_bad, square_of_words, squared_norm, whole_squares
+from .loss_scale import HOPELESS, LossScale, clip_factor, first_bad, square_of_words, squared_norm, whole_squares
 from .optimizers import OPTIMIZERS, SGD, Adam, AdamW
 
 __all__ = [
-    "OPTIMIZERS", "SGD", "Adam", "AdamW", "LossScale", "Optimizer", "clip_factor", "first_bad", "lr_schedules",
+    "HOPELESS", "OPTIMIZERS", "SGD", "Adam", "AdamW", "LossScale", "Optimizer", "clip_factor", "first_bad", "lr_schedules",
     "square_of_words", "squared_norm", "whole_squares",
 ]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import numpy
 
 from ...support.arrays import Array, module_of
-from ...support.checks import check, check_integer
+from ...support.checks import check, check_integer, text_of
 from .lr_schedules import Schedule
 
 #: elements taken at a time: on the host the intermediate values of a formula then stay in the cache (Adam on 10
@@ -23,8 +23,12 @@ def pieces(array: Array) -> list[slice]:
     >>> list(pieces(numpy.zeros(40_000)))
     [slice(0, 32768, None), slice(32768, 40000, None)]
     """
-    size, length = _PIECE if module_of(array) is numpy else _DEVICE_PIECE, len(array)
+    size, length = _piece_of(array), len(array)
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _piece_of(array: Array) -> int:
+    return _PIECE if module_of(array) is numpy else _DEVICE_PIECE
 
 
 class Optimizer(ABC):
@@ -49,6 +53,8 @@ class Optimizer(ABC):
     state : dict of str to ndarray
         For each of `slots` an array of the parameters' dtype and module, made by the first `apply` or by `allocate`.
         To go on from a checkpoint, set `steps` and `state`.
+    owned : bool
+        Whether a `Trainer` has it: no other one takes it then.
     """
 
     slots: tuple[str, ...] = ()
@@ -58,6 +64,7 @@ class Optimizer(ABC):
         check("schedule", schedule, schedule is None or callable(schedule), "None or a function of the step")
         self.lr, self.schedule, self.steps = float(lr), schedule, 0
         self.state: dict[str, Array] = {}
+        self.owned = False
         self._scratch: Array | None = None
 
     def __repr__(self) -> str:
@@ -124,12 +131,15 @@ class Optimizer(ABC):
         ArgumentError
             Where the lengths do not fit, or before the first `advance`.
         """
-        total = len(parameters) if total is None else total
-        check("gradients", gradients.shape, gradients.shape == parameters.shape, f"the shape {parameters.shape}")
-        check("start", start, 0 <= start <= total - len(parameters), f"0 to {total - len(parameters)}: the part's place")
+        length = len(parameters)
+        total = length if total is None else total
+        if gradients.shape != parameters.shape or not 0 <= start <= total - length:  # texts cost as much as a small step
+            check("gradients", gradients.shape, gradients.shape == parameters.shape, f"the shape {parameters.shape}")
+            check("start", start, False, f"0 to {total - length}: the part's place")
         check("steps", self.steps, self.steps > 0, "at least 1; call advance() before apply()")
-        self.allocate(total, parameters)
-        state = [self.state[slot][start:start + len(parameters)] for slot in self.slots]
+        if any(slot not in self.state or len(self.state[slot]) != total for slot in self.slots):
+            self.allocate(total, parameters)
+        state = [self.state[slot][start : start + length] for slot in self.slots]
         scratch = self._scratch_like(parameters)
         for part in pieces(parameters):
             ours = parameters[part]
@@ -154,10 +164,9 @@ class Optimizer(ABC):
 
     def _scratch_like(self, parameters: Array) -> list[Array]:
         """Three arrays for one of the `pieces`; kept, because the page faults of fresh ones double a small update."""
-        length = max((part.stop - part.start for part in pieces(parameters)[:1]), default=0)
-        kept, module = self._scratch, module_of(parameters)
-        if kept is None or kept.shape[1] < length or (module_of(kept), kept.dtype) != (module, parameters.dtype):
-            kept = self._scratch = module.zeros_like(parameters, shape=(3, length))
+        kept, length = self._scratch, min(len(parameters), _piece_of(parameters))
+        if kept is None or kept.shape[1] < length or type(kept) is not type(parameters) or kept.dtype != parameters.dtype:
+            kept = self._scratch = module_of(parameters).zeros_like(parameters, shape=(3, length))
         return list(kept)
 
 
@@ -171,4 +180,4 @@ def _convert(gradients: Array, scale: float, out: Array) -> Array:
 
 def _text(value: object) -> str:
     """The repr of a hyper-parameter; of a function its name, because ranks and checkpoints compare it."""
-    return f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else repr(value)
+    return f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else text_of(value)

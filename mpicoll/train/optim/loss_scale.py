@@ -14,6 +14,8 @@ from .base import pieces
 
 _FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
 _PATIENCE = 2000  # good steps in a row after which a dynamic scale is doubled
+#: skipped steps in a row after which no scale can be the remedy: halving the largest one as often gives less than the least
+HOPELESS = 40
 
 
 class LossScale:
@@ -28,6 +30,7 @@ class LossScale:
     def __init__(self, value: float = 1.0, dynamic: bool = False) -> None:
         check("loss_scale", value, 0 < value < math.inf, "a number above 0")
         self.value, self.dynamic, self.skipped, self._good = float(value), dynamic, 0, 0
+        self._bad = 0  # steps in a row
 
     @classmethod
     def of(cls, option: str | float | None) -> LossScale:
@@ -48,12 +51,18 @@ class LossScale:
     def update(self, finite: bool) -> bool:
         """Take note of one step, whose gradients on all ranks were `finite` or not; True: it may be made."""
         self._good = self._good + 1 if finite else 0
+        self._bad = 0 if finite else self._bad + 1
         self.skipped += not finite
         if self.dynamic and not finite:
             self.value = max(self.value / 2, _LEAST)
         elif self.dynamic and self._good == _PATIENCE:
             self.value, self._good = min(self.value * 2, _MOST), 0
         return bool(finite)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many steps in a row were skipped that no scale helps."""
+        return self._bad >= HOPELESS
 
     def state(self) -> dict[str, float]:
         """What `restore` needs, as a dict that JSON can hold."""

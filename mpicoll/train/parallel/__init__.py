@@ -6,6 +6,7 @@ train.optim, train.monitor.
 
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import Bucket
+from .drift import DriftCheck, ParametersDiffer
 from .generations import Generations, Plan, ShardsLost
 from .memory import zeros
 from .optimizer_step import bad_gradient
@@ -14,6 +15,6 @@ from .reducer import Reducer
 from .strategy import Strategy
 
 __all__ = [
-    "Bucket", "BucketReducer", "Generations", "OptionKeywords", "Options", "Overlap", "Plan", "Precision", "Reducer",
-    "Reduction", "ShardsLost", "Strategy", "StrategyName", "bad_gradient", "bucket_layout", "zeros",
+    "Bucket", "BucketReducer", "DriftCheck", "Generations", "OptionKeywords", "Options", "Overlap", "ParametersDiffer", "Plan",
+    "Precision", "Reducer", "Reduction", "ShardsLost", "Strategy", "StrategyName", "bad_gradient", "bucket_layout", "zeros",
 ]

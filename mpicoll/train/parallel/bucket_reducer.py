@@ -37,11 +37,21 @@ class _Started(NamedTuple):
     given: Mark
 
 
+class _Place(NamedTuple):
+    """The micro-batch that a rank is in. last: of its step."""
+
+    step: int
+    micro_batch: int
+    last: bool
+
+
 class BucketReducer(Reducer):
     """Reduction and allgather bucket by bucket, in flight while this rank computes.
 
-    options: of zero1 and zero2 each rank updates its shard of every bucket, else all of it. fill: called with a bucket
-    before it is sent. Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
+    options: of zero1 and zero2 each rank updates its shard of every bucket, else all of it. fill: writes the gradients of a
+    bucket to its memory before it is sent, where nobody gives them to `ready`.
+
+    Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
     reduce_scatter, as much for the allgather, twice that for an allreduce; zero2 reduces every micro-batch.
     """
 
@@ -51,18 +61,23 @@ class BucketReducer(Reducer):
         self.divided, self._fill = options.sharded, fill
         self._overlaps, self._gathers_later = options.overlap != "none", options.overlap == "all"
         self.owned = [self._owned(bucket) for bucket in layout.buckets]
-        store: type[GradientStore] = ShardedGradients if options.scattered else FullGradients
+        shards = options.scattered and self.size > 1  # the shard of a rank that is alone is everything
+        store: type[GradientStore] = ShardedGradients if shards else FullGradients
         if options.micro_batches is not None:
             store = SeparateGradients
         self.gradients = store(layout, parameters, comm, options, self.owned)
-        self._gathers = self._gatherings(options.algorithms["allgather"]) if self.divided else []
-        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
+        self._gathers = self._gatherings(options.algorithms["allgather"]) if self.divided and self.size > 1 else []
+        weakref.finalize(self, _free, [*filter(None, self.gradients.plans), *self._gathers])
+        self._views: dict[tuple[int, int], Array] = {}
         self._started: dict[tuple[str, int], _Started] = {}
+        #: gradients whose memory another bucket still has, by tensor
+        self._staged: dict[int, Array] = {}
         first_layer = lambda bucket: min((layout.tensors[one].layer for one in bucket.tensors), default=0)
         _, limit = options.bucket_elements(parameters.itemsize)
         self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(layout.buckets, key=first_layer), limit)
         self._last = False
+        self._place = _Place(0, 0, False)
         self.first = self._parameter_groups[0][0].number
 
     def _owned(self, bucket: Bucket) -> slice:
@@ -75,32 +90,83 @@ class BucketReducer(Reducer):
         return self.gradients.nbytes
 
     @property
+    def scratch_bytes(self) -> int:
+        plans = (*self.gradients.plans, *self._gathers)
+        return sum(getattr(plan, "scratch", 0) for plan in plans)  # of MPI's own request it is not known
+
+    @property
     def sendings(self) -> int:
         return len(self._gradient_groups)
 
     def begin(self, first: bool, last: bool) -> None:
-        self.fresh = self.gradients.begin(first)
+        if first and self._started:  # reductions of a backward pass whose gradients were dropped may be under way
+            self.collect()
+        step, micro_batch, _ = self._place
+        self._place = _Place(step + 1, 1, last) if first else _Place(step, micro_batch + 1, last)
+        super().begin(self.gradients.begin(first), last)
+        self._staged.clear()
         self._last = last
-        self._first, self._sends, self._next = first, last or self.gradients.every_micro_batch, 0
+        self._first, self._sends = first, last or self.gradients.every_micro_batch
+        self._next = self._sent = 0  # number of the first group, and bucket, that is not sent
         self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
 
-    def acquire(self, number: int) -> None:
-        for bucket in self.gradients.sharing(self.layout.bucket_of[number]):
-            self._collect(bucket)
-
     def gradient(self, number: int) -> Array:
-        bucket = self.layout.buckets[self.layout.bucket_of[number]]
-        return self.layout.view(self.gradients.buffer(bucket), number, bucket.start)
+        key = number, self.gradients.row
+        view = self._views.get(key)
+        if view is None:
+            bucket = self.layout.buckets[self.layout.bucket_of[number]]
+            view = self._views[key] = self.layout.view(self.gradients.buffer(bucket), number, bucket.start)
+        return view
 
-    def ready(self, number: int) -> None:
-        self._missing[self.layout.bucket_of[number]] -= 1
-        if self._overlaps or self.gradients.every_micro_batch:
+    def _is_free(self, number: int) -> bool:
+        bucket = self.layout.bucket_of[number]
+        if self.gradients.predecessor(bucket) >= self._sent:
+            return False
+        self._take_over(self.layout.buckets[bucket])
+        return True
+
+    def _take_over(self, bucket: Bucket) -> None:
+        """Wait until what was reduced in the memory of this bucket is done."""
+        self._collect(self.layout.buckets[self.gradients.reduced_there(bucket)])
+
+    def _put(self, number: int, gradient: Array) -> None:
+        if self._is_free(number):
+            super()._put(number, gradient)
+        else:
+            self._staged[number] = gradient
+
+    def ready(self, number: int, gradient: Array | None = None) -> None:
+        """As of any reducer; without a gradient `fill` brings it."""
+        if gradient is not None:
+            super().ready(number, gradient)
+        bucket = self.layout.bucket_of[number]
+        self._missing[bucket] -= 1
+        if not self._missing[bucket] and (self._overlaps or self.gradients.every_micro_batch):
             self._send_complete()
 
     def end(self) -> None:
-        """Send what is left; a tensor without a gradient in this micro-batch counts as it lies in its buffer."""
+        """Send what is left."""
         self._missing = [0] * len(self._missing)
         self._send_complete()
+        if not self._sends and self._fill is None:
+            self._fill_absent(self._absent)
+
+    def abandon(self) -> None:
+        """All ranks send what any of them has sent: gradients that nobody uses, so that none waits for another."""
+        if self._place.step:
+            self.end()
+        furthest = max(self.comm.allgather(self._reached()))
+        while self._reached() < furthest:
+            self.begin(self._place.step < furthest.step, furthest.last)
+            self.end()
+        self.collect()
+        for bucket in self.layout.buckets:
+            if self._wait("gather", bucket):
+                self._current[bucket.number] = self.generation
+
+    def _reached(self) -> _Place:
+        """The place, comparable between ranks: what is reduced once a step may have other numbers of micro-batches on each."""
+        return self._place if self.gradients.every_micro_batch else self._place._replace(micro_batch=0)
 
     def _send_complete(self) -> None:
         """Start the reductions in the order of the buckets, the same on all ranks, as far as gradients are there."""
@@ -111,14 +177,25 @@ class BucketReducer(Reducer):
             self._next += 1
             for bucket in group:
                 self._send(bucket)
+                self._sent = bucket.number + 1
+
+    def _complete(self, bucket: Bucket) -> None:
+        """Write those gradients of a bucket to its memory that are not there yet."""
+        for number in bucket.tensors:
+            if number in self._staged:
+                super()._put(number, self._staged.pop(number))
+        self._fill_absent(bucket.tensors)
 
     def _send(self, bucket: Bucket) -> None:
-        if self._fill:
-            self._fill(bucket)
+        self._take_over(bucket)
+        (self._fill or self._complete)(bucket)
         if self._last and bucket.number == len(self.layout.buckets) - 1:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
-        self._start("reduce", bucket, self.gradients.plans[bucket.number])
+        if (plan := self.gradients.plans[bucket.number]) is not None:
+            self._start("reduce", bucket, plan)
+        else:
+            self.gradients.arrived(bucket)
         if self.gradients.every_micro_batch and not self._overlaps:
             self._collect(bucket)
 
@@ -145,7 +222,7 @@ class BucketReducer(Reducer):
 
     def publish(self) -> None:
         """In forward order."""
-        if not self.divided:
+        if not self.divided or self.size == 1:
             self._all_are_current()
             return
         for group in self._parameter_groups:
@@ -155,6 +232,8 @@ class BucketReducer(Reducer):
             self.wait()
 
     def _wait_for_bucket(self, number: int) -> None:
+        if self._current[number] == self.generation:
+            return
         if self._wait("gather", self.layout.buckets[number]):
             self._current[number] = self.generation
         super()._wait_for_bucket(number)

@@ -9,6 +9,12 @@ gradients of all ranks. So whoever lives has one in common, the newest that all 
   one generation behind, and the reduced gradients since, from which they make the newest when it is wanted. Only those
   gradients are sent, while the next step computes: they are less than the arrays they change. The holder has them before any
   rank can complete that next step: the last reduction of a step begins when the gradients of the step before have come.
+
+A training may consist of several fits, and between two of them the program may write to the state. The *base* of a fit is
+the state with which it begins. It is `open` until it is `secure`, that is until every rank has brought its replicas to it;
+no rank completes a step before. Where ranks die while a base is open, all that live still have that state: parameters (all
+of them, since ranks own shards of them only for the update) and their own shards. Of a dead rank's shard the replica is as
+its owner left it, unless the program wrote to the optimizer's arrays meanwhile; that cannot be made good, and is said.
 """
 
 from __future__ import annotations
@@ -56,29 +62,34 @@ def holders(nodes: Sequence[int]) -> list[int]:
 
 
 class Known(NamedTuple):
-    """What a rank tells of its generations when others have died. newest: None before the first; held: of its copies.
-
-    first: the one with which these ranks began together.
-    """
+    """What a rank tells of its generations when others have died."""
 
     rank: int
-    first: int | None
-    newest: int | None
-    held: int | None
+    #: number of the newest generation
+    newest: int
+    #: of its replicas of others
+    held: int
+    #: whether this rank has secured the base of the present fit
+    secure: bool
+    #: whether its state is whole: not where a checkpoint was being read, or was to be
+    whole: bool
+    #: whether its shard is, until its base is secure, that of which its holder has the replica
+    copied: bool
 
 
 class Plan(NamedTuple):
-    """Where the living take up. generation: which; servers: who has the shard of each former rank, by rank now."""
+    """Where the living take up."""
 
+    #: which generation
     generation: int
+    #: who has the shard of each former rank, by rank now
     servers: Mapping[int, int]
+    #: whether that is a base which is still open: what the living have now
+    is_open: bool = False
 
 
 class Generations:
-    """Those of one rank. Collective: all ranks of `update.reducer.comm` make it, and call its methods, together.
-
-    losses: of all steps so far, the same on all ranks. before: those of more ranks, until all of these have one of their own.
-    """
+    """Those of one rank. Collective: all ranks of `update.reducer.comm` make it, and call its methods, together."""
 
     def __init__(self, update: Update, scale: LossScale | None, nodes: Sequence[int]) -> None:
         self.update, self.scale, self.reducer = update, scale, update.reducer
@@ -86,17 +97,23 @@ class Generations:
         self._starts, self._state = update.starts, update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
         self._divided, self._total = self.reducer.divided, update.total
+        #: number of the base of the present fit, and of the newest generation; numbers go on from fit to fit
+        self.first = self.newest = 0
+        #: losses of all steps so far, the same on all ranks
         self.losses: list[float] = []
-        self.first: int | None = None
-        self.newest: int | None = None
-        self.held: int | None = None
+        #: whether the state was whole when it was made or has been completed since
+        self.whole = True
+        #: those of more ranks, until all of these ranks have secured a base of their own
         self.before: Generations | None = None
-        self._again = False
-        self._made: dict[int, Made] = {}
-        self._copying: Exchange | None = None
         self.costs: list[tuple[int, float, float]] = []
-        self._copied = 0.0
         self.holders = holders(nodes)
+        self._secure = False
+        self._base = self._note(None)
+        self._made: dict[int, Made] = {0: self._base}
+        #: number of the generation of which all copies have come; -1: they are being replaced
+        self._held = 0
+        self._copying: Exchange | None = None
+        self._copied = 0.0
         self._replicas: dict[int, Replica] = {}  # of the shards of these ranks
         if self._divided:
             self._allocate()
@@ -109,34 +126,66 @@ class Generations:
     def _allocate(self) -> None:
         self._theirs = [owner for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank]
         for owner in (self.rank, *self._theirs):
-            self._replicas[owner] = Replica(list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype)
+            replica = Replica(list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype)
+            self._shard(owner, replica.vectors[0])
+            self._replicas[owner] = replica
         self._comm: Communicator = self.reducer.comm.Dup()  # copies do not wait for the buckets, nor buckets for them
+
+    def _shard(self, owner: int, row: Array | None = None) -> Array:
+        """A rank's part of the parameters, in memory of its own, or in `row`."""
+        parts = [bucket.shard(owner, self.size) for bucket in self._layout.buckets]
+        shard: Array = numpy.concatenate([self.reducer.parameters[part] for part in parts], out=row, casting="same_kind")
+        return shard
 
     # While all is well.
 
-    def begin(self, losses: Sequence[float]) -> None:
-        """The state is that after so many steps: the first generation, unless it is the newest there is. Collective."""
+    def open(self, losses: Sequence[float]) -> None:
+        """A fit begins: the state now is its base. losses: of the steps that led to it. Local."""
+        self.losses, self.before = list(losses), None
+        self._base, self._secure = self._note(None), False
+
+    def secure(self, losses: Sequence[float]) -> None:
+        """Bring all replicas to the state now, which is the base of the fit. losses: see `open`. Collective."""
         self.wait()
-        if self.newest is not None and self.losses == list(losses) and not self._changed():
-            return
-        self._again = self.newest is not None
-        self.losses = list(losses)
-        self.first = self.newest = len(losses)
-        self._made = {self.first: self._note(None)}
-        for replica in self._replicas.values():
-            replica.step = self.first
+        self.reducer.wait()
         if self._divided:
-            for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
-                row[...] = vector
-            self._send(lambda replica: replica.vectors)
+            changed = self.reducer.comm.allreduce(self._changed(), MPI.LOR)
+            for owner, replica in self._replicas.items():
+                self._bring(owner, replica)
+            if changed:
+                self._replace()
+        self.losses, self.first, self.whole = list(losses), self.newest, True
+        self._base = self._note(None)
+        self._made = {self.first: self._base}
+        self._secure = True
 
     def _changed(self) -> bool:
-        """Whether the state is not that of the newest generation, on any rank: somebody may have written to it since."""
-        changed = False
-        if self._divided and self.newest is not None:
-            known = self._replicas[self.rank].after(self.newest, self._made)
-            changed = any(mine.tobytes() != one.tobytes() for mine, one in zip(self._vectors(), known))
-        return bool(self.reducer.comm.allreduce(changed, MPI.LOR))
+        """Whether this rank's shard is not that of its replica: the program has written to it, or it was restored.
+
+        Parameters only count where there are masters of them: a holder has all others itself.
+        """
+        replica = self._replicas[self.rank]
+        replica.follow(self.newest, self._made)
+        arrays = list(self._state.values()) if self.update.masters is None else self._vectors()
+        bits = f"u{self._values.itemsize}"
+        rows = replica.vectors[-len(arrays) :] if arrays else ()
+        return not all(numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows))
+
+    def _bring(self, owner: int, replica: Replica) -> None:
+        """Make a replica that of the newest generation, with the parameters that there are now."""
+        replica.follow(self.newest, self._made)
+        if self.update.masters is None:
+            self._shard(owner, replica.vectors[0])
+
+    def _replace(self) -> None:
+        """Exchange the replicas as a whole."""
+        for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
+            row[...] = vector
+        self._held = -1
+        self._send(lambda replica: replica.vectors)
+        if self._copying is not None:
+            self._copying.wait()
+        self._copying, self._held = None, self.newest
 
     def take(self, loss: float, factor: float | None) -> None:
         """An update was made, and its parameters are not sent yet. loss: of the step, the same on all ranks.
@@ -144,8 +193,8 @@ class Generations:
         factor: of its gradients, None where it was skipped.
         """
         self.losses.append(loss)
-        self.before = None  # it needed all ranks, which therefore have a generation of their own, and its copies
-        step = len(self.losses)
+        self.before = None  # the update needed all ranks, which therefore have secured a base of their own
+        step = self.newest + 1
         self._made[step] = self._note(factor)
         self._made.pop(step - 2, None)
         if self._divided:
@@ -161,9 +210,7 @@ class Generations:
 
     def _vectors(self) -> list[Array]:
         """What there is of this rank's part now: parameters, or their masters, then the arrays of the optimizer."""
-        values = self._values
-        if self._divided and self.update.masters is None:
-            values = numpy.concatenate([values[part] for part in self.reducer.owned])
+        values = self._shard(self.rank) if self._divided and self.update.masters is None else self._values
         return [values, *self._state.values()]
 
     def _copy_gradients(self, row: Array) -> None:
@@ -179,7 +226,7 @@ class Generations:
         """
         step, begin = self.newest, perf_counter()
         self._copied = 0.0
-        if not self._divided or step is None or step == self.first:
+        if not self._divided or step == self.first:
             return
         with self.reducer.meter.computing("copy"):
             for replica in self._replicas.values():
@@ -188,9 +235,8 @@ class Generations:
 
     def send(self) -> None:
         """Send the gradients of the newest generation to the holder; parameters are needed sooner, so do it after them."""
-        step = self.newest
-        if self._divided and step is not None:
-            self._send(lambda replica: replica.gradients(step))
+        if self._divided:
+            self._send(lambda replica: replica.gradients(self.newest))
 
     def _send(self, of: Callable[[Replica], Array]) -> None:
         if self.size == 1:
@@ -208,7 +254,7 @@ class Generations:
         with self.reducer.meter.waiting("copy"):
             seconds = copying.wait()
         exposed = perf_counter() - begin + self._copied
-        self.held = self.newest
+        self._held = self.newest
         self.costs.append((copying.nbytes, seconds + self._copied, exposed))
 
     def report(self) -> dict[str, Any]:
@@ -222,36 +268,47 @@ class Generations:
 
     def known(self) -> Known:
         """What the others must know of this rank."""
-        return Known(self.rank, self.first, self.newest, self.held)
+        copied = not self._divided or self._secure or self._is_copied()
+        return Known(self.rank, self.newest, self._held, self._secure, self.whole, copied)
 
-    def plan(self, everyone: Sequence[Known | None]) -> Plan | None:
-        """Where those that live take up; None where not all of these ranks have a generation of their own.
+    def _is_copied(self) -> bool:
+        """Whether, before the base is secure, all parameters have come, and the replicas are those of the former fit's end."""
+        return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
-        Raises RankFailure where a shard was lost with its copy.
+    def plan(self, known: Sequence[Known]) -> Plan | None:
+        """Where those that live take up; None where that is not for these generations to say, but those before them.
+
+        Raises ShardsLost where part of the state was lost.
         """
-        known = [one for one in everyone if one is not None]
-        newest = [-1 if one.newest is None else one.newest for one in known]
-        if len(known) < len(everyone) or min(newest) < 0:
-            return None
         living = {one.rank: number for number, one in enumerate(known)}
-        if not self._divided:
-            return Plan(max(newest), {known[newest.index(max(newest))].rank: newest.index(max(newest))})
-        if self.first is None or max(newest) <= self.first:  # copies of the first may still have been on their way
-            if self._again:
-                dead = tuple(rank for rank in range(self.size) if rank not in living)
-                raise ShardsLost(f"{ranks_text(dead)} died before the first step of this fit was made, and parameters or "
-                                 "optimizer state had been changed since the last one: no copy has that", dead)  # fmt: skip
+        newest = [one.newest for one in known]
+        is_open = not all(one.secure for one in known)
+        if is_open and self.before is not None:
             return None
+        self._require_base(known, living)
+        if not self._divided:
+            server = newest.index(max(newest))
+            return Plan(max(newest), {known[server].rank: server}, is_open)
         servers = {rank: living.get(rank, living.get(self.holders[rank], -1)) for rank in range(self.size)}
         if lost := [rank for rank, server in servers.items() if server < 0]:
             raise ShardsLost(f"the optimizer state of {ranks_text(lost)} was lost with its copy: both ranks died", tuple(lost))
-        copies = [known[server].held or 0 for rank, server in servers.items() if rank not in living]
-        return Plan(min(newest + copies), servers)
+        copies = [known[server].held for rank, server in servers.items() if rank not in living]
+        return Plan(min(newest + ([] if is_open else copies)), servers, is_open)
 
-    def counts(self, generation: int) -> tuple[list[float], tuple[int, Any]]:
+    def _require_base(self, known: Sequence[Known], living: Mapping[int, int]) -> None:
+        """Raise ShardsLost where ranks died before the base of the fit was secure, and part of it is gone."""
+        dead = tuple(rank for rank in range(self.size) if rank not in living)
+        begin = f"{ranks_text(dead)} died before the first step of this fit was made, and"
+        if not all(one.whole for one in known):
+            raise ShardsLost(f"{begin} its state was still to come from a checkpoint", dead)
+        holders = [known[living[self.holders[rank]]] for rank in dead if self.holders[rank] in living]
+        if not all(one.secure for one in holders) and not all(one.copied for one in known):
+            raise ShardsLost(f"{begin} optimizer state had been changed since the last one: no copy has that", dead)
+
+    def counts(self, plan: Plan) -> tuple[list[float], tuple[int, Any]]:
         """The losses up to a generation, and its counts: of updates, and of the loss scale."""
-        made = self._made[generation]
-        return self.losses[:generation], (made.optimizer.steps, made.scale)
+        made = self._base if plan.is_open or plan.generation == self.first else self._made[plan.generation]
+        return self.losses[: len(self.losses) - self.newest + plan.generation], (made.optimizer.steps, made.scale)
 
     def hand_over(self, comm: Communicator, plan: Plan, update: Update, steps: int) -> None:
         """Give the planned generation to the update of those that live, which owns other parts. steps: of its optimizer.
@@ -273,9 +330,12 @@ class Generations:
             update.restore(_Window(vectors, low), steps, low, low + WINDOW)
 
     def _state_of(self, owner: int, plan: Plan) -> list[Array]:
-        if self._divided:
-            return list(self._replicas[owner].after(plan.generation, self._made))
-        return self._vectors()
+        if not self._divided or plan.is_open and owner == self.rank:
+            return self._vectors()
+        rows = list(self._replicas[owner].after(plan.generation, self._made))
+        if plan.is_open and self.update.masters is None:
+            rows[0] = self._shard(owner)
+        return rows
 
     def _check(self, window: Array, low: int, steps: int) -> None:
         if (index := first_bad(window)) is not None:

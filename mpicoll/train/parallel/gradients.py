@@ -37,23 +37,26 @@ class GradientStore(ABC):
     """The gradients of a rank, by bucket, and `plans[b]`, the collective that reduces bucket b.
 
     A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is this rank's part of the
-    sums. parameters: an array of their dtype and module. owned: for each bucket the slice of the flat buffer that this
-    rank updates.
+    sums. It is None where there is nothing to do: in place, on one rank. parameters: an array of their dtype and module.
+    owned: for each bucket the slice of the flat buffer that this rank updates.
     """
 
     #: whether each micro-batch is reduced, not only their sum
     every_micro_batch: bool
     #: elements of neighbouring buckets that start together
     group_limit: int
+    #: which of several gradients of a tensor is written now
+    row = 0
 
     def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, options: Options,
                  owned: Sequence[slice]) -> None:  # fmt: skip
         self.layout, self.owned, self._comm, self._algorithms = layout, owned, comm, options.algorithms
-        self._like = parameters[:0]
+        self._like, self._alone = parameters[:0], comm.Get_size() == 1
         self._allocate(options)
         reduce = self._allreduce if options.collectives[0] == "allreduce" else self._reduce_scatter
         made = [reduce(bucket) for bucket in layout.buckets]
-        self.plans, self._parts = [plan for plan, _ in made], [part for _, part in made]
+        self.plans: list[PersistentCollective | None] = [plan for plan, _ in made]
+        self._parts = [part for _, part in made]
 
     @abstractmethod
     def _allocate(self, options: Options) -> None:
@@ -75,9 +78,16 @@ class GradientStore(ABC):
     def buffer(self, bucket: Bucket) -> Array:
         """Where this rank's gradients of a bucket are written."""
 
-    def sharing(self, number: int) -> Sequence[Bucket]:
-        """The buckets whose reduction must be done before bucket `number` is written."""
-        return ()
+    def predecessor(self, number: int) -> int:
+        """The bucket that has the memory of bucket `number` before it, and gives it up when it is sent; negative: none.
+
+        So memory has one owner at a time, and goes from one to the next in the order in which buckets are sent.
+        """
+        return -1
+
+    def reduced_there(self, bucket: Bucket) -> int:
+        """The number of the bucket that was last reduced in the memory of this one."""
+        return bucket.number
 
     def prepare(self, bucket: Bucket, first: bool) -> None:
         """The buffer is about to be reduced. first: in the first micro-batch of the step."""
@@ -91,13 +101,15 @@ class GradientStore(ABC):
 
     # The reductions: the plan, and the array in which this rank finds its part.
 
-    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]:
         buffer, owned = self.buffer(bucket), self.owned[bucket.number]
-        plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["allreduce"])
-        return plan, buffer[owned.start - bucket.start : owned.stop - bucket.start]
+        part = buffer[owned.start - bucket.start : owned.stop - bucket.start]
+        if self._alone:
+            return None, part
+        return self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["allreduce"]), part
 
     @abstractmethod
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]: ...
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]: ...
 
 
 class FullGradients(GradientStore):
@@ -116,9 +128,11 @@ class FullGradients(GradientStore):
     def buffer(self, bucket: Bucket) -> Array:
         return self._flat[bucket.start : bucket.stop]
 
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]:
         """In place, which for MPI means that the result is at the front."""
         buffer = self.buffer(bucket)
+        if self._alone:
+            return None, buffer
         plan = self._comm.Reduce_scatter_block_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["reduce_scatter"])
         return plan, buffer[: bucket.size // self._comm.Get_size()]
 
@@ -139,7 +153,7 @@ class ShardedGradients(GradientStore):
         self._slots = [self._zeros(max(bucket.size for bucket in buckets[slot::count])) for slot in range(count)]
         self._arrivals = [self._zeros(largest // ranks) for _ in range(count)] if adding else []
         self._shards = self._zeros(self.layout.size // ranks)
-        self._sharing = [[other for other in buckets if (other.number - number) % count == 0] for number in range(len(buckets))]
+        self._reduced_last = list(range(count))  # in each of the slots, the number of a bucket
         self._adds = [False] * len(buckets)
         # whether the reduction writes where the shard is kept
         self._direct = options.collectives[0] == "reduce_scatter" and not adding
@@ -151,14 +165,18 @@ class ShardedGradients(GradientStore):
     def buffer(self, bucket: Bucket) -> Array:
         return self._slots[bucket.number % len(self._slots)][: bucket.size]
 
-    def sharing(self, number: int) -> Sequence[Bucket]:
-        return self._sharing[number]
+    def predecessor(self, number: int) -> int:
+        return number - len(self._slots)
+
+    def reduced_there(self, bucket: Bucket) -> int:
+        return self._reduced_last[bucket.number % len(self._slots)]
 
     def prepare(self, bucket: Bucket, first: bool) -> None:
         """Padding is zero: the last user of the buffer may have been longer."""
         held = sum(self.layout.tensors[number].size for number in bucket.tensors)
         self.buffer(bucket)[held:] = 0
         self._adds[bucket.number] = not first
+        self._reduced_last[bucket.number % len(self._slots)] = bucket.number
 
     def arrived(self, bucket: Bucket) -> None:
         """Keep or add what has come elsewhere than in the shard."""
@@ -200,12 +218,11 @@ class SeparateGradients(GradientStore):
         zeros_of = module_of(self._like).zeros  # nobody else reads them
         self._rows: Array = zeros_of((high - low, self.layout.size), self._like.dtype)
         self._sums: Array = zeros_of(self.layout.size // (1 if whole else ranks), self._like.dtype)
-        self._row = 0
         self.group_limit, _ = options.bucket_elements(self._rows.itemsize)
 
     def begin(self, first: bool) -> bool:
         """The next row."""
-        self._row = 0 if first else self._row + 1
+        self.row = 0 if first else self.row + 1
         return True
 
     @property
@@ -213,7 +230,7 @@ class SeparateGradients(GradientStore):
         return self._rows.nbytes + self._sums.nbytes
 
     def buffer(self, bucket: Bucket) -> Array:
-        return self._rows[self._row, bucket.start : bucket.stop]
+        return self._rows[self.row, bucket.start : bucket.stop]
 
     def _contributions(self, bucket: Bucket) -> Contributions:
         return Contributions(self._rows[:, bucket.start : bucket.stop], self.layout.edges(bucket))

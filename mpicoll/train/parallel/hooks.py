@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -25,7 +24,9 @@ class ReducerHooks(Hooks):
         self.tensors: list[list[int]] = [[] for _ in model.layers]
         for number, tensor in enumerate(reducer.layout.tensors):
             self.tensors[tensor.layer].append(number)
-        self._given: Sequence[Array] = ()
+        layout, flat = reducer.layout, reducer.parameters
+        self._views = [[layout.view(flat, number) for number in numbers] for numbers in self.tensors]
+        self._gradients: list[Array] = []
         self.rest()
 
     def rest(self) -> None:
@@ -35,8 +36,7 @@ class ReducerHooks(Hooks):
             layer.bind(self._parameters(number), ())
 
     def _parameters(self, layer: int) -> list[Array]:
-        reducer = self.reducer
-        views = [reducer.layout.view(reducer.parameters, number) for number in self.tensors[layer]]
+        views = self._views[layer]
         return views if self.direct else [view.astype(self.compute) for view in views]
 
     def forward(self, layer: int) -> None:
@@ -46,26 +46,30 @@ class ReducerHooks(Hooks):
             self.model.layers[layer].bind(self._parameters(layer), ())
 
     def backward(self, layer: int) -> None:
-        """The layer is about to write its gradients."""
-        reducer, numbers = self.reducer, self.tensors[layer]
-        for number in numbers:
-            reducer.acquire(number)
-        views = [reducer.gradient(number) for number in numbers]
-        if self.direct and reducer.fresh:
-            self._given = views
-        else:
-            self._given = [reducer.module.empty(view.shape, self.compute) for view in views]
-        self.model.layers[layer].bind(self._parameters(layer), self._given)
+        """The layer is about to write its gradients.
+
+        It gets the memory of the reducer, or where that is not free, or not of its dtype, temporary arrays. A layer that does
+        not say that it overwrites all of its gradients gets zeros.
+        """
+        target = self.model.layers[layer]
+        self._gradients = [self._gradient(number) for number in self.tensors[layer]]
+        if not getattr(target, "overwrites", False):
+            for gradient in self._gradients:
+                gradient.fill(0)
+        target.bind(self._parameters(layer), list(self._gradients))
+
+    def _gradient(self, number: int) -> Array:
+        """Where a layer writes the gradient of this tensor."""
+        reducer = self.reducer
+        lent = reducer.lend(number) if self.direct else None
+        if lent is not None:
+            return lent
+        empty: Array = reducer.module.empty(reducer.layout.tensors[number].shape, self.compute)
+        return empty
 
     def ready(self, layer: int) -> None:
         """The layer has written its gradients."""
-        reducer = self.reducer
-        for number, given in zip(self.tensors[layer], self._given):
-            target = reducer.gradient(number)
-            if not reducer.fresh:
-                target[...] = target.astype(self.compute, copy=False) + given
-            elif not self.direct:
-                target[...] = given
-            reducer.ready(number)
+        for number, gradient in zip(self.tensors[layer], self._gradients):
+            self.reducer.ready(number, gradient)
         if not self.direct:
             self.model.layers[layer].bind((), ())

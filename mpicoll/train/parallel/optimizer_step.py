@@ -11,12 +11,16 @@ import numpy
 from mpi4py import MPI
 
 from ...errors import MpicollError
+from ...schedule import bounds
 from ...support.arrays import Array, module_of
-from ..optim import LossScale, Optimizer, clip_factor, first_bad, square_of_words, squared_norm, whole_squares
+from ..optim import HOPELESS, LossScale, Optimizer, clip_factor, first_bad, square_of_words, squared_norm, whole_squares
 from .buckets import Bucket
 from .reducer import Reducer
 
 _REMEDY = "lower the learning rate, clip (clip_norm), or skip such steps (loss_scale='dynamic')"
+
+
+_HOPELESS = "gradients are not finite with any loss scale; look for nan and infinity in the data and in the loss"
 
 
 class Readable(Protocol):
@@ -39,7 +43,7 @@ class Update:
 
     masters: keep the owned parameters in float32 besides the 16-bit ones that are sent. clip_norm: bring the norm of all
     gradients down to it. scale: a LossScale, or None; with one, a step whose gradients are not finite is skipped, on all ranks
-    together. A norm costs one allreduce of 8 bytes where gradients are sharded, and waits for all buckets.
+    together. A norm costs one allreduce of 8 bytes, and waits for all buckets.
 
     Without a norm only its owner sees that a gradient is not finite. It tells the others without a message: it publishes nan
     in place of one parameter, and `confirm` looks for that on all ranks.
@@ -87,6 +91,8 @@ class Update:
         if self.skips or self.clip_norm is not None:
             norm = math.sqrt(self._squared_norm()) * factor
             if self.skips and not self.scale.update(math.isfinite(norm)):
+                if self.scale.is_hopeless:  # on all ranks: they have the same norm
+                    raise BadGradient(f"update {self.optimizer.steps + 1}: {HOPELESS} steps in a row were skipped: {_HOPELESS}")
                 made(None)
                 return False
             if not math.isfinite(norm):
@@ -147,7 +153,8 @@ class Update:
             return
         self._unconfirmed = False
         self.reducer.wait_for_heads()
-        if self._bad or numpy.isnan(self.reducer.heads).any():
+        heads = self.reducer.heads
+        if self._bad or (len(heads) and numpy.isnan(heads).any()):
             self._complain(self.optimizer.steps)
 
     def _apply(self, bucket: Bucket, gradients: Array, factor: float) -> None:
@@ -178,19 +185,26 @@ class Update:
         return square_of_words(words.tolist(), exponent)
 
     def _squared_norm(self) -> float:
-        """Of all gradients, the same on all ranks."""
+        """Of all gradients, the same bits on all ranks.
+
+        Each rank computes its part, also where all have all gradients: the bits of a sum depend on the machine, and on the
+        threads of its BLAS.
+        """
         if self.reducer.comm.reproducible:
             return self._reproducible_squared_norm()
         reducer, parts = self.reducer, []
         for bucket in reducer.layout.buckets:
             gradients = reducer.reduced(bucket)
+            if not reducer.divided:
+                low, high = bounds(bucket.size, reducer.size)[reducer.rank : reducer.rank + 2]
+                gradients = gradients[low:high]
             with reducer.meter.computing("norm"):
                 parts.append(squared_norm(gradients))
         with reducer.meter.computing("norm"):
             total = numpy.array([float(sum(parts))])  # waits for the device, once
         with numpy.errstate(invalid="ignore"):
-            if reducer.divided:
-                with reducer.meter.waiting("norm"):  # the same bits everywhere, or ranks could disagree about a skip
+            if reducer.size > 1:
+                with reducer.meter.waiting("norm"):
                     reducer.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
         return float(total[0])
 
@@ -249,6 +263,7 @@ class Update:
         low, high: of the elements, in plain order, that are there; by default all.
         """
         reducer, self.optimizer.steps = self.reducer, steps
+        self._bad, self._kept, self._unconfirmed = [], [], False
         high = reducer.layout.plain[-1] if high is None else high
         for plain, first, size in _within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from mpi4py import MPI
@@ -127,7 +129,8 @@ class Options:
                 check_integer(name, getattr(self, name), 1)
         check_integer("accumulate", self.accumulate, 1)
         norm = self.clip_norm
-        check("clip_norm", norm, norm is None or 0 < norm < float("inf"), "a norm above 0, or None")
+        good = norm is None or (isinstance(norm, Real) and 0 < norm < math.inf)
+        check("clip_norm", norm, good, "a norm above 0, or None")
         LossScale.of(self.loss_scale)
         check("elastic", self.elastic, self.elastic in (False, True), "False or True")
         spread = self.strategy != "parameter_server" or not self.elastic

@@ -45,6 +45,7 @@ class ParameterServer(Reducer):
         return sums
 
     def end(self) -> None:
+        self._fill_absent(self._absent)
         self._gathered = False
 
     def reduced(self, bucket: Bucket) -> Array:
@@ -90,7 +91,8 @@ class ReproducibleServer(ParameterServer):
         return self._flat.nbytes + self._rows.nbytes
 
     def begin(self, first: bool, last: bool) -> None:
-        self.fresh, self._row = True, 0 if first else self._row + 1
+        super().begin(True, last)
+        self._row = 0 if first else self._row + 1
 
     def gradient(self, number: int) -> Array:
         return self.layout.view(self._rows[self._row], number)

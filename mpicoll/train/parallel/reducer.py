@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...errors import MpicollError
+from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
 from ..monitor import Meter
 from .buckets import Bucket, BucketLayout
@@ -25,8 +25,9 @@ class Reducer(ABC):
 
     parameters: flat array of `layout.size` elements; gradients are of its dtype. `owned[b]`: the slice of the flat buffer
     that this rank updates in bucket b. A step is, for each micro-batch, `begin`, for each layer `wait_for_layer`, then for
-    each tensor `acquire`, writing to `gradient`, `ready`, and then `end`; after the last one `reduced` for each bucket, in
-    order, then `invalidate`, and `publish` when the owned parameters have their new values.
+    each tensor `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one `reduced` for each
+    bucket, in order, then `invalidate`, and `publish` when the owned parameters have their new values. A tensor for which
+    there was no `ready` has a gradient of zero in that micro-batch.
     """
 
     #: whether ranks own different parts
@@ -47,6 +48,10 @@ class Reducer(ABC):
         for tensor, bucket in zip(layout.tensors, layout.bucket_of):
             if bucket not in self._buckets_of[tensor.layer]:
                 self._buckets_of[tensor.layer].append(bucket)
+        #: tensors whose gradients backward has not written in this micro-batch
+        self._absent: set[int] = set()
+        #: memory that backward is writing to, by tensor
+        self._lent: dict[int, Array] = {}
 
     # Gradients.
 
@@ -56,6 +61,11 @@ class Reducer(ABC):
         """Bytes of all gradient buffers on this rank."""
 
     @property
+    def scratch_bytes(self) -> int:
+        """Bytes that the collectives hold beside the buffers that they are bound to."""
+        return 0
+
+    @property
     def sendings(self) -> int:
         """How many times per micro-batch reductions start."""
         return 1
@@ -63,16 +73,46 @@ class Reducer(ABC):
     def begin(self, first: bool, last: bool) -> None:
         """A micro-batch begins; first, last: of the step."""
         self.fresh = first
-
-    def acquire(self, number: int) -> None:
-        """Wait until the memory of this tensor's gradient may be written."""
+        self._absent = set(range(len(self.layout.tensors)))
+        self._lent.clear()
 
     @abstractmethod
     def gradient(self, number: int) -> Array:
-        """Where the gradient of this tensor is written, or, unless `fresh`, added."""
+        """The memory of this tensor's gradient, which other tensors may share."""
 
-    def ready(self, number: int) -> None:
-        """The gradient of this tensor is complete for this micro-batch."""
+    def lend(self, number: int) -> Array | None:
+        """The memory of this tensor's gradient, which backward overwrites until `ready`; None where it is not free yet."""
+        if not self.fresh or not self._is_free(number):
+            return None
+        lent = self._lent[number] = self.gradient(number)
+        return lent
+
+    def _is_free(self, number: int) -> bool:
+        """Whether backward may write to the memory of this tensor's gradient; waits for what was reduced there before."""
+        return True
+
+    def ready(self, number: int, gradient: Array) -> None:
+        """The gradient of this tensor is complete for this micro-batch: in the memory that was lent, or any other.
+
+        Raises ArgumentError for a second one in this micro-batch: the first may be on its way.
+        """
+        if number not in self._absent:
+            raise ArgumentError(f"gradient of {self.layout.tensors[number].name}: expected one for each micro-batch, got a "
+                                "second one: a model calls the hooks of each layer once in a backward")  # fmt: skip
+        self._absent.remove(number)
+        if self._lent.pop(number, None) is not gradient:
+            self._put(number, gradient)
+
+    def _put(self, number: int, gradient: Array) -> None:
+        """Write the gradient to its memory, or, unless `fresh`, add it."""
+        target = self.gradient(number)
+        target[...] = gradient if self.fresh else target.astype(gradient.dtype, copy=False) + gradient
+
+    def _fill_absent(self, numbers: Iterable[int]) -> None:
+        """Of these tensors, those that backward left out have a gradient of zero."""
+        if self.fresh:
+            for number in self._absent.intersection(numbers):
+                self.gradient(number).fill(0)
 
     @abstractmethod
     def end(self) -> None:
@@ -86,6 +126,9 @@ class Reducer(ABC):
         """Wait for all reductions of the step."""
         for bucket in self.layout.buckets:
             self.reduced(bucket)
+
+    def abandon(self) -> None:
+        """Bring to its end what is under way of a step that an exception has left. Collective, but no parameter is read."""
 
     # Parameters.
 
@@ -125,12 +168,24 @@ class Reducer(ABC):
                 "were read between an update and its publication"
             )
 
+    def replaced(self) -> None:
+        """All parameters on this rank were written from elsewhere."""
+        self._all_are_current()
+
     def _all_are_current(self) -> None:
         self._current = [self.generation] * len(self._current)
+
+    def is_current(self) -> bool:
+        """Whether all parameters of the last update have come."""
+        return all(generation == self.generation for generation in self._current)
 
     def plain(self) -> Array:
         """A copy of the parameters in forward order without padding; waits for them."""
         self.wait()
+        return self.plain_now()
+
+    def plain_now(self) -> Array:
+        """The same of those that are there."""
         copy: Array = self.module.empty(self.layout.plain[-1], self.parameters.dtype)
         for plain, first, size in self.layout.runs(slice(0, self.layout.size)):
             copy[plain : plain + size] = self.parameters[first : first + size]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ...buffers import Contributions
 from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
-from ...support.checks import together
+from ...support.checks import must_agree, together
 from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
@@ -65,7 +65,8 @@ class Strategy:
         tensors = self.model.tensors
         if self._serves:
             return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
-        layers = self.model.backward_order()
+        finished = self.comm.bcast(self.model.backward_order())  # of rank 0: a model may decide by chance
+        layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])  # it may have left some out
         order = [number for layer in layers for number, tensor in enumerate(tensors) if tensor.layer == layer]
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
@@ -132,6 +133,22 @@ class Strategy:
         self.update.step(made)
         generations.send()
 
+    def take_up(self) -> list[float]:
+        """Go on after an exception has left a step, if one has: the losses of the steps that were made. Collective.
+
+        Raises ArgumentError where ranks have not made the same updates.
+        """
+        self.reducer.abandon()
+        everyone = self.comm.allgather({"the updates that were made": self.update.optimizer.steps})
+        must_agree(everyone, "An exception has left them in different steps: go on from a checkpoint (resume=True)")
+        del self._losses[min(self.comm.allgather(len(self._losses))) :]
+        return self.reduce_losses()
+
+    def forget(self) -> None:
+        """Parameters and state are about to be replaced: what was made since the last losses counts for nothing. Collective."""
+        self.reducer.abandon()
+        self._losses = []
+
     def reduce_losses(self) -> list[float]:
         """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
 
@@ -152,10 +169,11 @@ class Strategy:
 
     def count_correct(self) -> int | None:
         """Correct answers on the test data, or None where the model does not tell."""
-        parts = self.loader.test(self.options.micro_batches)
-        counts = [self.model.count_correct(*part, hooks=self.hooks) for part in parts]
+        blocks = self.loader.test(self.options.micro_batches)
+        counts = [self.model.count_correct(*block, hooks=self.hooks) for block in blocks]
         known = [count for count in counts if count is not None]
-        return self.comm.allreduce(sum(known)) if len(known) == len(counts) else None
+        everyone = self.comm.allgather(sum(known) if len(known) == len(counts) else None)
+        return None if None in everyone else sum(everyone)
 
     def describe(self) -> str:
         """Which collectives run in each step."""

@@ -1,6 +1,6 @@
 """PyTorch models trained with mpicoll: `wrap`.
 
-May import: algorithms, support, communicator, train.model, train.optim, train.parallel, train.monitor.
+May import: algorithms, errors, support, communicator, train.model, train.optim, train.parallel, train.monitor.
 """
 
 from .data_parallel import DataParallel

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy
 
+from ...errors import ArgumentError
 from ...support.checks import check
 from ...support.optional import require
 from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
@@ -25,13 +27,30 @@ if TYPE_CHECKING:
 Orders: TypeAlias = tuple[list[str], list[int]]
 
 
+class _OwnHook:
+    """A hook of a module that its copies do not have."""
+
+    def __init__(self, call: Callable[..., Any] = lambda *given: None) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> Any:
+        return self._call(*given)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnHook:
+        return _OwnHook()
+
+
 class DataParallel(torch.nn.Module):
     """A module on the ranks of a communicator; made by `wrap`.
 
-    After each backward the reductions of its gradients are under way (zero1, zero2: `optimizer.step()` waits for them; the
-    parameters have no `grad` then), or done (allreduce: `grad` is the mean, zero where no rank used a parameter, and any
-    optimizer of PyTorch will do). Every rank calls backward equally often; they may use different parameters. The first
-    backward finds out the order of the gradients, and only then sends: from it on parameters live in flat buffers.
+    After each backward the reductions of its gradients are under way (zero1, zero2: `optimizer.step()` waits for them), or
+    done (allreduce: `grad` is the mean, zero where no rank used a parameter, and any optimizer of PyTorch will do). Every
+    rank calls backward equally often; they may use different parameters. The first backward finds out the order of the
+    gradients, and only then sends: from it on parameters live in flat buffers.
+
+    Under ZeRO a parameter must stay where the first backward placed it, else the next step raises ArgumentError, and the
+    `grad` that it has after backward holds no values, and raises ArgumentError where it is computed with. A deep copy of
+    `module` is an ordinary module.
 
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in `step()`). Forward, evaluation
     and `state_dict` wait for parameters under way; before reading tensors of the module yourself, call `settle()`. Buffers
@@ -69,14 +88,32 @@ class DataParallel(torch.nn.Module):
         parameter: Any  # PyTorch does not annotate all of these methods
         for name, parameter in self._named.items():
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
-        self._handles = [one.register_forward_pre_hook(self._need) for one in self._modules_in_order]
+        self._handles = [one.register_forward_pre_hook(_OwnHook(self._need)) for one in self._modules_in_order]
         module: Any = self.module
-        module.register_state_dict_pre_hook(lambda *_: self.settle())
-        module.register_load_state_dict_pre_hook(lambda *_: self.settle())
+        module.__deepcopy__ = self._copied
+        module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
+        module.register_load_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """That of the module."""
         return self.module(*arguments, **named)
+
+    # Copies.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """No copy can take part in the collectives of this one."""
+        raise ArgumentError("copy.deepcopy: expected a module of PyTorch, got a DataParallel, whose ranks and buffers "
+                            "cannot be copied: copy its .module, which gives an ordinary module")  # fmt: skip
+
+    def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
+        """What copy.deepcopy makes of the module: an ordinary one, with the parameters of the last update."""
+        self.settle()
+        own = self.module.__dict__
+        hook = own.pop("__deepcopy__")
+        try:
+            return copy.deepcopy(self.module, memo)
+        finally:
+            own["__deepcopy__"] = hook
 
     # Parameters.
 
@@ -118,12 +155,16 @@ class DataParallel(torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients, those on the shards of zero2 too."""
+        for flat in self.flats:
+            flat.forget()
         super().zero_grad(set_to_none)
         self._first, self._reduced = True, False
 
     def expect_gradients(self) -> None:
         """Raise ArgumentError unless a backward has sent its gradients since the last step."""
         check("step()", "none", self._reduced, "a backward pass outside of no_sync() since the last step, on every rank")
+        for flat in self.flats:
+            flat.check_places()
 
     @in_torchs_stream
     def _ready(self, name: str) -> None:
@@ -140,6 +181,8 @@ class DataParallel(torch.nn.Module):
         adds = not self.options.sharded or (self.options.scattered and self.options.accumulate > 1)
         check("backward()", "another", adds or not self._reduced, "step() after a backward whose gradients were sent; "
               "to add micro-batches up, use no_sync() for all but the last (zero2: accumulate above 1)")  # fmt: skip
+        for flat in self.flats:
+            flat.check_places()
         self._running = True
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
         for flat in self.flats:
@@ -154,7 +197,7 @@ class DataParallel(torch.nn.Module):
                 flat.reducer.begin(self._first, self._sends)
         for flat in self.flats:
             flat.reducer.end()
-            if not (self._sends or self.options.scattered):
+            if not self._sends:
                 flat.keep()
         if self._sends and not self.options.sharded:
             for flat in self.flats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...errors import ArgumentError
 from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
@@ -13,6 +15,31 @@ from ..parallel import Bucket, BucketReducer, Options, bucket_layout, zeros
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
+
+
+_REMEDY = ("it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); other types and "
+           "other memory (parameter.data = …, module.double()) before the first backward")  # fmt: skip
+
+
+class ShardedGradient(torch.Tensor):
+    """The `grad` of a parameter under ZeRO after backward: no values, so whatever computes with it is told so.
+
+    torch.nn.utils.clip_grad_norm_ would find no gradients otherwise, and clip nothing, silently.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("__get__", "__repr__"):  # shape, dtype, …
+            return super().__torch_function__(func, types, args, kwargs or {})
+        raise ArgumentError(f"gradient: expected its values to be used by the optimizer alone, got {func.__name__}: under "
+                            "ZeRO they are summed over ranks, and each has those of its shard; to clip them, "
+                            "wrap(…, clip_norm=…)")  # fmt: skip
+
+
+def sharded_gradient(like: torch.Tensor) -> torch.Tensor:
+    """One of this shape, in the memory of one element."""
+    stand_in: torch.Tensor = like.new_full((1,), math.nan).expand(like.shape).as_subclass(ShardedGradient)
+    return stand_in
 
 
 class Flat:
@@ -34,14 +61,20 @@ class Flat:
         for number, parameter in enumerate(self.parameters):
             view: Any = layout.view(values, number)
             parameter.data = view.copy_(parameter.data)
+        self._places = [parameter.data_ptr() for parameter in self.parameters]
         self.reducer = BucketReducer(layout, array_of(self.values), comm, meter, options, self.fill)
         self.views = [tensor_of(self.reducer.gradient(number)) for number in range(len(tensors))]
         self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
 
+    def check_places(self) -> None:
+        """Raise ArgumentError for a parameter that has left the flat buffer: under ZeRO only what lies there is updated."""
+        for name, parameter, place in zip(self.names, self.parameters, self._places):
+            kept = parameter.dtype == self.values.dtype and (parameter.data_ptr() == place or not self.reducer.divided)
+            check(f"parameter {name}", f"other memory, of {parameter.dtype}", kept, _REMEDY)
+
     @torch.no_grad()
     def fill(self, bucket: Bucket) -> None:
         """Bring the gradients into a bucket that is about to be sent, divided by the number of ranks."""
-        self.reducer.acquire(bucket.tensors[0])
         for number in bucket.tensors:
             view, gradient = self.views[number], self._gradient(number)
             if gradient is None:
@@ -49,15 +82,27 @@ class Flat:
             else:
                 torch.mul(gradient, 1 / self.reducer.size, out=view)
             # under ZeRO the buffer soon holds sums of other elements
-            self.parameters[number].grad = None if self.reducer.divided else view
+            self.parameters[number].grad = sharded_gradient(view) if self.reducer.divided else view
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Move the gradients into the flat buffer, so that there is one copy of them while micro-batches are added up."""
+        """Move the gradients into the flat buffer, so that there is one copy of them while micro-batches are added up.
+
+        Where they are added up on shards, the next backward writes new ones.
+        """
+        if self.reducer.gradients.every_micro_batch:
+            self.forget()
+            return
         for number, (parameter, view) in enumerate(zip(self.parameters, self.views)):
             gradient = self._gradient(number)
             if gradient is not None and gradient.data_ptr() != view.data_ptr():
                 parameter.grad = view.copy_(gradient)
+
+    def forget(self) -> None:
+        """Before gradients are written: take away what stands for those on the shards."""
+        for parameter in self.parameters:
+            if isinstance(parameter.grad, ShardedGradient):
+                parameter.grad = None
 
     def _gradient(self, number: int) -> torch.Tensor | None:
         gradient = self.parameters[number].grad

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...communicator import wrapped
-from ...support.checks import agree, check, together
+from ...support.checks import agree, check, text_of, together
 from ...support.tensors import torch
 from ..parallel import Options, Overlap, Reduction
 from .data_parallel import DataParallel
@@ -96,7 +96,7 @@ def wrap(
     named = [*module.named_parameters(), *module.named_buffers()]
     facts = {f"tensor {number} of the module": f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}"
              for number, (name, one) in enumerate(named)}  # fmt: skip
-    made = f"{getattr(optimizer, '__name__', optimizer)}({optimizer_options})"
+    made = f"{getattr(optimizer, '__name__', optimizer)}({text_of(optimizer_options)})"
     agree(comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()})
     together(comm, lambda: _check(module, options, optimizer, optimizer_options))
     trained = [one for one in module.parameters() if one.requires_grad]

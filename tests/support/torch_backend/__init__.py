@@ -3,13 +3,13 @@
 import subprocess
 from functools import lru_cache
 
-import pytest
-
 from tests.support.launching import environment
 
 
 def require_torch(installation):
     """Skip the test where PyTorch is not installed beside that MPI."""
+    import pytest  # not on ranks, where frameworks may be installed without it
+
     if not _has_torch(installation.python):
         pytest.skip(f"PyTorch is not installed beside {installation.name}: pip install 'mpicoll[torch]' expecttest")
 

@@ -73,7 +73,7 @@ def run_one(name, file_name):
 
 def main():
     parser = argparse.ArgumentParser()
-    for word in ("--ranks", "--backend", "--log", "--only"):
+    for word in ("--ranks", "--backend", "--log", "--only", "--but"):
         parser.add_argument(word)
     asked = parser.parse_args()
     log = Path(asked.log)
@@ -82,6 +82,7 @@ def main():
     assert mpicoll.torch
     done = WORLD.bcast({json.loads(line)[0] for line in log.read_text().splitlines()} if RANK == 0 else None)
     names = asked.only.split(",") if asked.only else unittest.TestLoader().getTestCaseNames(Suite)
+    done |= set(asked.but.split(","))
     for name in names:
         if name in done:
             continue

@@ -18,21 +18,22 @@ from collections import Counter
 from pathlib import Path
 from time import sleep, time
 
-from tests.support.launching import ROOT, environment
+from tests.support.launching import environment
 
 #: seconds without a result after which a test counts as hung
 PATIENCE = 90
 PASSED, SKIPPED = "passed", "skipped"
 
 
-def run(python, mpiexec, ranks, backend, only=()):
-    """{test: "passed", "skipped", or what went wrong}."""
+def run(python, mpiexec, ranks, backend, only=(), but=()):
+    """{test: "passed", "skipped", or what went wrong}. only: these tests, or all; but: without those."""
     found, before = {}, 0
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         log.touch()
         while True:
-            words = ["--ranks", str(ranks), "--backend", backend, "--log", str(log), "--only", ",".join(only)]
+            words = ["--ranks", str(ranks), "--backend", backend, "--log", str(log), "--only", ",".join(only),
+                     "--but", ",".join(but)]
             command = [mpiexec, "-n", str(ranks), python, "-m", "tests.support.torch_backend.on_ranks", *words]
             ended = _run_job(command, log, Path(folder, "output"))
             found = _results(log)
@@ -48,7 +49,7 @@ def _run_job(command, log, output):
     """Wait for a job, as long as it has results; its output."""
     more = {"BACKEND": "gloo", "WORLD_SIZE": command[2], "MPICOLL_TORCH_TMP": str(log.parent)}
     with output.open("w") as file:
-        job = subprocess.Popen(command, cwd=ROOT, env=environment(**more), stdin=subprocess.DEVNULL,
+        job = subprocess.Popen(command, env=environment(**more), stdin=subprocess.DEVNULL,
                                stdout=file, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
         try:
             while job.poll() is None and time() - log.stat().st_mtime < PATIENCE:

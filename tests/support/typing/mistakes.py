@@ -1,4 +1,4 @@
-"""Ten typical mistakes: type checkers must find these ten lines, and no other."""
+"""Eleven typical mistakes: type checkers must find these lines, and no other."""
 
 import numpy as np
 from mpi4py import MPI
@@ -20,3 +20,4 @@ comm.Ibcast(x, algorithm="bruck")  # 7: a name of another collective
 comm.Allreduce_init(x, y, segment_bytes="64K").Start()  # 8: text instead of bytes
 mpicoll.list_algorithms("alreduce")  # 9: no such collective
 verify.check("allreduce", allreduce.ring, size="4")  # 10: text instead of a number
+mpicoll.Comunicator(MPI.COMM_WORLD)  # 11: a misspelt class

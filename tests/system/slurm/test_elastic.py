@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from tests.support.each import SLOW
 from tests.support.slurm_lab import ENDLESS, FOUND, JOBS, LONG, TRAIN, instead, once_more
 
-pytestmark = pytest.mark.skipif("openmpi" not in FOUND, reason="lost ranks are survived with Open MPI only, and none is here")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif("openmpi" not in FOUND, reason="lost ranks are survived with Open MPI only, and none is here"),
+]
 DEATHS = [[0, "mpicoll.train.parallel.optimizer_step:Update._apply", 20]]
 #: on four ranks it waits for one of its nodes to be lost, on fewer it is done, and may stay nevertheless
 WAIT = """
@@ -55,7 +57,6 @@ def test_a_killed_rank_a_lost_node_and_what_cannot_go_on(lab):
     assert "which ends all ranks when one dies. Use Open MPI and LAUNCHER=mpirun" in lab.failed(refused)
 
 
-@SLOW
 @once_more
 def test_too_few_nodes_or_a_warning_means_a_requeue(lab):
     lost = waiting(lab, "host[2-3]", elastic=2)
@@ -69,7 +70,6 @@ def test_too_few_nodes_or_a_warning_means_a_requeue(lab):
     assert "time is nearly up, a checkpoint is written: requeued" in lab.output(warned)
 
 
-@SLOW
 @once_more
 def test_a_node_that_is_cut_off_and_one_that_has_the_script(lab, cluster):
     jobs = [waiting(lab, hosts, STAYS=1000) for hosts in ("host[0-1]", "host[2-3]")]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tests.support.each import SLOW
 from tests.support.slurm_lab import ALL, CASES, EACH, ENDLESS, FOUND, LONG, TRAIN, instead, once_more
 
+pytestmark = pytest.mark.thorough
 WRONG = [
     ("openmpi", "srun", {"PMI": "none"}, "each is alone in a world of one rank"),
     ("openmpi", "srun", {"PMI": "pmi2"}, "each is alone in a world of one rank"),
@@ -35,7 +35,6 @@ def test_a_wrong_setting_ends_the_job_before_training(lab, name, launcher, setti
     assert "test accuracy" not in said
 
 
-@SLOW
 @once_more
 def test_data_that_only_one_host_has(lab):
     numpy.savez(lab.directory / "own.npz", features=numpy.ones((40, 3), "f4"), labels=numpy.arange(40) % 2)

@@ -5,11 +5,13 @@ import re
 import shutil
 from itertools import cycle
 
-from tests.support.each import SLOW
+import pytest
+
 from tests.support.slurm_lab import CASES, ENDLESS, JOBS, LONG, TRAIN, once_more
 
+pytestmark = pytest.mark.thorough
 
-@SLOW
+
 @once_more
 def test_jobs_go_on_after_a_warning_a_crash_and_a_cut_link(lab, cluster):
     """With the same losses, to the bit, as without a break; and a job that was warned loses no step.

@@ -1,25 +1,25 @@
 """The job templates under each launcher, and what the README says of them.
 
-All start their ranks as `train` does: `bench` and `tune` are tried under one launcher. MPICOLL_TEST_ALL=1: under each.
+Each template with each MPI library, under one launcher of it. MPICOLL_TEST_ALL=1: under all launchers.
 """
 
 import json
 import re
 from pathlib import Path
 
-from tests.support.each import SLOW
+import pytest
+
 from tests.support.launching import ROOT
 from tests.support.slurm_lab import (
     ALL,
     BENCH,
     CASES,
     CHECK,
+    EACH,
     FOUND,
     GPU,
     JOBS,
     LONG,
-    ONE,
-    OTHER,
     SHORT,
     TORCH,
     TRAIN,
@@ -29,6 +29,7 @@ from tests.support.slurm_lab import (
 )
 from tests.support.torch_backend import require_torch
 
+pytestmark = pytest.mark.thorough
 SHOW = """
 import os
 from mpi4py import MPI
@@ -39,11 +40,10 @@ if seen:
 """
 
 
-@OTHER
+@EACH
 @once_more
 def test_train(lab, name, launcher):
-    templates = (TRAIN, GPU) if launcher == "srun" or ALL else (TRAIN,)
-    for job in [lab.submit(template, name, launcher, **SHORT[template]) for template in templates]:
+    for job in [lab.submit(template, name, launcher, **SHORT[template]) for template in (TRAIN, GPU)]:
         results = lab.completed(job)
         document = json.loads((results / "result.json").read_text())
         assert document["test_accuracy"] > 0.95 and document["environment"]["ranks_per_node"] == [2, 2, 2, 2]
@@ -51,7 +51,7 @@ def test_train(lab, name, launcher):
         assert "restart 0 of at most 20, on host[0-3]" in lab.output(job)
 
 
-@ONE
+@EACH
 @once_more
 def test_bench(lab, name, launcher):
     results = lab.completed(lab.submit(BENCH, name, launcher, **SHORT[BENCH]))
@@ -60,8 +60,7 @@ def test_bench(lab, name, launcher):
     assert "circulant" in (results / "bench.txt").read_text() and (results / "bench.svg").stat().st_size
 
 
-@OTHER
-@SLOW
+@EACH
 @once_more
 def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))
@@ -69,7 +68,7 @@ def test_tune(lab, name, launcher):
     assert sorted((entry["ranks"], entry["nodes"]) for entry in entries) == [(4, 2), (6, 3)]
 
 
-@ONE
+@EACH
 @once_more
 def test_train_torch(lab, name, launcher):
     """PyTorch's own data parallelism on the backend, where PyTorch is installed beside that MPI."""
@@ -80,11 +79,10 @@ def test_train_torch(lab, name, launcher):
     assert (results / "done").read_text() == "ddp on 8 ranks\n"
 
 
-@SLOW
 @once_more
 def test_gpu_check(lab):
     """Every part on 2 and 4 ranks of a node, and all logs; a part that fails is told, and keeps no other from running."""
-    jobs = [lab.submit(CHECK, *case, **SHORT[CHECK]) for case in (CASES if ALL else CASES[-1:])]
+    jobs = [lab.submit(CHECK, *case, **SHORT[CHECK]) for case in (CASES if ALL else (CASES[0], CASES[-1]))]
     bad = lab.submit(CHECK, *CASES[0], **{**SHORT[CHECK], "RANKS": 2, "TESTS": "tests/mpi/nothing.py"})
     for results in map(lab.completed, jobs):
         for ranks in (2, 4):
@@ -105,7 +103,6 @@ def test_the_launcher_is_found_out(lab):
         assert f"launcher:{launcher}" in (lab.completed(job) / "done").read_text()
 
 
-@SLOW
 @once_more
 def test_scaling(lab):
     name = next(reversed(FOUND))
@@ -120,7 +117,6 @@ def test_scaling(lab):
     assert (lab.directory / "scaling" / "scaling.svg").stat().st_size
 
 
-@SLOW
 @once_more
 def test_gpus_reach_the_ranks(lab):
     """Under srun each rank sees one of its own; else those of the node, of which it takes that with its local number."""

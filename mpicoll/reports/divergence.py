@@ -1,0 +1,82 @@
+"""Where ranks went apart: the first place at which they remember different calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..support.checks import ranks_text
+from .files import State, past_calls
+
+
+class Divergence(NamedTuple):
+    """The first call that is not the same on all ranks. calls: (what, its ranks in the world); lines: with their places."""
+
+    communicator: str
+    number: int
+    calls: list[tuple[str, list[int]]]
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        """In some lines."""
+        head = f"The first call that ranks do not have in common is call {self.number} of communicator {self.communicator}:"
+        return "\n".join([head, *self.lines])
+
+    @property
+    def verdict(self) -> str:
+        """Who left the others, where most ranks make the same call."""
+        place = f"call {self.number} of communicator {self.communicator}"
+        (_, most), *others = sorted(self.calls, key=lambda one: -len(one[1]))
+        if len(others[0][1]) == len(most):
+            return f"So ranks went apart at {place}, and wait for each other."
+        left = sorted(rank for _, ranks in others for rank in ranks)
+        return f"So {ranks_text(left)} went apart from the others at {place}."
+
+
+class _Entry(NamedTuple):
+    rank: int
+    number: int
+    call: str
+    site: str
+    begun: float
+
+
+def first_divergence(states: Sequence[State]) -> Divergence | None:
+    """Where ranks went apart, as far as they remember; None where all that they remember fits."""
+    places: dict[tuple[str, int], dict[int, _Entry]] = {}
+    for state in states:  # what was given up has ended, and is still under way
+        for name, place, entry in _entries(state):
+            places.setdefault((name, place), {})[entry.rank] = entry
+    different = {key: list(entries.values()) for key, entries in places.items()
+                 if len({entry.call for entry in entries.values()}) > 1}  # fmt: skip
+    if not different:
+        return None
+    name, place = min(different, key=lambda key: min(entry.begun for entry in different[key]))
+    entries = different[name, place]
+    calls = _alike([(entry.call, entry.rank) for entry in entries])
+    told = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
+    most = max(calls, key=lambda one: len(one[1]))[1]
+    number = next(entry.number for entry in entries if entry.rank in most)
+    return Divergence(name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in told])
+
+
+def _alike(said: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    """Each text, and the ranks that have it."""
+    found: dict[str, list[int]] = {}
+    for text, rank in said:
+        found.setdefault(text, []).append(rank)
+    return list(found.items())
+
+
+def _entries(state: State) -> Iterator[tuple[str, int, _Entry]]:
+    """(communicator, place, entry) of all calls of a rank that others make at the same place."""
+    for one in past_calls(state):
+        if one.place:
+            yield one.communicator, one.place, _Entry(state["rank"], one.number, one.call, one.site, one.begun)
+    for communicator in state["communicators"]:
+        for call in communicator["under_way"]:
+            if call.get("place"):
+                begun = state["time"] - call["seconds"]
+                entry = _Entry(state["rank"], call["number"], call["call"], call["site"], begun)
+                yield communicator["name"], call["place"], entry

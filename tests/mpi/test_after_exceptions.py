@@ -1,0 +1,127 @@
+"""A `fit` that an exception ended, on all ranks, anywhere in a step: the next one goes on from the last completed step."""
+
+import numpy
+import pytest
+
+from mpicoll.train import SGD, Adam, Linear, Model, ReLU, Trainer
+from tests.support.cases import RANK, WORLD
+from tests.support.training import STRATEGIES, blobs
+
+pytestmark = pytest.mark.mpi
+
+#: steps before the exception, in which every rank has samples of each micro-batch, and afterwards; samples of a step
+BEFORE, AFTER, BATCH = 3, 9, 20
+
+
+class Interrupted(RuntimeError):
+    """What the user's code raises."""
+
+
+class Faulty(ReLU):
+    """A layer whose backward raises once, in the last of the calls that are `left`."""
+
+    left = 0
+
+    def backward(self, dy, first=False):
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupted
+        return super().backward(dy, first)
+
+
+def trainer_of(strategy, first=0, last=0, **options):
+    """first, last: in which call the layers raise, 0: never. Backward sends the last layer's gradients before the others'."""
+    layers = [Linear(12, 16), Faulty(), Linear(16, 9), Faulty(), Linear(9, 4)]
+    model = Model(layers, seed=3, dtype="float64")
+    trainer = Trainer(model, SGD(0.05, 0.9), WORLD, strategy, precision="float64", bucket_bytes=200, **options)
+    layers[1].left, layers[3].left = first, last
+    return trainer
+
+
+def interrupted(trainer, **options):
+    with pytest.raises(Interrupted):
+        trainer.fit(blobs(), **{"epochs": 40, "batch_size": BATCH, **options})
+
+
+def same(trainer, reference):
+    assert len(trainer.losses) == len(reference.losses)
+    numpy.testing.assert_allclose(trainer.losses, reference.losses, rtol=1e-10)
+    for ours, theirs in zip(trainer.params.values(), reference.params.values(), strict=True):
+        numpy.testing.assert_allclose(ours, theirs, rtol=1e-8)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("overlap", ["all", "none"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_next_fit_goes_on(comm, strategy, overlap, accumulate):
+    reference = trainer_of(strategy, overlap=overlap, accumulate=accumulate)
+    reference.fit(blobs(), steps=BEFORE, batch_size=BATCH)
+    reference.fit(blobs(), steps=AFTER, batch_size=BATCH)
+    # with overlap ranks leave the step at different layers: some have sent gradients that others have not
+    fails = accumulate * (BEFORE + 1)  # in the last micro-batch of the step
+    first, last = (0, fails) if RANK == 0 or overlap == "none" else (fails, 0)
+    trainer = trainer_of(strategy, first, last, overlap=overlap, accumulate=accumulate)
+    interrupted(trainer)
+    trainer.fit(blobs(), steps=AFTER, batch_size=BATCH)
+    same(trainer, reference)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_resumed_fit_has_each_loss_once(mpi_tmp_path, strategy):
+    options = {"batch_size": BATCH, "checkpoint": mpi_tmp_path / "checkpoints", "checkpoint_every": 4}
+    reference = trainer_of(strategy)
+    reference.fit(blobs(), epochs=3, batch_size=BATCH)
+    trainer = trainer_of(strategy, first=7)
+    interrupted(trainer, **options)
+    for _ in range(2):  # the second one finds nothing left to do, and the same losses in the checkpoint
+        trainer.fit(blobs(), epochs=3, resume=True, **options)
+        same(trainer, reference)
+        assert [epoch["epoch"] for epoch in trainer.epochs] == [1, 2, 3]
+        expected = [epoch["loss"] for epoch in reference.epochs]
+        numpy.testing.assert_allclose([epoch["loss"] for epoch in trainer.epochs], expected, rtol=1e-10)
+    fresh = trainer_of(strategy)
+    fresh.fit(blobs(), epochs=3, resume=True, **options)
+    same(fresh, reference)
+    assert fresh.epochs == trainer.epochs
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1"])
+def test_an_epoch_that_is_resumed_is_listed_once(mpi_tmp_path, strategy):
+    options = {"batch_size": BATCH, "checkpoint": mpi_tmp_path / "checkpoints"}
+    reference = trainer_of(strategy)
+    reference.fit(blobs(), steps=15, batch_size=BATCH)
+    assert len(reference.epochs) == 3
+    for steps in (7, 7, 8, 15, 15):  # 5 steps are an epoch
+        trainer = trainer_of(strategy)
+        trainer.fit(blobs(), steps=steps, resume=True, **options)
+        assert [epoch["epoch"] for epoch in trainer.epochs] == list(range(1, -(-steps // 5) + 1))
+    same(trainer, reference)
+    expected = [epoch["loss"] for epoch in reference.epochs]
+    numpy.testing.assert_allclose([epoch["loss"] for epoch in trainer.epochs], expected, rtol=1e-10)
+
+
+def test_a_second_fit_keeps_the_epoch_that_was_cut_short(comm):
+    trainer = trainer_of("allreduce")
+    trainer.fit(blobs(), steps=7, batch_size=BATCH)
+    trainer.fit(blobs(), steps=5, batch_size=BATCH)
+    assert len(trainer.epochs) == 3 and len(trainer.losses) == 12
+
+
+def test_a_model_belongs_to_the_last_trainer_made_with_it(comm):
+    first = trainer_of("zero1")
+    first.fit(blobs(), steps=3, batch_size=BATCH)
+    values = {name: array.copy() for name, array in first.params.items()}
+    second = Trainer(first.model, Adam(), WORLD, "allreduce", precision="float64")
+    for name, array in second.params.items():
+        numpy.testing.assert_array_equal(array, values[name])
+    with pytest.raises(ValueError, match="a model belongs to the last Trainer"):
+        first.fit(blobs(), steps=3, batch_size=BATCH)
+    second.fit(blobs(), steps=3, batch_size=BATCH)
+    for name, array in first.params.items():  # its own, as they were
+        numpy.testing.assert_array_equal(array, values[name])
+
+
+def test_an_optimizer_belongs_to_one_trainer(comm):
+    first = trainer_of("allreduce")
+    with pytest.raises(ValueError, match="optimizer: expected one of its own"):
+        Trainer(trainer_of("allreduce").model, first.optimizer, WORLD)

@@ -1,0 +1,96 @@
+"""Communicators that are made from a Communicator: of its class, with its settings, whoever waits for whom meanwhile."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from tests.support.cases import RANK, SIZE, WORLD, same
+
+pytestmark = pytest.mark.mpi
+EVERYONE = list(range(SIZE))
+
+
+def idup(comm):
+    made, request = comm.Idup()
+    request.Wait()
+    return made
+
+
+def idup_with_info(comm):
+    made, request = comm.Idup_with_info(MPI.INFO_NULL)
+    request.Wait()
+    return made
+
+
+WAYS = {
+    "Dup": lambda comm: comm.Dup(),
+    "Idup": idup,
+    "Idup_with_info": idup_with_info,
+    "Split": lambda comm: comm.Split(0, RANK),
+    "Create": lambda comm: comm.Create(comm.Get_group()),
+    "Create_cart": lambda comm: comm.Create_cart([SIZE], [True]),
+    "Sub": lambda comm: comm.Create_cart([SIZE], [True]).Sub([True]),
+    "Create_graph": lambda comm: comm.Create_graph(list(range(1, SIZE + 1)), [(rank + 1) % SIZE for rank in EVERYONE]),
+    "Create_dist_graph": lambda comm: comm.Create_dist_graph([RANK], [1], [(RANK + 1) % SIZE]),
+    "Create_dist_graph_adjacent": lambda comm: comm.Create_dist_graph_adjacent([(RANK - 1) % SIZE], [(RANK + 1) % SIZE]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_has_the_class_and_the_settings(way):
+    parent = mpicoll.Communicator(WORLD.Dup(), deterministic=True, check="always", timeout=50)
+    made = WAYS[way](parent)
+    assert isinstance(made, mpicoll.Communicator) and made.deterministic
+    x = np.arange(1000.0)
+    for form in (made.Dup(), idup(made), made):
+        y = np.empty_like(x)
+        form.Allreduce(x, y, algorithm="pairwise")
+        same(y, x * SIZE)
+        form.Iallreduce(x, y).Wait()
+        same(y, x * SIZE)
+        assert form.explain("allreduce", x).algorithm != "native"  # which says in no order what it adds
+        if SIZE > 1:
+            broken = idup(form)
+            with pytest.raises(mpicoll.CollectiveMismatch):  # of the second such call: each is compared
+                for count in (8, 8, 8 + RANK):
+                    broken.Allreduce(np.ones(count), np.empty(count))
+        form.Free()
+    parent.Free()
+
+
+def test_a_grid_is_a_grid(comm):
+    grid = comm.Create_cart([SIZE], [True])
+    assert isinstance(grid, MPI.Cartcomm) and grid.Get_coords(RANK) == [RANK]
+    assert grid.Shift(0, 1) == ((RANK - 1) % SIZE, (RANK + 1) % SIZE)
+    assert isinstance(grid.Dup(), MPI.Cartcomm) and not isinstance(grid.Split(0), MPI.Cartcomm)
+    assert isinstance(grid.Split(0), mpicoll.Communicator)
+
+
+def test_ranks_without_a_place_get_none(comm):
+    grid = comm.Create_cart([1])
+    assert (grid == MPI.COMM_NULL) == (RANK > 0)
+
+
+def test_idup_is_over_where_other_ranks_wait_for_this_one(comm):
+    """Rank 0 begins a call on the duplicate before the others have waited for theirs."""
+    made, request = comm.Idup()
+    x, y = np.ones(100_000), np.empty(100_000)
+    if RANK == 0:
+        request.Wait()
+        reduced = made.Iallreduce(x, y, algorithm="ring")
+        for rank in range(1, SIZE):
+            comm.send("go on", rank)
+    else:
+        assert comm.recv(source=0) == "go on"
+        request.Wait()
+        reduced = made.Iallreduce(x, y, algorithm="ring")
+    reduced.Wait()
+    same(y, SIZE * x)
+    made.Free()
+
+
+def test_duplicates_that_were_never_used_are_freed(comm):
+    for _ in range(3):
+        idup(comm).Free()
+    same(np.array(comm.allreduce(1)), np.array(SIZE))

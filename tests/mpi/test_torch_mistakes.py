@@ -1,0 +1,112 @@
+"""What looks like training of a wrapped module, and is not: named on every rank, and nothing is frozen in silence."""
+
+import copy
+
+import pytest
+
+from mpicoll import ArgumentError
+from tests.support.torch_training import SHARDING, STRATEGIES, batches, loss_of, mine, network, torch, wrap
+
+pytestmark = pytest.mark.mpi
+
+
+def trained(comm, strategy, steps=2):
+    """A module after some steps."""
+    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD, lr=0.1)
+    for features, labels in batches(steps=steps):
+        make_step(model, features, labels)
+    return model
+
+
+def learn(model, features, labels):
+    model.optimizer.zero_grad()
+    loss = loss_of(model, mine(features), mine(labels))
+    loss.backward()
+    return loss.item()
+
+
+def make_step(model, features, labels):
+    loss = learn(model, features, labels)
+    model.optimizer.step()
+    return loss
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_a_parameter_that_left_its_buffer_is_named(comm, strategy):
+    model = trained(comm, strategy)
+    model.settle()
+    weight = next(model.module.parameters())
+    weight.data = weight.data.clone()
+    with pytest.raises(ArgumentError, match=r"parameter 0\.weight: expected it in the buffer.*copy_"):
+        make_step(model, *batches()[0])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_type_after_the_first_step_is_named(comm, strategy):
+    model = trained(comm, strategy)
+    model.settle()
+    model.module.float()
+    features, labels = batches(dtype=torch.float32)[0]
+    with pytest.raises(ArgumentError, match=r"parameter 0\.weight: expected it in the buffer.*float32"):
+        make_step(model, features, labels)
+
+
+def test_values_may_change_in_place(comm):
+    model = trained(comm, "zero1")
+    model.settle()
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.data.copy_(torch.zeros_like(parameter))
+    make_step(model, *batches()[0])
+    model.settle()
+    assert all(torch.isfinite(one).all() for one in model.module.parameters())
+    assert any(one.abs().max() > 0 for one in model.module.parameters())
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_clipping_by_pytorch_is_refused_where_it_would_clip_nothing(comm, strategy):
+    model = trained(comm, strategy)
+    learn(model, *batches()[0])
+    for clip in (torch.nn.utils.clip_grad_norm_, torch.nn.utils.clip_grad_value_):
+        with pytest.raises(ArgumentError, match=r"gradient: expected.*clip_norm"):
+            clip(model.parameters(), 1e-3)
+    model.optimizer.step()  # it goes on
+    make_step(model, *batches()[0])
+
+
+def test_clipping_by_pytorch_clips_with_allreduce(comm):
+    model = trained(comm, "allreduce")
+    learn(model, *batches()[0])
+    assert torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3) > 1e-3
+    norms = [one.grad.norm() for one in model.parameters()]
+    assert torch.stack(norms).norm() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_are_dropped_before_and_after_a_step(comm, strategy, set_to_none):
+    model = trained(comm, strategy)
+    for features, labels in batches(steps=2):
+        learn(model, features, labels)
+        model.optimizer.zero_grad(set_to_none)  # this backward counts for nothing
+        make_step(model, features, labels)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy):
+    model = trained(comm, strategy)
+    twin = copy.deepcopy(model.module)
+    before = [one.detach().clone() for one in twin.parameters()]
+    model.settle()
+    assert all(torch.equal(one, other) for one, other in zip(before, model.module.parameters(), strict=True))
+    make_step(model, *batches()[0])
+    assert all(torch.equal(one, other) for one, other in zip(before, twin.parameters(), strict=True))
+    if comm.Get_rank() == 0:  # it needs no other rank
+        loss_of(twin, *batches()[0]).backward()
+        assert all(one.grad is not None for one in twin.parameters())
+    twin.load_state_dict(model.module.state_dict())
+
+
+def test_a_copy_of_the_wrapped_module_is_refused(comm):
+    with pytest.raises(ArgumentError, match=r"copy its \.module"):
+        copy.deepcopy(trained(comm, "zero1"))

@@ -1,0 +1,164 @@
+"""PyTorch matches calls by their order in the group alone: waiting and not, in callbacks, in backward."""
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.support.cases import RANK, SIZE
+
+torch = pytest.importorskip("torch", reason="serves torch.distributed where PyTorch is installed: pip install 'mpicoll[torch]'")
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # noqa: E402
+from torch.distributed.algorithms.join import Join  # noqa: E402
+from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+import mpicoll.torch  # noqa: E402, F401
+
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
+TOTAL = SIZE * (SIZE + 1) // 2
+
+
+@pytest.fixture(autouse=True)
+def group():
+    """The default process group."""
+    dist.init_process_group("mpicoll", timeout=timedelta(seconds=60))
+    yield dist.group.WORLD
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def mine(*shape, dtype=torch.float32):
+    return torch.full(shape, RANK + 1, dtype=dtype)
+
+
+def each(make):
+    return [make(rank) for rank in range(SIZE)]
+
+
+def calls(size):
+    """Each kind of call, as a function of whether it waits."""
+    whole = torch.zeros(SIZE * size)
+    yield lambda **form: dist.all_reduce(mine(size), **form)
+    yield lambda **form: dist.broadcast(mine(size), SIZE - 1, **form)
+    yield lambda **form: dist.all_gather_into_tensor(whole, mine(size), **form)
+    yield lambda **form: dist.all_gather(each(lambda rank: torch.zeros(rank + size)), mine(RANK + size), **form)
+    yield lambda **form: dist.reduce_scatter_tensor(mine(size), mine(SIZE * size), **form)
+    yield lambda **form: dist.all_to_all_single(torch.zeros(SIZE * size), mine(SIZE * size), **form)
+    yield lambda **form: dist.reduce(mine(size), 0, **form)
+    yield lambda **form: dist.gather(mine(size), each(lambda _: mine(size)) if RANK == 0 else None, 0, **form)
+    yield lambda **form: dist.scatter(mine(size), each(lambda _: mine(size)) if RANK == 0 else None, 0, **form)
+    yield lambda **form: dist.barrier(**form)
+
+
+@pytest.mark.parametrize("size", [1, 1000, 300_000])
+def test_some_ranks_wait_in_a_call_and_others_later(size):
+    for repetition in range(4):  # the first is compared, later ones are known
+        works = [call(async_op=True) if (RANK + repetition) % 2 else call() for call in calls(size)]
+        for work in filter(None, works):
+            work.wait()
+        tensor = mine(size)
+        work = dist.all_reduce(tensor, async_op=bool((RANK + repetition) % 2))
+        if work is not None:
+            work.wait()
+        assert tensor[0].item() == TOTAL
+
+
+def test_callbacks_begin_calls_while_the_program_makes_others():
+    """What a rank's callbacks begin, and when, has no part in how the program's own calls are matched."""
+    works = [dist.all_reduce(mine(100 + number), async_op=True) for number in range(4)]
+
+    def again(future):
+        return dist.all_reduce(future.value()[0].clone(), async_op=True).get_future().wait()[0] + 0
+
+    futures = [work.get_future().then(again) for work in works]
+    for number in range(20):
+        tensor = mine(5 + number)
+        if RANK == number % SIZE:
+            time.sleep(0.003)
+        dist.all_reduce(tensor)
+        assert tensor[0].item() == TOTAL
+    assert [future.wait()[0].item() for future in futures] == [TOTAL * SIZE] * 4
+
+
+def network(width=8):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(width, 48), torch.nn.Tanh(), torch.nn.Linear(48, 4))
+
+
+@pytest.mark.parametrize("bucket_cap_mb", [0.0005, 0.001, 25])
+def test_power_sgd_on_many_buckets(bucket_cap_mb):
+    """Its callbacks begin calls and wait for them, while backward begins those of other buckets."""
+    model = DistributedDataParallel(network(), bucket_cap_mb=bucket_cap_mb)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    source = torch.Generator().manual_seed(RANK)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8, generator=source)).square().mean()
+        loss.backward()
+        optimizer.step()
+    flat = torch.cat([one.detach().flatten() for one in model.parameters()])
+    parts = each(lambda _: torch.zeros_like(flat))
+    dist.all_gather(parts, flat)
+    assert all(torch.equal(part, flat) for part in parts)
+
+
+def test_join_with_uneven_inputs():
+    """Ranks without inputs shadow the calls of the others, in another form."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.001)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with Join([model, optimizer]):
+        for _ in range(2 + RANK):
+            optimizer.zero_grad()
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+    with model.join():
+        for _ in range(3 - RANK % 2):
+            model(torch.ones(2, 8)).sum().backward()
+    tensor = mine(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == TOTAL
+
+
+def test_calls_begun_in_backward_are_not_awaited_at_its_end():
+    """Another rank may begin its part of them only after this one has gone on."""
+    other = dist.new_group(range(SIZE))
+    begun, source = [], torch.ones(3, requires_grad=True)
+
+    def begin(gradient):
+        begun.append(dist.all_reduce(mine(3), async_op=True))
+        return gradient
+
+    def go_on():
+        tensor = mine(1)
+        dist.broadcast(tensor, 0, group=other)
+        assert tensor.item() == 1
+
+    if RANK == 0:
+        source.register_hook(begin)
+        source.sum().backward()
+        go_on()
+    else:
+        go_on()
+        begin(None)
+    begun[0].wait()
+    assert begun[0].result()[0].tolist() == [TOTAL] * 3
+
+
+def test_calls_too_deep_in_callbacks_are_refused():
+    said = []
+
+    def again(future):
+        try:
+            return dist.all_reduce(mine(2), async_op=True).get_future().then(again).wait()
+        except RuntimeError as error:
+            said.append(str(error))
+            return None
+
+    dist.all_reduce(mine(2), async_op=True).get_future().then(again).wait()
+    assert len(said) == 1 and "3 levels" in said[0]
