@@ -1,6 +1,7 @@
 """Non-blocking calls: begun, then served by a task or by MPI itself."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -61,8 +62,8 @@ def begin_again(
         call.nonblocking = True
         return plan_of(call, *known.choice)
 
-    number = context.next_call()
-    return hold(context, _scheduled(known, key, bind, number, record, given), record, (), context.call_track(number))
+    with _numbered(context, known.text) as number:
+        return hold(context, _scheduled(known, key, bind, number, record, given), record, (), context.call_track(number))
 
 
 def _begun(
@@ -82,9 +83,9 @@ def _begun(
         if key is not None and counts_suffice(call, name):
             context.known.keep(key, known)
         before = until_done(chain(compared, counts_for(call, name)))
-        number = context.next_call()
-        steps = chain(before, _scheduled(known, key, bind, number, record, call))
-        return hold(context, steps, record, call.operands, context.call_track(number))
+        with _numbered(context, call.text) as number:
+            steps = chain(before, _scheduled(known, key, bind, number, record, call))
+            return hold(context, steps, record, call.operands, context.call_track(number))
     library = LIBRARY_CALLS[name](call)
     request: MPI.Request = library.begin()
     if not compared and key is not None and library.is_given(call.arguments):
@@ -95,6 +96,17 @@ def _begun(
         record.end()  # for us: MPI alone knows when
         return request
     return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands, None)
+
+
+@contextmanager
+def _numbered(context: Context, text: str) -> Iterator[int]:
+    """The number of a call that is about to begin. Where it does not, the other ranks' calls of that number never end."""
+    number = context.next_call()
+    try:
+        yield number
+    except BaseException as error:  # of a signal handler, say
+        context.in_disorder(context.reason(text, error))
+        raise
 
 
 def _refuse_what_nobody_brings_back(call: Call) -> None:

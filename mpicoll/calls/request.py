@@ -1,6 +1,6 @@
 """Non-blocking collectives: a task that MPI sees as a generalized request."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from mpi4py import MPI
@@ -39,7 +39,7 @@ class Request(LowerCase, MPI.Grequest):
         try:
             PROGRESS.wait(self.task)
         finally:
-            self._retire(super().Wait, status)
+            self._retire(status)
         self._look_at_buffers()
         return True
 
@@ -47,13 +47,11 @@ class Request(LowerCase, MPI.Grequest):
         """Make progress without blocking; True when done. Raises what went wrong on the way."""
         try:
             done = PROGRESS.test(self.task)
-        except BaseException:
-            self._retire(super().Test, status)
-            raise
-        if not (done and super().Test(status)):
-            return False
-        self._look_at_buffers()
-        return True
+        finally:
+            self._retire(status)
+        if done:
+            self._look_at_buffers()
+        return done
 
     def _look_at_buffers(self) -> None:
         """Raise BufferError where they were written to while the call was under way."""
@@ -61,10 +59,14 @@ class Request(LowerCase, MPI.Grequest):
         if guard is not None:
             guard.check()
 
-    def _retire(self, complete: Callable[[MPI.Status | None], bool], status: MPI.Status | None) -> None:
-        """Have MPI forget the request."""
-        if self.task.error is None:
-            complete(status)
-        elif self != MPI.REQUEST_NULL:
+    def _retire(self, status: MPI.Status | None) -> None:
+        """Have MPI forget the request where the call has ended; a signal handler may only have ended the wait for it.
+
+        Not by MPI's Wait: it would call `query`, and what a signal handler raises there is lost.
+        """
+        if self.task.ended and self != MPI.REQUEST_NULL:
             LEFT_OVER.pop(self.task, None)
             self.Free()
+        if self.task.ended and status is not None:
+            status.Set_elements(MPI.BYTE, 0)
+            status.Set_cancelled(False)

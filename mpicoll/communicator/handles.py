@@ -14,8 +14,8 @@ Request: TypeAlias = MPI.Request
 class Plan(Protocol):
     """A persistent collective, bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
-    As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait for
-    them in different orders.
+    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order, and may start them and
+    wait for them in different ones. Where ranks are found to do that, the first waits take 50 ms longer.
     """
 
     def Start(self) -> None:

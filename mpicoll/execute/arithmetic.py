@@ -1,31 +1,38 @@
 """NumPy's errors and warnings of arithmetic, which MPI's reductions do not have."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from contextvars import copy_context
+from typing import TypeVar
 
 import numpy as np
 
+Result = TypeVar("Result")
 
-def as_mpi_computes() -> AbstractContextManager[object]:
-    """Sums that overflow are no NumPy errors or warnings, whatever the user has told NumPy: they are none for MPI."""
-    context: AbstractContextManager[object] = np.errstate(all="ignore")
-    return context
+#: NumPy keeps its settings in a context variable
+_IN_CONTEXT = int(np.__version__.partition(".")[0]) >= 2
+
+
+def as_mpi_computes(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call it; sums that overflow are no NumPy errors or warnings, whatever the user has told NumPy: they are none for MPI.
+
+    In a context of its own: the caller's is not written to. CPython crashes where garbage is collected in the middle of that
+    and a finalizer writes to the same one, as it does that waits for a call.
+    """
+    if not _IN_CONTEXT:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+    context = copy_context()
+    context.run(np.seterr, all="ignore")
+    return context.run(function, *arguments)
 
 
 def calls_as_mpi_computes(own_code: bool) -> Callable[..., object]:
-    """A function (function, *arguments) that calls it where `as_mpi_computes`, one call at a time.
+    """A function (function, *arguments) that calls it as `as_mpi_computes`, one call at a time.
 
-    own_code: nobody else's runs there, so that it may have a copy of the context variables, which takes a twentieth of the
-    time: NumPy keeps its settings in one since version 2.
+    own_code: nobody else's runs there, so that one context serves all calls, which takes a twentieth of the time.
     """
-    if own_code and int(np.__version__.partition(".")[0]) >= 2:
+    if own_code and _IN_CONTEXT:
         context = copy_context()
         context.run(np.seterr, all="ignore")
         return context.run
-
-    def run(function: Callable[..., object], *arguments: object) -> None:
-        with as_mpi_computes():
-            function(*arguments)
-
-    return run
+    return as_mpi_computes

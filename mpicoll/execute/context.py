@@ -326,9 +326,10 @@ class Context(Waits):
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
+        is_plan: bool = False,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        return PROGRESS.submit(Task(steps, self.queue, record, on_done, device, computes, then, track))
+        return PROGRESS.submit(Task(steps, self.queue, record, on_done, device, computes, then, track, is_plan))
 
     def drain(self) -> None:
         """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""

@@ -43,9 +43,9 @@ class LowerCase:
 class Plan(Movable, LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
-    As with MPI's persistent collectives, all ranks start the plans of a communicator in the same order; they may wait in
-    different orders. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in any Wait or
-    Test.
+    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order, and may start them and
+    wait for them in different ones. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in
+    any Wait or Test.
     """
 
     def __init__(
@@ -162,7 +162,8 @@ class Plan(Movable, LowerCase):
             self._compute(self._run_at_once, record)
             return
         steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
-        self.task = self.context.submit(steps, record, device=self.work.device, computes=self._compute, track=track)
+        self.task = self.context.submit(
+            steps, record, device=self.work.device, computes=self._compute, track=track, is_plan=True)
         self._over = False
 
     @property

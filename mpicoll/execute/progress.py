@@ -3,11 +3,15 @@
 A task is a generator that yields wherever it would wait. Whoever has the turn polls all tasks; the others wait for the
 turn without using a core. The thread gives way to those who wait, and pauses when nothing moves: a thread that spins
 takes the core from the computation behind which it is to hide the communication.
+
+Finalizers and signal handlers run between any two lines of this file, in the thread that they interrupt. They may begin
+calls, test and wait: all tasks move but those whose step they have interrupted. They may raise: that ends the wait, and the
+task only where it was in the middle of a step.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import perf_counter, sleep
 
@@ -16,7 +20,7 @@ from mpi4py import MPI
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
-from .tasks import Task
+from .tasks import Queue, Task
 from .turn import Turn
 
 #: seconds of the shortest pause of the thread
@@ -34,8 +38,9 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        self._turn, self._lock, self._awake = Turn(), threading.Lock(), threading.Event()
-        self._waiting = 0
+        self._turn, self._awake = Turn(), threading.Event()
+        self._lock = threading.RLock()  # a finalizer may begin a call where another one begins
+        self._waiting: set[object] = set()  # one of each wait under way
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._device: int | None = None  # the thread's
@@ -47,34 +52,47 @@ class Progress:
 
     def submit(self, task: Task) -> Task:
         """Begin it; local."""
-        queue = task.queue
-        with self._lock:
-            queue.waiting.append(task)
-            self._tasks.extend(queue.admit())
+        self._enter(task)
         self._attend()
         if self._is_alone(task):
-            self._in_turn(self._advance, task)
+            self._turn.take(self._compute, task, self._advance)
         else:
             self.poll()
         return task
 
     def run(self, task: Task) -> Task:
         """Begin it and wait for its end; the thread is not woken. Raises its error."""
-        with self._among_those_who_wait():
-            with self._lock:
-                task.queue.waiting.append(task)
-                self._tasks.extend(task.queue.admit())
-            self.wait(task)
+        self._enter(task)
+        self.wait(task)
         return task
 
-    def _in_turn(self, advance: Callable[[Task], object], task: Task) -> None:
-        """Call it for the task, unless somebody else has the turn or had it and ended the task."""
-        if self._turn.acquire(blocking=False):
-            try:
-                if not task.ended:
-                    task.computes(advance, task)
-            finally:
-                self._turn.release()
+    def _enter(self, task: Task) -> None:
+        with self._lock:
+            task.queue.waiting.append(task)
+            self._admit(task.queue)
+
+    def _admit(self, queue: Queue) -> None:
+        """Let those run that may."""
+        while (task := queue.next) is not None:
+            self._let_run(task)
+
+    def _let_run(self, task: Task) -> None:
+        if task not in self._tasks:
+            self._tasks.append(task)
+        task.queue.start(task)
+
+    def _admit_overdue(self) -> None:
+        """Nothing moves: what other ranks may have started in another order runs, too."""
+        for queue in {task.queue for task in self._tasks if task.queue.waiting}:
+            with self._lock:
+                if (task := queue.overdue) is not None:
+                    task.has_overtaken = True
+                    self._let_run(task)
+
+    def _compute(self, task: Task, advance: Callable[[Task], object]) -> None:
+        """Advance it, unless it has ended meanwhile, or this interrupts one of its steps."""
+        if not task.ended and not task.is_advanced:
+            task.computes(advance, task)
 
     def _is_alone(self, task: Task) -> bool:
         return self._tasks == [task]  # at once: another thread may end it meanwhile
@@ -82,18 +100,33 @@ class Progress:
     def wait(self, task: Task, limit: float = inf) -> bool:
         """Advance all tasks until this one has ended, or for so many seconds; whether it has. Raises its error."""
         if not task.ended:
-            self._in_turn(self._advance_alone, task)  # a small one ends before anybody else wants the turn
-        if not task.ended:
-            waiting = perf_counter()
-
-            def is_over() -> bool:
-                waited = perf_counter() - waiting
-                task.queue.check_wait(min(waited, perf_counter() - task.moved))
-                return bool(task.ended) or waited > limit
-
-            self.wait_until(is_over)
+            self._while_waiting(self._wait, task, limit)
         task.raise_error()
         return bool(task.ended)
+
+    def _wait(self, task: Task, limit: float) -> None:
+        self._turn.take(self._compute, task, self._advance_alone)  # a small one ends before anybody else wants the turn
+        if task.ended:
+            return
+        waiting = perf_counter()
+
+        def is_over() -> bool:
+            if self._turn.is_mine:
+                self._require_free(task)
+            waited = perf_counter() - waiting
+            task.queue.check_wait(min(waited, perf_counter() - task.moved))
+            return bool(task.ended) or waited > limit
+
+        self.wait_until(is_over)
+
+    def _require_free(self, task: Task) -> None:
+        """Raise where a task cannot end before the function returns that waits for it."""
+        first = [task] if task in task.queue.running else task.queue.running
+        if not task.ended and first and all(one.is_advanced for one in first):
+            raise RuntimeError(
+                "Wait in a finalizer or a signal handler for a call that cannot end before it returns: it has interrupted "
+                "just this call, or one before it. Test there, and wait in the program"
+            )
 
     def wait_soon(self, is_over: Callable[[], bool]) -> None:
         """Wait until that is so: it is looked for alone until it takes longer than SPIN, then all tasks are advanced."""
@@ -110,16 +143,15 @@ class Progress:
     def wait_until(self, is_over: Callable[[], bool]) -> None:
         """Advance all tasks until that is so."""
         rhythm = Rhythm(NAP)
-        with self._among_those_who_wait(), as_mpi_computes():
+
+        def look() -> None:
             while not is_over():
                 # whoever has the turn may wait for longer than that takes: look after it from time to time
-                if not self._turn.acquire(timeout=PATIENCE):
-                    continue
-                try:
-                    moves = self._advance_all()
-                finally:
-                    self._turn.release()
-                rhythm.leave_core(moves, self._flowing)
+                moves = self._turn.take(self._advance_all, patience=PATIENCE)
+                if moves is not None:
+                    rhythm.leave_core(moves, self._flowing)
+
+        self._while_waiting(as_mpi_computes, look)
 
     def _flowing(self) -> bool:
         return all([task.runs_ahead for task in list(self._tasks)])
@@ -142,34 +174,45 @@ class Progress:
 
     def poll(self) -> None:
         """Advance all tasks once, unless somebody else is at it."""
-        with as_mpi_computes():
-            self._advanced()
+        as_mpi_computes(self._advanced)
 
-    @contextmanager
-    def _among_those_who_wait(self) -> Iterator[None]:
-        """The thread leaves the turn to them."""
-        with self._lock:
-            self._waiting += 1
+    def _while_waiting(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call it; the thread leaves the turn to those who wait."""
+        wait = object()
         try:
-            yield
+            self._waiting.add(wait)
+            function(*arguments)
         finally:
-            with self._lock:
-                self._waiting -= 1
+            self._waiting.discard(wait)
             if self._left_alone:
                 self._attend()
 
     def _advance_all(self) -> int:
         """How much the tasks moved. The caller has the turn."""
-        return sum([self._advance(task) for task in list(self._tasks)])
+        moves = sum([self._advance(task) for task in list(self._tasks)])
+        if not moves:
+            self._admit_overdue()
+        return moves
 
     def _advance(self, task: Task) -> int:
         """How much a task moved: in steps."""
+        if task.is_advanced:
+            return 0
+        task.is_advanced = True
+        try:
+            return self._step(task)
+        finally:
+            task.is_advanced = False
+
+    def _step(self, task: Task) -> int:
         task.begun = task.begun or perf_counter()
         before = task.at
+        if task.queue.error is not None and task.error is None:
+            task.give_up()
+            task.error = task.queue.explain(task.queue.error)
+            self._end(task)
+            return 1
         try:
-            if task.queue.error is not None:
-                task.give_up()
-                raise task.queue.error
             if task.device is None:
                 task.at = next(task.steps)
             else:
@@ -181,12 +224,15 @@ class Progress:
             return task.steps_made()
         except StopIteration:
             pass
-        except Exception as error:  # whoever waits for this task gets it, not whoever happened to advance it
+        except BaseException as error:
+            if task.is_suspended and threading.current_thread() is threading.main_thread():
+                raise  # of a signal handler, beside the steps: the task goes on
+            if not isinstance(error, Exception):  # Ctrl-C
+                task.error = error
+                self._end(task)
+                raise
+            # whoever waits for this task gets it, not whoever happened to advance it
             task.error = task.queue.explain(error)
-        except BaseException as error:  # Ctrl-C
-            task.error = error
-            self._end(task)
-            raise
         self._end(task)
         return 1
 
@@ -200,18 +246,22 @@ class Progress:
         return nullcontext()
 
     def _end(self, task: Task) -> None:
-        queue = task.queue
-        with self._lock:
-            self._tasks.remove(task)
-            queue.running.remove(task)
-            self._tasks.extend(queue.admit())
-        task.steps, task.ended = iter(()), perf_counter()
-        if task.record:
+        """Once, and to the end: where a signal handler raises in it the next look goes on."""
+        task.steps = iter(())
+        if task.record and task.record.number:
             task.record.end()
-        if task.on_done:
-            task.on_done()
-        if task.then:
-            self._turn.afterwards.append(task.then)
+        done, task.on_done = task.on_done, None
+        if done:
+            done()
+        task.ended = perf_counter()
+        then, task.then = task.then, None
+        if then:
+            self._turn.afterwards.append(then)
+        with self._lock:
+            task.queue.finish(task)
+            if task in self._tasks:
+                self._tasks.remove(task)
+            self._admit(task.queue)
 
     # The thread.
 
@@ -222,7 +272,8 @@ class Progress:
 
     def _attend(self) -> None:
         if self._thread is None and self.threaded:
-            self._thread = threading.Thread(target=self._run, name="mpicoll progress", daemon=True)
+            self._thread = threading.Thread(
+                target=as_mpi_computes, args=(self._attend_tasks,), name="mpicoll progress", daemon=True)
             self._thread.start()
         if not self._awake.is_set():
             self._awake.set()
@@ -233,10 +284,6 @@ class Progress:
         self._awake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN)
-
-    def _run(self) -> None:
-        with as_mpi_computes():
-            self._attend_tasks()
 
     def _attend_tasks(self) -> None:
         busy, rhythm = perf_counter(), Rhythm(PAUSE)
@@ -257,12 +304,7 @@ class Progress:
 
     def _advanced(self) -> int:
         """Advance all tasks, unless somebody else has the turn; how much they moved."""
-        if not self._turn.acquire(blocking=False):
-            return 0
-        try:
-            return self._advance_all()
-        finally:
-            self._turn.release()
+        return self._turn.take(self._advance_all) or 0
 
 
 #: one per process: whoever waits for one collective must advance those of all communicators

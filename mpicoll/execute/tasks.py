@@ -1,6 +1,8 @@
 """Collectives under way for which nobody waits: tasks, and the queues in which they take their turns."""
 
 from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from types import GeneratorType
 from typing import Any
 
 from mpi4py import MPI
@@ -12,10 +14,15 @@ from .withdrawal import ABANDONED, Withdrawable
 
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
 WINDOW = 2
+#: seconds for which none of them moves before one more runs, where other ranks may have started it before those
+STALLED = 0.05
 
 
 class Queue:
-    """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
+    """Tasks that take their turns in the order in which they were submitted.
+
+    It is the same on all ranks, but for plans: other ranks may start them in another order. Then one that waits here is
+    needed there before those that run here can move. Where that was seen once, all run at a time.
 
     error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
     waited for, with the time since it moved; may raise. explain(error): what is raised in place of a task's error.
@@ -30,20 +37,44 @@ class Queue:
         self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []
+        self.in_any_order = False
 
     @property
     def tasks(self) -> list["Task"]:
         """All that have not ended, in their order."""
         return [*self.running, *self.waiting]
 
-    def admit(self) -> Iterator["Task"]:
-        """Those that may run now, in their order."""
-        while self.waiting and len(self.running) < WINDOW:
-            track = self.waiting[0].track
-            if track is not None and any(task.track == track for task in self.running):
-                return
-            self.running.append(self.waiting.pop(0))
-            yield self.running[-1]
+    @property
+    def next(self) -> "Task | None":
+        """The first that waits, if it may run now."""
+        if not self.waiting or self.in_any_order:
+            return self.waiting[0] if self.waiting else None
+        track = self.waiting[0].track
+        if len(self.running) >= WINDOW or track is not None and any(task.track == track for task in self.running):
+            return None
+        return self.waiting[0]
+
+    @property
+    def overdue(self) -> "Task | None":
+        """The first that waits, if those that run have not moved for so long that it may have to overtake them."""
+        if not self.waiting or not any(task.is_plan for task in self.tasks):
+            return None
+        latest = max((max(task.begun, task.moved) for task in self.running), default=0.0)
+        return self.waiting[0] if perf_counter() - latest > STALLED else None
+
+    def start(self, task: "Task") -> None:
+        """It runs from now on."""
+        if task not in self.running:
+            self.running.append(task)
+        self.waiting.remove(task)
+
+    def finish(self, task: "Task") -> None:
+        """It has ended."""
+        if task in self.running:
+            self.running.remove(task)
+        # those admitted before it still wait for ranks that have come to the end of this one
+        self.in_any_order = self.in_any_order or (
+            task.has_overtaken and any(one.is_plan and one.moved < task.begun for one in self.running))
 
 
 class Task:
@@ -51,8 +82,10 @@ class Task:
 
     record: of the call that it serves, which ends with it. on_done: called then. then: called after it, when it is nobody's
     turn; may wait for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
-    `calls_as_mpi_computes`. track: two tasks of a queue with the same one never run at the same time; None: beside any.
+    `calls_as_mpi_computes`. track: two tasks of a queue with the same one do not run at the same time, unless ranks start
+    them in different orders; None: beside any. is_plan: whether they may.
     guard: who watches its buffers until the user waits for it, if somebody does.
+    is_advanced: a step of it is being made. has_overtaken: it runs because those before it did not move.
     """
 
     def __init__(
@@ -65,9 +98,12 @@ class Task:
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
+        is_plan: bool = False,
     ) -> None:
-        self.steps, self.queue, self.record, self.track = steps, queue, record, track
+        self.steps: Iterator[object] = steps if isinstance(steps, GeneratorType) else _as_generator(steps)
+        self.queue, self.record, self.track, self.is_plan = queue, record, track, is_plan
         self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
+        self.is_advanced = self.has_overtaken = False
         self.at: object = None
         self.guard: Any = None
         self.error: BaseException | None = None
@@ -79,6 +115,11 @@ class Task:
         plan = self.record and self.record.plan
         before, self._step = self._step, (plan and plan.step) or 0
         return max(1, self._step - before)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its steps can go on: no error came from them."""
+        return getattr(self.steps, "gi_frame", None) is not None
 
     @property
     def runs_ahead(self) -> bool:
@@ -96,6 +137,10 @@ class Task:
         """Raise what ended it, if anything did."""
         if self.error is not None:
             raise self.error
+
+
+def _as_generator(steps: Iterator[object]) -> Iterator[object]:
+    yield from steps
 
 
 def until_done(requests: Iterable[MPI.Request]) -> Iterator[MPI.Request]:

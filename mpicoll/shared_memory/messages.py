@@ -16,13 +16,12 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, Pace, Pipe, Pipes
+from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, THROUGH_MPI, WRITTEN, Pace, Pipe, Pipes
 
 #: messages from this size on go through MPI, where they lie in memory that is not shared
 _LARGE = 1 << 20
-#: in place of a location: the message comes through MPI, or lies already where the receiver wants it; the writer is told
-#: that it cannot see that place
-_THROUGH_MPI, _WRITTEN, _UNSEEN = 0, 1, 0
+#: in place of a location: the writer cannot see that place
+_UNSEEN = 0
 #: places of other ranks' memory that a message remembers
 _REMEMBERED = 64
 _copyto = np.copyto
@@ -66,7 +65,7 @@ class Outgoing(Polled):
     through MPI.
     """
 
-    __slots__ = ("_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "_tag", "_pipe",
+    __slots__ = ("_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "tag", "_pipe",
                  "_sent", "_last", "_send", "_request")  # fmt: skip
 
     def __init__(
@@ -81,7 +80,7 @@ class Outgoing(Polled):
         self._bytes = buffers.at(address, nbytes, np.uint8)
         self._chunk = min(nbytes, pipes.pipes[0].chunk // itemsize * itemsize)
         self._slots: dict[Pipe, list[tuple[int, Any]]] = {}
-        self._tag = self._sent = self._last = 0
+        self.tag = self._sent = self._last = 0
         self._pipe = pipes.pipes[0]
 
     def _locate(self) -> None:
@@ -89,13 +88,13 @@ class Outgoing(Polled):
         self._epoch = HEAP.epoch
         self._location = HEAP.location(self._address, self._nbytes)
         if self._location is None and self._nbytes >= _LARGE:
-            self._location = _THROUGH_MPI
+            self._location = THROUGH_MPI
 
     def start(self, tag: int) -> Outgoing:
         """Begin to send it; returns itself, as the request."""
         if self._epoch != HEAP.epoch:
             self._locate()
-        self._tag, self._sent = tag, 0
+        self.tag, self._sent = tag, 0
         self._pipe = self._pipes.of(tag)
         self._pipe.send(self)
         return self
@@ -106,10 +105,10 @@ class Outgoing(Polled):
         if self._location is not None:
             if pipe.unread >= ENTRIES:
                 return False
-            pipe.publish(self._tag, self._location, self._nbytes)
+            pipe.publish(self.tag, self._location, self._nbytes)
             self._last, self._sent = pipe.count, self._nbytes
-            if self._location == _THROUGH_MPI:
-                self._request = self._send(self._tag)
+            if self._location == THROUGH_MPI:
+                self._request = self._send(self.tag)
             return True
         slots = self._slots.get(pipe)
         if slots is None:
@@ -120,7 +119,7 @@ class Outgoing(Polled):
             location, slot = slots[pipe.count % SLOTS]
             piece = self._bytes[self._sent : self._sent + self._chunk]
             _copyto(slot[: piece.size], piece)
-            pipe.publish(self._tag, location, piece.size)
+            pipe.publish(self.tag, location, piece.size)
             self._sent += piece.size
         return True
 
@@ -139,7 +138,7 @@ class Outgoing(Polled):
         """The same, once all is published."""
         if self._location is None:
             return True
-        if self._location == _THROUGH_MPI:
+        if self._location == THROUGH_MPI:
             assert self._request is not None
             return self._request.Test()
         return self._pipe.read >= self._last
@@ -169,7 +168,7 @@ class Writing(Outgoing):
         """Put it there, or publish what can be; whether all is."""
         opened = self._opened
         if opened is None:
-            opened = self._opened = self._inward.of(self._tag).opening(self._tag)
+            opened = self._opened = self._inward.of(self.tag).opening(self.tag, self._peer)
             if opened is None:
                 return False
             self._is_put = opened[0] != _UNSEEN
@@ -179,7 +178,7 @@ class Writing(Outgoing):
             return False
         landing = self._places.get(opened)
         _copyto(_place(opened, self._peer, np.uint8, self._places) if landing is None else landing, self._bytes)
-        self._pipe.publish(self._tag, _WRITTEN, self._nbytes)
+        self._pipe.publish(self.tag, WRITTEN, self._nbytes)
         self._sent = self._nbytes
         return True
 
@@ -211,7 +210,7 @@ class Incoming(Polled):
     `landing`, where a message goes that comes through MPI; receive(tag): receives it there, and then it is taken from there.
     """
 
-    __slots__ = ("_pipes", "_peer", "_landing", "_take", "_take_part", "_places", "_tag", "_pipe", "_taken", "_receive",
+    __slots__ = ("_pipes", "_peer", "_landing", "_take", "_take_part", "_places", "tag", "_pipe", "_taken", "_receive",
                  "_request")  # fmt: skip
 
     def __init__(
@@ -223,12 +222,12 @@ class Incoming(Polled):
         self._take, self._take_part = take, take_part
         self._request: MPI.Request | None = None
         self._places: dict[tuple[int, int], Any] = {}
-        self._tag = self._taken = 0
+        self.tag = self._taken = 0
         self._pipe = pipes.pipes[0]
 
     def start(self, tag: int) -> Incoming:
         """Expect it; returns itself, as the request."""
-        self._tag, self._taken = tag, 0
+        self.tag, self._taken = tag, 0
         self._pipe = self._pipes.of(tag)
         return self
 
@@ -237,17 +236,17 @@ class Incoming(Polled):
         if self._request is not None:
             return self._has_landed()
         pipe = self._pipe
-        found = pipe.next(self._tag)
+        found = pipe.next(self.tag, self._peer)
         if found is None:
             return False
         theirs = self._places.get(found)
         if theirs is None:
-            if found[0] == _THROUGH_MPI:
-                pipe.acknowledge()
-                self._request = self._receive(self._tag)
+            if found[0] == THROUGH_MPI:
+                pipe.acknowledge(self.tag)
+                self._request = self._receive(self.tag)
                 return self._has_landed()
-            if found[0] == _WRITTEN:
-                pipe.acknowledge()
+            if found[0] == WRITTEN:
+                pipe.acknowledge(self.tag)
                 return True
             theirs = _place(found, self._peer, self._landing.dtype, self._places)
         start, whole = self._taken, self._landing.size
@@ -256,7 +255,7 @@ class Incoming(Polled):
             self._take(theirs)
         else:
             self._take_part(theirs, start, end)
-        pipe.acknowledge()
+        pipe.acknowledge(self.tag)
         return bool(end == whole)
 
     def withdraw(self) -> MPI.Request | None:
@@ -309,7 +308,7 @@ class Landing(Incoming):
         """Tell the sender, where there is room for it; whether that is done."""
         if self._outlet.unread >= ENTRIES:
             return False
-        self._outlet.publish(self._tag, self._location, self._landing.nbytes + OPEN)
+        self._outlet.publish(self.tag, self._location, self._landing.nbytes + OPEN)
         return True
 
 
@@ -317,5 +316,6 @@ def _place(found: tuple[int, int], peer: Neighbour, dtype: Any, known: dict[tupl
     """Memory of another rank, by location and bytes, as an array; entered where it is known from then on."""
     if len(known) >= _REMEMBERED:
         known.clear()
-    known[found] = theirs = buffers.at(peer.address(found[0]), found[1], dtype)
+    address = -found[0] if found[0] < 0 else peer.address(found[0])  # a message that was kept aside lies here
+    known[found] = theirs = buffers.at(address, found[1], dtype)
     return theirs

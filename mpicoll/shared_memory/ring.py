@@ -1,8 +1,9 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
 Each pair of ranks has pipes in each direction, a ring of a few entries each. A pipe is an order of messages: blocking
-calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe never overlap
-(`track`): else each could wait, for ever, behind a message of the other that is not yet wanted. All words of a pipe lie in
+calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
+(`track`), so that none waits behind a message of the other that is not yet wanted. Where ranks start plans in different
+orders they do: then such a message is kept aside. All words of a pipe lie in
 the memory of the sender; the receiver writes only how many messages it has read, so that nothing is ever written to memory
 that was given back.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from itertools import chain
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,6 +41,10 @@ RING_BYTES = _PIPES * _WORDS * 8
 _LOOKS, _FEW_LOOKS = 400, 8
 #: so many looks, and MPI may advance what is under way there
 _MPI = 32
+#: seconds after which a message that nobody has taken is kept aside
+_UNWANTED = 5e-3
+#: in place of a location: the message comes through MPI, or lies already where the receiver wants it
+THROUGH_MPI, WRITTEN = 0, 1
 #: in place of the bytes of a message: they are those of memory that the receiver may write to
 OPEN = 1 << 62
 
@@ -54,13 +60,20 @@ class Pipe:
     """The sender's end, or the receiver's, of one order of messages between two ranks.
 
     count: messages published, or read. waiting: those that are not yet published whole. opened: by tag, location and bytes of
-    memory that the receiver may write to, in its turn. chunk: bytes of the largest slot.
+    memory that the receiver may write to, in its turn. chunk: bytes of the largest slot. overtakes: whether calls may come in
+    another order to the receiver.
+
+    A message that nobody wants yet, before one that is awaited, is copied and kept for its call.
     """
 
-    __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "_blocks", "_slots", "_is_pushed")
+    __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "overtakes", "_blocks", "_slots", "_is_pushed",
+                 "_kept", "_unwanted")  # fmt: skip
 
-    def __init__(self, words: Any, pace: Pace, chunk: int) -> None:
-        self.words, self.pace, self.chunk = words, pace, chunk
+    def __init__(self, words: Any, pace: Pace, chunk: int, overtakes: bool) -> None:
+        self.words, self.pace, self.chunk, self.overtakes = words, pace, chunk, overtakes
+        #: by tag: location, or minus the address of the copy, and bytes
+        self._kept: defaultdict[int, deque[tuple[int, int, Any]]] = defaultdict(deque)
+        self._unwanted: tuple[tuple[int, int], float] = (0, 0), 0.0
         self.count = 0
         self.waiting: deque[Any] = deque()
         self.opened: defaultdict[int, deque[tuple[int, int]]] = defaultdict(deque)
@@ -119,10 +132,22 @@ class Pipe:
         try:
             while self.waiting and self.waiting[0].advance():
                 self.waiting.popleft()
+            if len(self.waiting) > 1:
+                self._push_other_calls(self.waiting[0].tag)
         finally:
             self._is_pushed = False
         if not self.waiting and self in self.pace.unfinished:
             self.pace.unfinished.remove(self)
+
+    def _push_other_calls(self, tag: int) -> None:
+        """Publish what waits behind messages with this tag: the receiver may want it before those."""
+        held_up = {tag}
+        for message in tuple(self.waiting):
+            if message.tag not in held_up:
+                if message.advance():
+                    self.waiting.remove(message)
+                else:
+                    held_up.add(message.tag)
 
     def is_read(self) -> bool:
         """Whether all that was published was read."""
@@ -130,23 +155,44 @@ class Pipe:
 
     # The receiver's.
 
-    def next(self, tag: int) -> tuple[int, int] | None:
-        """Location and bytes of the next message; None where none has come, or it is of a call that comes later here."""
-        words, count = self.words, self.count
-        at = _AT[count % ENTRIES]
-        if words[PUBLISHED] <= count or words[at] != tag:
-            return None
-        location, nbytes = words[at + 1], words[at + 2]
-        if nbytes < OPEN:
-            return location, nbytes
-        self.opened[tag].append((location, nbytes - OPEN))
-        self.acknowledge()
-        return self.next(tag)
+    def next(self, tag: int, peer: Neighbour) -> tuple[int, int] | None:
+        """Location and bytes of the next message of a call; None where none has come. peer: the sender.
 
-    def opening(self, tag: int) -> tuple[int, int] | None:
-        """Location and bytes of the next memory that may be written to; None where none was opened yet."""
+        Where calls run beside each other the next one may be of a call that comes later here.
+        """
+        if tag in self._kept:
+            location, nbytes, _ = self._kept[tag][0]
+            return location, nbytes
+        words, count = self.words, self.count
+        if words[PUBLISHED] <= count:
+            return None
+        at = _AT[count % ENTRIES]
+        other, location, nbytes = words[at], words[at + 1], words[at + 2]
+        if nbytes >= OPEN:
+            self.opened[other].append((location, nbytes - OPEN))
+        elif other == tag:
+            return location, nbytes
+        elif self._is_not_wanted(other):
+            copy = np.array(buffers.at(peer.address(location), nbytes, np.uint8)) if location > WRITTEN else None
+            self._kept[other].append((location if copy is None else -buffers.address(copy), nbytes, copy))
+        else:
+            return None
+        self._count_read()
+        return self.next(tag, peer)
+
+    def _is_not_wanted(self, tag: int) -> bool:
+        """Whether nobody has taken the next message for so long that others may be behind it that are wanted first."""
+        if not self.overtakes:
+            return False
+        now = perf_counter()
+        if self._unwanted[0] != (self.count, tag):
+            self._unwanted = (self.count, tag), now
+        return now - self._unwanted[1] > _UNWANTED
+
+    def opening(self, tag: int, peer: Neighbour) -> tuple[int, int] | None:
+        """Location and bytes of the next memory that may be written to; None where none was opened yet. peer: who opens it."""
         if tag not in self.opened:
-            self.next(tag)
+            self.next(tag, peer)
             if tag not in self.opened:
                 return None
         places = self.opened[tag]
@@ -155,8 +201,16 @@ class Pipe:
             del self.opened[tag]
         return found
 
-    def acknowledge(self) -> None:
+    def acknowledge(self, tag: int) -> None:
         """It was read. Raises where the sender has given up meanwhile, and may have used its memory again."""
+        if tag not in self._kept:
+            self._count_read()
+            return
+        self._kept[tag].popleft()
+        if not self._kept[tag]:
+            del self._kept[tag]
+
+    def _count_read(self) -> None:
         if self.words[GIVEN_UP]:
             self.pace.look(surely=True)
         self.count = self.words[READ] = self.count + 1
@@ -235,7 +289,7 @@ class Links:
             mine = own[places[other] * RING_BYTES // 8 :]
             for pipes, words in ((self._out, mine), (self._in, theirs)):
                 pipes[other] = [
-                    Pipe(words[pipe * _WORDS : (pipe + 1) * _WORDS], paces[pipe not in BLOCKING], chunk)
+                    Pipe(words[pipe * _WORDS : (pipe + 1) * _WORDS], paces[pipe not in BLOCKING], chunk, pipe not in BLOCKING)
                     for pipe in range(_PIPES)
                 ]
 

@@ -280,3 +280,59 @@ def test_an_op_whose_handle_is_taken_again(comm):
         comm.Allreduce(MPI.IN_PLACE, data, op, algorithm="recursive_doubling")
         same(data, np.full(4, float(factor if SIZE > 1 else 0)))
         op.Free()
+
+
+# Plans that ranks start in different orders.
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["ordinary", "shared"])
+@pytest.mark.parametrize("count", [PRIME, 200_000])
+def test_ranks_start_plans_in_different_orders(comm, count, shared):
+    """More plans than run at a time, and more than there are orders of messages between two ranks."""
+    made = comm.zeros if shared else np.zeros
+    words_of_plans = ["ring", "direct", "recursive_doubling", "halving_doubling"] * 3
+    given = [made(count) for _ in words_of_plans]
+    taken = [made(count) for _ in words_of_plans]
+    plans = [comm.Allreduce_init(*case[:2], algorithm=case[2]) for case in zip(given, taken, words_of_plans)]
+    chance = np.random.default_rng(RANK)
+    for lap in range(3):
+        for number, (sent, received) in enumerate(zip(given, taken)):
+            fill(sent, (number + 1) * (lap + 1) + RANK)
+            received[...] = -1
+        if RANK % 2 and lap == 2:  # one after the other, where others start them all
+            for number in chance.permutation(len(plans)) if SIZE == 2 else range(len(plans)):
+                plans[number].Start()
+                plans[number].Wait()
+        else:
+            for number in chance.permutation(len(plans)) if lap < 2 else range(len(plans)):
+                plans[number].Start()
+            for number in chance.permutation(len(plans)):
+                plans[number].Wait()
+        for number, received in enumerate(taken):
+            first = SIZE * (number + 1) * (lap + 1) + sum(range(SIZE))
+            assert (received == first + SIZE * np.arange(count)).all(), (lap, number)
+    for plan in plans:
+        plan.Free()
+
+
+def test_plans_and_calls_in_different_orders(comm):
+    """A call beside plans comes first on one rank and last on the others."""
+    plans, results = [], []
+    for _ in range(6):
+        results.append(np.zeros(PRIME))
+        plans.append(comm.Allreduce_init(np.ones(PRIME), results[-1], algorithm="ring"))
+    for lap in range(3):
+        result = np.zeros(PRIME)
+        if RANK == lap % SIZE:
+            comm.Iallreduce(np.ones(PRIME), result, algorithm="ring").Wait()
+        for plan in plans:
+            plan.Start()
+        if RANK != lap % SIZE:
+            comm.Iallreduce(np.ones(PRIME), result, algorithm="ring").Wait()
+        for plan in plans:
+            plan.Wait()
+        for array in (result, *results):
+            assert (array == SIZE).all()
+            array[:] = 0
+    for plan in plans:
+        plan.Free()

@@ -1,0 +1,129 @@
+"""Finalizers and signal handlers that test, wait, and begin calls, wherever they interrupt the program."""
+
+import gc
+import signal
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from tests.support.cases import RANK, SIZE
+
+pytestmark = pytest.mark.mpi
+
+COUNT, LAPS = 20_000, 60
+
+
+class Requests:
+    """What is under way, for what interrupts; and what it was told: only that a call cannot end before it returns."""
+
+    def __init__(self, act):
+        self.act = act
+        self.pending = []
+        self.refused = 0
+
+    def see_to(self, request):
+        try:
+            if self.act == "Test":
+                request.Test()
+            else:
+                request.Wait()
+        except RuntimeError as error:
+            assert "cannot end before it returns" in str(error), error
+            self.refused += 1
+
+    def handle(self, number, frame):
+        if self.pending:
+            self.see_to(self.pending[-1])
+
+
+class Forgotten:
+    """Part of a cycle, so that its finalizer runs wherever memory is collected."""
+
+    def __init__(self, requests, request):
+        self.requests, self.request, self.itself = requests, request, self
+
+    def __del__(self):
+        self.requests.see_to(self.request)
+
+
+@pytest.fixture
+def alarms():
+    """Each millisecond one."""
+
+    def begin(handler):
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield begin
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def much_garbage():
+    before = gc.get_threshold()
+    gc.set_threshold(20, 1, 1)
+    yield
+    gc.set_threshold(*before)
+    gc.collect()
+
+
+@pytest.mark.parametrize("act", ["Test", "Wait"])
+@pytest.mark.parametrize("apart", [False, True], ids=["one communicator", "two"])
+def test_signal_handlers(comm, alarms, act, apart):
+    other = comm.Dup() if apart else comm
+    requests = Requests(act)
+    alarms(requests.handle)
+    for lap in range(LAPS):
+        x, y = np.zeros(COUNT), np.zeros(COUNT)
+        first = comm.Iallreduce(np.full(COUNT, float(lap)), x, algorithm="ring")
+        second = other.Iallreduce(np.full(COUNT, lap + 1.0), y, algorithm="ring")
+        requests.pending = [second]
+        first.Wait()
+        second.Wait()
+        requests.pending = []
+        assert (x == SIZE * lap).all()
+        assert (y == SIZE * (lap + 1)).all()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if apart:
+        other.Free()
+
+
+@pytest.mark.parametrize("act", ["Test", "Wait"])
+def test_finalizers(comm, much_garbage, act):
+    requests = Requests(act)
+    for lap in range(LAPS):
+        x, y = np.zeros(COUNT), np.zeros(COUNT)
+        request = comm.Iallreduce(np.full(COUNT, float(lap)), x, algorithm="ring")
+        other = comm.Iallreduce(np.full(COUNT, float(lap)), y, algorithm="ring")
+        Forgotten(requests, other)
+        request.Wait()
+        other.Wait()
+        assert (x == SIZE * lap).all()
+        assert (y == SIZE * lap).all()
+
+
+def test_finalizers_that_free_plans_and_make_arrays(comm, much_garbage):
+    """Local calls; plans are freed, arrays made and forgotten in the middle of any other call."""
+
+    class Plan:
+        def __init__(self):
+            self.plan = comm.Allreduce_init(np.zeros(9), np.zeros(9), algorithm="ring")
+            self.array, self.itself = comm.zeros(100), self
+
+        def __del__(self):
+            self.plan.Free()
+            self.array = comm.zeros(1000)
+
+    x = comm.empty(COUNT)
+    for lap in range(LAPS):
+        x[:] = lap
+        Plan()
+        request = comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring")
+        y = np.full(COUNT, RANK)
+        comm.Allreduce(MPI.IN_PLACE, y, algorithm="direct")
+        request.Wait()
+        assert (x == SIZE * lap).all()
+        assert (y == sum(range(SIZE))).all()
