@@ -17,6 +17,7 @@ class Request(LowerCase, MPI.Grequest):
     """
 
     task: Task
+    _is_known: bool
 
     def __new__(
         cls, context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None = None
@@ -31,6 +32,7 @@ class Request(LowerCase, MPI.Grequest):
 
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
+        new._is_known = True
         new.task = context.submit(steps, record, handle.Complete, device_of(operands), track=track)
         return new
 
@@ -64,9 +66,12 @@ class Request(LowerCase, MPI.Grequest):
 
         Not by MPI's Wait: it would call `query`, and what a signal handler raises there is lost.
         """
-        if self.task.ended and self != MPI.REQUEST_NULL:
+        if not self.task.ended:
+            return
+        is_known, self._is_known = self._is_known, False  # a signal handler may wait for it, too, just here
+        if is_known and self != MPI.REQUEST_NULL:
             LEFT_OVER.pop(self.task, None)
             self.Free()
-        if self.task.ended and status is not None:
+        if status is not None:
             status.Set_elements(MPI.BYTE, 0)
             status.Set_cancelled(False)

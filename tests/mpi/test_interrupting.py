@@ -32,7 +32,7 @@ class Requests:
             assert "cannot end before it returns" in str(error), error
             self.refused += 1
 
-    def handle(self, number, frame):
+    def handle(self):
         if self.pending:
             self.see_to(self.pending[-1])
 
@@ -49,14 +49,21 @@ class Forgotten:
 
 @pytest.fixture
 def alarms():
-    """Each millisecond one."""
+    """One a millisecond after the last was seen to."""
+    handlers = []
+
+    def handle(number, frame):
+        for handler in handlers:
+            handler()
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
 
     def begin(handler):
-        signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+        handlers.append(handler)
+        signal.setitimer(signal.ITIMER_REAL, 1e-3)
 
-    before = signal.getsignal(signal.SIGALRM)
+    before = signal.signal(signal.SIGALRM, handle)
     yield begin
+    handlers.clear()
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -86,7 +93,6 @@ def test_signal_handlers(comm, alarms, act, apart):
         requests.pending = []
         assert (x == SIZE * lap).all()
         assert (y == SIZE * (lap + 1)).all()
-    signal.setitimer(signal.ITIMER_REAL, 0)
     if apart:
         other.Free()
 

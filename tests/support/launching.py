@@ -54,9 +54,9 @@ def _library(python):
 def environment(**more):
     """The environment of a launched job: one BLAS thread, permissions, the project importable as it stands here."""
     quiet = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    # whatever the outer Python was told: hundreds of ranks are started, so what they import is compiled once; and a print is
-    # written in one piece, or those of several ranks would mix
-    outer = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": ""}
+    # whatever the outer Python and pytest were told: hundreds of ranks are started, so what they import is compiled once; and a
+    # print is written in one piece, or those of several ranks would mix
+    outer = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": "", "PYTEST_ADDOPTS": ""}
     return {**os.environ, **_PERMISSIONS, **quiet, **outer, **more}
 
 

@@ -14,7 +14,7 @@ from tests.support.torch_backend import require_torch
 pytestmark = pytest.mark.thorough
 
 HEAD = """
-import os, sys, threading, time
+import glob, os, sys, threading, time
 import torch, mpicoll, mpicoll.torch, torch.distributed as dist
 from datetime import timedelta
 from torch.distributed.distributed_c10d import _abort_process_group
@@ -38,8 +38,12 @@ def fails(call, kind, *words):
     raise AssertionError("no error")
 
 def fine():
-    # without MPI_Finalize, which waits for what was given up
+    # without MPI_Finalize, which waits for what was given up; together, as Open MPI ends all ranks where one leaves so
     print("fine", flush=True)
+    open("fine" + os.environ["RANK"], "w").close()
+    until = time.monotonic() + 60
+    while len(glob.glob("fine*")) < int(os.environ["WORLD_SIZE"]) and time.monotonic() < until:
+        time.sleep(0.05)
     time.sleep(0.5)
     os._exit(0)
 """
