@@ -86,12 +86,7 @@ class Progress:
         if not task.ended:
             waiting = perf_counter()
 
-            def is_over() -> bool:
-                waited = perf_counter() - waiting
-                task.queue.check_wait(min(waited, perf_counter() - task.moved))
-                return bool(task.ended) or waited > limit
-
-            self.wait_until(is_over)
+            self.wait_until(lambda: bool(task.ended) or perf_counter() - waiting > limit)
         task.raise_error()
         return bool(task.ended)
 
@@ -176,8 +171,11 @@ class Progress:
                 with self._on(task.device):
                     task.at = next(task.steps)
             if task.at is before:
+                if task.queue.stall.is_due:
+                    task.queue.check_wait()
                 return 0
             task.moved = perf_counter()
+            task.queue.stall.restart()
             return task.steps_made()
         except StopIteration:
             pass

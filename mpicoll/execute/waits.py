@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Error = TypeVar("Error", bound=MpicollError)
 
-#: seconds between two looks for ranks that died or gave up, while a call waits
-_LOOK = 5e-3
+#: seconds between two looks of which all count as time without progress, at most; and the part of the limit
+_BETWEEN, _PART = 0.1, 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
 _HEARING = 1.0
 #: how often an exception of a signal handler may interrupt what is done to give up
@@ -64,7 +64,7 @@ class Waits:
         self.comm, self.without = MPI.Intracomm(comm), frozenset(survival.DEAD)
         self.broken = ""
         self.is_used_by_mpi = False
-        self._reported = self._looked = 0.0
+        self._reported = 0.0
 
     @classmethod
     def living(cls) -> list[Self]:
@@ -92,19 +92,23 @@ class Waits:
             raise
 
     def _watch(self, request: MPI.Request, rhythm: Rhythm, whose: Located) -> None:
-        began = perf_counter()
+        self.queue.stall.restart()
         while not request.Test():
-            self.check_wait(perf_counter() - began)
+            if self.queue.stall.is_due:
+                self.check_wait()
             if self.queue.error is not None:
                 raise self.queue.error
             rhythm.leave_core(0, lambda: whose.runs_ahead)
+        self.queue.stall.restart()
         rhythm.still(1)
 
-    def check_wait(self, seconds: float) -> None:
-        """Give the calls under way up, or only report, where one has waited without progress for longer than it may.
+    def check_wait(self) -> None:
+        """Nothing has moved: give the calls under way up, or only report, where that lasts for longer than it may.
 
-        And give them up where a rank has died or given up.
+        The limit is one of the communicator: of calls that take turns, those that move let the others wait. And give them up
+        where a rank has died or given up.
         """
+        seconds = self.queue.stall.look(_BETWEEN if self.timeout is None else min(_BETWEEN, self.timeout * _PART))
         if not self.broken:
             self._look_around()
         if self.timeout is None or seconds < self.timeout or self.broken:
@@ -124,10 +128,7 @@ class Waits:
     # Ranks that died, or gave up.
 
     def _look_around(self) -> None:
-        """`look` from time to time; whoever waits finds the error in the queue."""
-        if perf_counter() - self._looked < _LOOK:
-            return
-        self._looked = perf_counter()
+        """`look`; whoever waits finds the error in the queue."""
         try:
             with suppress(MpicollError):
                 self.look()
