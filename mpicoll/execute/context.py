@@ -101,7 +101,7 @@ class Context(Waits):
         """The same, with what the user asks for, by the names of settings; None where that is nothing.
 
         Collective where anything is asked for; the first time it need not be by all ranks for all of them to be told.
-        prepare: called the first time; an OSError that it raises on one rank is an error on all of them.
+        prepare: called the first time; an OSError or ImportError that it raises on one rank is an error on all of them.
         """
         context = cls.found(comm) or cls._kept_promise(comm)
         if context is None:

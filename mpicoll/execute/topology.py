@@ -59,7 +59,7 @@ def discover(
     try:
         facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
         prepare()
-    except OSError as error:  # in a call this rank alone would raise it, and the others would wait
+    except (OSError, ImportError) as error:  # in a call this rank alone would raise it, and the others would wait
         failure = MpicollError(f"rank {comm.Get_rank()} cannot make a communicator: {error}")
     everyone = MPI.Comm.allgather(comm, (failure, leader, facts, given or {}))
     for failure, *_ in everyone:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..errors import CollectiveTimeout, MpicollError, RankFailure
-from ..shared_memory import Links, Polled
+from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
 from . import survival
@@ -109,8 +109,7 @@ class Waits:
         where a rank has died or given up.
         """
         seconds = self.queue.stall.look(_BETWEEN if self.timeout is None else min(_BETWEEN, self.timeout * _PART))
-        if not self.broken:
-            self._look_around()
+        self.look_around()
         if self.timeout is None or seconds < self.timeout or self.broken:
             return
         if settings.only_report():
@@ -127,8 +126,10 @@ class Waits:
 
     # Ranks that died, or gave up.
 
-    def _look_around(self) -> None:
-        """`look`; whoever waits finds the error in the queue."""
+    def look_around(self) -> None:
+        """`look`, unless all is over; whoever waits finds the error in the queue."""
+        if self.broken or self.closed:
+            return
         try:
             with suppress(MpicollError):
                 self.look()
@@ -232,6 +233,10 @@ class Waits:
             self.links.give_up()
         if is_new and tell and not isinstance(error, RankFailure):  # which MPI tells
             self.channel.give_notice(f"{type(error).__name__}\n{error}")
+            if self.links is not None:
+                self.links.ring()
+        if is_new:
+            BELL.ring()  # another thread may be in a call that cannot come to its end
         self.small.clear()
         self.known.clear()
         for made in self.nccl.values():
