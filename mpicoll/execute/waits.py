@@ -65,6 +65,7 @@ class Waits:
         self.broken = ""
         self.is_used_by_mpi = False
         self._reported = 0.0
+        self._is_told = False
 
     @classmethod
     def living(cls) -> list[Self]:
@@ -226,17 +227,17 @@ class Waits:
 
         tell: the other ranks, which do not find out by themselves. Returns the error that says why.
         """
-        is_new = not self.broken
         self.broken = self.broken or str(error)
         self.queue.error = self.queue.error or error
         if self.links is not None:
             self.links.give_up()
-        if is_new and tell and not isinstance(error, RankFailure):  # which MPI tells
-            self.channel.give_notice(f"{type(error).__name__}\n{error}")
-            if self.links is not None:
-                self.links.ring()
-        if is_new:
+        if not self._is_told:
+            if tell and not isinstance(error, RankFailure):  # which MPI tells
+                self.channel.give_notice(f"{type(error).__name__}\n{error}")
+                if self.links is not None:
+                    self.links.ring()
             BELL.ring()  # another thread may be in a call that cannot come to its end
+            self._is_told = True  # not earlier: a signal handler may raise in the middle, and this is called again
         self.small.clear()
         self.known.clear()
         for made in self.nccl.values():

@@ -37,7 +37,8 @@ def test_through_mpi(installation, scenario):
 
 
 @EACH
+@pytest.mark.parametrize("scenario", ["alarms", "random"])
 @pytest.mark.parametrize("environ", [{}, THROUGH_MPI], ids=["shared memory", "MPI"])
-def test_handlers_that_raise_anywhere(installation, environ):
+def test_handlers_that_raise_anywhere(installation, scenario, environ):
     """200 of them, with ALARMS=200: where the communicator is given up the other rank gets an error that says by whom."""
-    both_come_to_the_end(installation, "alarms", "shared", **environ)
+    both_come_to_the_end(installation, scenario, "shared", **environ)

@@ -1,5 +1,7 @@
 """Limits of waiting: what counts is time without progress of the communicator, while this process ran."""
 
+from types import SimpleNamespace
+
 import pytest
 from mpi4py import MPI
 
@@ -125,3 +127,18 @@ def test_a_call_of_mpis_own_is_stuck_where_its_thread_stands_still(clock, monkey
     assert text == "a call at here:1" and (seconds == pytest.approx(2.9)) == is_stuck
     context.recorder.blocking.end()
     assert calls.look(context) == ("", 0.0)
+
+
+def test_the_others_are_told_though_a_handler_raises_meanwhile(context, monkeypatch):
+    """A signal handler that raises again, while the rank gives its communicator up: they would wait for ever."""
+    told = []
+
+    def give_notice(text):
+        told.append(text)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(context.channel, "give_notice", give_notice)
+    context.give_up(SimpleNamespace(where=lambda: "a call"), KeyboardInterrupt())
+    context.give_up(SimpleNamespace(where=lambda: "another call"), KeyboardInterrupt())
+    assert len(told) == 2 and "a call, ended by KeyboardInterrupt()" in told[1]
