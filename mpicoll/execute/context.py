@@ -96,12 +96,16 @@ class Context(Waits):
 
     @classmethod
     def configured(
-        cls, comm: MPI.Intracomm, given: dict[str, Any], prepare: Callable[[], object] = lambda: None
+        cls,
+        comm: MPI.Intracomm,
+        given: dict[str, Any],
+        prepare: Callable[[], object] = lambda: None,
     ) -> "Context":
         """The same, with what the user asks for, by the names of settings; None where that is nothing.
 
         Collective where anything is asked for; the first time it need not be by all ranks for all of them to be told.
-        prepare: called the first time; an OSError or ImportError that it raises on one rank is an error on all of them.
+        prepare: called the first time; an OSError or ImportError that it raises on one rank is an
+        error on all of them.
         """
         context = cls.found(comm) or cls._kept_promise(comm)
         if context is None:
@@ -113,10 +117,14 @@ class Context(Waits):
 
     @classmethod
     def _made(
-        cls, comm: MPI.Comm, given: dict[str, Any] | None = None, prepare: Callable[[], object] = lambda: None
+        cls,
+        comm: MPI.Comm,
+        given: dict[str, Any] | None = None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> "Context":
         with survival.making(comm):
-            return cls._set(comm, cls(comm, discover(comm, given, prepare), Channel.of_its_own(comm)))
+            topology = discover(comm, given, prepare)
+            return cls._set(comm, cls(comm, topology, Channel.of_its_own(comm)))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -188,8 +196,9 @@ class Context(Waits):
     def _stop_before_finalize(cls) -> None:
         """Have no thread of ours use MPI when it is finalized.
 
-        MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python is gone already. Until
-        then requests may be waited for, in the program's own functions of `atexit`, too.
+        MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python
+        is gone already. Until then requests may be waited for, in the program's own functions of
+        `atexit`, too.
         """
 
         def deleted(comm: MPI.Comm, key: int, handle: int) -> None:

@@ -18,9 +18,10 @@ WINDOW = 2
 class Queue:
     """Tasks that take their turns in the order in which they were submitted, which is the same on all ranks.
 
-    error: why none of them can come to its end; None while all is well. check_wait: called from time to time while a task
-    does not move; sets the error where that lasts too long. explain(error): what is raised in place of a task's error.
-    stall: since when nothing of the queue, and of whatever shares the limit with it, has moved.
+    error: why none of them can come to its end; None while all is well. check_wait: called from
+    time to time while a task does not move; sets the error where that lasts too long.
+    explain(error): what is raised in place of a task's error. stall: since when nothing of the
+    queue, and of whatever shares the limit with it, has moved.
     """
 
     def __init__(

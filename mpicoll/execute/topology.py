@@ -41,7 +41,9 @@ class Topology(NamedTuple):
 
 
 def discover(
-    comm: MPI.Comm, given: Mapping[str, object] | None = None, prepare: Callable[[], object] = lambda: None
+    comm: MPI.Comm,
+    given: Mapping[str, object] | None = None,
+    prepare: Callable[[], object] = lambda: None,
 ) -> Topology:
     """The `Topology` of a communicator. Collective. given: what the caller asks for, which must be equal, too.
 
@@ -49,17 +51,19 @@ def discover(
 
     A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
     that decide how a call is served: ranks that chose differently would wait for each other for ever. LaunchError, on all
-    ranks too, where MPICOLL_GPU=direct and MPI does not take device pointers. MpicollError, on all ranks, where one of them
-    cannot read a file: it may have no descriptor left.
+    ranks too, where MPICOLL_GPU=direct and MPI does not take device pointers. MpicollError, on all
+    ranks, where one of them cannot read a file: it may have no descriptor left.
     """
     with ranks_of_node(comm) as node:
         leader = MPI.Intracomm.bcast(node, comm.Get_rank())
     facts: dict[str, object] = {}
     failure = None
     try:
-        facts = {**settings.fingerprint(), "the MPI library": library(), "the network's transport": fabric()}
+        facts |= settings.fingerprint()
+        facts |= {"the MPI library": library(), "the network's transport": fabric()}
         prepare()
-    except (OSError, ImportError) as error:  # in a call this rank alone would raise it, and the others would wait
+    except (OSError, ImportError) as error:
+        # in a call this rank alone would raise it, and the others would wait
         failure = MpicollError(f"rank {comm.Get_rank()} cannot make a communicator: {error}")
     everyone = MPI.Comm.allgather(comm, (failure, leader, facts, given or {}))
     for failure, *_ in everyone:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Error = TypeVar("Error", bound=MpicollError)
 
-#: seconds between two looks of which all count as time without progress, at most; and the part of the limit
+#: seconds between two looks that count as no progress, at most; and as a part of the limit
 _BETWEEN, _PART = 0.1, 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
 _HEARING = 1.0
@@ -104,12 +104,13 @@ class Waits:
         rhythm.still(1)
 
     def check_wait(self) -> None:
-        """Nothing has moved: give the calls under way up, or only report, where that lasts for longer than it may.
+        """Nothing has moved: give up the calls under way, or report, where that lasts too long.
 
-        The limit is one of the communicator: of calls that take turns, those that move let the others wait. And give them up
-        where a rank has died or given up.
+        The limit is one of the communicator: of calls that take turns, those that move let the
+        others wait. And give them up where a rank has died or given up.
         """
-        seconds = self.queue.stall.look(_BETWEEN if self.timeout is None else min(_BETWEEN, self.timeout * _PART))
+        between = _BETWEEN if self.timeout is None else min(_BETWEEN, self.timeout * _PART)
+        seconds = self.queue.stall.look(between)
         self.look_around()
         if self.timeout is None or seconds < self.timeout or self.broken:
             return
@@ -237,7 +238,8 @@ class Waits:
                 if self.links is not None:
                     self.links.ring()
             BELL.ring()  # another thread may be in a call that cannot come to its end
-            self._is_told = True  # not earlier: a signal handler may raise in the middle, and this is called again
+            # not earlier: a signal handler may raise in the middle, and this is called again
+            self._is_told = True
         self.small.clear()
         self.known.clear()
         for made in self.nccl.values():

@@ -212,7 +212,7 @@ def shipped() -> Table:
 
 
 def read_tables() -> None:
-    """Read both tables, if they were not read; raises OSError where the one that comes with mpicoll cannot be read."""
+    """Read both tables, once; raises OSError where mpicoll's own cannot be read."""
     shipped()
     user()
 

@@ -10,6 +10,7 @@ from .neighbours import Neighbours, meet
 from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links, track
 
 __all__ = [
-    "BELL", "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing", "Links", "Neighbours",
+    "BELL", "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing",
+    "Links", "Neighbours",
     "Outgoing", "Polled", "Writing", "meet", "shared_array", "track",
 ]

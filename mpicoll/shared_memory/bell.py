@@ -1,4 +1,4 @@
-"""A pipe by which other processes of the node wake a thread of this one, which sleeps until then."""
+"""A pipe by which other processes of the node wake a thread of this one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Bell:
             os.write(self._writing, word)
 
     def was_rung(self) -> bool:
-        """Be ready for the next time; whether a rank has given a communicator up since the last one."""
+        """Empty the pipe; whether a rank has given a communicator up since the last time."""
         try:
             return _GIVEN_UP in os.read(self._reading, 1 << 16)
         except OSError:
@@ -55,7 +55,7 @@ class Bell:
 
 
 def ring(pid: int, place: tuple[int, int]) -> None:
-    """Tell another process of the node, if it is still there, that a rank has given a communicator up."""
+    """Tell another process of the node, if it is there, that a communicator was given up."""
     descriptor, inode = place
     with suppress(OSError):
         pipe = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

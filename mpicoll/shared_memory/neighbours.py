@@ -25,9 +25,9 @@ _KEPT = 16
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory. rings: the location of its rings; refusal: why it shares none, or "".
+    """By which others find a process's memory.
 
-    bell: where its `Bell` is.
+    rings: the location of its rings. refusal: why it shares none, or "". bell: where its `Bell` is.
     """
 
     pid: int

@@ -1,9 +1,10 @@
 """What runs after all functions of `atexit`, while the threads of Python still run.
 
-Functions of `atexit` run in reverse order, so that one that was registered before ours runs after it; and the threads that
-Python does not wait for can no longer be stopped once Python has begun to end. Between the two there is no hook. CPython
-(3.10 to 3.14) forgets the arguments of all functions when the last one has returned: what ends an object that is such an
-argument, and belongs to nobody else, runs then. A hook of Python's own would end the need for this.
+Functions of `atexit` run in reverse order, so that one that was registered before ours runs after
+it; and daemon threads can no longer be stopped once Python has begun to end. Between the two there
+is no hook. CPython (3.10 to 3.14) forgets the arguments of all functions when the last one has
+returned: the finalizer of an object that is only such an argument runs then. A hook of Python's own
+would end the need for this.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Calls of MPI's own that do not come back: found by the instruction at which their thread stands."""
+"""Calls of MPI's own that do not come back: found by the instruction where their thread stands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ..execute import Context, Stall
 from ..support.callsite import site_of, site_text
 
-#: seconds between two looks of which all count as time in the call, at most: this process may have been stopped
+#: seconds between two looks that count, at most: this process may have been stopped
 _BETWEEN = 0.2
 #: where small calls begin that are not recorded
 _CALLERS = "mpicoll.communicator."
@@ -35,7 +35,10 @@ class StuckCalls:
         self._known: WeakKeyDictionary[Context, tuple[Call, bool, Stall]] = WeakKeyDictionary()
 
     def look(self, context: Context) -> tuple[str, float]:
-        """The call of a communicator, and for how many seconds it has not moved, since the communicator was given up."""
+        """A communicator's call, "" for none, and seconds for which it has not moved.
+
+        They are counted anew when the communicator is given up.
+        """
         call, is_broken = _call_of(context), bool(context.broken)
         if call is None:
             self._known.pop(context, None)
@@ -54,7 +57,8 @@ def _call_of(context: Context) -> Call | None:
         frame = frames.get(record.thread)
         if frame is None or record.plan is not None or context.broken and text in _FREEING:
             return None
-        return Call(f"{text} at {site_text(record.site) or site_of(frame)}", (number, *_instruction(frame)))
+        site = site_text(record.site) or site_of(frame)
+        return Call(f"{text} at {site}", (number, *_instruction(frame)))
     # a small call has no record; it is looked for only where it cannot come to its end
     for frame in frames.values() if context.broken else ():
         name = _small_call(frame, context)

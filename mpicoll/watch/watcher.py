@@ -6,8 +6,8 @@ It starts with the first Communicator and sleeps until there is something to do:
   `faulthandler`, since a Python handler would run only once MPI returns.
 * Where a limit of waiting is set: it answers the questions of other ranks ten times a second, and ends the job when a
   call of MPI's own, which nobody can interrupt, has taken longer.
-* Where another rank gives a communicator up, which rings (`shared_memory/bell.py`): it ends the job when a call of MPI's own
-  waits there for that rank.
+* Where another rank gives a communicator up, which rings (`shared_memory/bell.py`): it ends the job
+  when a call of MPI's own waits there for that rank.
 * With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` leaves the time of its death.
 """
 
@@ -46,7 +46,8 @@ _ENDS = "MPI's own call cannot be interrupted: the job ends"
 _PATIENCE = 0.2
 #: by how many limits a call of MPI's own may be late: the schedules' error, which says more, comes first
 _GRACE = 1.5
-#: seconds for which a call of MPI's own may go on after its communicator was given up: what it needs may be on its way
+#: seconds for which a call of MPI's own may go on after its communicator was given up: what it
+#: needs may be on its way
 _LAST = 1.0
 #: seconds for which notices that ranks give communicators up are looked for after the bell
 _ALERT = 5.0
@@ -236,13 +237,15 @@ class Watcher:
 
 
 def _all_know(context: Context) -> bool:
-    """Whether no rank will make a call any more on a communicator that was given up: all are told, also while they compute.
+    """Whether no rank will use a communicator that was given up: all are told.
 
     MPI itself tells all of a death.
     """
+    if isinstance(context.queue.error, RankFailure):
+        return False
     links = context.links
     on_one_node = links is not None and len(links.ranks) + 1 == len(context.channel.ranks)
-    return (on_one_node or context.timeout is not None) and not isinstance(context.queue.error, RankFailure)
+    return on_one_node or context.timeout is not None
 
 
 def _after(where: str) -> str:

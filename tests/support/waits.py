@@ -1,8 +1,12 @@
-"""Jobs of two ranks in which one waits where nobody looks: python waits.py SCENARIO. Each prints "done" at the end of a rank.
+"""Jobs of two ranks in which one waits where nobody looks: python waits.py SCENARIO.
 
-Waitall, Waitany, Waitsome, Testall, Wait: for a collective that rank 1 never makes. stopped: rank 0 is, for longer than its
-limit. exit: for a collective that rank 1 makes at its end, in a function of `atexit` that was registered first. small, watched:
-in a call of MPI's own on a communicator that rank 0 has given up; the job ends. descriptors N: rank 1 has N descriptors left.
+Each rank prints "done" at its end.
+
+Waitall, Waitany, Waitsome, Testall, Wait: for a collective that rank 1 never makes.
+stopped: rank 0 is, for longer than its limit.
+exit: for a collective that rank 1 makes in a function of `atexit` that was registered first.
+small, watched: in a call of MPI's own on a communicator that rank 0 has given up; the job ends.
+descriptors N: rank 1 has N descriptors left.
 """
 
 import atexit
@@ -62,13 +66,15 @@ def nobody_comes():
         WORLD.recv(source=0)
     else:
         comm._context.timeout = 0.5
-        requests = [comm.Iallreduce(MPI.IN_PLACE, np.ones(1000), algorithm="ring") for _ in range(4)]
+        vectors = np.ones((4, 1000))
+        requests = [comm.Iallreduce(MPI.IN_PLACE, one, algorithm="ring") for one in vectors]
         error = None
         try:
             WAYS[SCENARIO](requests)
         except (MPI.Exception, mpicoll.CollectiveTimeout) as raised:
             error = raised
-        assert isinstance(error, mpicoll.CollectiveTimeout if SCENARIO == "Wait" else MPI.Exception), error
+        kind = mpicoll.CollectiveTimeout if SCENARIO == "Wait" else MPI.Exception
+        assert isinstance(error, kind), error
         try:
             comm.Allreduce(MPI.IN_PLACE, x)
             raise AssertionError("the communicator was given up")
@@ -145,7 +151,8 @@ def without_descriptors():
     WORLD.Barrier()
     if RANK == 1:
         top = max(map(int, os.listdir("/proc/self/fd"))) + 1
-        resource.setrlimit(resource.RLIMIT_NOFILE, (top + left + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (top + left + 1, hard))
         taken = []
         try:
             while True:
@@ -174,7 +181,7 @@ if SCENARIO == "exit":
     if RANK == 0:
         REQUESTS.append(comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring"))
 else:
-    {"stopped": stopped, "small": given_up, "watched": given_up, "descriptors": without_descriptors}.get(
-        SCENARIO, nobody_comes
-    )()
+    scenarios = {"stopped": stopped, "small": given_up, "watched": given_up}
+    scenarios["descriptors"] = without_descriptors
+    scenarios.get(SCENARIO, nobody_comes)()
     print("done", flush=True)

@@ -1,4 +1,4 @@
-"""Limits of waiting: what counts is time without progress of the communicator, while this process ran."""
+"""Limits of waiting: time without progress of a communicator, while this process ran."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,8 @@ def context(clock):
     """Of a communicator with a limit."""
     comm = mpicoll.Communicator(MPI.COMM_SELF.Dup(), timeout=LIMIT)
     yield comm._context
-    comm._context.in_disorder(mpicoll.MpicollError("the test is over"))  # tasks that never end are not waited for
+    # tasks that never end are not waited for
+    comm._context.in_disorder(mpicoll.MpicollError("the test is over"))
     comm.Free()
 
 
@@ -43,7 +44,8 @@ def progress():
 
 
 def begin(progress, context, steps, track=None):
-    return progress.submit(Task(steps, context.queue, context.recorder.begin("a call", "here:1"), track=track))
+    record = context.recorder.begin("a call", "here:1")
+    return progress.submit(Task(steps, context.queue, record, track=track))
 
 
 def look(progress, clock, seconds):
@@ -76,7 +78,8 @@ def test_a_call_that_does_not_move_beside_others(progress, context, clock):
     look(progress, clock, LIMIT - 2)
     assert other.ended and not context.broken
     look(progress, clock, 3)
-    assert isinstance(stuck.error, mpicoll.CollectiveTimeout) and "no progress for 10." in str(stuck.error)
+    assert isinstance(stuck.error, mpicoll.CollectiveTimeout)
+    assert "no progress for 10." in str(stuck.error)
     assert stuck.ended and context.broken
 
 
@@ -114,9 +117,13 @@ class InACall:
         self.recorder.blocking.begin("a call", "here:1")
 
 
-@pytest.mark.parametrize(("moves", "apart", "is_stuck"), [(0, 0.1, True), (1, 0.1, False), (0, 100, False)],
-                         ids=["stuck", "computes", "was stopped"])  # fmt: skip
-def test_a_call_of_mpis_own_is_stuck_where_its_thread_stands_still(clock, monkeypatch, moves, apart, is_stuck):
+CASES = {"stuck": (0, 0.1, True), "computes": (1, 0.1, False), "was stopped": (0, 100, False)}
+
+
+@pytest.mark.parametrize(("moves", "apart", "is_stuck"), CASES.values(), ids=CASES)
+def test_a_call_of_mpis_own_is_stuck_where_its_thread_stands_still(
+    clock, monkeypatch, moves, apart, is_stuck
+):
     place = [0]
     monkeypatch.setattr("mpicoll.watch.stuck._instruction", lambda frame: tuple(place))
     context, calls = InACall(), StuckCalls()
@@ -130,7 +137,7 @@ def test_a_call_of_mpis_own_is_stuck_where_its_thread_stands_still(clock, monkey
 
 
 def test_the_others_are_told_though_a_handler_raises_meanwhile(context, monkeypatch):
-    """A signal handler that raises again, while the rank gives its communicator up: they would wait for ever."""
+    """A signal handler that raises again, while the rank gives up: they would wait for ever."""
     told = []
 
     def give_notice(text):
