@@ -12,8 +12,9 @@ from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
 class Request(LowerCase, MPI.Grequest):
     """A collective in flight: Wait, Test, wait, test, and MPI.Request.Waitall, Waitany, Testall with MPI's own requests.
 
-    The receive buffer is written before the request is complete. An error on the way is raised by Wait and Test; MPI's own
-    Waitall says that a request failed, and prints the reason.
+    The receive buffer is written before the request is complete. An error on the way, a timeout
+    too, is raised by Wait and Test; MPI's own Waitall raises MPI.Exception, which says that a
+    request failed, and prints the reason.
     """
 
     task: Task

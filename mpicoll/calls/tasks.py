@@ -1,7 +1,6 @@
 """Collectives begun for futures of other libraries, or in order to wait for them at once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 
 from ..buffers import Operand, device_of
 from ..execute import PROGRESS, Context, Record, Task
@@ -17,7 +16,7 @@ def as_task(then: Callable[[], object], finish: Callable[[], object] | None) -> 
     def hold(
         context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None
     ) -> Task:
-        steps = _within_limit(context, _followed_by(steps, finish))
+        steps = _followed_by(steps, finish)
         return context.submit(steps, record, device=device_of(operands), then=then, track=track)
 
     return hold
@@ -39,13 +38,3 @@ def _followed_by(steps: Iterator[object], last: Callable[[], object] | None) -> 
     yield from steps
     if last is not None:
         last()
-
-
-def _within_limit(context: Context, steps: Iterator[object]) -> Iterator[object]:
-    """The steps, which end with CollectiveTimeout where none is made for too long, whether anybody waits for them or not."""
-    place, moved = None, perf_counter()
-    for step in steps:
-        if step is not place:
-            place, moved = step, perf_counter()
-        context.check_wait(perf_counter() - moved)
-        yield step

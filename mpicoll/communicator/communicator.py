@@ -117,7 +117,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         if comm is not None and comm != MPI.COMM_NULL:
             given = {"check": check, "timeout": timeout, "deterministic": deterministic, "reproducible": reproducible}
             # the first wrapper of a handle finds the nodes, and ranks that disagree
-            context = Context.configured(new, given)
+            context = Context.configured(new, given, select.read_tables)
             settings.check()  # a bad value is an error here, and on all ranks, not at the first call
             select.environment_rules()
             new._context = context

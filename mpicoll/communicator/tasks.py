@@ -108,6 +108,7 @@ class Exchange:
     def __init__(self, comm: Base, sent: Array, to: int, received: Mapping[int, Array], behind: Base) -> None:
         self.nbytes: int = sent.nbytes
         self._urgent, self._first = False, behind._context.queue
+        self._stall = comm._context.queue.stall
         awaited = [MPI.Intracomm.Irecv(comm, piece, rank) for rank, array in received.items() for piece in _pieces(array)]
         # synchronous: a piece has left the way when it is received, not when it waits in the buffer of a socket
         begin = [partial(MPI.Intracomm.Issend, comm, piece, to) for piece in _pieces(sent)]
@@ -117,6 +118,7 @@ class Exchange:
         under_way: list[MPI.Request] = []
         for send in begin:
             while self._first.running and not self._urgent:
+                self._stall.restart()  # it gives way, and waits for nobody
                 yield None
             if len(under_way) == _AT_ONCE:
                 yield from until_done([under_way.pop(0)])

@@ -14,6 +14,7 @@ from .native import NativeCall, NativePlan, native_method, owning
 from .plan import LowerCase, Plan
 from .progress import PROGRESS
 from .recorder import ENDED, Located, Past, Record, past
+from .stall import Stall
 from .staging import BYTES, Work
 from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable
 from .tasks import Queue, Task, until_done
@@ -23,7 +24,8 @@ from .withdrawal import ABANDONED
 
 __all__ = [
     "ABANDONED", "BYTES", "ENDED", "LEFT_OVER", "PROGRESS", "WATCH", "Context", "Known", "Located", "LowerCase",
-    "NativeCall", "NativePlan", "Past", "Plan", "Queue", "Record", "Schedule", "Statement", "Task", "Topology",
+    "NativeCall", "NativePlan", "Past", "Plan", "Queue", "Record", "Schedule", "Stall",
+    "Statement", "Task", "Topology",
     "Tracer", "Work", "all_agree", "bind", "compare", "compare_blocks", "deaths", "everyone_says", "largest_of_all",
     "list_at_exit", "lowest_alive", "native_method", "nccl", "note_missing", "outnumbers", "owning", "past", "refusal",
     "share_blocks", "survivable", "until_done",

@@ -1,11 +1,9 @@
 """What schedules need of one communicator, shared by all wrappers of its handle and freed with it."""
 
-import atexit
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mpi4py import MPI
@@ -14,6 +12,7 @@ from ..errors import MpicollError, RankFailure
 from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, Neighbours, meet, track
 from ..support import settings
 from ..support.arrays import Device
+from ..support.at_exit import after_exit_functions
 from ..support.callsite import call_site
 from ..support.checks import agree
 from ..support.settings import ALWAYS
@@ -96,23 +95,36 @@ class Context(Waits):
         return cls.found(comm) or cls._kept_promise(comm) or cls._made(comm)
 
     @classmethod
-    def configured(cls, comm: MPI.Intracomm, given: dict[str, Any]) -> "Context":
+    def configured(
+        cls,
+        comm: MPI.Intracomm,
+        given: dict[str, Any],
+        prepare: Callable[[], object] = lambda: None,
+    ) -> "Context":
         """The same, with what the user asks for, by the names of settings; None where that is nothing.
 
         Collective where anything is asked for; the first time it need not be by all ranks for all of them to be told.
+        prepare: called the first time; an OSError or ImportError that it raises on one rank is an
+        error on all of them.
         """
         context = cls.found(comm) or cls._kept_promise(comm)
         if context is None:
-            context = cls._made(comm, given)
+            context = cls._made(comm, given, prepare)
         elif any(value is not None for value in given.values()):
             agree(comm, given)
         context._configure(given)
         return context
 
     @classmethod
-    def _made(cls, comm: MPI.Comm, given: dict[str, Any] | None = None) -> "Context":
+    def _made(
+        cls,
+        comm: MPI.Comm,
+        given: dict[str, Any] | None = None,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> "Context":
         with survival.making(comm):
-            return cls._set(comm, cls(comm, discover(comm, given), Channel.of_its_own(comm)))
+            topology = discover(comm, given, prepare)
+            return cls._set(comm, cls(comm, topology, Channel.of_its_own(comm)))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -184,7 +196,9 @@ class Context(Waits):
     def _stop_before_finalize(cls) -> None:
         """Have no thread of ours use MPI when it is finalized.
 
-        MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python is gone already.
+        MPI_Finalize first deletes the attributes of COMM_SELF; when mpi4py calls it at exit, Python
+        is gone already. Until then requests may be waited for, in the program's own functions of
+        `atexit`, too.
         """
 
         def deleted(comm: MPI.Comm, key: int, handle: int) -> None:
@@ -192,7 +206,7 @@ class Context(Waits):
                 cls._stop()
 
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=deleted), MPI.COMM_SELF.handle)
-        atexit.register(cls._stop)
+        after_exit_functions(cls._stop)
 
     @classmethod
     def _stop(cls) -> None:
@@ -294,12 +308,14 @@ class Context(Waits):
         """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
         self.require_working()
         record = self.recorder.blocking.begin(known.text)
-        began = perf_counter()
+        stall = self.queue.stall
+        stall.restart()
 
         def is_over() -> bool:
             if request.Test():
                 return True
-            self.check_wait(perf_counter() - began)
+            if stall.is_due:
+                self.check_wait()
             if self.queue.error is not None:
                 raise self.queue.error
             return False
@@ -343,9 +359,11 @@ class Context(Waits):
 
     def _be_read(self) -> None:
         """Wait until the other ranks of the node have read what was sent to them."""
-        began = perf_counter()
+        stall = self.queue.stall
+        stall.restart()
         while self.links is not None and not self.broken and not self.links.all_read():
-            self.check_wait(perf_counter() - began)
+            if stall.is_due:
+                self.check_wait()
             os.sched_yield()
 
     @property

@@ -113,9 +113,7 @@ class Progress:
         def is_over() -> bool:
             if self._turn.is_mine:
                 self._require_free(task)
-            waited = perf_counter() - waiting
-            task.queue.check_wait(min(waited, perf_counter() - task.moved))
-            return bool(task.ended) or waited > limit
+            return bool(task.ended) or perf_counter() - waiting > limit
 
         self.wait_until(is_over)
 
@@ -219,8 +217,11 @@ class Progress:
                 with self._on(task.device):
                     task.at = next(task.steps)
             if task.at is before:
+                if task.queue.stall.is_due:
+                    task.queue.check_wait()
                 return 0
             task.moved = perf_counter()
+            task.queue.stall.restart()
             return task.steps_made()
         except StopIteration:
             pass

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from ..support.arrays import Device
 from .arithmetic import calls_as_mpi_computes
 from .recorder import Record
+from .stall import Stall
 from .withdrawal import ABANDONED, Withdrawable
 
 #: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
@@ -24,16 +25,19 @@ class Queue:
     It is the same on all ranks, but for plans: other ranks may start them in another order. Then one that waits here is
     needed there before those that run here can move. Where that was seen once, all run at a time.
 
-    error: why none of them can come to its end; None while all is well. check_wait(seconds): called while a task is
-    waited for, with the time since it moved; may raise. explain(error): what is raised in place of a task's error.
+    error: why none of them can come to its end; None while all is well. check_wait: called from
+    time to time while a task does not move; sets the error where that lasts too long.
+    explain(error): what is raised in place of a task's error. stall: since when nothing of the
+    queue, and of whatever shares the limit with it, has moved.
     """
 
     def __init__(
         self,
-        check_wait: Callable[[float], object] = lambda seconds: None,
+        check_wait: Callable[[], object] = lambda: None,
         explain: Callable[[Exception], Exception] = lambda error: error,
     ) -> None:
         self.check_wait, self.explain = check_wait, explain
+        self.stall = Stall()
         self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..errors import CollectiveTimeout, MpicollError, RankFailure
-from ..shared_memory import Links, Polled
+from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
 from . import survival
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 Error = TypeVar("Error", bound=MpicollError)
 
-#: seconds between two looks for ranks that died or gave up, while a call waits
-_LOOK = 5e-3
+#: seconds between two looks that count as no progress, at most; and as a part of the limit
+_BETWEEN, _PART = 0.1, 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
 _HEARING = 1.0
 #: how often an exception of a signal handler may interrupt what is done to give up
@@ -64,7 +64,8 @@ class Waits:
         self.comm, self.without = MPI.Intracomm(comm), frozenset(survival.DEAD)
         self.broken = ""
         self.is_used_by_mpi = False
-        self._reported = self._looked = 0.0
+        self._reported = 0.0
+        self._is_told = False
 
     @classmethod
     def living(cls) -> list[Self]:
@@ -92,21 +93,25 @@ class Waits:
             raise
 
     def _watch(self, request: MPI.Request, rhythm: Rhythm, whose: Located) -> None:
-        began = perf_counter()
+        self.queue.stall.restart()
         while not request.Test():
-            self.check_wait(perf_counter() - began)
+            if self.queue.stall.is_due:
+                self.check_wait()
             if self.queue.error is not None:
                 raise self.queue.error
             rhythm.leave_core(0, lambda: whose.runs_ahead)
+        self.queue.stall.restart()
         rhythm.still(1)
 
-    def check_wait(self, seconds: float) -> None:
-        """Give the calls under way up, or only report, where one has waited without progress for longer than it may.
+    def check_wait(self) -> None:
+        """Nothing has moved: give up the calls under way, or report, where that lasts too long.
 
-        And give them up where a rank has died or given up.
+        The limit is one of the communicator: of calls that take turns, those that move let the
+        others wait. And give them up where a rank has died or given up.
         """
-        if not self.broken:
-            self._look_around()
+        between = _BETWEEN if self.timeout is None else min(_BETWEEN, self.timeout * _PART)
+        seconds = self.queue.stall.look(between)
+        self.look_around()
         if self.timeout is None or seconds < self.timeout or self.broken:
             return
         if settings.only_report():
@@ -123,11 +128,10 @@ class Waits:
 
     # Ranks that died, or gave up.
 
-    def _look_around(self) -> None:
-        """`look` from time to time; whoever waits finds the error in the queue."""
-        if perf_counter() - self._looked < _LOOK:
+    def look_around(self) -> None:
+        """`look`, unless all is over; whoever waits finds the error in the queue."""
+        if self.broken or self.closed:
             return
-        self._looked = perf_counter()
         try:
             with suppress(MpicollError):
                 self.look()
@@ -224,13 +228,18 @@ class Waits:
 
         tell: the other ranks, which do not find out by themselves. Returns the error that says why.
         """
-        is_new = not self.broken
         self.broken = self.broken or str(error)
         self.queue.error = self.queue.error or error
         if self.links is not None:
             self.links.give_up()
-        if is_new and tell and not isinstance(error, RankFailure):  # which MPI tells
-            self.channel.give_notice(f"{type(error).__name__}\n{error}")
+        if not self._is_told:
+            if tell and not isinstance(error, RankFailure):  # which MPI tells
+                self.channel.give_notice(f"{type(error).__name__}\n{error}")
+                if self.links is not None:
+                    self.links.ring()
+            BELL.ring()  # another thread may be in a call that cannot come to its end
+            # not earlier: a signal handler may raise in the middle, and this is called again
+            self._is_told = True
         self.small.clear()
         self.known.clear()
         for made in self.nccl.values():

@@ -14,9 +14,9 @@ from .choice import (
     native_below,
     reduces_on_device,
 )
-from .table import rules_of
+from .table import read_tables, rules_of
 
 __all__ = [
     "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "is_named", "native_below", "probe",
-    "reduces_on_device", "rules_of", "table",
+    "read_tables", "reduces_on_device", "rules_of", "table",
 ]

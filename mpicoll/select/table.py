@@ -211,6 +211,12 @@ def shipped() -> Table:
     return parse(files(__package__).joinpath("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
 
 
+def read_tables() -> None:
+    """Read both tables, once; raises OSError where mpicoll's own cannot be read."""
+    shipped()
+    user()
+
+
 @lru_cache(maxsize=None)
 def problem(library: str) -> str:
     """Why the user's table says nothing about this MPI library; empty where it does, or where there is no table."""

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ..buffers import gpu_mode
 from ..support import settings
+from .bell import BELL
 from .heap import HEAP, TABLE_BYTES, Block, Table, offset_of
 from .mapping import Mapping, words_at
 
@@ -24,13 +25,17 @@ _KEPT = 16
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory. rings: the location of its rings; refusal: why it shares none, or ""."""
+    """By which others find a process's memory.
+
+    rings: the location of its rings. refusal: why it shares none, or "". bell: where its `Bell` is.
+    """
 
     pid: int
     descriptor: int
     token: int
     rings: int
     refusal: str
+    bell: tuple[int, int]
 
 
 class Neighbour:
@@ -129,13 +134,13 @@ def meet(comm: MPI.Comm, nodes: Sequence[int], nbytes: int) -> Neighbours:
     here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     if len(set(nodes)) == len(nodes):
         return Neighbours("", {}, None)
-    problem, block, card = refusal(), None, Card(0, 0, 0, 0, "")
+    problem, block, card = refusal(), None, Card(0, 0, 0, 0, "", (-1, 0))
     if not problem and len(here) > 1:
         try:
             descriptor, block = HEAP.descriptor(), HEAP.acquire(nbytes * len(here))
             # before anybody knows of it: what an earlier communicator left there would be read as messages
             words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")
-            card = Card(os.getpid(), descriptor, HEAP.token, block.location, "")
+            card = Card(os.getpid(), descriptor, HEAP.token, block.location, "", BELL.place())
         except OSError as error:
             problem = f"no memory to share: {error.strerror or error}"
     cards = MPI.Comm.allgather(comm, card._replace(refusal=problem))

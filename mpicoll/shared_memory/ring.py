@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from .. import buffers
+from .bell import ring
 from .heap import HEAP, Block
 from .mapping import words_at
 from .neighbours import Card, Neighbour
@@ -274,6 +275,7 @@ class Links:
 
     def __init__(self, look: Look, rank: int, cards: dict[int, Card], block: Block, bit: int) -> None:
         self._block, self._bit = block, bit
+        self._cards = cards
         self.ranks = [other for other in cards if other != rank]
         crowded = len(cards) > len(os.sched_getaffinity(0))
         self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
@@ -316,6 +318,11 @@ class Links:
         """Tell whoever reads what this rank has sent that it may have used its memory again."""
         for pipe in chain.from_iterable(self._out.values()):
             pipe.words[GIVEN_UP] = 1
+
+    def ring(self) -> None:
+        """Wake the watchers of the other ranks, which may be in a call that cannot look around."""
+        for other in self.ranks:
+            ring(self._cards[other].pid, self._cards[other].bell)
 
     def close(self) -> None:
         """Give rings and slots back; everything was read."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from os import sched_yield
-from time import perf_counter
 from typing import Any
 from zlib import crc32
 
@@ -52,10 +51,12 @@ class CallSequence:
 
     def finish(self) -> None:
         """Wait for what is being compared, for as long as a call may take."""
-        began = perf_counter()
+        stall = self._context.queue.stall
+        stall.restart()
         while self._asked and not self._context.broken:
             self._look()
-            self._context.check_wait(perf_counter() - began)
+            if stall.is_due:
+                self._context.check_wait()
             sched_yield()
 
     def _look(self) -> None:

@@ -6,6 +6,8 @@ It starts with the first Communicator and sleeps until there is something to do:
   `faulthandler`, since a Python handler would run only once MPI returns.
 * Where a limit of waiting is set: it answers the questions of other ranks ten times a second, and ends the job when a
   call of MPI's own, which nobody can interrupt, has taken longer.
+* Where another rank gives a communicator up, which rings (`shared_memory/bell.py`): it ends the job
+  when a call of MPI's own waits there for that rank.
 * With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` leaves the time of its death.
 """
 
@@ -25,22 +27,30 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, RankFailure
 from ..execute import Context
 from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
+from ..shared_memory import BELL
 from ..support import settings
 from .answers import answer_questions, ask_others
 from .rates import Rates
+from .stuck import StuckCalls
 from .state import calls_under_way, history_of_process, state_of_process
 from .witness import Witness
 
 #: seconds: between two looks around, between two reports, between two that have the last calls, and that an answer may take
 TICK, REPORT, HISTORY, ANSWER = 0.1, 1.0, 5.0, 2.0
+_ENDS = "MPI's own call cannot be interrupted: the job ends"
 #: seconds after which a call of others counts as one that waits, where one has waited for too long
 _PATIENCE = 0.2
 #: by how many limits a call of MPI's own may be late: the schedules' error, which says more, comes first
 _GRACE = 1.5
+#: seconds for which a call of MPI's own may go on after its communicator was given up: what it
+#: needs may be on its way
+_LAST = 1.0
+#: seconds for which notices that ranks give communicators up are looked for after the bell
+_ALERT = 5.0
 
 
 class Watcher:
@@ -51,7 +61,9 @@ class Watcher:
         self.folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._witness: Witness | None = None
-        self._signals = self._wake = self._woken = -1
+        self._signals = self._bell = -1
+        self._alert = 0.0
+        self._stuck = StuckCalls()
         self._writing = threading.Lock()
         self._reported = self._told = 0.0
         self._may_call_mpi = False
@@ -61,12 +73,13 @@ class Watcher:
     def start(self) -> None:
         """Be there from now on; called again, it looks whether there is something to do by now."""
         if self._thread is not None:
-            os.write(self._wake, b".")
+            BELL.wake()
             return
         self.rank, self.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         self.folder, self._may_call_mpi = settings.report_folder(), MPI.Query_thread() == MPI.THREAD_MULTIPLE
         try:
-            self._signals, (self._woken, self._wake) = _readable_signals(), os.pipe()
+            self._bell = BELL.descriptor()
+            self._signals = _readable_signals()
         except OSError as error:  # an error of one rank alone would leave the others waiting
             warnings.warn(f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}", stacklevel=3)
             return
@@ -162,11 +175,13 @@ class Watcher:
 
     def _run(self) -> None:
         while True:
-            busy = self.folder is not None or any(context.timeout for context in Context.living())
+            alert = time.perf_counter() < self._alert
+            watched = any(context.timeout or context.broken for context in Context.living())
+            busy = self.folder is not None or watched or alert
             # without anything to do it sleeps: a thread that wakes up disturbs those that compute
-            ready, _, _ = select.select([self._signals, self._woken], [], [], TICK if busy else None)
-            if self._woken in ready:
-                os.read(self._woken, 1 << 16)
+            ready, _, _ = select.select([self._signals, self._bell], [], [], TICK if busy else None)
+            if self._bell in ready and BELL.was_rung():
+                self._alert = time.perf_counter() + _ALERT
             if self._signals in ready:
                 self._print_state(os.read(self._signals, 1 << 16).decode(errors="replace"))
             if busy:
@@ -175,22 +190,33 @@ class Watcher:
     def _look_around(self) -> None:
         self._answer()
         for context in Context.living():
+            if context.timeout or time.perf_counter() < self._alert:
+                self._look_for_notices(context)
             self._end_if_stuck(context)
         if self.folder is not None and time.perf_counter() - self._reported > REPORT:
             self._report(whole=time.perf_counter() - self._told > HISTORY)
 
+    def _look_for_notices(self, context: Context) -> None:
+        """Have the communicator given up where another rank has done that."""
+        if self._may_call_mpi and not MPI.Is_finalized():
+            with context.channel.lock:  # it may be about to be freed
+                if context.channel.open:
+                    context.look_around()
+
     def _end_if_stuck(self, context: Context) -> None:
         """End the job when MPI's own call does not come back: nobody can raise an error there."""
-        record = context.recorder.blocking
-        if context.timeout is None or not record.number or record.plan is not None:
+        call, waited = self._stuck.look(context)
+        if not call:
             return
-        waited = time.perf_counter() - record.begun
-        if waited < _GRACE * context.timeout + ANSWER or context.broken:
+        if context.broken:
+            if waited > _LAST and _all_know(context):
+                abort(f"mpicoll: rank {self.rank} in {call}: {context.broken}\n{_ENDS}")
+        elif context.timeout is None or waited < _GRACE * context.timeout + ANSWER:
             return
-        if settings.only_report():
+        elif settings.only_report():
             context.report_wait(waited)
         else:
-            abort(f"mpicoll: {self.explain_wait(context, waited)}\nMPI's own call cannot be interrupted: the job ends")
+            abort(f"mpicoll: {self.explain_wait(context, waited)}\n{_ENDS}")
 
     def _report(self, whole: bool = True) -> None:
         """Leave what this rank is doing; whole: with its last calls."""
@@ -208,6 +234,18 @@ class Watcher:
     def _print_state(self, stacks: str) -> None:
         text = diagnose([self.state()], [self.rank])
         print(f"mpicoll: rank {self.rank}:\n{text}\n{stacks}", file=sys.stderr, flush=True)
+
+
+def _all_know(context: Context) -> bool:
+    """Whether no rank will use a communicator that was given up: all are told.
+
+    MPI itself tells all of a death.
+    """
+    if isinstance(context.queue.error, RankFailure):
+        return False
+    links = context.links
+    on_one_node = links is not None and len(links.ranks) + 1 == len(context.channel.ranks)
+    return on_one_node or context.timeout is not None
 
 
 def _after(where: str) -> str:

@@ -18,8 +18,8 @@ WORLD = MPI.COMM_WORLD
 RANK = WORLD.Get_rank()
 COUNT = 300_000
 SCENARIO, ARRAYS = sys.argv[1:]
-#: not empty while alarms are on
-INTERRUPTED = []
+#: the round in which this rank is interrupted; a signal may be seen to when that is over
+ALARMED = []
 
 
 class Interrupted(Exception):
@@ -32,10 +32,10 @@ def interrupt(number, frame):
 
 def interrupt_a_call(number, frame):
     """Raise within a collective, wherever that is; again and again, as Python ignores what is raised in a finalizer."""
-    if not INTERRUPTED:  # it came when it had just been turned off
+    if not ALARMED:
         return
     signal.setitimer(signal.ITIMER_REAL, 0.005)
-    while frame is not None and frame.f_code.co_name not in ("Allreduce", "Iallreduce", "Wait"):
+    while frame is not None and frame.f_code.co_name not in (*CALLS, "Wait"):
         frame = frame.f_back
     if frame is not None:
         raise Interrupted
@@ -141,42 +141,49 @@ def free():
     comm.Free()
 
 
-def alarms():
-    """Both ranks come to an error, again and again, wherever the handler raises."""
-    interrupted_again_and_again(lambda comm, x, y: comm.Allreduce(x, y, algorithm="ring"))
+#: what a handler interrupts, as methods: how it is called on two arrays
+CALLS = {
+    "Allreduce": lambda comm, x, y: comm.Allreduce(x, y, algorithm="ring"),
+    "Bcast": lambda comm, x, y: comm.Bcast(x, 1, algorithm="binomial"),
+    "Reduce": lambda comm, x, y: comm.Reduce(x, y, algorithm="binomial"),
+    "Allgather": lambda comm, x, y: comm.Allgather(x[: COUNT // 2], y, algorithm="ring"),
+    "Alltoall": lambda comm, x, y: comm.Alltoall(x, y, algorithm="pairwise"),
+    "Iallreduce": lambda comm, x, y: comm.Iallreduce(x, y, algorithm="ring").Wait(),
+}
 
 
-def waits():
-    """The same in calls that do not block: the handler raises where they begin, and in Wait."""
-    interrupted_again_and_again(lambda comm, x, y: comm.Iallreduce(x, y, algorithm="ring").Wait())
+def alarms(names=("Allreduce",)):
+    """Both ranks come to an error, again and again, wherever the handler raises.
 
-
-def interrupted_again_and_again(call):
+    names: of calls, in random order.
+    """
     rng = np.random.default_rng(1)
     told = 0
     for number in range(int(os.environ.get("ALARMS", "40"))):
         comm = mpicoll.Communicator(WORLD.Dup())
         x, y = made(comm, 1), made(comm, 1)
+        calls = np.random.default_rng(number)
         if RANK == number % 2:
-            INTERRUPTED.append(number)
+            ALARMED.append(number)
             signal.signal(signal.SIGALRM, interrupt_a_call)
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.02))
         is_over = False
         while not is_over:
             try:
-                call(comm, x, y)
+                CALLS[names[calls.integers(len(names))]](comm, x, y)
             except Interrupted:
                 pass  # it may have come when the call had not begun, or had ended: then the next one is good
             except mpicoll.MpicollError as error:
                 is_over = True
                 told += RANK != number % 2
                 assert RANK == number % 2 or f"rank {number % 2}" in str(error), error
-        INTERRUPTED.clear()
+        ALARMED.clear()
         signal.setitimer(signal.ITIMER_REAL, 0)
         comm.Free()
     assert told == (number + 1 + RANK) // 2, told
 
 
-{"late": is_late, "root": lambda: is_late(root=True), "scale": scale, "free": free, "alarms": alarms,
- "waits": waits}[SCENARIO]()
+SCENARIOS = {"late": is_late, "root": lambda: is_late(root=True), "scale": scale, "free": free}
+SCENARIOS |= {"alarms": alarms, "random": lambda: alarms(list(CALLS)), "waits": lambda: alarms(["Iallreduce"])}
+SCENARIOS[SCENARIO]()
 print("done", flush=True)

@@ -37,8 +37,8 @@ def test_through_mpi(installation, scenario):
 
 
 @EACH
+@pytest.mark.parametrize("scenario", ["alarms", "waits", "random"])
 @pytest.mark.parametrize("environ", [{}, THROUGH_MPI], ids=["shared memory", "MPI"])
-@pytest.mark.parametrize("scenario", ["alarms", "waits"])
 def test_handlers_that_raise_anywhere(installation, scenario, environ):
     """200 of them, with ALARMS=200: where the communicator is given up the other rank gets an error that says by whom."""
     both_come_to_the_end(installation, scenario, "shared", **environ)
