@@ -17,10 +17,10 @@ from .call import Call
 _RAW = ("uint8", "S1", "int8")
 
 
-def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -> Statement:
+def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None, sequence: int = 0) -> Statement:
     """What must be equal on all ranks; of data that is only moved, the type too where it is known.
 
-    A contribution of nothing has no type: a rank may write it as an empty list of any numbers.
+    A contribution of nothing has no type: a rank may write it as an empty list of any numbers. sequence: see `Statement`.
     """
     said = [f"{call.form} of {_size(call)}"]
     if call.root is not None:
@@ -35,7 +35,7 @@ def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None) -
     if any(one.device is not None for one in call.operands) and _may_be_for_nccl(call, algorithm):
         said.append("in device memory")
     moved = "" if call.op is not None else next(filter(None, map(_kind_moved, call.operands)), "")
-    return Statement(", ".join(said), moved, call_site())
+    return Statement(", ".join(said), moved, call_site(), sequence)
 
 
 def _may_be_for_nccl(call: Call, algorithm: str | None) -> bool:
@@ -92,8 +92,8 @@ def comparing(call: Call, algorithm: str | None, segment_bytes: int | None, reco
     context = Context.of(call.comm)
     if context.check == OFF:
         return ()
-    statement = statement_of(call, algorithm, segment_bytes)
-    if not context.must_compare(statement.what):
+    statement = statement_of(call, algorithm, segment_bytes, record.sequence)
+    if not context.must_compare(statement.what, record.place, is_small(call, algorithm, segment_bytes)):
         return ()
     numbers = context.next_call(), context.next_call()
     return _comparing(call, context, statement, numbers, record)
@@ -107,6 +107,15 @@ def _comparing(
     if not call.counts_shared:
         yield from sharing_counts(call, numbers[1])
     record.plan = None
+
+
+def is_small(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
+    """Whether calls like this one may go to MPI without being looked at, on this rank or on another one."""
+    limits = call.context.small.limits
+    if call.method not in limits:
+        limits[call.method] = select.native_below(call.collective.name, call.context.topology)
+    is_plain = algorithm is None and segment_bytes is None and call.nbytes is not None
+    return is_plain and call.form == call.method and (call.nbytes or 0) < limits[call.method]
 
 
 def refused(context: Context, error: Exception) -> None:

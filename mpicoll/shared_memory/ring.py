@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -143,6 +144,14 @@ class Pipe:
         self.acknowledge()
         return self.next(tag)
 
+    def head(self) -> int | None:
+        """The tag of the next message, of whatever call; None where none has come."""
+        words, count = self.words, self.count
+        if words[PUBLISHED] <= count:
+            return None
+        tag: int = words[_AT[count % ENTRIES]]
+        return tag
+
     def opening(self, tag: int) -> tuple[int, int] | None:
         """Location and bytes of the next memory that may be written to; None where none was opened yet."""
         if tag not in self.opened:
@@ -253,6 +262,13 @@ class Links:
 
     def _of_kind(self, pipes: list[Pipe], kind: range) -> Pipes:
         return Pipes(pipes[kind.start : kind.stop], 0 if kind is PLANS else self._bit)
+
+    def heads(self) -> Iterator[int]:
+        """The tags of messages that have come and were not read: of each pipe the first."""
+        for pipe in chain.from_iterable(self._in.values()):
+            tag = pipe.head()
+            if tag is not None:
+                yield tag
 
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""

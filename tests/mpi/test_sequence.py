@@ -1,0 +1,183 @@
+"""Calls in the wrong place, in an order that pairs up for a while: the next schedule names the first one that differs."""
+
+import re
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from tests.support.cases import RANK, SIZE, WORLD
+
+pytestmark = pytest.mark.mpi(min_size=2)
+HERE, LAST = "test_sequence.py:", SIZE - 1
+LARGE = 1 << 17  # float64: 1 MiB
+
+
+@pytest.fixture(params=["shared memory", "messages"])
+def comm(request, monkeypatch):
+    """A communicator on which a small and a large call were met before."""
+    if request.param == "messages":
+        monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    made = mpicoll.Communicator(WORLD.Dup())
+    for _ in range(2):
+        small(made, MPI.SUM)
+        small(made, MPI.MAX)
+        made.Bcast(np.ones(1))
+        large(made)
+    return made
+
+
+def small(comm, op):
+    """8 bytes, which MPI serves."""
+    comm.Allreduce(MPI.IN_PLACE, np.ones(1), op)
+
+
+def large(comm):
+    comm.Allreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring")
+
+
+def told_alike(comm, call):
+    """The text of the CollectiveMismatch that all ranks raise, the same; later calls are refused."""
+    with pytest.raises(mpicoll.CollectiveMismatch) as error:
+        call()
+    text = str(error.value)
+    assert WORLD.allgather(text) == [text] * SIZE
+    with pytest.raises(mpicoll.MpicollError, match="(?s)cannot be used any more.*make a new one"):
+        large(comm)
+    WORLD.Barrier()
+    comm.Free()
+    return text
+
+
+def swapped(comm):
+    for op in (MPI.MAX, MPI.SUM) if RANK == LAST else (MPI.SUM, MPI.MAX):
+        small(comm, op)
+
+
+def test_small_calls_in_another_order(comm):
+    """Two Allreduces that MPI pairs up; what comes after was met before, and is not compared."""
+    swapped(comm)
+    text = told_alike(comm, lambda: large(comm))
+    first = (r"not have in common:\n  ranks? 0.*: Allreduce of 8 bytes, SUM, float64, a small call whose line is not "
+             rf"recorded, before Allreduce of 1048576 bytes, SUM, float64 at .*{HERE}\d+\n  rank {LAST}: Allreduce of 8 "
+             r"bytes, MAX")  # fmt: skip
+    assert re.search(first, text), text
+
+
+@pytest.mark.parametrize("after", ["Ibcast", "Iallreduce"])
+def test_a_later_call_that_does_not_block(comm, after):
+    for _ in range(2):
+        comm.Ibcast(np.ones(LARGE), algorithm="binomial").Wait()
+        comm.Iallreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring").Wait()
+    swapped(comm)
+
+    def call():
+        if after == "Ibcast":  # its root only sends
+            comm.Ibcast(np.ones(LARGE), algorithm="binomial").Wait()
+        comm.Iallreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring").Wait()
+
+    text = told_alike(comm, call)
+    assert "Allreduce of 8 bytes, SUM" in text and f"rank {LAST}: Allreduce of 8 bytes, MAX" in text, text
+
+
+def test_a_later_call_that_is_compared(comm):
+    """It is the same on all ranks."""
+    swapped(comm)
+    text = told_alike(comm, lambda: comm.Bcast(np.ones(LARGE + 1), algorithm="binomial"))
+    assert "did not make the same calls before this one" in text and f"rank {LAST}: Allreduce of 8 bytes, MAX" in text, text
+
+
+def test_a_schedule_left_out(comm):
+    """Then others of its kind follow: messages of one number are of different calls."""
+    for _ in range(2):
+        comm.Bcast(np.ones(LARGE), algorithm="binomial")
+
+    def call():
+        for number in range(3):
+            if RANK != LAST or number:
+                comm.Bcast(np.ones(LARGE), algorithm="binomial")
+        for _ in range(3):
+            large(comm)
+
+    text = told_alike(comm, call)
+    assert text.count(HERE) >= 2 and "do not have in common" in text, text
+
+
+def test_calls_with_lines(comm):
+    """Two that schedules serve, in another order on one rank: both lines are named."""
+    x = np.ones(LARGE)
+    calls = [lambda: comm.Bcast(x, algorithm="binomial"), lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")]
+    for call in calls:
+        call()
+    text = told_alike(comm, lambda: [call() for call in (calls[::-1] if RANK == LAST else calls)])
+    named = rf"  ranks? 0.*: Bcast of \d+ bytes, root 0 at .*{HERE}\d+\n  rank {LAST}: Allreduce of \d+ .* at .*{HERE}\d+\n"
+    assert re.search(rf"do not have in common:\n{named}", text), text
+
+
+# ---- what is legal
+
+
+def test_ranks_that_are_late_or_far_ahead(comm):
+    """The root is many calls ahead of the others, which wait for each other."""
+    x = np.ones(4)
+    for number in range(300):
+        comm.Bcast(x, root=0, algorithm="linear")
+        if number % 100 == 99 and RANK == LAST:
+            slowly()
+        if number % 7 == 0:
+            comm.Bcast(np.ones(1), root=LAST)
+    large(comm)
+    comm.Free()
+
+
+def slowly():
+    """Other ranks look around meanwhile."""
+    import time
+
+    time.sleep(0.1)
+
+
+def test_other_spellings_other_memory_and_refused_arguments(comm):
+    """What one rank looks at, another does not; a call that was refused is none."""
+    few, x = np.ones(1), np.ones(LARGE)
+    readonly = np.ones(1)
+    readonly.flags.writeable = False
+    for number in range(700):
+        last = RANK == LAST
+        comm.Allreduce(MPI.IN_PLACE, [few, MPI.DOUBLE] if last and number % 2 else few, MPI.MAX)
+        comm.Bcast(np.ones(2)[::2] if last and number % 3 else few)
+        comm.Ibcast([few, 1, MPI.DOUBLE] if last and number % 5 else few).Wait()
+        comm.Allgather(few.copy() if last else few, np.empty(SIZE))
+        if number % 50 == 0 and last:
+            with pytest.raises(mpicoll.BufferError):
+                comm.Allreduce(few, readonly, MPI.MAX)
+            with pytest.raises(mpicoll.BufferError):
+                comm.Allreduce(few, np.ones(2), MPI.MAX)
+        if number % 100 == 0:
+            comm.Allreduce(MPI.IN_PLACE, x.copy() if last else x, algorithm="ring")
+            comm.Bcast(np.ones(LARGE + number))
+    comm.Free()
+
+
+def test_plans_duplicates_and_parts(comm):
+    """They share a wire, and what is begun on them may be waited for in any order."""
+    x, y = np.ones(LARGE), np.ones(LARGE)
+    others = [comm.Dup(), comm.Split(0, -RANK), comm.Split(RANK % 2, RANK)]
+    plans = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring"), comm.Bcast_init(y, algorithm="binomial")]
+    for number in range(20):
+        small(comm, MPI.SUM)
+        requests = [one.Iallreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring") for one in [comm, *others]]
+        for plan in plans:
+            plan.Start()
+        if number % 10 == 0 and RANK == LAST:
+            slowly()
+        for one in (requests + plans)[:: -1 if RANK else 1]:
+            one.Wait()
+        for one in others:
+            small(one, MPI.SUM)
+            large(one)
+    for plan in plans:
+        plan.Free()
+    for one in [*others, comm]:
+        one.Free()
