@@ -124,14 +124,8 @@ class Accounts:
         self._given = perf_counter()
 
     def _account(self) -> Account:
-        recorder = self._recorder
-        calls = remembered(recorder.name)
-        under_way = recorder.under_way
-        for record in under_way:
-            if record.place:
-                calls[record.place] = record.text, f" at {_site(record)}"
-        doing = "; ".join(f"{record.text} at {_site(record)}" for record in under_way)
-        return Account(_followed(calls), self._channel.begun_tags(), doing or "no call")
+        doing = "; ".join(f"{one.text} at {_site(one)}" for one in self._recorder.under_way)
+        return Account(calls_so_far(self._recorder), self._channel.begun_tags(), doing or "no call")
 
     def _conclude(self) -> str:
         assert self._own is not None
@@ -144,6 +138,15 @@ class Accounts:
         if not text:
             self._next_look = perf_counter() + _SELDOM
         return text
+
+
+def calls_so_far(recorder: Recorder) -> dict[int, tuple[str, str]]:
+    """{place: (what, where)} of the last calls of a communicator, with those under way."""
+    calls = remembered(recorder.name)
+    for record in recorder.under_way:
+        if record.place:
+            calls[record.place] = record.text, f" at {_site(record)}"
+    return _followed(calls)
 
 
 def _site(record: Record) -> str:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
 from ..support.checks import groups, ranks_text
+from .accounts import calls_so_far
 from .channel import COMPARE, Channel
 from .context import Context
 from .recorder import remembered
@@ -73,13 +74,18 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     is_same = same_what and (same_kind or words[2] == _SILENT)
     if not (is_same and same_sequence):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
-        earlier = yield from _earlier(context, number)
+        calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder.name)
+        earlier = yield from _earlier(context, number, calls)
         raise context.in_disorder(CollectiveMismatch(_difference(said, number, is_same) + earlier), tell=False)
 
 
-def _earlier(context: Context, number: int) -> Generator[MPI.Request, None, str]:
-    """What ranks called where they went apart before the call of this number, as far as all remember; "" where they did not."""
-    calls = remembered(context.recorder.name)
+def _earlier(
+    context: Context, number: int, calls: dict[int, tuple[str, str]]
+) -> Generator[MPI.Request, None, str]:
+    """What ranks called where they went apart before the call of this number, as far as all remember; "" where they did not.
+
+    calls: of this rank, by place: what and where.
+    """
     first = last = max(calls, default=0)
     while first - 1 in calls:  # what came before is forgotten in part
         first -= 1
