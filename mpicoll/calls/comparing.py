@@ -1,20 +1,26 @@
 """What a call says of itself, for the other ranks to compare with what they say of theirs."""
 
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
+from time import perf_counter, sleep
 
 from mpi4py import MPI
 
 from .. import select
 from ..algorithms import NCCL
 from ..buffers import Operand, ops
+from ..errors import MpicollError, RankFailure
 from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
 from ..support.callsite import call_site
-from ..support.settings import OFF
+from ..support.settings import ALWAYS, OFF
 from .call import Call
 
 #: elements that may stand for any others of as many bytes
 _RAW = ("uint8", "S1", "int8")
+#: seconds that other ranks have to come where they need not, and between two looks for them
+_PATIENCE, _PAUSE = 3.0, 1e-4
 
 
 def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None, sequence: int = 0) -> Statement:
@@ -122,7 +128,50 @@ def refused(context: Context, error: Exception) -> None:
     """Say that this rank makes no call, where the others compare each one: they would wait for it."""
     site = f"{call_site()} ({type(error).__name__}: {error})"
     statement = Statement("a call whose arguments were refused", "", site)
-    context.wait_for(compare(context, statement, context.next_call()), COMPARING)
+    if not _are_through(context, compare(context, statement, context.next_call())):
+        context.in_disorder(context.reason(f"a call at {call_site()}", error))
+        context.channel.withdraw()
+
+
+def compare_end(context: Context) -> None:
+    """Compare what was called so far on a communicator that is being freed, where all calls are compared."""
+    if context.check == ALWAYS and not context.broken:
+        with suppress(RankFailure):
+            context.wait_for(_comparing_end(context, call_site()), COMPARING)
+
+
+def compare_at_exit() -> None:
+    """The same at the end of the program, for those that are not freed: as far as the other ranks get there, too."""
+    if MPI.Is_finalized() or getattr(sys, "last_value", None) is not None:
+        return
+    for context in sorted(Context.living(), key=lambda one: one.channel.name):
+        if context.check != ALWAYS or context.broken or not context.recorder.has_uncompared:
+            continue
+        try:
+            if not _are_through(context, _comparing_end(context, "the end of the program")):
+                return
+        except (MpicollError, MPI.Exception) as error:
+            print(f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program: {error}", file=sys.stderr, flush=True)
+
+
+def _comparing_end(context: Context, site: str) -> Iterator[MPI.Request]:
+    context.recorder.enter_unseen()
+    statement = Statement("the end of this communicator", "", site, context.recorder.sequence)
+    return compare(context, statement, context.next_call())
+
+
+def _are_through(context: Context, requests: Iterable[MPI.Request]) -> bool:
+    """Await them, but not for ever: the other ranks may be in a call of MPI's own."""
+    until = perf_counter() + _PATIENCE
+    for request in requests:
+        while not request.Test():
+            context.check_wait(0.0)
+            if context.queue.error is not None:
+                raise context.queue.error
+            if perf_counter() > until:
+                return False
+            sleep(_PAUSE)
+    return True
 
 
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:

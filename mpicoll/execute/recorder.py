@@ -227,6 +227,11 @@ class Recorder:
         if self.every:
             self.measure_room()
 
+    @property
+    def has_uncompared(self) -> bool:
+        """Whether there were calls since one was compared."""
+        return bool(self.unseen) or self.places > self.compared_at
+
     def restart(self) -> None:
         """Count places anew, from a number that is the same on all ranks: not all calls so far were seen on each of them."""
         self.enter_unseen()

@@ -19,7 +19,19 @@ def comm(request, monkeypatch):
     """A communicator on which a small and a large call were met before."""
     if request.param == "messages":
         monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
-    made = mpicoll.Communicator(WORLD.Dup())
+    return acquainted("first")
+
+
+@pytest.fixture(params=["first", "always", "messages"])
+def any_comm(request, monkeypatch):
+    """The same, also with all calls compared."""
+    if request.param == "messages":
+        monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    return acquainted("always" if request.param == "always" else "first")
+
+
+def acquainted(check):
+    made = mpicoll.Communicator(WORLD.Dup(), check=check)
     for _ in range(2):
         small(made, MPI.SUM)
         small(made, MPI.MAX)
@@ -115,12 +127,64 @@ def test_calls_with_lines(comm):
     assert re.search(rf"do not have in common:\n{named}", text), text
 
 
+# ---- where all calls are compared
+
+
+def test_small_calls_are_compared_now_and_then():
+    """One of 256 is looked at; nothing else is called."""
+    comm = acquainted("always")
+    swapped(comm)
+
+    def call():
+        for _ in range(256):
+            small(comm, MPI.SUM)
+
+    text = told_alike(comm, call)
+    assert re.search(rf"before that:\n  ranks? 0.*: Allreduce of 8 bytes, SUM.*\n  rank {LAST}: Allreduce of 8 bytes, MAX", text)
+
+
+def test_how_many_are_compared():
+    comm = acquainted("always")
+    before = comm._context.comparisons
+    for number in range(1024):
+        small(comm, MPI.SUM)
+        if number % 3 == 0:  # one rank looks at it
+            comm.Bcast(np.ones(2)[::2] if RANK == LAST else np.ones(1))
+    assert comm._context.comparisons - before == (1024 + 342) // 256
+    comm.Free()
+
+
+def test_what_is_left_is_compared_before_it_is_freed():
+    comm = acquainted("always")
+    swapped(comm)
+    with pytest.raises(mpicoll.CollectiveMismatch, match=f"rank {LAST}: Allreduce of 8 bytes, MAX"):
+        comm.Free()
+    WORLD.Barrier()
+    comm.Free()
+
+
+def test_a_small_call_that_is_refused_on_one_rank():
+    """The others are in MPI's own call, and cannot be told: this rank does not wait for them."""
+    comm = acquainted("always")
+    if RANK == LAST:
+        with pytest.raises(mpicoll.BufferError):
+            comm.Allreduce(np.ones(1), np.ones(2))
+        assert "expected 8" in comm._context.broken
+        MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, np.ones(1))
+    else:
+        small(comm, MPI.SUM)
+    with pytest.raises(mpicoll.MpicollError):
+        large(comm)
+    WORLD.Barrier()
+    comm.Free()
+
+
 # ---- what is legal
 
 
-def test_ranks_that_are_late_or_far_ahead(comm):
+def test_ranks_that_are_late_or_far_ahead(any_comm):
     """The root is many calls ahead of the others, which wait for each other."""
-    x = np.ones(4)
+    comm, x = any_comm, np.ones(4)
     for number in range(300):
         comm.Bcast(x, root=0, algorithm="linear")
         if number % 100 == 99 and RANK == LAST:
@@ -138,9 +202,9 @@ def slowly():
     time.sleep(0.1)
 
 
-def test_other_spellings_other_memory_and_refused_arguments(comm):
+def test_other_spellings_other_memory_and_refused_arguments(any_comm):
     """What one rank looks at, another does not; a call that was refused is none."""
-    few, x = np.ones(1), np.ones(LARGE)
+    comm, few, x = any_comm, np.ones(1), np.ones(LARGE)
     readonly = np.ones(1)
     readonly.flags.writeable = False
     for number in range(700):
@@ -149,7 +213,7 @@ def test_other_spellings_other_memory_and_refused_arguments(comm):
         comm.Bcast(np.ones(2)[::2] if last and number % 3 else few)
         comm.Ibcast([few, 1, MPI.DOUBLE] if last and number % 5 else few).Wait()
         comm.Allgather(few.copy() if last else few, np.empty(SIZE))
-        if number % 50 == 0 and last:
+        if number % 50 == 0 and last and comm._context.check == "first":
             with pytest.raises(mpicoll.BufferError):
                 comm.Allreduce(few, readonly, MPI.MAX)
             with pytest.raises(mpicoll.BufferError):
@@ -160,9 +224,9 @@ def test_other_spellings_other_memory_and_refused_arguments(comm):
     comm.Free()
 
 
-def test_plans_duplicates_and_parts(comm):
+def test_plans_duplicates_and_parts(any_comm):
     """They share a wire, and what is begun on them may be waited for in any order."""
-    x, y = np.ones(LARGE), np.ones(LARGE)
+    comm, x, y = any_comm, np.ones(LARGE), np.ones(LARGE)
     others = [comm.Dup(), comm.Split(0, -RANK), comm.Split(RANK % 2, RANK)]
     plans = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring"), comm.Bcast_init(y, algorithm="binomial")]
     for number in range(20):
