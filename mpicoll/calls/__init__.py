@@ -16,6 +16,6 @@ from .tasks import as_task, at_once
 
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "Hold", "Request", "arguments", "as_task", "at_once", "begin", "begin_again",
-    "compare_at_exit", "compare_end", "comparing_results", "explain", "guarded", "in_place_form", "persist", "refused", "repeated", "run",
-    "wait_for_results", "with_results_compared",
+    "compare_at_exit", "compare_end", "comparing_results", "explain", "guarded", "in_place_form", "persist",
+    "refused", "repeated", "run", "wait_for_results", "with_results_compared",
 ]

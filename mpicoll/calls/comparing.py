@@ -23,10 +23,14 @@ _RAW = ("uint8", "S1", "int8")
 _PATIENCE, _PAUSE = 3.0, 1e-4
 
 
-def statement_of(call: Call, algorithm: str | None, segment_bytes: int | None, sequence: int = 0) -> Statement:
+def statement_of(
+    call: Call, algorithm: str | None, segment_bytes: int | None, sequence: int = 0
+) -> Statement:
     """What must be equal on all ranks; of data that is only moved, the type too where it is known.
 
-    A contribution of nothing has no type: a rank may write it as an empty list of any numbers. sequence: see `Statement`.
+    A contribution of nothing has no type: a rank may write it as an empty list of any numbers.
+
+    sequence: see `Statement`.
     """
     said = [f"{call.form} of {_size(call)}"]
     if call.root is not None:
@@ -99,7 +103,8 @@ def comparing(call: Call, algorithm: str | None, segment_bytes: int | None, reco
     if context.check == OFF:
         return ()
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
-    if not context.must_compare(statement.what, record.place, is_small(call, algorithm, segment_bytes)):
+    small = is_small(call, algorithm, segment_bytes)
+    if not context.must_compare(statement.what, record.place, small):
         return ()
     numbers = context.next_call(), context.next_call()
     return _comparing(call, context, statement, numbers, record)
@@ -116,7 +121,7 @@ def _comparing(
 
 
 def is_small(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
-    """Whether calls like this one may go to MPI without being looked at, on this rank or on another one."""
+    """Whether calls like this one may go to MPI without being looked at, on any rank."""
     limits = call.context.small.limits
     if call.method not in limits:
         limits[call.method] = select.native_below(call.collective.name, call.context.topology)
@@ -134,14 +139,14 @@ def refused(context: Context, error: Exception) -> None:
 
 
 def compare_end(context: Context) -> None:
-    """Compare what was called so far on a communicator that is being freed, where all calls are compared."""
+    """Before a communicator with check="always" is freed: compare what was called on it so far."""
     if context.check == ALWAYS and not context.broken:
         with suppress(RankFailure):
             context.wait_for(_comparing_end(context, call_site()), COMPARING)
 
 
 def compare_at_exit() -> None:
-    """The same at the end of the program, for those that are not freed: as far as the other ranks get there, too."""
+    """The same for those that are never freed, if the other ranks come to their end, too."""
     if MPI.Is_finalized() or getattr(sys, "last_value", None) is not None:
         return
     for context in sorted(Context.living(), key=lambda one: one.channel.name):
@@ -151,7 +156,8 @@ def compare_at_exit() -> None:
             if not _are_through(context, _comparing_end(context, "the end of the program")):
                 return
         except (MpicollError, MPI.Exception) as error:
-            print(f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program: {error}", file=sys.stderr, flush=True)
+            head = f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program"
+            print(f"{head}: {error}", file=sys.stderr, flush=True)
 
 
 def _comparing_end(context: Context, site: str) -> Iterator[MPI.Request]:

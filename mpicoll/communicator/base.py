@@ -149,7 +149,7 @@ class Base(MPI.Intracomm):
         return self._begin(understand, given, None, None)
 
     def _raise_unless_refused(self, error: Exception) -> None:
-        """Raise it again, unless MPI refused the arguments of a small call before anything was sent.
+        """Raise it again, unless MPI refused the arguments before anything was sent.
 
         Then we serve the call or say why not.
         """

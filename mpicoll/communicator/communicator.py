@@ -76,8 +76,10 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     comm : MPI.Intracomm
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
     check : {"off", "first", "always", "digest"}, optional
-        When ranks compare their calls before data moves: never, the first time that a call is met, each time. Where they
-        differ, all ranks raise CollectiveMismatch. "digest", alone or as "always,digest": they compare results, too, where
+        When ranks compare their calls before data moves: never, the first time that a call is met, each
+        time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are small
+        enough for MPI to serve them, "always" compares one of 256, with a hash of all before it, and
+        the rest when the communicator is freed. "digest", alone or as "always,digest": they compare results, too, where
         these must be equal; "digest:N": one of N. None: MPICOLL_CHECK, by default "first".
     timeout : float, optional
         Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by

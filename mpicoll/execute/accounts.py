@@ -1,8 +1,12 @@
-"""Ranks whose calls went apart: shown by a message of a call that is another one here, told by what all ranks remember.
+"""Ranks whose calls went apart: a message shows it, and what all ranks remember says where.
 
-Such a message is never received: its tag has a hash of all calls that its rank made before. A rank that finds one while it
-waits gives the others an account of its calls; each rank that waits answers with its own. All have the same accounts then,
-and find the same first call in them that is not the same everywhere.
+The tag of a schedule's message has a hash of all calls that its rank made so far, so a message of
+another sequence of calls is never received. A rank that finds one while it waits sends the others
+an account of its calls; each rank that waits answers with its own. Then all ranks have the same
+accounts, and find the same first call that is not the same everywhere.
+
+A message alone proves nothing, as numbers of calls are cut to the bits of a tag: only accounts do,
+which have whole numbers. A rank that does not answer is in a call of MPI's own, and is named, too.
 """
 
 from __future__ import annotations
@@ -38,7 +42,10 @@ _PATIENCE = 3.0
 
 
 class Account(NamedTuple):
-    """What a rank remembers. calls: by place, what and where; tags: by number of call; doing: what it is in now."""
+    """What a rank remembers.
+
+    calls: by place, what and where. tags: by number of the call. doing: what it is in now.
+    """
 
     calls: dict[int, tuple[str, str]]
     tags: dict[int, int]
@@ -54,7 +61,8 @@ class Account(NamedTuple):
     def unpacked(cls, words: Any) -> tuple[int, Account]:
         """The attempt, and the account."""
         attempt, rows, tags, doing = json.loads(zlib.decompress(words.tobytes()))
-        return attempt, cls({place: (what, where) for place, what, where in rows}, dict(tags), doing)
+        calls = {place: (what, where) for place, what, where in rows}
+        return attempt, cls(calls, dict(tags), doing)
 
 
 class Accounts:
@@ -73,7 +81,10 @@ class Accounts:
         self._next_look = 0.0
 
     def look(self, links: Links | None) -> str:
-        """How the calls of ranks differ, for a person; "" where nothing says that they do. Called while a call waits."""
+        """How the calls of ranks differ, for a person; "" where nothing says that they do.
+
+        Called while a call waits.
+        """
         now = perf_counter()
         if now < self._next_look:
             return ""
@@ -175,7 +186,7 @@ def _followed(calls: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]
 
 
 def difference(accounts: Mapping[int, Account], size: int) -> str:
-    """The first call that ranks do not have in common, and what they are in; "" where all that they remember fits.
+    """The first call that ranks do not have in common, and what they are in; "" where all fits.
 
     accounts: by rank. size: of the communicator.
     """
@@ -197,11 +208,11 @@ def difference(accounts: Mapping[int, Account], size: int) -> str:
 
 
 def _first_apart(accounts: Mapping[int, Account]) -> list[str]:
-    """A line for each group of ranks that make the same call, at the first place where these differ."""
+    """A line for each group of ranks that make the same call, at the first place that differs."""
     windows = [_window(account.calls) for account in accounts.values()]
     for place in range(max(first for first, _ in windows), min(last for _, last in windows) + 1):
         if len({account.calls[place][0] for account in accounts.values()}) > 1:
-            return _by_ranks({rank: "".join(account.calls[place]) for rank, account in accounts.items()})
+            return _by_ranks({rank: "".join(one.calls[place]) for rank, one in accounts.items()})
     return []
 
 
@@ -215,9 +226,11 @@ def _window(calls: Mapping[int, object]) -> tuple[int, int]:
 
 def _tags_differ(accounts: Iterable[Account]) -> bool:
     found: dict[int, int] = {}
-    return any(found.setdefault(number, tag) != tag for one in accounts for number, tag in one.tags.items())
+    tags = chain.from_iterable(one.tags.items() for one in accounts)
+    return any(found.setdefault(number, tag) != tag for number, tag in tags)
 
 
 def _by_ranks(said: Mapping[int, str]) -> list[str]:
     ranks = list(said)
-    return [f"  {ranks_text([ranks[at] for at in places])}: {text}" for text, places in groups(list(said.values()))]
+    alike = groups(list(said.values()))
+    return [f"  {ranks_text([ranks[at] for at in places])}: {text}" for text, places in alike]

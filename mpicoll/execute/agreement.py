@@ -25,8 +25,8 @@ _TEXT = 1000
 class Statement(NamedTuple):
     """What a rank says of its call. what: must be equal on all ranks, and is in all programs that MPI allows.
 
-    kind: of the elements, "" where it may be any. site: where the call is made, "file:line". sequence: a hash of all calls
-    so far.
+    kind: of the elements, "" where it may be any. site: where the call is made, "file:line".
+    sequence: a hash of all calls so far.
     """
 
     what: str
@@ -76,13 +76,16 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
         calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder.name)
         earlier = yield from _earlier(context, number, calls)
-        raise context.in_disorder(CollectiveMismatch(_difference(said, number, is_same) + earlier), tell=False)
+        text = _difference(said, number, is_same) + earlier
+        raise context.in_disorder(CollectiveMismatch(text), tell=False)
 
 
 def _earlier(
     context: Context, number: int, calls: dict[int, tuple[str, str]]
 ) -> Generator[MPI.Request, None, str]:
-    """What ranks called where they went apart before the call of this number, as far as all remember; "" where they did not.
+    """What ranks called where they went apart before the call of this number.
+
+    As far as all of them remember; "" where they did not.
 
     calls: of this rank, by place: what and where.
     """
@@ -118,7 +121,9 @@ def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Req
 def _difference(said: Sequence[str], number: int, is_same: bool) -> str:
     """is_same: they make the same call now, and did not before."""
     lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
-    head = "ranks did not make the same calls before this one" if is_same else "ranks do not make the same call"
+    head = "ranks do not make the same call"
+    if is_same:
+        head = "ranks did not make the same calls before this one"
     return "\n".join([f"{head} (call {number} of this communicator):", *lines])
 
 
@@ -150,7 +155,8 @@ def compare_blocks(
     sent: bytes of the block for each rank; expected: of that from each.
     """
     rank, size = context.channel.rank, len(context.channel.ranks)
-    tag, mine, theirs = comparing_tag(context.channel, number), np.array(sent, np.int64), np.array(expected, np.int64)
+    tag = comparing_tag(context.channel, number)
+    mine, theirs = np.array(sent, np.int64), np.array(expected, np.int64)
     for distance in range(1, size):
         target, source = (rank + distance) % size, (rank - distance) % size
         yield from context.channel.exchange(

@@ -37,7 +37,7 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
-#: where all calls are compared, of small ones that go to MPI without being looked at one of so many is
+#: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 256
 _UNMET = Neighbours("Idup makes a communicator without a word between its ranks", {}, None)
 #: what a user may ask for, and how it is understood
@@ -52,8 +52,8 @@ class Context(Waits):
 
     measured: what the probe found. check: when ranks compare their calls. digest_every: of how many results, `results` so
     far, they compare one. made_at: where the user made it. deterministic, reproducible: whether floats are
-    added in the canonical order, in fixed point. sees_all: whether no call may pass unseen; lists_all: whether those that
-    mpi4py serves are recorded, and those that MPI begins. given_up: the calls that took too long, for reports. nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose
+    added in the canonical order, in fixed point. sees_all: whether no call may pass unseen. given_up: the calls that took too
+    long, for reports. nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose
     memory is shared. tracer: told of what plans do that are bound from now on. sent_blocking, sent_by_tasks: [messages,
     bytes]; two, because tasks are counted by another thread.
     """
@@ -171,12 +171,13 @@ class Context(Waits):
 
     def _take_settings(self) -> None:
         """What follows from them for the record of calls."""
-        self.recorder.compare_every(_SAMPLED if self.check == ALWAYS and not self.digest_every else 0)
+        samples = self.check == ALWAYS and not self.digest_every
+        self.recorder.compare_every(_SAMPLED if samples else 0)
         self.recorder.is_hashed = self.check != OFF
 
     @property
     def lists_all(self) -> bool:
-        """See the class."""
+        """Whether calls that mpi4py serves by itself are recorded, and those that MPI begins."""
         return self.sees_all or self.check == ALWAYS
 
     @classmethod
@@ -270,11 +271,12 @@ class Context(Waits):
     def must_compare(self, what: str, place: int, is_small: bool) -> bool:
         """Whether a call is to be compared with those of the other ranks; remembers that it was.
 
-        The answer is the same on all ranks as long as they make the same calls. place: see `Record`; is_small: other ranks may
-        make it without looking at it.
+        The answer is the same on all ranks as long as they make the same calls. place: see
+        `Record`; is_small: other ranks may make it without looking at it.
         """
-        passes = self.check != ALWAYS or is_small and place - self.recorder.compared_at < self.recorder.every
-        if passes and what in self._compared:
+        is_next = place - self.recorder.compared_at >= self.recorder.every
+        is_due = self.check == ALWAYS and (is_next or not is_small)
+        if what in self._compared and not is_due:
             return False
         self.recorder.compared(place)
         if len(self._compared) >= _COMPARED:

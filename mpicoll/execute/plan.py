@@ -86,9 +86,9 @@ class Plan(Movable, LowerCase):
             raise
 
     def tag_of(self, number: int, sequence: int) -> int:
-        """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`.
+        """The tag of its messages where it serves the single call of this number.
 
-        sequence: a hash of the calls up to this one.
+        sequence: a hash of the calls up to this one. Of a persistent plan the tag is `tag`.
         """
         channel = self.context.channel
         tag = channel.numbered(self._call_tag, number, sequence)

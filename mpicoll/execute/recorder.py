@@ -139,7 +139,10 @@ class Record:
         return self
 
     def enter(self, text: str) -> None:
-        """All ranks make it at the same place among their calls, if they make the same calls. text: what it is."""
+        """Give it its place, which is the same on all ranks that make the same calls.
+
+        text: what it is.
+        """
         recorder = self.recorder
         self.text = text
         if recorder.unseen:
@@ -185,10 +188,10 @@ class Recorder:
         self.count = self.places = 0
         self.blocking = Record(self)
         self.others: dict[int, Record] = {}
-        #: a hash of the calls that have places, in their order: the same on all ranks that made the same calls
+        #: a hash of the calls that have places, in their order
         self.sequence = 0
         self.is_hashed = True
-        #: calls that went to MPI without being looked at, since they were entered; there is room for so many
+        #: calls that went to MPI without being looked at, and have no places yet; room for so many
         self.unseen: list[Mark] = []
         self.room = [KEPT]
         #: of so many calls, one is looked at and compared (0: none); the place of the last that was
@@ -204,7 +207,7 @@ class Recorder:
         self.unseen.clear()
 
     def make_room(self) -> bool:
-        """There is none left for calls that are not looked at; whether the last one may go on as one of them."""
+        """Make room for calls that are not looked at; whether the last one may stay one of them."""
         last = self.unseen.pop()
         if self.every:
             return False

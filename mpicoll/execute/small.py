@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .recorder import Mark, Recorder, mark_of
+from .recorder import Recorder, mark_of
 
 IsSmall = Callable[[Any, Any, Any], bool]
 _ndarray, _IN_PLACE, _address = np.ndarray, MPI.IN_PLACE, MPI.Get_address
@@ -31,9 +31,10 @@ _NOTHING = _Known()
 class SmallCalls:
     """By method, op or root, and what the argument says that is as large as the collective's vector.
 
-    Of an array: {type: {bytes: mark}}. Of a list, or of bytes alone: {class of its buffer: {type: {count: (bytes that it
-    needs, mark)}}}, where -bytes of all the buffer stand for a count that is not given, and None for a type. MPI's own types
-    are known by id: their objects live as long as mpi4py. mark: what the call is, the same on all ranks.
+    Of an array: {type: {bytes: mark}}. Of a list, or of bytes alone: {class of its buffer: {type:
+    {count: (bytes that it needs, mark)}}}, where -bytes of all the buffer stand for a count that is
+    not given, and None for a type. MPI's own types are known by id: their objects live as long as
+    mpi4py. mark: what the call is, the same on all ranks.
 
     A call comes here once it was understood, compared with those of other ranks, and found to be MPI's. limits: by
     method, the bytes from which on calls are looked at each time.
@@ -70,8 +71,8 @@ class SmallCalls:
             plain = count.__class__ is int and buffer.__class__ in _HOST
             own = isinstance(datatype, MPI.Datatype) and any(datatype is one for one in vars(MPI).values())
             if plain and (datatype is None or own):
-                counts = known.setdefault(buffer.__class__, _Known()).setdefault(id(datatype), _Known())
-                counts[count] = nbytes, mark_of(text)
+                types = known.setdefault(buffer.__class__, _Known())
+                types.setdefault(id(datatype), _Known())[count] = nbytes, mark_of(text)
 
     def test(self, method: str, kind: Any, share: int) -> IsSmall:
         """A function is_small(vector, other, what): whether a call goes to MPI without being looked at.
@@ -111,15 +112,15 @@ def _told(message: Any) -> Any:
 def _small_calls(
     known: _Known, kind: Any, share: int, recorder: Recorder
 ) -> tuple[IsSmall, Callable[[], None]]:
-    """See `SmallCalls.test`; and a function that has it forget what it said last. recorder: where calls are noted.
+    """See `SmallCalls.test`; and a function that has it forget what it said last.
+
+    recorder: where calls are noted.
 
     Every test costs a tenth of the call, so what was known last is not looked up again: most calls are like the last one.
     """
     is_op = kind is MPI.Op
     whose = nbytes = dtype = whom = owner = number = element = None
     needed = 0
-    array_mark: Mark
-    list_mark: Mark
     array_mark = list_mark = mark_of("")
     unseen, room, make_room = recorder.unseen, recorder.room, recorder.make_room
     note = unseen.append
@@ -137,7 +138,8 @@ def _small_calls(
                 marks = known[what.handle if is_op else what][vector.dtype]
                 if vector.nbytes not in marks:
                     return False
-                whose, nbytes, dtype, array_mark = what, vector.nbytes, vector.dtype, marks[vector.nbytes]
+                whose, nbytes, dtype = what, vector.nbytes, vector.dtype
+                array_mark = marks[nbytes]
             if (
                 other is _IN_PLACE
                 or other is None

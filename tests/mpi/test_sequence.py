@@ -1,6 +1,7 @@
-"""Calls in the wrong place, in an order that pairs up for a while: the next schedule names the first one that differs."""
+"""Calls in the wrong place that pair up for a while: the next schedule names the first of them."""
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.support.cases import RANK, SIZE, WORLD
 pytestmark = pytest.mark.mpi(min_size=2)
 HERE, LAST = "test_sequence.py:", SIZE - 1
 LARGE = 1 << 17  # float64: 1 MiB
+MAX_OF_LAST = f"rank {LAST}: Allreduce of 8 bytes, MAX"
 
 
 @pytest.fixture(params=["shared memory", "messages"])
@@ -50,7 +52,7 @@ def large(comm):
 
 
 def told_alike(comm, call):
-    """The text of the CollectiveMismatch that all ranks raise, the same; later calls are refused."""
+    """The text of the CollectiveMismatch that all ranks raise; later calls are refused."""
     with pytest.raises(mpicoll.CollectiveMismatch) as error:
         call()
     text = str(error.value)
@@ -71,9 +73,9 @@ def test_small_calls_in_another_order(comm):
     """Two Allreduces that MPI pairs up; what comes after was met before, and is not compared."""
     swapped(comm)
     text = told_alike(comm, lambda: large(comm))
-    first = (r"not have in common:\n  ranks? 0.*: Allreduce of 8 bytes, SUM, float64, a small call whose line is not "
-             rf"recorded, before Allreduce of 1048576 bytes, SUM, float64 at .*{HERE}\d+\n  rank {LAST}: Allreduce of 8 "
-             r"bytes, MAX")  # fmt: skip
+    first = (r"not have in common:\n  ranks? 0.*: Allreduce of 8 bytes, SUM, float64, a small call "
+             r"whose line is not recorded, before Allreduce of 1048576 bytes, SUM, float64 at "
+             rf".*{HERE}\d+\n  rank {LAST}: Allreduce of 8 bytes, MAX")  # fmt: skip
     assert re.search(first, text), text
 
 
@@ -90,14 +92,14 @@ def test_a_later_call_that_does_not_block(comm, after):
         comm.Iallreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring").Wait()
 
     text = told_alike(comm, call)
-    assert "Allreduce of 8 bytes, SUM" in text and f"rank {LAST}: Allreduce of 8 bytes, MAX" in text, text
+    assert "Allreduce of 8 bytes, SUM" in text and MAX_OF_LAST in text, text
 
 
 def test_a_later_call_that_is_compared(comm):
     """It is the same on all ranks."""
     swapped(comm)
     text = told_alike(comm, lambda: comm.Bcast(np.ones(LARGE + 1), algorithm="binomial"))
-    assert "did not make the same calls before this one" in text and f"rank {LAST}: Allreduce of 8 bytes, MAX" in text, text
+    assert "did not make the same calls before this one" in text and MAX_OF_LAST in text, text
 
 
 def test_a_schedule_left_out(comm):
@@ -119,12 +121,13 @@ def test_a_schedule_left_out(comm):
 def test_calls_with_lines(comm):
     """Two that schedules serve, in another order on one rank: both lines are named."""
     x = np.ones(LARGE)
-    calls = [lambda: comm.Bcast(x, algorithm="binomial"), lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")]
+    calls = [lambda: comm.Bcast(x, algorithm="binomial"), lambda: large(comm)]
     for call in calls:
         call()
     text = told_alike(comm, lambda: [call() for call in (calls[::-1] if RANK == LAST else calls)])
-    named = rf"  ranks? 0.*: Bcast of \d+ bytes, root 0 at .*{HERE}\d+\n  rank {LAST}: Allreduce of \d+ .* at .*{HERE}\d+\n"
-    assert re.search(rf"do not have in common:\n{named}", text), text
+    bcast = rf"  ranks? 0.*: Bcast of \d+ bytes, root 0 at .*{HERE}\d+\n"
+    reduction = rf"  rank {LAST}: Allreduce of \d+ .* at .*{HERE}\d+\n"
+    assert re.search(f"do not have in common:\n{bcast}{reduction}", text), text
 
 
 # ---- where all calls are compared
@@ -140,7 +143,8 @@ def test_small_calls_are_compared_now_and_then():
             small(comm, MPI.SUM)
 
     text = told_alike(comm, call)
-    assert re.search(rf"before that:\n  ranks? 0.*: Allreduce of 8 bytes, SUM.*\n  rank {LAST}: Allreduce of 8 bytes, MAX", text)
+    first = rf"before that:\n  ranks? 0.*: Allreduce of 8 bytes, SUM.*\n  {MAX_OF_LAST}"
+    assert re.search(first, text), text
 
 
 def test_how_many_are_compared():
@@ -157,7 +161,7 @@ def test_how_many_are_compared():
 def test_what_is_left_is_compared_before_it_is_freed():
     comm = acquainted("always")
     swapped(comm)
-    with pytest.raises(mpicoll.CollectiveMismatch, match=f"rank {LAST}: Allreduce of 8 bytes, MAX"):
+    with pytest.raises(mpicoll.CollectiveMismatch, match=MAX_OF_LAST):
         comm.Free()
     WORLD.Barrier()
     comm.Free()
@@ -197,8 +201,6 @@ def test_ranks_that_are_late_or_far_ahead(any_comm):
 
 def slowly():
     """Other ranks look around meanwhile."""
-    import time
-
     time.sleep(0.1)
 
 
@@ -228,10 +230,14 @@ def test_plans_duplicates_and_parts(any_comm):
     """They share a wire, and what is begun on them may be waited for in any order."""
     comm, x, y = any_comm, np.ones(LARGE), np.ones(LARGE)
     others = [comm.Dup(), comm.Split(0, -RANK), comm.Split(RANK % 2, RANK)]
-    plans = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring"), comm.Bcast_init(y, algorithm="binomial")]
+    plans = [
+        comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring"),
+        comm.Bcast_init(y, algorithm="binomial"),
+    ]
     for number in range(20):
         small(comm, MPI.SUM)
-        requests = [one.Iallreduce(MPI.IN_PLACE, np.ones(LARGE), algorithm="ring") for one in [comm, *others]]
+        requests = [one.Iallreduce(MPI.IN_PLACE, x.copy(), algorithm="ring")
+                    for one in [comm, *others]]  # fmt: skip
         for plan in plans:
             plan.Start()
         if number % 10 == 0 and RANK == LAST:
