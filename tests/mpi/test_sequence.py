@@ -158,6 +158,18 @@ def test_how_many_are_compared():
     comm.Free()
 
 
+def test_small_calls_that_have_no_fast_way():
+    """A small Reduce is recognised by its memory, where it is not to be compared."""
+    comm = acquainted("always")
+    few, whole = np.ones(1), np.ones(1)
+    before = comm._context.comparisons
+    for _ in range(512):
+        comm.Reduce(few, whole, MPI.SUM)
+    assert comm._context.comparisons - before == 2  # the first, and number 257
+    assert RANK or whole[0] == SIZE
+    comm.Free()
+
+
 def test_what_is_left_is_compared_before_it_is_freed():
     comm = acquainted("always")
     swapped(comm)
