@@ -179,6 +179,19 @@ def test_what_is_left_is_compared_before_it_is_freed():
     comm.Free()
 
 
+def test_a_rank_that_frees_later_than_the_others_wait():
+    """MPI does not say that freeing a communicator waits for all ranks."""
+    comm = acquainted("always")
+    if RANK != LAST:
+        comm.Free()
+    WORLD.Barrier()
+    if RANK == LAST:
+        comm.Free()
+    for _ in range(3):
+        again = acquainted("always")
+        again.Free()
+
+
 def test_a_small_call_that_is_refused_on_one_rank():
     """The others are in MPI's own call, and cannot be told: this rank does not wait for them."""
     comm = acquainted("always")
