@@ -18,6 +18,8 @@ from mpicoll.support.units import format_bytes
 #: bytes, and the algorithm that serves them
 CASES = [(8, None), (16 << 10, "ring"), (64 << 10, "ring"), (1 << 20, "ring"), (16 << 20, "ring"),
          (64 << 10, "native"), (1 << 20, "native")]  # fmt: skip
+#: small calls in a row: "always" compares one of 256 of them, so that each sample has some of these
+SMALL = 1024
 MODES = {"off": {"check": "off"}, "first": {"check": "first"}, "always": {"check": "always"},
          "timeout": {"check": "off", "timeout": 600}}  # fmt: skip
 
@@ -43,7 +45,7 @@ def case(comms, nbytes, algorithm, seconds):
     vector = np.zeros(max(1, nbytes // 8))
     result = np.zeros_like(vector)
     calls = {mode: lambda comm=comm: comm.Allreduce(vector, result, algorithm=algorithm) for mode, comm in comms.items()}
-    many = max(1, min(100, (1 << 20) // nbytes))
+    many = max(1, min(100, (1 << 20) // nbytes)) if algorithm else SMALL
     repeats = repeats_for(comms["off"], calls, seconds, calls=many, least=20)
     figures = compared(alternate(comms["off"], calls, repeats, calls=many), "off", ("first", "always", "timeout"))
     return {"bytes": nbytes, "algorithm": algorithm, "repeats": repeats, "calls": many, **figures}

@@ -6,7 +6,7 @@ May import: errors, support, schedule, collectives, algorithms, simulate, buffer
 from . import arguments
 from .beginning import Hold, begin, begin_again
 from .call import Call
-from .comparing import refused
+from .comparing import compare_at_exit, compare_end, refused
 from .explanation import Explanation, explain, in_place_form
 from .repeated import repeated
 from .request import Request
@@ -16,6 +16,6 @@ from .tasks import as_task, at_once
 
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "Hold", "Request", "arguments", "as_task", "at_once", "begin", "begin_again",
-    "comparing_results", "explain", "guarded", "in_place_form", "persist", "refused", "repeated", "run",
-    "wait_for_results", "with_results_compared",
+    "compare_at_exit", "compare_end", "comparing_results", "explain", "guarded", "in_place_form", "persist",
+    "refused", "repeated", "run", "wait_for_results", "with_results_compared",
 ]

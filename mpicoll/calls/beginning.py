@@ -92,7 +92,7 @@ def _begun(
         context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.form)))
         if algorithm is None and segment_bytes is None:
             remember_small(call, context)
-    if not compared and not library.staged and not context.sees_all:
+    if not compared and not library.staged and not context.lists_all:
         record.end()  # for us: MPI alone knows when
         return request
     return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands, None)
@@ -128,7 +128,7 @@ def _scheduled(
     plan = known.take(key) or bind()
     record.plan = plan
     try:
-        yield from plan.run_as_task(plan.tag_of(number))
+        yield from plan.run_as_task(plan.tag_of(number, record.sequence))
     except GeneratorExit:  # the process ends
         raise
     except BaseException:

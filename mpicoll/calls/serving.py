@@ -14,6 +14,7 @@ from ..execute import Context, Known, NativeCall, NativePlan, Plan, Record, nccl
 from ..select import Choice, probe
 from ..support import settings
 from ..support.callsite import call_site
+from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
 from .binding import plan_of
 from .call import Call
@@ -57,7 +58,7 @@ def _say(choice: str) -> None:
 def run(call: Call, record: Record, algorithm: str | None, segment_bytes: int | None, key: Key | None = None) -> None:
     """Serve the call, blocking. record: of the call; key: what the next one like it will be recognised by."""
     context, keep = working_context(call), key is not None and call.repeatable
-    record.text = call.text
+    record.enter(call.text)
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     known = context.known.find(key)
     if known is not None:  # it was looked at only to be compared
@@ -125,8 +126,9 @@ def remember_small(call: Call, context: Context) -> bool:
     limits, one = context.small.limits, call.operands[0]
     if call.method not in limits:
         limits[call.method] = select.native_below(call.collective.name, context.topology)
-    is_small = call.nbytes is not None and call.nbytes < limits[call.method]
-    if not is_small or one.dtype is None or context.sees_all:
+    small = call.nbytes is not None and call.nbytes < limits[call.method]
+    is_guarded = call.nonblocking and context.check == ALWAYS
+    if not small or one.dtype is None or context.sees_all or is_guarded:
         return False
     what = call.root if call.op is None else call.op.handle
     nbytes = call.own_bytes if call.collective.blocks_of_ranks and not call.is_root else call.nbytes or 0

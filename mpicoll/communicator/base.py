@@ -70,13 +70,16 @@ class Base(MPI.Intracomm):
     def _serve_one(self, understand: Understand, given: tuple[object, ...],
                    algorithm: str | None, segment_bytes: int | None) -> None:
         context, key = self._context, repeated(understand, given, algorithm, segment_bytes)
-        known = context.known.find(key) if context.check != ALWAYS else None
-        if known is not None and known.is_small:
+        known = context.known.find(key)
+        if known is not None and known.is_small and context.recorder.may_pass:
             known.native(self, *given)
             context.small.note(known.text)
             return
+        if context.check == ALWAYS:
+            known = None
         text = understand.__name__ if known is None else known.text
-        record = context.recorder.blocking.begin(text, quick_site())
+        # what is not understood yet may be refused, and is no call then
+        record = context.recorder.blocking.begin(text, quick_site(), ordered=known is not None)
         try:
             if known is None:
                 run(understand(self, *given), record, algorithm, segment_bytes, key)
@@ -144,8 +147,17 @@ class Base(MPI.Intracomm):
         try:
             return owning(native(self, *given), given)
         except REFUSALS as error:
-            raise_unless_refused(error)
+            self._raise_unless_refused(error)
         return self._begin(understand, given, None, None)
+
+    def _raise_unless_refused(self, error: Exception) -> None:
+        """Raise it again, unless MPI refused the arguments before anything was sent.
+
+        Then we serve the call or say why not.
+        """
+        if isinstance(error, MPI.Exception) and error.Get_error_class() not in _REFUSED:
+            raise error
+        self._context.small.withdraw()
 
     def _persist(self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
                  algorithm: str | None, segment_bytes: int | None) -> Plan:
@@ -176,9 +188,3 @@ class Base(MPI.Intracomm):
     _small_reduce_scatter = _test("Reduce_scatter_block", MPI.Op, share=MPI.Comm.Get_size)
     _small_gather = _test_of_rooted("Gather")
     _small_scatter = _test_of_rooted("Scatter")
-
-
-def raise_unless_refused(error: Exception) -> None:
-    """Raise it again, unless the arguments were refused before anything was sent: we serve the call or say why not."""
-    if isinstance(error, MPI.Exception) and error.Get_error_class() not in _REFUSED:
-        raise error

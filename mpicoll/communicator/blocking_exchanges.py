@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from ..calls import arguments
-from .base import REFUSALS, Base, raise_unless_refused
+from .base import REFUSALS, Base
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
@@ -62,7 +62,7 @@ class BlockingExchanges(Base):
             try:
                 return _ALLGATHER(self, sendbuf, recvbuf)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgatherv(
@@ -132,7 +132,7 @@ class BlockingExchanges(Base):
             try:
                 return _ALLTOALL(self, sendbuf, recvbuf)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.alltoall, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Alltoallv(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from ..calls import arguments
-from .base import REFUSALS, Base, raise_unless_refused
+from .base import REFUSALS, Base
 
 if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
@@ -65,7 +65,7 @@ class BlockingMoves(Base):
             try:
                 return _BCAST(self, buf, root)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.bcast, (buf, root), algorithm, segment_bytes)
 
     def Scatter(
@@ -102,7 +102,7 @@ class BlockingMoves(Base):
             try:
                 return _SCATTER(self, sendbuf, recvbuf, root)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.scatter, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Scatterv(
@@ -176,7 +176,7 @@ class BlockingMoves(Base):
             try:
                 return _GATHER(self, sendbuf, recvbuf, root)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.gather, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Gatherv(

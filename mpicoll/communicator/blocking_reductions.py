@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from ..calls import arguments
-from .base import REFUSALS, Base, raise_unless_refused
+from .base import REFUSALS, Base
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ class BlockingReductions(Base):
             try:
                 return _ALLREDUCE(self, sendbuf, recvbuf, op)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block(
@@ -146,7 +146,7 @@ class BlockingReductions(Base):
             try:
                 return _REDUCE_SCATTER_BLOCK(self, sendbuf, recvbuf, op)
             except REFUSALS as error:
-                raise_unless_refused(error)
+                self._raise_unless_refused(error)
         self._serve(arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import warnings
 from contextlib import suppress
@@ -12,7 +13,7 @@ from mpi4py import MPI
 
 from .. import collectives, select
 from ..bench import profile
-from ..calls import arguments, explain, in_place_form
+from ..calls import arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..execute import Context, all_agree, list_at_exit, note_missing, refusal
 from ..launch import check_launch
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
 Made = TypeVar("Made", bound="Communicator")
 
 
+@cache
+def _compare_at_exit() -> None:
+    """Once, before MPI is finalized."""
+    atexit.register(compare_at_exit)
+
+
 # a plan is no MPI.Prequest, see `persistent_moves`
 class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     BlockingMoves, BlockingExchanges, BlockingReductions, NonBlockingMoves, NonBlockingReductions,
@@ -69,8 +76,10 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     comm : MPI.Intracomm
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
     check : {"off", "first", "always", "digest"}, optional
-        When ranks compare their calls before data moves: never, the first time that a call is met, each time. Where they
-        differ, all ranks raise CollectiveMismatch. "digest", alone or as "always,digest": they compare results, too, where
+        When ranks compare their calls before data moves: never, the first time that a call is met, each
+        time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are small
+        enough for MPI to serve them, "always" compares one of 256, with a hash of all before it, and
+        the rest when the communicator is freed. "digest", alone or as "always,digest": they compare results, too, where
         these must be equal; "digest:N": one of N. None: MPICOLL_CHECK, by default "first".
     timeout : float, optional
         Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by
@@ -123,6 +132,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             new._context = context
             if context.check == ALWAYS:
                 list_at_exit()
+                _compare_at_exit()
             WATCHER.start()
             if settings.profile():
                 profile.start()
@@ -232,15 +242,18 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def Free(self) -> None:
         """MPI's; what is in flight comes to its end before."""
-        if self:
-            self._context.drain()
+        self._come_to_its_end()
         super().Free()
 
     def Disconnect(self) -> None:
         """MPI's; what is in flight comes to its end before."""
-        if self:
-            self._context.drain()
+        self._come_to_its_end()
         super().Disconnect()
+
+    def _come_to_its_end(self) -> None:
+        if self:
+            compare_end(self._context)
+            self._context.drain()
 
     # Ranks that died.
 

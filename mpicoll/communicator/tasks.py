@@ -84,7 +84,9 @@ def _begun(comm: Base, method: str, given: Sequence[Any], algorithm: str | None,
         begun = getattr(MPI.Intracomm, f"I{method.lower()}")(comm, *given)
     if isinstance(begun, MPI.Request):  # MPI serves it, and tells nobody
         context = comm._context
-        begun = hold(context, until_done([begun]), context.recorder.begin(method, call_site()), (), None)
+        is_new = understand is None  # else it was entered when it began
+        record = context.recorder.begin(method, call_site(), ordered=is_new)
+        begun = hold(context, until_done([begun]), record, (), None)
     task: Task = begun
     return task
 

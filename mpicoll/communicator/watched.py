@@ -80,7 +80,7 @@ def _watched(name: str) -> Callable[..., Any]:
         context = self.__dict__.get("_context")
         if context is None and self:
             context = Context.found(self)
-        if context is None or not context.sees_all:  # it is freed, or just being made
+        if context is None or not context.lists_all:  # it is freed, or just being made
             return served(self, *arguments, **named)
         with context.watched(name, call_site(), ordered):
             return served(self, *arguments, **named)

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
 from ..support.checks import groups, ranks_text
+from .accounts import calls_so_far
 from .channel import COMPARE, Channel
 from .context import Context
 from .recorder import remembered
@@ -25,11 +26,13 @@ class Statement(NamedTuple):
     """What a rank says of its call. what: must be equal on all ranks, and is in all programs that MPI allows.
 
     kind: of the elements, "" where it may be any. site: where the call is made, "file:line".
+    sequence: a hash of all calls so far.
     """
 
     what: str
     kind: str
     site: str
+    sequence: int = 0
 
     def __str__(self) -> str:
         return f"{self.what}, {self.kind}" if self.kind else self.what
@@ -37,7 +40,14 @@ class Statement(NamedTuple):
 
 def largest_of_all(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
     """`largest` in a call of this number."""
-    return largest(context.channel, words, context.channel.tag(COMPARE, number))
+    return largest(context.channel, words, comparing_tag(context.channel, number))
+
+
+def comparing_tag(channel: Channel, number: int) -> int:
+    """That of the messages by which ranks agree in the call of this number, which begins."""
+    tag = channel.tag(COMPARE, number)
+    channel.begin(number, tag)
+    return tag
 
 
 def largest(channel: Channel, words: np.ndarray[Any, Any], tag: int) -> Iterator[MPI.Request]:
@@ -57,18 +67,28 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     """Raise CollectiveMismatch on all ranks, the same, unless their statements agree: requests to be awaited."""
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
-    words = np.array([what, ~what, *((_SILENT, _SILENT) if kind is None else (kind, ~kind))], np.int64)
+    kinds = (_SILENT, _SILENT) if kind is None else (kind, ~kind)
+    words = np.array([what, ~what, *kinds, statement.sequence, ~statement.sequence], np.int64)
     yield from largest_of_all(context, words, number)
-    same_what, same_kind = (words[at] == ~words[at + 1] for at in (0, 2))
-    if not (same_what and (same_kind or words[2] == _SILENT)):
+    same_what, same_kind, same_sequence = (words[at] == ~words[at + 1] for at in (0, 2, 4))
+    is_same = same_what and (same_kind or words[2] == _SILENT)
+    if not (is_same and same_sequence):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
-        text = _difference(said, number) + (yield from _earlier(context, number))
+        calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder.name)
+        earlier = yield from _earlier(context, number, calls)
+        text = _difference(said, number, is_same) + earlier
         raise context.in_disorder(CollectiveMismatch(text), tell=False)
 
 
-def _earlier(context: Context, number: int) -> Generator[MPI.Request, None, str]:
-    """What ranks called where they went apart before the call of this number, as far as all remember; "" where they did not."""
-    calls = remembered(context.recorder.name)
+def _earlier(
+    context: Context, number: int, calls: dict[int, tuple[str, str]]
+) -> Generator[MPI.Request, None, str]:
+    """What ranks called where they went apart before the call of this number.
+
+    As far as all of them remember; "" where they did not.
+
+    calls: of this rank, by place: what and where.
+    """
     first = last = max(calls, default=0)
     while first - 1 in calls:  # what came before is forgotten in part
         first -= 1
@@ -98,9 +118,13 @@ def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Req
     return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
 
 
-def _difference(said: Sequence[str], number: int) -> str:
+def _difference(said: Sequence[str], number: int, is_same: bool) -> str:
+    """is_same: they make the same call now, and did not before."""
     lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
-    return "\n".join([f"ranks do not make the same call (call {number} of this communicator):", *lines])
+    head = "ranks do not make the same call"
+    if is_same:
+        head = "ranks did not make the same calls before this one"
+    return "\n".join([f"{head} (call {number} of this communicator):", *lines])
 
 
 def share_blocks(
@@ -131,7 +155,8 @@ def compare_blocks(
     sent: bytes of the block for each rank; expected: of that from each.
     """
     rank, size = context.channel.rank, len(context.channel.ranks)
-    tag, mine, theirs = context.channel.tag(COMPARE, number), np.array(sent, np.int64), np.array(expected, np.int64)
+    tag = comparing_tag(context.channel, number)
+    mine, theirs = np.array(sent, np.int64), np.array(expected, np.int64)
     for distance in range(1, size):
         target, source = (rank + distance) % size, (rank - distance) % size
         yield from context.channel.exchange(

@@ -4,10 +4,12 @@ A `Wire` is a duplicate that the user never sees, made when a communicator is wr
 has all the ranks of its wire share that wire: MPI grants a few thousand contexts at most. Each has a `Channel` on it: a
 range of tags, laid out as
 
-    channel | kind of message (2 bits) | number of the call | fingerprint of the call
+    channel | kind of message (2 bits) | number of the call | fingerprint of all calls up to it
 
 so that no message of one call is ever received by another, whatever a faulty program does: by the number if a rank has
-left out a call, by the fingerprint if ranks make different calls. Both are cut to the bits that there are.
+left out a call, by the fingerprint if ranks make different calls, or made some before. Both are cut
+to the bits that there are. A message whose number was begun here with another fingerprint shows
+that ranks went apart (`accounts`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from .withdrawal import ABANDONED, cancelled, still_under_way
 
 #: kinds of messages: of single calls, of persistent plans, of the comparison of calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)
-#: the number, among messages between watchers, of the one by which a rank says that it gives the communicator up
-_NOTICE = 3
+#: the numbers, among messages between watchers, of the one by which a rank says that it gives the
+#: communicator up, and of the one by which it tells its calls
+_NOTICE, ACCOUNT = 3, 4
 #: seconds that the notices of a rank have to leave it
 _LEAVING = 0.05
 #: bits of a channel's tags, where MPI grants more than that
@@ -126,6 +129,9 @@ class Channel:
         self._posted: dict[int, tuple[Any, MPI.Request, Any, MPI.Request]] = {}
         self._first, self._half = number << wire.bits, (wire.bits - 2) // 2
         self._mask = (1 << self._half) - 1
+        #: number and tag of the last calls begun, half as many as a tag has numbers
+        self._begun: list[tuple[int, int] | None] = [None] * (1 << (self._half - 1))
+        self._recent = len(self._begun) - 1
         wire.use()
 
     @classmethod
@@ -203,9 +209,38 @@ class Channel:
         """The tag of one call's messages. number: of the call; fingerprint: any number made of what the call is."""
         return self.numbered(self._first | kind << (2 * self._half) | fingerprint & self._mask, number)
 
-    def numbered(self, tag: int, number: int) -> int:
-        """The tag of a call from that of call 0 of the same fingerprint."""
-        return tag | (number & self._mask) << self._half
+    def numbered(self, tag: int, number: int, sequence: int = 0) -> int:
+        """The tag of a call from that of call 0 of the same fingerprint.
+
+        sequence: a hash of the calls up to it.
+        """
+        return (tag | (number & self._mask) << self._half) ^ (sequence & self._mask)
+
+    # Messages of calls that are others here.
+
+    def begin(self, number: int, tag: int) -> None:
+        """The call of this number begins here, and has this tag."""
+        self._begun[number & self._recent] = number, tag
+
+    def begun_tags(self) -> dict[int, int]:
+        """The tags of the last calls that were begun here, by number."""
+        return dict(one for one in self._begun if one is not None)
+
+    def is_of_another_call(self, tag: int) -> bool:
+        """Whether a message with this tag is of a call that was begun here as another one."""
+        kind = tag >> (2 * self._half) & 3
+        if tag >> self.wire.bits != self._first >> self.wire.bits or kind not in (CALL, COMPARE):
+            return False
+        number = tag >> self._half & self._mask
+        begun = self._begun[number & self._recent]
+        return begun is not None and begun[0] & self._mask == number and begun[1] != tag
+
+    def unmatched(self) -> Iterator[int]:
+        """Of each other rank the tag of the first message that nothing here receives."""
+        status = MPI.Status()
+        for rank, number in enumerate(self.ranks):
+            if rank != self.rank and self.wire.comm.Iprobe(number, MPI.ANY_TAG, status):
+                yield status.tag
 
     def plan_tag(self, number: int) -> int:
         """The tag of a persistent plan, which may live for long: all bits are for its number."""

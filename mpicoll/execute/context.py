@@ -15,7 +15,7 @@ from ..support.arrays import Device
 from ..support.at_exit import after_exit_functions
 from ..support.callsite import call_site
 from ..support.checks import agree
-from ..support.settings import ALWAYS
+from ..support.settings import ALWAYS, OFF
 from . import survival
 from .arithmetic import calls_as_mpi_computes
 from .channel import CALL, Channel, Share, Wire
@@ -36,6 +36,8 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
+#: with check="always", one of so many small calls is compared: the others go to MPI at once
+_SAMPLED = 256
 _UNMET = Neighbours("Idup makes a communicator without a word between its ranks", {}, None)
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
@@ -80,6 +82,7 @@ class Context(Waits):
         self.deterministic, self.reproducible = settings.deterministic(), settings.reproducible()
         self.sees_all = self._must_see_all()
         self._compared: set[str] = set()
+        self._take_settings()
         self.comparisons = 0
         self.closed, self.tracer = False, None
         self.given_up: list[dict[str, Any]] = []
@@ -157,6 +160,7 @@ class Context(Waits):
         def make(comm: MPI.Comm) -> "Context":
             new = cls(comm, topology, Channel.first(wire()), measured, alone=True)
             vars(new).update(taken)
+            new._take_settings()
             return cls._set(comm, new)
 
         cls._promised.append((comm, make))
@@ -175,6 +179,18 @@ class Context(Waits):
 
     def _like(self, parent: "Context") -> None:
         vars(self).update(parent._inherited())
+        self._take_settings()
+
+    def _take_settings(self) -> None:
+        """What follows from them for the record of calls."""
+        samples = self.check == ALWAYS and not self.digest_every
+        self.recorder.compare_every(_SAMPLED if samples else 0)
+        self.recorder.is_hashed = self.check != OFF
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether calls that mpi4py serves by itself are recorded, and those that MPI begins."""
+        return self.sees_all or self.check == ALWAYS
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":
@@ -218,14 +234,16 @@ class Context(Waits):
         """Take what the user asks for instead of the environment's settings."""
         if all(value is None for value in given.values()):
             return
+        listed = self.lists_all
         for name, understood in _SETTINGS.items():
             if given[name] is not None:
                 setattr(self, name, understood(given[name]))
         if given["check"] is not None:
             self.digest_every = settings.digest_every(given["check"])
-        seen, self.sees_all = self.sees_all, self._must_see_all()
-        if self.sees_all and not seen:
+        self.sees_all = self._must_see_all()
+        if self.lists_all and not listed:
             self.recorder.restart()
+        self._take_settings()
         self.forget_calls()
 
     def forget_calls(self) -> None:
@@ -236,7 +254,7 @@ class Context(Waits):
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
         watched = self.timeout is not None or settings.report_folder() is not None or settings.profile()
-        return self.check == ALWAYS or self.digest_every > 0 or watched or survival.survivable()
+        return self.digest_every > 0 or watched or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 
@@ -264,13 +282,17 @@ class Context(Waits):
 
     # Whether ranks make the same calls.
 
-    def must_compare(self, what: str) -> bool:
+    def must_compare(self, what: str, place: int, is_small: bool) -> bool:
         """Whether a call is to be compared with those of the other ranks; remembers that it was.
 
-        The answer is the same on all ranks as long as they make the same calls.
+        The answer is the same on all ranks as long as they make the same calls. place: see
+        `Record`; is_small: other ranks may make it without looking at it.
         """
-        if self.check != ALWAYS and what in self._compared:
+        is_next = place - self.recorder.compared_at >= self.recorder.every
+        is_due = self.check == ALWAYS and (is_next or not is_small)
+        if what in self._compared and not is_due:
             return False
+        self.recorder.compared(place)
         if len(self._compared) >= _COMPARED:
             self._compared.clear()  # and all that spares a call the comparison: other ranks may not be spared
             self.forget_calls()

@@ -182,7 +182,7 @@ class NativeCall(Staging):
     def persistent(self, info: MPI.Info, context: Context, text: str) -> "MPI.Prequest | NativePlan":
         """MPI's own persistent request where it takes the caller's buffers and nobody watches, else one around it."""
         request = self._persistent_request(info)
-        unaided = isinstance(request, MPI.Prequest) and not self.staged and not context.sees_all
+        unaided = isinstance(request, MPI.Prequest) and not self.staged and not context.lists_all
         return request if unaided else NativePlan(request, self, context, text)
 
     def _persistent_request(self, info: MPI.Info) -> Any:

@@ -78,16 +78,22 @@ class Plan(Movable, LowerCase):
         self.work.pack()
         self.step = 0  # from here on other ranks count on it
         try:
-            tag = self.tag_of(next(self.context.calls))
+            tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
             self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
         except BaseException as error:
             if self.unfinished:
                 self.context.give_up(self, error)
             raise
 
-    def tag_of(self, number: int) -> int:
-        """The tag of its messages where it serves the single call of this number; of a persistent plan it is `tag`."""
-        return self.context.channel.numbered(self._call_tag, number)
+    def tag_of(self, number: int, sequence: int) -> int:
+        """The tag of its messages where it serves the single call of this number.
+
+        sequence: a hash of the calls up to this one. Of a persistent plan the tag is `tag`.
+        """
+        channel = self.context.channel
+        tag = channel.numbered(self._call_tag, number, sequence)
+        channel.begin(number, tag)
+        return tag
 
     def run_as_task(self, tag: int) -> Iterator[MPI.Request]:
         """The same for a `Task`: the input is taken now; a generator of the requests for which `run` would wait."""

@@ -1,7 +1,6 @@
 """Small calls that MPI served: the next of the same kind go to MPI without being looked at."""
 
 from array import array
-from collections import deque
 from collections.abc import Callable
 from mmap import mmap
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .recorder import KEPT
+from .recorder import Recorder, mark_of
 
 IsSmall = Callable[[Any, Any, Any], bool]
 _ndarray, _IN_PLACE, _address = np.ndarray, MPI.IN_PLACE, MPI.Get_address
@@ -32,26 +31,31 @@ _NOTHING = _Known()
 class SmallCalls:
     """By method, op or root, and what the argument says that is as large as the collective's vector.
 
-    Of an array: {type: {bytes: text}}. Of a list, or of bytes alone: {class of its buffer: {type: {count: (bytes that it
-    needs, text)}}}, where -bytes of all the buffer stand for a count that is not given, and None for a type. MPI's own types
-    are known by id: their objects live as long as mpi4py. text: what the call is, the same on all ranks.
+    Of an array: {type: {bytes: mark}}. Of a list, or of bytes alone: {class of its buffer: {type:
+    {count: (bytes that it needs, mark)}}}, where -bytes of all the buffer stand for a count that is
+    not given, and None for a type. MPI's own types are known by id: their objects live as long as
+    mpi4py. mark: what the call is, the same on all ranks.
 
     A call comes here once it was understood, compared with those of other ranks, and found to be MPI's. limits: by
     method, the bytes from which on calls are looked at each time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.limits: dict[str, float] = {}
         self._known: dict[str, _Known] = {}
         self._tests: dict[str, tuple[IsSmall, Callable[[], None]]] = {}
-        #: how many went to MPI, and what the last of them were: since somebody asked
-        self.made = [0]
-        self.last: deque[str] = deque(maxlen=KEPT)
 
     def note(self, text: str) -> None:
         """One more went to MPI."""
-        self.made[0] += 1
-        self.last.append(text)
+        self._recorder.unseen.append(mark_of(text))
+        if len(self._recorder.unseen) >= self._recorder.room[0]:
+            self._recorder.enter_unseen()
+
+    def withdraw(self) -> None:
+        """The last one did not: MPI has refused it."""
+        if self._recorder.unseen:
+            self._recorder.unseen.pop()
 
     def of(self, method: str) -> _Known:
         """{op's handle or root: what the argument said} of a method, as it grows."""
@@ -61,13 +65,14 @@ class SmallCalls:
         """Let such calls go to MPI at once. said: the argument; nbytes: that it needs; text: what such a call is."""
         known = self.of(method).setdefault(what, _Known())
         if said.__class__ is _ndarray:
-            known.setdefault(said.dtype, _Known())[said.nbytes] = text
+            known.setdefault(said.dtype, _Known())[said.nbytes] = mark_of(text)
         elif (told := _told(said)) is not None:
             buffer, count, datatype = told
             plain = count.__class__ is int and buffer.__class__ in _HOST
             own = isinstance(datatype, MPI.Datatype) and any(datatype is one for one in vars(MPI).values())
             if plain and (datatype is None or own):
-                known.setdefault(buffer.__class__, _Known()).setdefault(id(datatype), _Known())[count] = nbytes, text
+                types = known.setdefault(buffer.__class__, _Known())
+                types.setdefault(id(datatype), _Known())[count] = nbytes, mark_of(text)
 
     def test(self, method: str, kind: Any, share: int) -> IsSmall:
         """A function is_small(vector, other, what): whether a call goes to MPI without being looked at.
@@ -76,7 +81,7 @@ class SmallCalls:
         0: MPI itself compares them. what: the op or the root, of this kind.
         """
         if method not in self._tests:
-            self._tests[method] = _small_calls(self.of(method), kind, share, self.made, self.last)
+            self._tests[method] = _small_calls(self.of(method), kind, share, self._recorder)
         return self._tests[method][0]
 
     def clear(self) -> None:
@@ -105,30 +110,36 @@ def _told(message: Any) -> Any:
 
 
 def _small_calls(
-    known: _Known, kind: Any, share: int, made: list[int], last: deque[str]
+    known: _Known, kind: Any, share: int, recorder: Recorder
 ) -> tuple[IsSmall, Callable[[], None]]:
-    """See `SmallCalls.test`; and a function that has it forget what it said last. made, last: where calls are noted.
+    """See `SmallCalls.test`; and a function that has it forget what it said last.
+
+    recorder: where calls are noted.
 
     Every test costs a tenth of the call, so what was known last is not looked up again: most calls are like the last one.
     """
     is_op = kind is MPI.Op
     whose = nbytes = dtype = whom = owner = number = element = None
-    needed, array_text, list_text, note = 0, "", "", last.append
+    needed = 0
+    array_mark = list_mark = mark_of("")
+    unseen, room, make_room = recorder.unseen, recorder.room, recorder.make_room
+    note = unseen.append
 
     def forget() -> None:
         nonlocal whose, whom
         whose = whom = known  # no call has that as root or op
 
     def is_small(vector: Any, other: Any, what: Any) -> bool:
-        nonlocal whose, nbytes, dtype, whom, owner, number, element, needed, array_text, list_text
+        nonlocal whose, nbytes, dtype, whom, owner, number, element, needed, array_mark, list_mark
         if vector.__class__ is _ndarray:
             if what is not whose or vector.nbytes != nbytes or vector.dtype is not dtype:
                 if what.__class__ is not kind:
                     return False
-                texts = known[what.handle if is_op else what][vector.dtype]
-                if vector.nbytes not in texts:
+                marks = known[what.handle if is_op else what][vector.dtype]
+                if vector.nbytes not in marks:
                     return False
-                whose, nbytes, dtype, array_text = what, vector.nbytes, vector.dtype, texts[vector.nbytes]
+                whose, nbytes, dtype = what, vector.nbytes, vector.dtype
+                array_mark = marks[nbytes]
             if (
                 other is _IN_PLACE
                 or other is None
@@ -137,9 +148,8 @@ def _small_calls(
                 and (not share or other.nbytes * share == vector.nbytes)
                 and (vector.base is None and other.base is None or _disjoint(vector, other))
             ):
-                made[0] += 1
-                note(array_text)
-                return True
+                note(array_mark)
+                return len(unseen) < room[0] or make_room()
             return False
         if vector.__class__ is not list and vector.__class__ not in _OWNERS:
             return False
@@ -155,13 +165,12 @@ def _small_calls(
             if count not in counts:
                 return False
             whom, owner, number, element = what, buffer.__class__, count, datatype
-            needed, list_text = counts[count]
+            needed, list_mark = counts[count]
         if _room(buffer) < needed:  # mpi4py does not look
             return False
         if other is _IN_PLACE or other is None or _apart(told, other, share, needed):
-            made[0] += 1
-            note(list_text)
-            return True
+            note(list_mark)
+            return len(unseen) < room[0] or make_room()
         return False
 
     forget()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from mpi4py import MPI
 
-from ..errors import CollectiveTimeout, MpicollError, RankFailure
+from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
 from . import survival
+from .accounts import Accounts
 from .channel import Channel
 from .known import KnownCalls
 from .recorder import Located, Recorder
@@ -58,8 +59,9 @@ class Waits:
 
     def __init__(self, comm: MPI.Comm, channel: Channel) -> None:
         self.channel = channel
-        self.small = SmallCalls()
-        self.recorder = Recorder(channel.own_name, len(channel.ranks), self.small)
+        self.recorder = Recorder(channel.own_name, len(channel.ranks))
+        self.small = SmallCalls(self.recorder)
+        self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained)
         self.comm, self.without = MPI.Intracomm(comm), frozenset(survival.DEAD)
         self.broken = ""
@@ -144,12 +146,11 @@ class Waits:
         while self.queue.error is None:
             notice = self.channel.notice()
             if notice is not None:
-                rank, text = notice
-                kind, _, reason = text.partition("\n")
-                made = CollectiveTimeout if kind == CollectiveTimeout.__name__ else MpicollError
-                self.in_disorder(made(f"rank {rank} gave this communicator up: {reason}"), tell=False)
+                self.in_disorder(_told_by(*notice), tell=False)
             elif not surely:
-                return
+                if not (difference := self.accounts.look(self.links)):
+                    return
+                self.in_disorder(CollectiveMismatch(difference))
             elif perf_counter() > until:
                 self.in_disorder(MpicollError("another rank gave this communicator up"), tell=False)
         raise self.queue.error
@@ -255,3 +256,12 @@ class Waits:
                 f"this communicator cannot be used any more: {self.broken}\nIts messages and those of other ranks no "
                 "longer fit together: free it and make a new one on all ranks, or end the job"
             )
+
+
+def _told_by(rank: int, text: str) -> MpicollError:
+    """What a rank says that gave the communicator up."""
+    kind, _, reason = text.partition("\n")
+    if kind == CollectiveMismatch.__name__:  # which is the same on all ranks
+        return CollectiveMismatch(reason)
+    made = CollectiveTimeout if kind == CollectiveTimeout.__name__ else MpicollError
+    return made(f"rank {rank} gave this communicator up: {reason}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -190,6 +191,13 @@ class Pipe:
             self._unwanted = (self.count, tag), now
         return now - self._unwanted[1] > _UNWANTED
 
+    def tags(self) -> Iterator[int]:
+        """Those of messages that have come and were not taken."""
+        yield from (*self._kept, *self.opened)
+        words, count = self.words, self.count
+        if words[PUBLISHED] > count:
+            yield words[_AT[count % ENTRIES]]
+
     def opening(self, tag: int, peer: Neighbour) -> tuple[int, int] | None:
         """Location and bytes of the next memory that may be written to; None where none was opened yet. peer: who opens it."""
         if tag not in self.opened:
@@ -309,6 +317,10 @@ class Links:
 
     def _of_kind(self, pipes: list[Pipe], kind: range) -> Pipes:
         return Pipes(pipes[kind.start : kind.stop], 0 if kind is PLANS else self._bit)
+
+    def tags(self) -> Iterator[int]:
+        """Those of messages that have come and were not taken."""
+        return chain.from_iterable(pipe.tags() for pipe in chain.from_iterable(self._in.values()))
 
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""
