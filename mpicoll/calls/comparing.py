@@ -174,7 +174,7 @@ def _are_through(context: Context, requests: Iterable[MPI.Request]) -> bool:
     until = perf_counter() + _PATIENCE
     for request in requests:
         while not request.Test():
-            context.check_wait(0.0)
+            context.look_around()
             if context.queue.error is not None:
                 raise context.queue.error
             if perf_counter() > until:

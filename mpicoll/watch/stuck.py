@@ -63,7 +63,7 @@ def _call_of(context: Context) -> Call | None:
     for frame in frames.values() if context.broken else ():
         name = _small_call(frame, context)
         if name and name not in _FREEING:
-            made = context.small.made[0]
+            made = context.recorder.places + len(context.recorder.unseen)
             return Call(f"{name} at {site_of(frame)}", (made, *_instruction(frame)))
     return None
 
