@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from tests.support.cases import METHODS, SIZE, WORLD
 from tests.support.fuzzing import Fuzzer, programs
 from tests.support.fuzzing.calls import FUNCTIONS
-from tests.support.fuzzing.drawing import FORMS, calls
+from tests.support.fuzzing.drawing import FORMS, PLAIN, calls
 
 pytestmark = pytest.mark.mpi
 
@@ -24,8 +23,8 @@ def fuzzer():
 def test_every_collective_in_every_form(fuzzer, method, form):
     """One call at a time."""
     lanes = calls((method,), (form,)).map(lambda call: [[call]])
-    one = {"lanes": lanes, "check": st.just("first"), "timeout": st.just(0), "fresh": st.just(False)}
-    assert fuzzer.search(st.fixed_dictionaries(one), examples=8 if SIZE == 2 else 2) == ""
+    one = lanes.map(lambda drawn: {"lanes": drawn, **PLAIN})
+    assert fuzzer.search(one, examples=8 if SIZE == 2 else 2) == ""
 
 
 def test_random_programs(fuzzer):
