@@ -136,7 +136,7 @@ def test_one_array_for_both_buffers_of_a_single_rank(method, word):
     alone.Free()
 
 
-@pytest.mark.parametrize("word", [None, "native", "linear"])
+@pytest.mark.parametrize("word", [None, "native", *words("Alltoall")])
 @pytest.mark.parametrize("code", ["d", "g"])
 def test_one_array_of_spaced_elements_for_both_buffers(comm, code, word):
     """MPI may leave the padding of long doubles out, so that their bytes do not come back as they were."""
