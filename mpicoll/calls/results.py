@@ -25,6 +25,8 @@ from .call import Call
 from .comparing import COMPARING
 from .request import Request
 
+#: bits of the fraction of x86's long double, and bytes that it has
+_EXTENDED, _EXTENDED_BYTES = 63, 10
 #: by the functions of `arguments`: which argument has a result that is the same on all ranks, and whether it has blocks
 _EQUAL = {"bcast": (0, ""), "allreduce": (1, ""), "allgather": (1, "blocks"), "allgatherv": (1, "vector")}
 
@@ -37,8 +39,16 @@ def digest_of(one: Operand) -> int:
         host_copies(one)[0](work)
     if work.dtype.kind in "fc" and (missing := np.isnan(work)).any():
         work = np.where(missing, work.dtype.type(np.nan), work)
-    data = np.ascontiguousarray(work).view(BYTES).data
+    data = _without_padding(np.ascontiguousarray(work)).data
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
+def _without_padding(work: Any) -> Any:
+    """The bytes of contiguous numbers; of long doubles those that have a value, as MPI leaves the others as they were."""
+    raw = work.view(BYTES)
+    if work.dtype.char not in "gG" or np.finfo(work.dtype).nmant != _EXTENDED:
+        return raw
+    return np.ascontiguousarray(raw.reshape(-1, np.dtype("g").itemsize)[:, :_EXTENDED_BYTES])
 
 
 # Results.

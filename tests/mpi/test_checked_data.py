@@ -136,6 +136,19 @@ def test_a_buffer_that_is_written_to_while_a_plan_runs(algorithm):
     comm.Free()
 
 
+@pytest.mark.parametrize("algorithm", ["native", "binomial"])
+def test_the_padding_of_long_doubles_is_no_result(algorithm):
+    """MPI leaves it as it was where it packs elements one by one."""
+    comm = own(check="always,digest")
+    spaced = MPI.LONG_DOUBLE.Create_resized(0, 2 * MPI.LONG_DOUBLE.Get_extent()[1]).Commit()
+    room = np.full(40 * np.dtype("g").itemsize, RANK + 1, np.uint8).view("g")
+    for repetition in range(20):
+        room[:] = repetition
+        comm.Bcast([room, 20, spaced], algorithm=algorithm)
+    spaced.Free()
+    comm.Free()
+
+
 @pytest.mark.parametrize("check", ["digest:0", "digest:x", "always,often", "digest:-1", "first;digest"])
 def test_words_that_there_are_not(check):
     with pytest.raises(mpicoll.ArgumentError, match="check=.*: expected off, first or always; or digest or digest:N"):

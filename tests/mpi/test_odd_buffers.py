@@ -136,6 +136,16 @@ def test_one_array_for_both_buffers_of_a_single_rank(method, word):
     alone.Free()
 
 
+@pytest.mark.parametrize("word", ALLREDUCE)
+def test_a_fortran_array_that_is_not_aligned(comm, word):
+    """Its elements go in the order of memory, as those of any array without gaps."""
+    given = np.empty(2 * 500 * 8 + 1, np.uint8)[1:].view(np.int64).reshape((2, -1), order="F")
+    given.reshape(-1, order="A")[:] = np.arange(1000)
+    result = np.zeros(1000, np.int64)
+    comm.Allreduce(given, result, algorithm=word)
+    same(result, SIZE * np.arange(1000))
+
+
 @pytest.mark.parametrize("word", [None, "native", *words("Alltoall")])
 @pytest.mark.parametrize("code", ["d", "g"])
 def test_one_array_of_spaced_elements_for_both_buffers(comm, code, word):

@@ -4,6 +4,20 @@ import mpicoll
 from mpi4py import MPI
 
 
+#: its Idups hang now and then, and take all memory, where two are under way at a time beside a thread that calls
+#: MPI_Iprobe: also without mpicoll, which begins a private one with each
+_OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
+
+
+def _begun(comm):
+    """A duplicate, begun and then waited for where the MPI library can."""
+    if _OPEN_MPI:
+        return comm.Dup()
+    duplicate, request = comm.Idup()
+    request.Wait()
+    return duplicate
+
+
 class Family:
     """Communicators of some of the ranks, by how they are made; null where this rank is in none. Collective.
 
@@ -17,15 +31,13 @@ class Family:
         group = world.Get_group()
         ends = [size - 1, 0] if size > 1 else [0]
         chosen, edge = group.Incl([*range(size - 1, 0, -1)] or [0]), group.Incl(ends)
-        later, request = base.Idup()
-        request.Wait()
         line = base.Create_cart([size], [True])
         right, left = (rank + 1) % size, (rank - 1) % size
         self.wire = MPI.Intracomm(world.Dup())
         self.members = {
             "world": base, "duplicate": base.Dup(), "reversed": base.Split(0, -rank), "parts": base.Split(rank % 2, rank),
             "created": base.Create(chosen), "group": base.Create_group(edge) if rank in ends else MPI.COMM_NULL,
-            "alone": base.Split(rank), "idup": later, "cart": line, "sub": line.Sub([True]), "copied cart": line.Dup(),
+            "alone": base.Split(rank), "idup": _begun(base), "cart": line, "sub": line.Sub([True]), "copied cart": line.Dup(),
             "graph": base.Create_graph([number + 1 for number in range(size)], [(number + 1) % size for number in range(size)]),
             "adjacent": base.Create_dist_graph_adjacent([left], [right]),
             "dist graph": base.Create_dist_graph([rank], [1], [right]),
