@@ -144,6 +144,8 @@ def test_the_padding_of_long_doubles_is_no_result(algorithm):
     room = np.full(40 * np.dtype("g").itemsize, RANK + 1, np.uint8).view("g")
     for repetition in range(20):
         room[:] = repetition
+        for _ in range(10):  # what a new array finds in its memory
+            np.full(20 * room.itemsize, RANK + 1, np.uint8)
         comm.Bcast([room, 20, spaced], algorithm=algorithm)
     spaced.Free()
     comm.Free()
