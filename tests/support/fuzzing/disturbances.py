@@ -15,10 +15,10 @@ BY = ("nobody", "signals", "finalizers", "thread")
 DOING = ("numbers", "arrays")
 TESTS = "tests"
 #: seconds between signals
-_PERIOD = 2e-3
+_PERIOD = 5e-3
 #: objects after which garbage is collected
 _THRESHOLD = 40
-_LENGTHS = (10, 3000, 200_000)
+_LENGTHS = (10, 3000, 40_000)
 _KEPT = 3
 
 

@@ -107,7 +107,7 @@ def programs(most: int = MOST_CALLS, may_hang: tuple[str, ...] = ()):
         "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]), "sums": st.sampled_from(SUMS),
         "fresh": st.integers(0, 19).map(lambda number: number == 19),
         "starts": st.sampled_from(["alike", "any"] if ANY_ORDER in may_hang else ["alike"]),
-        "by": st.sampled_from(BY), "doing": st.sampled_from([*DOING, *([TESTS] if TESTING in may_hang else ())]),
+        "by": st.sampled_from(["nobody", *BY]), "doing": st.sampled_from([*DOING, *([TESTS] if TESTING in may_hang else ())]),
     })  # fmt: skip
 
 
