@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.support.cases import METHODS, SIZE, WORLD
-from tests.support.fuzzing import Fuzzer, programs
+from tests.support.fuzzing import Fuzzer, forks, lane, programs
 from tests.support.fuzzing.calls import FUNCTIONS
+from tests.support.fuzzing.disturbances import BY
 from tests.support.fuzzing.drawing import FORMS, PLAIN, calls
 
 pytestmark = pytest.mark.mpi
@@ -39,5 +40,34 @@ def test_random_programs(fuzzer):
 def test_a_wrong_value_is_found_and_made_smaller(fuzzer, monkeypatch):
     """A fuzzer that never finds anything proves nothing: here what it expects of MAX is wrong."""
     monkeypatch.setitem(FUNCTIONS, "MAX", np.minimum)
-    text = fuzzer.search(programs(most=3), examples=200)
+    plain = calls().map(lambda call: {**PLAIN, "lanes": [[call]]})
+    text = fuzzer.search(plain, examples=200)
     assert "wrong, the first at" in text and '"op": "MAX"' in text and text.count('"method"') < 4
+
+
+def test_each_axis_is_drawn(fuzzer):
+    """What the programs before did not have is in here, by hand: a late rank, a fork, what disturbs."""
+    call = {"on": "world", "method": "Allreduce", "form": "begin", "algorithm": "ring", "segment": None, "counts": [5000],
+            "dtype": "d", "op": "SUM", "root": 0, "place": "in place", "layouts": ["plain"], "memory": ["shared"],
+            "empty": "", "seed": 1, "times": 1, "stays": False}  # fmt: skip
+    gathered = {**call, "method": "Gatherv", "algorithm": None, "op": None, "place": "apart", "counts": [3, 0], "empty": "b"}
+    late = {"late": 0, "when": "after", "limit": 0.05, "calls": [call]}
+    steps = [{"keep": [5000, 300_000], "drop": 0}, call, {"fork": True}, late, gathered, {**call, "form": "plan", "stays": True},
+             {"start": 3}, {"finish": "wait", "order": 5, "all": True}]  # fmt: skip
+    for by in BY:
+        assert fuzzer.run({**PLAIN, "lanes": [steps], "by": by, "doing": "arrays"}) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_a_late_rank_or_a_child_changes_is_found(fuzzer, monkeypatch):
+    """Arrays that are written to behind the fuzzer's back."""
+    monkeypatch.setattr(forks, "_live", lambda rooms, keepsakes, comm: 5)
+    kept = {"keep": [5000], "drop": 0}
+    assert "status" in fuzzer.run({**PLAIN, "lanes": [[kept, {"fork": True}]]})[0]
+
+    def spoilt(rooms, keepsakes, comm):
+        keepsakes[0].array[7] += 1
+        return ""
+
+    monkeypatch.setattr(lane, "problem_of_child", spoilt)
+    assert "1 bytes changed, the first at 7" in fuzzer.run({**PLAIN, "lanes": [[kept, {"fork": True}]]})[0]

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
 from mpi4py import MPI
 
 from .communicators import Family
@@ -67,6 +68,7 @@ class Fuzzer:
         self.control, self.patience = MPI.Intracomm(comm.Dup()), patience
         self.families, self.made, self.words, self.programs = {}, Counter(), Counter(), 0
         self.axes, self.checked = Counter(), Counter()
+        self._first = ""  # what was said of the first program of a search that failed
 
     def run(self, program) -> list[str]:
         """Run a program; what was wrong, of all ranks, on all ranks. Collective."""
@@ -122,11 +124,13 @@ class Fuzzer:
             while (program := self.control.bcast(None)) is not None:
                 self.run(program)
             return self.control.bcast(None)
-        text = ""
+        text = self._first = ""
         try:
             _driven(self._attempt, programs, examples, number, smaller)
         except AssertionError as error:
             text = str(error)
+        except Flaky:
+            text = f"{self._first}\n(not every time)"
         finally:
             self.control.bcast(None)
         return self.control.bcast(text)
@@ -135,7 +139,9 @@ class Fuzzer:
         self.control.bcast(program)
         failures = self.run(program)
         if failures:
-            raise AssertionError("\n".join([*failures, "the program:", json.dumps(program)]))
+            text = "\n".join([*failures, "the program:", json.dumps(program)])
+            self._first = self._first or text
+            raise AssertionError(text)
 
     def free(self):
         """Free all communicators."""
