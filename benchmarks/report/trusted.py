@@ -90,8 +90,8 @@ def _with_axes(documents):
 
 def _after_deaths(document):
     told = document["summary"]
-    return (f"- Ranks killed in random calls, Open MPI: {told['jobs']} jobs, {told['deaths']} deaths, {told['arrays']:,} arrays "
-            f"written to after the error and looked at in the end: {_outcomes(told)} "
+    return (f"- Ranks killed in random calls, Open MPI: {told['jobs']} jobs, {told['deaths']} deaths, "
+            f"{told['arrays']:,} arrays written to after the error and looked at in the end: {_outcomes(told)} "
             "(`python -m benchmarks.run.after_death`).")  # fmt: skip
 
 

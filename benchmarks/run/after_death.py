@@ -1,4 +1,4 @@
-"""Ranks are killed in random calls, and arrays are used afterwards: `python -m benchmarks.run.after_death --jobs 100 --json FILE`.
+"""Arrays that are used after a death: `python -m benchmarks.run.after_death --jobs 100 --json FILE`.
 
 Each job makes the calls of `bereaved` on Open MPI; one rank or two are killed at a random call of a
 random place in a collective. It is in order if all ranks that live end by themselves with right
@@ -70,17 +70,18 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=10, help="default 10")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job; that of the next is one more (default 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first job (default 1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where results go, after each job")
     options = parser.parse_args()
-    rows = []
+    rows, facts = [], environment(["openmpi"])
     for seed in range(options.seed, options.seed + options.jobs):
         rows.append(run(planned(seed)))
-        print("{outcome:8} seed {seed:4} {ranks} ranks, {where}: {ended} ended, {arrays} arrays".format(**rows[-1]), flush=True)
+        said = "{outcome:8} seed {seed:4} {ranks} ranks, {where}: {ended} ended, {arrays} arrays"
+        print(said.format(**rows[-1]), flush=True)
         if "output" in rows[-1]:
             print(rows[-1]["output"], flush=True)
         if options.json:
-            document = {"schema": 1, "environment": environment(["openmpi"]), "summary": summary(rows), "results": rows}
+            document = {"schema": 1, "environment": facts, "summary": summary(rows), "results": rows}
             options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(summary(rows))
     return 0 if all(row["good"] for row in rows) else 1

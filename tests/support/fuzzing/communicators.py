@@ -1,11 +1,11 @@
-"""The communicators that programs make their calls on, made in every way that MPI has for ranks of one job."""
+"""The communicators of programs, made in every way that MPI has for the ranks of one job."""
 
 import mpicoll
 from mpi4py import MPI
 
 
-#: its Idups hang now and then, and take all memory, where two are under way at a time beside a thread that calls
-#: MPI_Iprobe: also without mpicoll, which begins a private one with each
+#: its Idups hang now and then, and take all memory, where two are under way beside a thread that
+#: calls MPI_Iprobe: also without mpicoll, which begins a private one with each
 _OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
 
 
@@ -19,26 +19,29 @@ def _begun(comm):
 
 
 class Family:
-    """Communicators of some of the ranks, by how they are made; null where this rank is in none. Collective.
+    """Communicators, by how they are made; null where this rank is in none. Collective.
 
     wire: a communicator of mpi4py's own, on which the ranks of a lane meet.
     """
 
     def __init__(self, world, check, timeout, sums):
         rank, size = world.Get_rank(), world.Get_size()
-        settings = {"check": check, "timeout": timeout, sums: True} if sums else {"check": check, "timeout": timeout}
-        base = mpicoll.Communicator(world.Dup(), **settings)
+        exact = {sums: True} if sums else {}
+        base = mpicoll.Communicator(world.Dup(), check=check, timeout=timeout, **exact)
         group = world.Get_group()
         ends = [size - 1, 0] if size > 1 else [0]
         chosen, edge = group.Incl([*range(size - 1, 0, -1)] or [0]), group.Incl(ends)
         line = base.Create_cart([size], [True])
         right, left = (rank + 1) % size, (rank - 1) % size
         self.wire = MPI.Intracomm(world.Dup())
+        ring = [number + 1 for number in range(size)], [(number + 1) % size for number in range(size)]
         self.members = {
-            "world": base, "duplicate": base.Dup(), "reversed": base.Split(0, -rank), "parts": base.Split(rank % 2, rank),
-            "created": base.Create(chosen), "group": base.Create_group(edge) if rank in ends else MPI.COMM_NULL,
-            "alone": base.Split(rank), "idup": _begun(base), "cart": line, "sub": line.Sub([True]), "copied cart": line.Dup(),
-            "graph": base.Create_graph([number + 1 for number in range(size)], [(number + 1) % size for number in range(size)]),
+            "world": base, "duplicate": base.Dup(), "reversed": base.Split(0, -rank),
+            "parts": base.Split(rank % 2, rank), "created": base.Create(chosen),
+            "group": base.Create_group(edge) if rank in ends else MPI.COMM_NULL,
+            "alone": base.Split(rank), "idup": _begun(base),
+            "cart": line, "sub": line.Sub([True]), "copied cart": line.Dup(),
+            "graph": base.Create_graph(*ring),
             "adjacent": base.Create_dist_graph_adjacent([left], [right]),
             "dist graph": base.Create_dist_graph([rank], [1], [right]),
             "node": base.Split_type(MPI.COMM_TYPE_SHARED),

@@ -1,6 +1,6 @@
-"""What runs in the middle of a program's calls: a signal handler, finalizers of garbage, or another thread.
+"""What runs in the middle of calls: a signal handler, finalizers of garbage, or another thread.
 
-Each of them works with NumPy, makes and forgets shared arrays, or tests requests that wait for just that.
+Each works with NumPy, makes and forgets shared arrays, or tests requests left to it.
 """
 
 import gc
@@ -30,7 +30,8 @@ class Disturbance:
 
     def __init__(self, doing: str, comm, lanes):
         self.failures = []
-        self._work = {"numbers": self._numbers, "arrays": self._arrays, TESTS: self._tests}[doing]
+        work = {"numbers": self._numbers, "arrays": self._arrays, TESTS: self._tests}
+        self._work = work[doing]
         self._comm, self._lanes = comm, lanes
         self._busy = threading.Lock()
         self._is_over = threading.Event()

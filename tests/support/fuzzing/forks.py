@@ -1,4 +1,4 @@
-"""Children in the middle of a program: they write to all arrays, forget some, make others, and end."""
+"""Children in the middle of a program: they write to all arrays, forget some, make others."""
 
 import os
 import warnings
@@ -11,7 +11,7 @@ _LENGTH = 40_000
 
 
 def problem_of_child(rooms, keepsakes, comm) -> str:
-    """Fork, and wait for the child; what was wrong in it. What it does to the arrays must not be seen here."""
+    """Fork, and wait for the child; what was wrong in it. This process must not see what it writes."""
     with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

@@ -1,4 +1,4 @@
-"""One thread of a program on one rank: its steps, one after the other, and all that it has under way."""
+"""One thread of a program on one rank: its steps in order, and all that it has under way."""
 
 import random
 import traceback
@@ -14,7 +14,10 @@ from .memory import Keepsake
 
 
 class Entry(NamedTuple):
-    """A call under way. number: of its step; handle: its request or plan; repetition: of a plan that starts again."""
+    """A call under way.
+
+    number: of its step; handle: its request or plan; repetition: how often the plan was started.
+    """
 
     number: int
     bound: Bound
@@ -37,21 +40,26 @@ class Lane:
     def __init__(self, steps, family, rank, check, any_order):
         self.steps, self.family, self.rank = steps, family, rank
         self.check, self.any_order = check, any_order
-        self.unstarted, self.under_way, self.background, self.keepsakes, self.failures = [], [], [], [], []
+        self.unstarted = []
+        self.under_way = []
+        self.background = []
+        self.keepsakes = []
+        self.failures = []
 
     def run(self):
         """All steps; what is still under way then is awaited."""
         try:
             for number, step in enumerate(self.steps):
                 self._make(number, step)
-            last = {"finish": FINISHES[len(self.steps) % len(FINISHES)], "order": len(self.steps), "all": True}
+            how = FINISHES[len(self.steps) % len(FINISHES)]
+            last = {"finish": how, "order": len(self.steps), "all": True}
             while self.under_way or self.unstarted:
                 self._finish(last)
         except Exception:
             self.failures.append(traceback.format_exc())
 
     def end(self):
-        """When no disturbance is going on any more: what was left to it is awaited, and all arrays are looked at."""
+        """After the disturbance: what was left to it is awaited, and all arrays are looked at."""
         try:
             for entry in self.background:
                 entry.handle.Wait()
@@ -61,7 +69,7 @@ class Lane:
             self.failures.append(traceback.format_exc())
 
     def _make(self, number, step):
-        """A step; a call has its communicator, and any other is named by a field that only it has."""
+        """A step: a call, or what a field names that only this step has."""
         if "method" in step:
             comm = self.family.members[step["on"]]
             if comm != MPI.COMM_NULL:
@@ -80,7 +88,7 @@ class Lane:
     # Calls.
 
     def _call(self, number, call, comm):
-        if comm.deterministic and call["op"]:  # the order of the operands is not for the caller to choose
+        if comm.deterministic and call["op"]:  # the caller does not choose the order of operands
             call = {**call, "algorithm": None}
         bound = Bound(call, comm)
         if call["form"] == "blocking":
@@ -107,7 +115,7 @@ class Lane:
             self.failures.append(f"step {number}, {bound.method} ({bound.call['form']}): {problem}")
 
     def _start(self, order):
-        """Start the plans that were only made so far; each rank in an order of its own where MPI may have that."""
+        """Start the plans that were only made so far, in the order of `any_order`."""
         entries, self.unstarted = self.unstarted, []
         for entry in self._in_order_of_starts(entries, order):
             entry.handle.Start()
@@ -119,9 +127,9 @@ class Lane:
         return random.Random(order * 37 + self.rank).sample(entries, len(entries))
 
     def _finish(self, step):
-        """Await what is under way, each rank in an order of its own; plans that are to run again are started again."""
+        """Await what is under way, each rank in an order of its own; plans may be started again."""
         self._start(step["order"])
-        waiting = [one for one in self.under_way if step["all"] or random.Random(step["order"] + one.number).random() < 0.5]
+        waiting = [one for one in self.under_way if step["all"] or _is_chosen(one, step["order"])]
         self.under_way = [one for one in self.under_way if one not in waiting]
         shuffled = random.Random(step["order"] * 31 + self.rank).sample(waiting, len(waiting))
         plans = [one.handle for one in shuffled if one.is_plan]
@@ -154,7 +162,8 @@ class Lane:
         """Make shared arrays, and look at and forget some of those that there are."""
         comm = self.family.members["world"]
         self.keepsakes += [Keepsake.new(comm, number, nbytes) for nbytes in step["keep"]]
-        dropped = random.Random(step["drop"]).sample(self.keepsakes, min(len(self.keepsakes), step["drop"] % 4))
+        many = min(len(self.keepsakes), step["drop"] % 4)
+        dropped = random.Random(step["drop"]).sample(self.keepsakes, many)
         self.failures += filter(None, (one.problem() for one in dropped))
         self.keepsakes = [one for one in self.keepsakes if one not in dropped]
 
@@ -163,6 +172,11 @@ class Lane:
         late.run()
         self.failures += [f"step {number}: {problem}" for problem in late.problems if problem]
         self.keepsakes += late.keepsakes
+
+
+def _is_chosen(entry, order):
+    """Whether a step of this order awaits a call; the same on all ranks."""
+    return random.Random(order + entry.number).random() < 0.5
 
 
 # How requests and plans are completed.

@@ -1,4 +1,7 @@
-"""A rank that comes later than others wait: they give up, write to their arrays, and go on with another communicator."""
+"""A rank that comes later than others wait.
+
+They give up, write to their arrays, and go on with another communicator.
+"""
 
 import time
 
@@ -46,7 +49,7 @@ class LateStep:
         self._go_on()
 
     def _make(self, comm, bounds):
-        """Make the calls; each ends with its result, or with an error, after which its arrays are written to."""
+        """Make the calls; each ends with its result, or with an error and arrays written to."""
         begun = []
         for number, bound in enumerate(bounds):
             try:

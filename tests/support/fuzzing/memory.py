@@ -1,4 +1,4 @@
-"""Where arrays of programs lie: NumPy's own memory, `comm.empty`, or an address that no element may begin at."""
+"""Where arrays of programs lie: in NumPy's own memory, in `comm.empty`, or not aligned."""
 
 import numpy as np
 
@@ -34,4 +34,5 @@ class Keepsake:
         if np.array_equal(one, other):
             return ""
         at = np.flatnonzero(one != other)
-        return f"{self.what}: {at.size} bytes changed, the first at {at[0]}: {one[at[0]]} for {other[at[0]]}"
+        changed = f"{at.size} bytes changed, the first at {at[0]}"
+        return f"{self.what}: {changed}: {one[at[0]]} for {other[at[0]]}"
