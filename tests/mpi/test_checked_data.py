@@ -151,6 +151,20 @@ def test_the_padding_of_long_doubles_is_no_result(algorithm):
     comm.Free()
 
 
+@pytest.mark.parametrize("algorithm", ["native", "binomial"])
+def test_a_derived_type_and_an_array_have_the_same_digest(algorithm):
+    """NaNs of any bits among them."""
+    comm = own(check="always,digest")
+    spaced = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    pair = spaced.Create_contiguous(2).Commit()
+    room = np.full(80, 0xFFF8_0000_0000_0001 if RANK == 0 else 0, np.uint64).view(float)
+    comm.Bcast([room, 20, pair] if RANK == 0 else room[::2], algorithm=algorithm)
+    assert np.isnan(room[::2]).all()
+    pair.Free()
+    spaced.Free()
+    comm.Free()
+
+
 @pytest.mark.parametrize("check", ["digest:0", "digest:x", "always,often", "digest:-1", "first;digest"])
 def test_words_that_there_are_not(check):
     with pytest.raises(mpicoll.ArgumentError, match="check=.*: expected off, first or always; or digest or digest:N"):
