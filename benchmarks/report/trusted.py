@@ -1,6 +1,7 @@
 """What proves that calls can be trusted, as the README shows it: what watching costs, fuzzing, soaking, random kills."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from mpicoll.support.units import format_bytes
@@ -49,6 +50,8 @@ def proof():
     calls, wrong, errors, hangs = (sum(one[name] for one in fuzzed) for name in ("calls", "wrong", "errors", "hangs"))
     lines = [f"- Random programs of collective calls on 2 and 3 ranks, both MPIs: {calls:,} calls, every byte compared: "
              f"{wrong} wrong, {errors} errors, {hangs} hangs (`python -m benchmarks.run.fuzz`)."]  # fmt: skip
+    lines += _with_axes([one for one in fuzzed if "axes" in one])
+    lines += [_after_deaths(one) for one in _all("after-death")]
     trained = _all("trainings-*")
     trainings, wrong, hangs = (sum(one[name] for one in trained) for name in ("trainings", "wrong", "hangs"))
     ranks = sorted({one["environment"]["size"] for one in trained})
@@ -64,6 +67,32 @@ def proof():
     lines.append(f"- Random kills (a rank killed, stopped, stuck, a host cut off): {kills['summary']} "
                  "(`python -m benchmarks.run.kills`).")  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _with_axes(documents):
+    """Of the programs that have more than calls in one thread or two."""
+    if not documents:
+        return []
+    axes, checks = Counter(), Counter()
+    for one in documents:
+        axes.update(one["axes"])
+        checks.update(one["checks"])
+    calls, errors = (sum(one[name] for one in documents) for name in ("calls", "errors"))
+    disturbed = sum(number for name, number in axes.items() if name.startswith("by ") and "nobody" not in name)
+    compared = sum(number for name, number in checks.items() if name != "off")
+    return [f"- {calls:,} of these calls have arrays of all kinds (shared, misaligned, empty ones of another type), "
+            f"communicators of all kinds, and up to three threads that make and forget shared arrays. Among them: "
+            f"{axes['fork']:,} forks, {disturbed:,} programs disturbed by a signal handler, finalizers or a thread, "
+            f"{axes['late']:,} times a rank that came when the others had given up, "
+            f"{axes['plans started later']:,} plans started later.",
+            f"- {compared:,} of these calls were compared with those of other ranks: {errors} false alarms."]  # fmt: skip
+
+
+def _after_deaths(document):
+    told = document["summary"]
+    return (f"- Ranks killed in random calls, Open MPI: {told['jobs']} jobs, {told['deaths']} deaths, "
+            f"{told['arrays']:,} arrays written to after the error and looked at in the end: {_outcomes(told)} "
+            "(`python -m benchmarks.run.after_death`).")  # fmt: skip
 
 
 def _all(pattern):

@@ -1,7 +1,8 @@
 """Random programs of calls, every byte compared: `mpiexec -n 3 python -m benchmarks.run.fuzz --calls 30000 --json FILE`.
 
 Programs are those of `tests.support.fuzzing`. One that goes wrong is made smaller and printed; `--again FILE` runs it, or
-any other program in a file, again. One that hangs ends the job and is printed too, so that a result that is written had none.
+any other program in a file, again. `--also` draws what is not drawn otherwise, see
+`tests.support.fuzzing.drawing`. One that hangs ends the job and is printed too, so that a result that is written had none.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.measure import measured_on
 from tests.support.fuzzing import Fuzzer, programs
+from tests.support.fuzzing.drawing import MAY_HANG
 
 #: programs of one seed
 BATCH = 50
@@ -24,6 +26,7 @@ def main():
     parser.add_argument("--calls", type=int, default=10_000, help="at least so many (default 10,000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first programs, the next have the next (default 0)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="run the program in this file, and nothing else")
+    parser.add_argument("--also", nargs="+", choices=MAY_HANG, default=[], help="default: nothing")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     mpicoll.install_abort_hook()
@@ -34,14 +37,14 @@ def main():
     facts, began = measured_on(MPI.COMM_WORLD), perf_counter()
     failures, seed = [], options.seed
     while fuzzer.made.total() < options.calls:
-        failures.append(fuzzer.search(programs(), BATCH, seed))
+        failures.append(fuzzer.search(programs(may_hang=tuple(options.also)), BATCH, seed))
         seed += 1
-    document = {"schema": 1, "environment": facts, "seeds": [options.seed, seed - 1],
-                **counted(fuzzer, failures), "seconds": round(perf_counter() - began, 1)}  # fmt: skip
+        document = {"schema": 1, "environment": facts, "seeds": [options.seed, seed - 1],
+                    **counted(fuzzer, failures), "seconds": round(perf_counter() - began, 1)}  # fmt: skip
+        if options.json and MPI.COMM_WORLD.Get_rank() == 0:  # a job that is cut short leaves what it has
+            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if MPI.COMM_WORLD.Get_rank() == 0:
         print("{calls} calls, {programs} programs, {seconds} s: {wrong} wrong, {errors} errors".format(**document), flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finish(failures)
 
 
@@ -52,7 +55,8 @@ def counted(fuzzer, failures):
     rows = [{"method": method, "form": form, "calls": calls} for (method, form), calls in sorted(fuzzer.made.items())]
     words = {word or "chosen": calls for (word,), calls in sorted(fuzzer.words.items(), key=str)}
     return {"programs": fuzzer.programs, "calls": fuzzer.made.total(), "wrong": len(bad) - errors, "errors": errors,
-            "hangs": 0, "failures": bad, "results": rows, "algorithms": words}  # fmt: skip
+            "hangs": 0, "failures": bad, "results": rows, "algorithms": words,
+            "checks": dict(sorted(fuzzer.checked.items())), "axes": dict(sorted(fuzzer.axes.items()))}  # fmt: skip
 
 
 def finish(failures):

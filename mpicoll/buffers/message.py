@@ -181,7 +181,8 @@ def _check_writable(buffer: Any, array: Any) -> None:
 def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
     """An operand that is a whole array, host or device, with any strides."""
     host, contiguous = isinstance(array, np.ndarray), array.flags.c_contiguous or array.flags.f_contiguous
-    if host and not array.flags.aligned:  # mpi4py refuses it, and not every MPI library reduces it
+    if host and contiguous and not array.flags.aligned:  # mpi4py refuses it, and not every MPI library reduces it
+        array = array.reshape(-1, order="A")  # its elements go in the order of memory, all the same
         contiguous = False
     is_plain = host or message.datatype is not None or not is_bfloat16(message.buffer)
     dtype = array.dtype if is_plain else element_type("bfloat16")  # which CuPy has as integers

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import errors
-from ..buffers import Operand, host_copies, operand
+from ..buffers import Operand, host_copies, operand, ops
 from ..errors import CollectiveMismatch
 from ..execute import BYTES, LEFT_OVER, Context, LowerCase, Record, everyone_says, largest_of_all, until_done
 from ..support.callsite import call_site
@@ -25,6 +25,8 @@ from .call import Call
 from .comparing import COMPARING
 from .request import Request
 
+#: bits of the fraction of x86's long double, and bytes that it has
+_EXTENDED, _EXTENDED_BYTES = 63, 10
 #: by the functions of `arguments`: which argument has a result that is the same on all ranks, and whether it has blocks
 _EQUAL = {"bcast": (0, ""), "allreduce": (1, ""), "allgather": (1, "blocks"), "allgatherv": (1, "vector")}
 
@@ -33,12 +35,34 @@ def digest_of(one: Operand) -> int:
     """64 bits that stand for what an operand holds now, whatever bits its NaNs have."""
     work = one.vector
     if work is None or one.device is not None:
-        work = np.empty(one.nbytes, BYTES).view(one.dtype or BYTES)
+        work = np.empty(one.nbytes, BYTES).view(one.dtype or _element_of(one.datatype) or BYTES)
         host_copies(one)[0](work)
     if work.dtype.kind in "fc" and (missing := np.isnan(work)).any():
         work = np.where(missing, work.dtype.type(np.nan), work)
-    data = np.ascontiguousarray(work).view(BYTES).data
+    data = _without_padding(np.ascontiguousarray(work)).data
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
+
+
+def _element_of(datatype: MPI.Datatype | None) -> np.dtype[Any] | None:
+    """The type of the numbers that a derived type consists of; None where there are several."""
+    if datatype is None or datatype.is_predefined:
+        return None if datatype is None else ops.numpy_type(datatype.handle)
+    inner, combiner, _ = datatype.decode()
+    if combiner == "STRUCT":
+        return None
+    try:
+        return _element_of(inner)
+    finally:
+        if not inner.is_predefined:
+            inner.Free()
+
+
+def _without_padding(work: Any) -> Any:
+    """The bytes of contiguous numbers; of long doubles those that have a value, as MPI leaves the others as they were."""
+    raw = work.view(BYTES)
+    if work.dtype.char not in "gG" or np.finfo(work.dtype).nmant != _EXTENDED:
+        return raw
+    return np.ascontiguousarray(raw.reshape(-1, np.dtype("g").itemsize)[:, :_EXTENDED_BYTES])
 
 
 # Results.

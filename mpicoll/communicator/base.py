@@ -12,6 +12,7 @@ from ..calls import (
     GuardedPlan, Request, begin, begin_again, comparing_results, guarded, persist, refused, repeated, run, wait_for_results,
     with_results_compared,
 )
+from ..errors import MpicollError
 from ..execute import ABANDONED, Context, owning
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
@@ -89,6 +90,10 @@ class Base(MPI.Intracomm):
                 wait_for_results(context, comparing_results(context, understand.__name__, given))
         except BaseException as error:
             told = context.explained(error) if isinstance(error, Exception) else error
+            is_scheduled = known is None or record.plan is not None
+            if record.place and is_scheduled and not isinstance(told, (MpicollError, MPI.Exception)):
+                # of a signal handler, say: neither begun nor left out it would fit the others' calls
+                context.in_disorder(context.reason(record.text, error))
             if context.is_used_by_mpi:
                 ABANDONED.append(given)
             if told is not error:

@@ -136,6 +136,35 @@ def test_a_buffer_that_is_written_to_while_a_plan_runs(algorithm):
     comm.Free()
 
 
+@pytest.mark.parametrize("algorithm", ["native", "binomial"])
+def test_the_padding_of_long_doubles_is_no_result(algorithm):
+    """MPI leaves it as it was where it packs elements one by one."""
+    comm = own(check="always,digest")
+    spaced = MPI.LONG_DOUBLE.Create_resized(0, 2 * MPI.LONG_DOUBLE.Get_extent()[1]).Commit()
+    room = np.full(40 * np.dtype("g").itemsize, RANK + 1, np.uint8).view("g")
+    for repetition in range(20):
+        room[:] = repetition
+        for _ in range(10):  # what a new array finds in its memory
+            np.full(20 * room.itemsize, RANK + 1, np.uint8)
+        comm.Bcast([room, 20, spaced], algorithm=algorithm)
+    spaced.Free()
+    comm.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["native", "binomial"])
+def test_a_derived_type_and_an_array_have_the_same_digest(algorithm):
+    """NaNs of any bits among them."""
+    comm = own(check="always,digest")
+    spaced = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    pair = spaced.Create_contiguous(2).Commit()
+    room = np.full(80, 0xFFF8_0000_0000_0001 if RANK == 0 else 0, np.uint64).view(float)
+    comm.Bcast([room, 20, pair] if RANK == 0 else room[::2], algorithm=algorithm)
+    assert np.isnan(room[::2]).all()
+    pair.Free()
+    spaced.Free()
+    comm.Free()
+
+
 @pytest.mark.parametrize("check", ["digest:0", "digest:x", "always,often", "digest:-1", "first;digest"])
 def test_words_that_there_are_not(check):
     with pytest.raises(mpicoll.ArgumentError, match="check=.*: expected off, first or always; or digest or digest:N"):

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from tests.support.cases import METHODS, SIZE, WORLD
-from tests.support.fuzzing import Fuzzer, programs
+from tests.support.fuzzing import Fuzzer, forks, lane, programs
 from tests.support.fuzzing.calls import FUNCTIONS
-from tests.support.fuzzing.drawing import FORMS, calls
+from tests.support.fuzzing.disturbances import BY
+from tests.support.fuzzing.drawing import FORMS, PLAIN, calls
 
 pytestmark = pytest.mark.mpi
 
@@ -24,14 +24,14 @@ def fuzzer():
 def test_every_collective_in_every_form(fuzzer, method, form):
     """One call at a time."""
     lanes = calls((method,), (form,)).map(lambda call: [[call]])
-    one = {"lanes": lanes, "check": st.just("first"), "timeout": st.just(0), "fresh": st.just(False)}
-    assert fuzzer.search(st.fixed_dictionaries(one), examples=8 if SIZE == 2 else 2) == ""
+    one = lanes.map(lambda drawn: {"lanes": drawn, **PLAIN})
+    assert fuzzer.search(one, examples=8 if SIZE == 2 else 2) == ""
 
 
 def test_random_programs(fuzzer):
     """Some hundreds of calls, several of them under way on several communicators."""
     before = fuzzer.made.total()
-    examples = 80 if SIZE == 2 else 20  # three ranks on two cores are slow, and the long runs are made with both
+    examples = 30 if SIZE == 2 else 10  # three ranks on two cores are slow, and the long runs are made with both
     assert fuzzer.search(programs(), examples=examples) == ""
     assert fuzzer.made.total() > before + 3 * examples
 
@@ -40,5 +40,35 @@ def test_random_programs(fuzzer):
 def test_a_wrong_value_is_found_and_made_smaller(fuzzer, monkeypatch):
     """A fuzzer that never finds anything proves nothing: here what it expects of MAX is wrong."""
     monkeypatch.setitem(FUNCTIONS, "MAX", np.minimum)
-    text = fuzzer.search(programs(most=3), examples=200)
+    plain = calls().map(lambda call: {**PLAIN, "lanes": [[call]]})
+    text = fuzzer.search(plain, examples=200)
     assert "wrong, the first at" in text and '"op": "MAX"' in text and text.count('"method"') < 4
+
+
+def test_each_axis_once(fuzzer):
+    """A late rank, a fork, an empty contribution, a plan that is started later, and each disturbance."""
+    call = {"on": "world", "method": "Allreduce", "form": "begin", "algorithm": "ring", "segment": None, "counts": [5000],
+            "dtype": "d", "op": "SUM", "root": 0, "place": "in place", "layouts": ["plain"], "memory": ["shared"],
+            "empty": "", "seed": 1, "times": 1, "stays": False}  # fmt: skip
+    gathered = {**call, "method": "Gatherv", "algorithm": None, "op": None, "place": "apart", "counts": [3, 0], "empty": "b"}
+    late = {"late": 0, "when": "after", "limit": 0.05, "calls": [call]}
+    plan = {**call, "form": "plan", "stays": True}
+    steps = [{"keep": [5000, 300_000], "drop": 0}, call, {"fork": True}, late, gathered, plan,
+             {"start": 3}, {"finish": "wait", "order": 5, "all": True}]  # fmt: skip
+    for by in BY:
+        assert fuzzer.run({**PLAIN, "lanes": [steps], "by": by, "doing": "arrays"}) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_a_late_rank_or_a_child_changes_is_found(fuzzer, monkeypatch):
+    """Arrays that are written to behind the fuzzer's back."""
+    monkeypatch.setattr(forks, "_live", lambda rooms, keepsakes, comm: 5)
+    kept = {"keep": [5000], "drop": 0}
+    assert "status" in fuzzer.run({**PLAIN, "lanes": [[kept, {"fork": True}]]})[0]
+
+    def spoilt(rooms, keepsakes, comm):
+        keepsakes[0].array[7] += 1
+        return ""
+
+    monkeypatch.setattr(lane, "problem_of_child", spoilt)
+    assert "1 bytes changed, the first at 7" in fuzzer.run({**PLAIN, "lanes": [[kept, {"fork": True}]]})[0]

@@ -136,6 +136,29 @@ def test_one_array_for_both_buffers_of_a_single_rank(method, word):
     alone.Free()
 
 
+@pytest.mark.parametrize("word", ALLREDUCE)
+def test_a_fortran_array_that_is_not_aligned(comm, word):
+    """Its elements go in the order of memory, as those of any array without gaps."""
+    given = np.empty(2 * 500 * 8 + 1, np.uint8)[1:].view(np.int64).reshape((2, -1), order="F")
+    given.reshape(-1, order="A")[:] = np.arange(1000)
+    result = np.zeros(1000, np.int64)
+    comm.Allreduce(given, result, algorithm=word)
+    same(result, SIZE * np.arange(1000))
+
+
+@pytest.mark.parametrize("word", [None, "native", *words("Alltoall")])
+@pytest.mark.parametrize("code", ["d", "g"])
+def test_one_array_of_spaced_elements_for_both_buffers(comm, code, word):
+    """MPI may leave the padding of long doubles out, so that their bytes do not come back as they were."""
+    element = MPI.Datatype.fromcode(code)
+    spaced = element.Create_resized(0, 2 * element.Get_extent()[1]).Commit()
+    whole = np.full(2 * SIZE, RANK, code)
+    comm.Alltoall([whole, 1, spaced], [whole, 1, spaced], algorithm=word)
+    spaced.Free()
+    same(whole[::2], np.arange(SIZE, dtype=code))
+    same(whole[1::2], np.full(SIZE, RANK, code))
+
+
 @pytest.mark.parametrize("form", [Case.call, Case.begin, Case.init])
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_large_block_behind_a_small_one_in_place(comm, form, step):

@@ -1,7 +1,8 @@
 """One call on one rank: its buffers, its arguments, and what each byte of its memory must be afterwards.
 
 A call is plain data: {"method", "form", "algorithm", "segment", "counts", "dtype", "op", "root", "place", "layouts",
-"seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of them, so that each knows all of it.
+"memory", "empty", "seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of them, so that
+each knows all of it.
 """
 
 from functools import cache, reduce
@@ -16,6 +17,7 @@ from mpicoll.schedule import INPUT
 from tests.support.cases import METHODS
 
 from .layouts import layout_of
+from .memory import array
 
 SENTINEL = 7
 _POOL = np.random.default_rng(11).integers(0, 256, 2 << 20, np.uint8)
@@ -82,6 +84,7 @@ class Bound:
 
     def __init__(self, call, comm: MPI.Intracomm):
         self.call, self.rank, self.size = call, comm.Get_rank(), comm.Get_size()
+        self.comm = comm
         self.method, self.dtype = call["method"], np.dtype(call["dtype"])
         self.collective = collectives.find(METHODS[self.method])
         self.root = call["root"] % self.size
@@ -164,19 +167,32 @@ class Bound:
                 arguments.append(None)
                 continue
             layout = self._layout(which, part)
-            arguments.append(self._add(layout.room(self.dtype), layout.given, layout.places, read, written))
+            arguments.append(self._add(self._room(layout, which), layout.given, layout.places, read, written))
         return tuple(arguments)
 
     def _layout(self, which, part):
         """How a buffer lies in memory. which: 0 for the send buffer, 1 for the receive buffer."""
-        name, reduces = self.call["layouts"][(2 * self.rank + which) % len(self.call["layouts"])], self.collective.reduces
+        name, reduces, empty = self._drawn("layouts", which), self.collective.reduces, self.call["empty"]
         in_place = self.call["place"] in ("in place", "none")
         of_all_ranks = {"gather": which == 1, "allgather": which == 1, "scatter": which == 0, "alltoall": True,
                         "reduce_scatter": which == 0 or in_place}.get(self.collective.name, False)  # fmt: skip
         if of_all_ranks and self.of_any_size:
-            return layout_of(name, self.received if which else self.counts, self.dtype, 0, reduces)
+            return layout_of(name, self.received if which else self.counts, self.dtype, 0, reduces, empty)
         blocks = self.size if of_all_ranks and self.method != "Reduce_scatter" else 0
-        return layout_of(name, part.stop - part.start, self.dtype, blocks, reduces)
+        return layout_of(name, part.stop - part.start, self.dtype, blocks, reduces, empty)
+
+    def _room(self, layout, which):
+        """The array over which a buffer lies."""
+        if layout.raw:
+            return np.frombuffer(bytearray(layout.length * self.dtype.itemsize), self.dtype)
+        return self._array(layout.length, which)
+
+    def _array(self, length, which):
+        return array(self._drawn("memory", which), length, self.dtype, self.comm)
+
+    def _drawn(self, field, which):
+        """What was drawn for a buffer of this rank."""
+        return self.call[field][(2 * self.rank + which) % len(self.call[field])]
 
     def _add(self, room, given, places, read, written):
         number = len(self.rooms)
@@ -191,7 +207,7 @@ class Bound:
         """One buffer has the whole vector, and this rank's block in its place."""
         which = 0 if self.collective.name == "scatter" else 1
         layout = self._layout(which, slice(0, self.edges[-1]))
-        places, room = layout.places, layout.room(self.dtype)
+        places, room = layout.places, self._room(layout, which)
         self.rooms.append(room)
         self.reads.append((0, places[before], before))
         if self.collective.name == "scatter":
@@ -207,7 +223,7 @@ class Bound:
     def _in_one_room(self, before, after, woven):
         """Both in one array: every second element, or one behind the other."""
         n, m = before.stop - before.start, after.stop - after.start
-        room = np.empty(2 * max(n, m) + 1 if woven else n + m, self.dtype)
+        room = self._array(2 * max(n, m) + 1 if woven else n + m, 0)
         send, recv = (np.s_[: 2 * n : 2], np.s_[1 : 2 * m + 1 : 2]) if woven else (np.s_[:n], np.s_[n : n + m])
         self.rooms.append(room)
         places = np.arange(room.size)

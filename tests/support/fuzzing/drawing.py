@@ -1,7 +1,18 @@
 """Random programs as plain data, for Hypothesis to draw and to make smaller.
 
-A program is {"lanes": [[step, …], …], "check", "timeout", "fresh"}: one lane, or two that run in threads. A step is a
-call, see `calls`, with the communicator that it is made on, or {"finish", "order"}: what is under way is awaited.
+A program is {"lanes": [[step, …], …], "check", "timeout", "sums", "fresh", "starts", "by", "doing"}: one lane, or two or
+three that run in threads. What disturbs it is done `by` something; plans are started in the same order on all ranks (`starts`:
+"alike") or in any. A step is
+
+- a call, see `calls`, with the communicator that it is made on, and whether it `stays`: a plan that is started later, a
+  request that is only tested by what disturbs, until the end;
+- {"start"}: the plans that were only made are started, in an order of this number;
+- {"finish", "order", "all"}: what is under way is awaited, or some of it;
+- {"keep", "drop"}: shared arrays of so many bytes are made, which must stay as they are, and some are forgotten;
+- {"fork"}: a child writes to all arrays;
+- {"late", "when", "limit", "calls"}: a rank makes calls after the others have given them up, or about then.
+
+`MAY_HANG` names what is not drawn unless it is asked for.
 """
 
 from hypothesis import strategies as st
@@ -10,18 +21,30 @@ from mpi4py import MPI
 from mpicoll import algorithms
 from tests.support.cases import METHODS, words
 
+from .disturbances import BY, DOING, TESTS
 from .layouts import MANY, ONE
+from .memory import MEMORIES
 
-KINDS = ("world", "duplicate", "reversed", "parts", "created", "group", "alone")
+KINDS = ("world", "duplicate", "reversed", "parts", "created", "group", "alone", "idup", "cart", "sub", "copied cart", "graph",
+         "adjacent", "dist graph", "node")  # fmt: skip
 FORMS = ("blocking", "begin", "plan")
 FINISHES = ("wait", "waitall", "test", "testall", "waitany")
 PLACES = ("apart", "in place", "none", "same", "woven", "beside")
-CHECKS = ("first", "off", "always")
+CHECKS = ("first", "off", "always", "digest:3", "always,digest")
+SUMS = ("", "", "deterministic")
+STEPS = ("finish", "start", "fork", "keep", "late")
+#: what only some versions stand, so that it is to be asked for: plans that ranks start in different orders, and
+#: finalizers and signal handlers that test requests
+ANY_ORDER, TESTING = "any order", "testing"
+MAY_HANG = (ANY_ORDER, TESTING)
 MOST_CALLS = 24
 _COUNTS = st.one_of(
-    st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 64, 97, 251, 256, 1009]),
+    st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 64, 97, 251, 256, 1009]),
     st.sampled_from([1009, 2048, 4099, 10_007, 30_011]),
 )  # fmt: skip
+_MEMORIES = st.one_of(st.just(["ordinary"]), st.lists(st.sampled_from(MEMORIES), min_size=1, max_size=4))
+_EMPTY = st.sampled_from(["", "", "d", "b", "F"])
+_RARELY = st.integers(0, 4).map(lambda number: number == 4)
 _SEGMENTS = st.sampled_from([None, None, 0, 1, 64, 512, 4096, 65_536])
 _INTEGERS, _FLOATS, _COMPLEX = "bhilqBHILQ", "fdg", "FDG"
 _ARITHMETIC, _LOGICAL, _BITS = ("SUM", "PROD", "MAX", "MIN"), ("LAND", "LOR", "LXOR"), ("BAND", "BOR", "BXOR")
@@ -35,14 +58,14 @@ _DTYPES = st.sampled_from(sorted(_OPS))
 
 
 @st.composite
-def calls(draw, methods=tuple(METHODS), forms=FORMS):
+def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
     method = draw(st.sampled_from(methods))
     dtype, op = draw(_DTYPES), None
     if METHODS[method] in ("allreduce", "reduce", "reduce_scatter"):
         op = draw(st.sampled_from(_OPS[dtype]))
-    possible = [None, *words(method, ordered=op == "joined")]
-    if not (op is not None and dtype == "e"):  # not every MPI has the type
+    possible = [*([None] if served_by_mpi else ()), *words(method, ordered=op == "joined")]
+    if served_by_mpi and not (op is not None and dtype == "e"):  # not every MPI has the type
         possible.append(algorithms.NATIVE)
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -56,18 +79,37 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS):
         "segment": segment, "counts": counts, "dtype": dtype, "op": op,
         "root": draw(st.integers(0, 3)), "place": draw(st.sampled_from(PLACES)),
         "layouts": draw(st.lists(st.sampled_from(layouts), min_size=1, max_size=8)),
-        "seed": draw(st.integers(0, 1 << 16)), "times": draw(st.integers(1, 4)),
+        "memory": draw(_MEMORIES), "empty": draw(_EMPTY),
+        "seed": draw(st.integers(0, 1 << 16)), "times": draw(st.integers(1, 4)), "stays": draw(_RARELY),
     }  # fmt: skip
 
 
-_FINISH = st.fixed_dictionaries({"finish": st.sampled_from(FINISHES), "order": st.integers(0, 1 << 16)})
+_ORDERS = st.integers(0, 1 << 16)
+_FINISH = st.fixed_dictionaries({"finish": st.sampled_from(FINISHES), "order": _ORDERS, "all": st.booleans()})
+_START = st.fixed_dictionaries({"start": _ORDERS})
+_FORK = st.fixed_dictionaries({"fork": st.just(True)})
+_BYTES = st.sampled_from([1, 100, 4096, 5000, 300_000, 3_000_000])
+_KEEP = st.fixed_dictionaries({"keep": st.lists(_BYTES, max_size=3), "drop": st.integers(0, 100)})
+_LATE = st.fixed_dictionaries({
+    "late": st.integers(0, 3), "when": st.sampled_from(["after", "after", "about"]), "limit": st.sampled_from([0.05, 0.2]),
+    "calls": st.lists(calls(served_by_mpi=False), min_size=1, max_size=3),
+})  # fmt: skip
+_OTHERS = st.integers(0, 19).flatmap(lambda number: _LATE if number == 19 else _FORK if number > 15 else _KEEP)
 
 
-def programs(most: int = MOST_CALLS):
-    """Programs of so many steps in a lane at most."""
-    lane = st.lists(st.one_of(calls(), calls(), calls(), _FINISH), min_size=1, max_size=most)
-    lanes = st.one_of(st.tuples(lane).map(list), st.tuples(lane, lane).map(list))
+def programs(most: int = MOST_CALLS, may_hang: tuple[str, ...] = ()):
+    """Programs of so many steps in a lane at most. may_hang: of `MAY_HANG`, what is drawn as well."""
+    step = st.one_of(calls(), calls(), calls(), calls(), calls(), _FINISH, _FINISH, _START, _OTHERS)
+    lane = st.lists(step, min_size=1, max_size=most)
+    numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1])
     return st.fixed_dictionaries({
-        "lanes": lanes, "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]),
+        "lanes": numbers.flatmap(lambda number: st.lists(lane, min_size=number, max_size=number)),
+        "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]), "sums": st.sampled_from(SUMS),
         "fresh": st.integers(0, 19).map(lambda number: number == 19),
+        "starts": st.sampled_from(["alike", "any"] if ANY_ORDER in may_hang else ["alike"]),
+        "by": st.sampled_from(["nobody", *BY]), "doing": st.sampled_from([*DOING, *([TESTS] if TESTING in may_hang else ())]),
     })  # fmt: skip
+
+
+#: a program of one call, but for its lanes
+PLAIN = {"check": "first", "timeout": 0, "sums": "", "fresh": False, "starts": "alike", "by": "nobody", "doing": "numbers"}

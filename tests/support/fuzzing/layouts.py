@@ -20,12 +20,6 @@ class Layout(NamedTuple):
     given: Callable[[np.ndarray], Any]
     raw: bool = False
 
-    def room(self, dtype: np.dtype) -> np.ndarray:
-        """The array."""
-        if self.raw:
-            return np.frombuffer(bytearray(self.length * dtype.itemsize), dtype)
-        return np.empty(self.length, dtype)
-
 
 def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
     """MPI's type; None where not every MPI has one."""
@@ -148,11 +142,22 @@ def _blocks(counts, starts, given):
     return Layout(length, np.concatenate(places), given)
 
 
-def layout_of(name: str, counts: int | list[int], dtype: np.dtype, blocks: int, reduces: bool) -> Layout:
+def nothing(counts, code):
+    """A list of no numbers, of some type."""
+    given = np.zeros(0, code)
+    return Layout(0, np.arange(0), lambda room: given if isinstance(counts, int) else [given, counts])
+
+
+def layout_of(
+    name: str, counts: int | list[int], dtype: np.dtype, blocks: int, reduces: bool, empty: str = ""
+) -> Layout:
     """The layout of that name, or the plainest where this vector cannot have it.
 
-    counts: elements of the vector, or of each rank's block where these are of any size.
+    counts: elements of the vector, or of each rank's block where these are of any size. empty: the
+    type of vectors that are only moved and have no elements; "": their own.
     """
+    if empty and not reduces and not np.sum(counts):
+        return nothing(counts, empty)
     names, plainest = (ONE, plain) if isinstance(counts, int) else (MANY, listed)
     kind, rest = mpi_type(dtype), (blocks,) if isinstance(counts, int) else ()
     possible = (kind is not None or name not in _NEED_TYPE) and not (reduces and name in _DERIVED)

@@ -2,185 +2,118 @@
 
 import faulthandler
 import json
-import random
 import sys
 import threading
-import traceback
 from collections import Counter
 from contextlib import contextmanager
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
 from mpi4py import MPI
 
-import mpicoll
-
-from .calls import Bound
-from .drawing import FINISHES
+from .communicators import Family
+from .disturbances import Disturbance
+from .drawing import STEPS
+from .lane import Lane
 
 #: seconds after which a program is taken to hang
 PATIENCE = 120.0
 
 
+#: families that are kept for later programs
+_MOST_FAMILIES = 8
+
+
+def steps_of(program):
+    """All steps, and the calls that steps consist of."""
+    for lane in program["lanes"]:
+        for step in lane:
+            yield step
+            yield from step.get("calls", ())
+
+
 def calls_of(program, *by: str) -> Counter:
     """{what the fields are: calls} that a program makes."""
     made = Counter()
-    for step in (step for lane in program["lanes"] for step in lane if "method" in step):
+    for step in (step for step in steps_of(program) if "method" in step):
         made[tuple(step[field] for field in by)] += step["times"] if step["form"] != "begin" else 1
     return made
 
 
-class Family:
-    """Communicators of some of the ranks, by how they are made; None where this rank is in none. Collective."""
-
-    def __init__(self, world, check, timeout):
-        rank, size = world.Get_rank(), world.Get_size()
-        base = mpicoll.Communicator(world.Dup(), check=check, timeout=timeout)
-        group = world.Get_group()
-        ends = [size - 1, 0] if size > 1 else [0]
-        chosen, edge = group.Incl([*range(size - 1, 0, -1)] or [0]), group.Incl(ends)
-        self.members = {
-            "world": base, "duplicate": base.Dup(), "reversed": base.Split(0, -rank), "parts": base.Split(rank % 2, rank),
-            "created": base.Create(chosen), "group": base.Create_group(edge) if rank in ends else MPI.COMM_NULL,
-            "alone": base.Split(rank),
-        }  # fmt: skip
-        for one in (group, chosen, edge):
-            one.Free()
-
-    def free(self):
-        """In the order in which they were made."""
-        for comm in self.members.values():
-            if comm != MPI.COMM_NULL:
-                comm.Free()
-
-
-class Lane:
-    """One thread's steps. failures: what was wrong."""
-
-    def __init__(self, steps, family, rank):
-        self.steps, self.family, self.rank = steps, family, rank
-        self.under_way, self.failures = [], []
-
-    def run(self):
-        """All steps; what is still under way then is awaited."""
-        try:
-            for number, step in enumerate(self.steps):
-                if "finish" in step:
-                    self._finish(step)
-                elif self.family.members[step["on"]] != MPI.COMM_NULL:
-                    self._call(number, step, self.family.members[step["on"]])
-            while self.under_way:
-                self._finish({"finish": FINISHES[len(self.steps) % len(FINISHES)], "order": len(self.steps)})
-        except Exception:
-            self.failures.append(traceback.format_exc())
-
-    def _call(self, number, call, comm):
-        bound = Bound(call, comm)
-        if call["form"] == "blocking":
-            for repetition in range(call["times"]):
-                bound.fill(repetition)
-                bound.make(comm)
-                self._look_at(number, bound)
-            return
-        bound.fill(0)
-        handle = bound.make(comm)
-        if call["form"] == "plan":
-            handle.Start()
-        self.under_way.append([number, bound, handle, 0])
-
-    def _look_at(self, number, bound):
-        problem = bound.problem()
-        if problem:
-            self.failures.append(f"step {number}, {bound.method} ({bound.call['form']}): {problem}")
-
-    def _finish(self, step):
-        """Await all that is under way, each rank in an order of its own; plans that are to run again are started again."""
-        waiting, self.under_way = self.under_way, []
-        shuffled = random.Random(step["order"] * 31 + self.rank).sample(waiting, len(waiting))
-        plans = [handle for _, bound, handle, _ in shuffled if bound.call["form"] == "plan"]
-        requests = [handle for _, bound, handle, _ in shuffled if bound.call["form"] != "plan"]
-        _COMPLETE[step["finish"]](requests, plans)
-        for number, bound, handle, repetition in waiting:
-            self._look_at(number, bound)
-            if bound.call["form"] != "plan":
-                continue
-            if repetition + 1 == bound.call["times"]:
-                handle.Free()
-                continue
-            bound.fill(repetition + 1)
-            handle.Start()
-            self.under_way.append([number, bound, handle, repetition + 1])
-
-
-# How requests and plans are completed.
-
-
-def _one_by_one(requests, plans):
-    for one in [*plans, *requests]:
-        one.Wait()
-
-
-def _all_at_once(requests, plans):
-    MPI.Request.Waitall(requests)
-    _one_by_one([], plans)
-
-
-def _tested(requests, plans):
-    left = [*requests, *plans]
-    while left:
-        left = [one for one in left if not one.Test()]
-
-
-def _tested_at_once(requests, plans):
-    while not MPI.Request.Testall(requests):
-        pass
-    _tested([], plans)
-
-
-def _any_first(requests, plans):
-    for _ in requests:
-        MPI.Request.Waitany(requests)
-    _one_by_one([], plans)
-
-
-_COMPLETE = dict(zip(FINISHES, (_one_by_one, _all_at_once, _tested, _tested_at_once, _any_first)))
+def axes_of(program) -> Counter:
+    """What a program has beside plain calls."""
+    found = Counter({f"by {program['by']}, {program['doing']}": 1, f"threads: {len(program['lanes'])}": 1,
+                     f"sums: {program['sums'] or 'ordinary'}": 1, f"starts: {program['starts']}": 1})  # fmt: skip
+    for step in steps_of(program):
+        if "method" not in step:
+            found[next(name for name in STEPS if name in step)] += 1
+            continue
+        found[f"on {step['on']}"] += 1
+        found.update(f"memory: {memory}" for memory in set(step["memory"]))
+        if step["empty"]:
+            found["empty contributions of another type"] += 1
+        if step["stays"]:
+            found["plans started later" if step["form"] == "plan" else "requests left to others"] += 1
+    return found
 
 
 class Fuzzer:
     """The ranks of a communicator that run programs together.
 
-    programs: how many were run; made: calls by (method, form); words: calls by algorithm.
+    programs: how many were run; made: calls by (method, form); words: calls by algorithm; axes: how
+    many programs, steps and calls had what; checked: calls by when they were compared.
     """
 
     def __init__(self, comm: MPI.Intracomm, patience: float = PATIENCE):
         self.control, self.patience = MPI.Intracomm(comm.Dup()), patience
         self.families, self.made, self.words, self.programs = {}, Counter(), Counter(), 0
+        self.axes, self.checked = Counter(), Counter()
+        self._first = ""  # what was said of the first program of a search that failed
 
     def run(self, program) -> list[str]:
         """Run a program; what was wrong, of all ranks, on all ranks. Collective."""
         rank = self.control.Get_rank()
-        keys = [(number, program["check"], program["timeout"]) for number in range(len(program["lanes"]))]
-        if program["fresh"]:
-            families = [Family(self.control, *key[1:]) for key in keys]
-        else:
-            families = [self.families.get(key) or self._family(key) for key in keys]
-        lanes = [Lane(steps, family, rank) for steps, family in zip(program["lanes"], families)]
+        families = self._families(program)
+        lanes = [Lane(steps, family, rank, program["check"], program["starts"] == "any")
+                 for steps, family in zip(program["lanes"], families)]  # fmt: skip
+        disturbance = Disturbance(program["doing"], families[0].members["world"], lanes)
         with self._patience(program, lanes):
-            _together([lane.run for lane in lanes])
-            mine = [f"rank {rank}: {text}" for lane in lanes for text in lane.failures]
+            with disturbance.going_on(program["by"]):
+                _together([lane.run for lane in lanes])
+            for lane in lanes:
+                lane.end()
+            texts = [text for one in (*lanes, disturbance) for text in one.failures]
+            mine = [f"rank {rank}: {text}" for text in texts]
             failures = [text for texts in self.control.allgather(mine) for text in texts]
-        if failures:
+        if any("Traceback" in text for text in failures):
             self.families.clear()  # they may be in disorder
         elif program["fresh"]:
             for family in families:
                 family.free()
-        self.made += calls_of(program, "method", "form")
-        self.programs += 1
-        self.words += calls_of(program, "algorithm")
+        self._count(program)
         return failures
 
-    def _family(self, key):
-        self.families[key] = Family(self.control, *key[1:])
-        return self.families[key]
+    def _count(self, program):
+        made = calls_of(program, "method", "form")
+        self.made += made
+        self.programs += 1
+        self.words += calls_of(program, "algorithm")
+        self.checked[program["check"]] += made.total()
+        self.axes += axes_of(program)
+
+    def _families(self, program):
+        """The communicators of each lane."""
+        settings = program["check"], program["timeout"], program["sums"]
+        keys = [(number, *settings) for number in range(len(program["lanes"]))]
+        if program["fresh"]:
+            return [Family(self.control, *settings) for _ in keys]
+        for key in keys:
+            if key not in self.families:
+                self.families[key] = Family(self.control, *settings)
+        while len(self.families) > _MOST_FAMILIES:
+            oldest = next(key for key in self.families if key not in keys)
+            self.families.pop(oldest).free()
+        return [self.families[key] for key in keys]
 
     def search(self, programs, examples: int, number: int | None = None, smaller: bool = True) -> str:
         """Run so many programs; the smallest that fails, as a text for a person, or "". Collective; rank 0 draws.
@@ -191,11 +124,13 @@ class Fuzzer:
             while (program := self.control.bcast(None)) is not None:
                 self.run(program)
             return self.control.bcast(None)
-        text = ""
+        text = self._first = ""
         try:
             _driven(self._attempt, programs, examples, number, smaller)
         except AssertionError as error:
             text = str(error)
+        except Flaky:
+            text = f"{self._first}\n(not every time)"
         finally:
             self.control.bcast(None)
         return self.control.bcast(text)
@@ -204,7 +139,9 @@ class Fuzzer:
         self.control.bcast(program)
         failures = self.run(program)
         if failures:
-            raise AssertionError("\n".join([*failures, "the program:", json.dumps(program)]))
+            text = "\n".join([*failures, "the program:", json.dumps(program)])
+            self._first = self._first or text
+            raise AssertionError(text)
 
     def free(self):
         """Free all communicators."""

@@ -1,0 +1,92 @@
+"""The job that `after_death` starts: random calls that go on with fewer ranks when some are killed (`dying`).
+
+    mpirun --with-ft ulfm -n 3 python -m benchmarks.run.dying DEATHS benchmarks.run.bereaved SEED
+
+After each RankFailure the arrays of the calls that were given up are written to, and must stay as
+they are to the end. Ranks come late by chance, so that some are still in a call that others left.
+"""
+
+import sys
+import time
+from random import Random
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll import Communicator, RankFailure
+
+from .killed import ALGORITHMS, arguments, check, fill
+
+#: calls of a job, and seconds by which a rank may be late
+CALLS, LATE = 150, 2e-3
+LENGTHS = (1, 1000, 30_000, 300_000)
+
+
+def main() -> None:
+    seed = int(sys.argv[1])
+    comm = Communicator(MPI.COMM_WORLD.Dup())
+    own = Random(seed * 1009 + comm.rank)
+    kept: list[tuple[np.ndarray, int]] = []
+    number = 0
+    while number < CALLS:
+        arrays: list[np.ndarray] = []
+        try:
+            if own.random() < 0.3:
+                time.sleep(own.random() * LATE)
+            some_calls(comm, Random(seed * 7919 + number), arrays)
+            number += 1
+        except RankFailure:
+            for array in arrays:
+                array[:] = number + 100
+                kept.append((array, number + 100))
+            comm, number = going_on(comm, number)
+    comm.Barrier()
+    for array, value in kept:
+        assert (array == value).all(), f"an array changed after it was written to: {value}, {np.unique(array)}"
+    print(f"done, {len(kept)} arrays kept", flush=True)
+
+
+def going_on(comm: Communicator, number: int) -> tuple[Communicator, int]:
+    """The communicator of those that live, and the call that all of them make next."""
+    while True:
+        try:
+            comm = comm.shrink()
+            return comm, comm.allreduce(number, MPI.MAX) + 1
+        except RankFailure:  # one more died
+            continue
+
+
+def some_calls(comm: Communicator, random: Random, arrays: list[np.ndarray]) -> None:
+    """One call, or several that do not block; their arrays are entered before they begin."""
+    begun: list[tuple[Any, ...]] = []
+    plans = []
+    for _ in range(random.choice((1, 1, 2, 3))):
+        method = random.choice(list(ALGORITHMS))
+        algorithm, count = random.choice(ALGORITHMS[method]), random.choice(LENGTHS)
+        make = random.choice((np.empty, comm.empty))
+        send = make(comm.size * count if method == "Reduce_scatter_block" else count)
+        receive = make(comm.size * count if method == "Allgather" else count)
+        fill(comm, method, send, receive)
+        arrays += [send, receive]
+        given = arguments(method, send, receive)
+        form = random.choice(("blocking", "begin", "plan"))
+        if form == "blocking":
+            getattr(comm, method)(*given, algorithm=algorithm)
+            check(comm, method, receive)
+        elif form == "begin":
+            begun.append((getattr(comm, f"I{method.lower()}")(*given, algorithm=algorithm), method, receive))
+        else:
+            plan = getattr(comm, f"{method}_init")(*given, algorithm=algorithm)
+            plan.Start()
+            begun.append((plan, method, receive))
+            plans.append(plan)
+    for request, method, receive in begun:
+        request.Wait()
+        check(comm, method, receive)
+    for plan in plans:
+        plan.Free()
+
+
+if __name__ == "__main__":
+    main()
