@@ -18,7 +18,7 @@ from mpicoll.support.units import format_bytes
 #: bytes, and the algorithm that serves them
 CASES = [(8, None), (16 << 10, "ring"), (64 << 10, "ring"), (1 << 20, "ring"), (16 << 20, "ring"),
          (64 << 10, "native"), (1 << 20, "native")]  # fmt: skip
-#: small calls in a row: "always" compares one of 256 of them, so that each sample has some of these
+#: small calls in a row: "always" compares one of 512 of them, so that each sample has some of these
 SMALL = 1024
 MODES = {"off": {"check": "off"}, "first": {"check": "first"}, "always": {"check": "always"},
          "timeout": {"check": "off", "timeout": 600}}  # fmt: skip

@@ -78,7 +78,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     check : {"off", "first", "always", "digest"}, optional
         When ranks compare their calls before data moves: never, the first time that a call is met, each
         time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are small
-        enough for MPI to serve them, "always" compares one of 256, with a hash of all before it, and
+        enough for MPI to serve them, "always" compares one of 512, with a hash of all before it, and
         the rest when the communicator is freed. "digest", alone or as "always,digest": they compare results, too, where
         these must be equal; "digest:N": one of N. None: MPICOLL_CHECK, by default "first".
     timeout : float, optional

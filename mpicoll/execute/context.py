@@ -37,7 +37,7 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
-_SAMPLED = 256
+_SAMPLED = 512
 _UNMET = Neighbours("Idup makes a communicator without a word between its ranks", {}, None)
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
