@@ -15,7 +15,6 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.measure import measured_on
 from tests.support.fuzzing import Fuzzer, programs
-from tests.support.fuzzing.drawing import MAY_HANG
 
 #: programs of one seed
 BATCH = 50
@@ -26,7 +25,6 @@ def main():
     parser.add_argument("--calls", type=int, default=10_000, help="at least so many (default 10,000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first programs, the next have the next (default 0)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="run the program in this file, and nothing else")
-    parser.add_argument("--also", nargs="+", choices=MAY_HANG, default=[], help="default: nothing")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     mpicoll.install_abort_hook()
@@ -37,7 +35,7 @@ def main():
     facts, began = measured_on(MPI.COMM_WORLD), perf_counter()
     failures, seed = [], options.seed
     while fuzzer.made.total() < options.calls:
-        failures.append(fuzzer.search(programs(may_hang=tuple(options.also)), BATCH, seed))
+        failures.append(fuzzer.search(programs(), BATCH, seed))
         seed += 1
         document = {"schema": 1, "environment": facts, "seeds": [options.seed, seed - 1],
                     **counted(fuzzer, failures), "seconds": round(perf_counter() - began, 1)}  # fmt: skip

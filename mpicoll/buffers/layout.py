@@ -1,10 +1,10 @@
 """Where the blocks of a buffer lie that counts, displacements and an MPI datatype describe."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import index
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +14,9 @@ from .. import errors
 from ..schedule import bounds, offsets
 
 Packing = Callable[[Any], None]
-#: held during a message to myself: those of two threads could be taken for each other
-_EXCHANGING = Lock()
+#: tags of messages to myself: those of two threads, or of what interrupts one, could be taken for each other
+_TAGS = itertools.count()
+_MOST_TAGS = 1 << 15
 
 
 class _Owned(MPI.Datatype):
@@ -164,19 +165,18 @@ def _raw(location: int, nbytes: int) -> Any:
 
 def _exchange(source: list[Any], target: list[Any]) -> None:
     """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
-    with _EXCHANGING:
-        _self().Sendrecv(source, 0, 0, target, 0, 0)
+    tag = next(_TAGS) % _MOST_TAGS
+    _self().Sendrecv(source, 0, tag, target, 0, tag)
 
 
 def packed(buffer: Any) -> bytearray:
     """What mpi4py would send of a buffer argument, as MPI packs it: to be sent as MPI.PACKED."""
-    status = MPI.Status()
-    with _EXCHANGING:
-        sent = _self().Isend(buffer, 0)
-        _self().Probe(0, status=status)
-        found = bytearray(status.Get_count(MPI.PACKED))
-        _self().Recv([found, MPI.PACKED])
-        sent.Wait()
+    status, tag = MPI.Status(), next(_TAGS) % _MOST_TAGS
+    sent = _self().Isend(buffer, 0, tag)
+    _self().Probe(0, tag, status)
+    found = bytearray(status.Get_count(MPI.PACKED))
+    _self().Recv([found, MPI.PACKED], 0, tag)
+    sent.Wait()
     return found
 
 

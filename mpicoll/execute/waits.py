@@ -72,7 +72,11 @@ class Waits:
     @classmethod
     def living(cls) -> list[Self]:
         """Those of all communicators that were not freed."""
-        return list(cls._alive)
+        while True:
+            try:
+                return list(cls._alive)
+            except RuntimeError:  # another thread has made one meanwhile
+                continue
 
     def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
         """Await requests one by one, as they come.

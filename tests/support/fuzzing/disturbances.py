@@ -12,8 +12,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 
 BY = ("nobody", "signals", "finalizers", "thread")
-DOING = ("numbers", "arrays")
-TESTS = "tests"
+DOING = ("numbers", "arrays", "tests")
 #: seconds between signals
 _PERIOD = 5e-3
 #: objects after which garbage is collected
@@ -30,7 +29,7 @@ class Disturbance:
 
     def __init__(self, doing: str, comm, lanes):
         self.failures = []
-        work = {"numbers": self._numbers, "arrays": self._arrays, TESTS: self._tests}
+        work = {"numbers": self._numbers, "arrays": self._arrays, "tests": self._tests}
         self._work = work[doing]
         self._comm, self._lanes = comm, lanes
         self._busy = threading.Lock()

@@ -11,8 +11,6 @@ three that run in threads. What disturbs it is done `by` something; plans are st
 - {"keep", "drop"}: shared arrays of so many bytes are made, which must stay as they are, and some are forgotten;
 - {"fork"}: a child writes to all arrays;
 - {"late", "when", "limit", "calls"}: a rank makes calls after the others have given them up, or about then.
-
-`MAY_HANG` names what is not drawn unless it is asked for.
 """
 
 from hypothesis import strategies as st
@@ -21,7 +19,7 @@ from mpi4py import MPI
 from mpicoll import algorithms
 from tests.support.cases import METHODS, words
 
-from .disturbances import BY, DOING, TESTS
+from .disturbances import BY, DOING
 from .layouts import MANY, ONE
 from .memory import MEMORIES
 
@@ -33,10 +31,6 @@ PLACES = ("apart", "in place", "none", "same", "woven", "beside")
 CHECKS = ("first", "off", "always", "digest:3", "always,digest")
 SUMS = ("", "", "deterministic")
 STEPS = ("finish", "start", "fork", "keep", "late")
-#: what only some versions stand, so that it is to be asked for: plans that ranks start in different orders, and
-#: finalizers and signal handlers that test requests
-ANY_ORDER, TESTING = "any order", "testing"
-MAY_HANG = (ANY_ORDER, TESTING)
 MOST_CALLS = 24
 _COUNTS = st.one_of(
     st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 64, 97, 251, 256, 1009]),
@@ -97,8 +91,8 @@ _LATE = st.fixed_dictionaries({
 _OTHERS = st.integers(0, 19).flatmap(lambda number: _LATE if number == 19 else _FORK if number > 15 else _KEEP)
 
 
-def programs(most: int = MOST_CALLS, may_hang: tuple[str, ...] = ()):
-    """Programs of so many steps in a lane at most. may_hang: of `MAY_HANG`, what is drawn as well."""
+def programs(most: int = MOST_CALLS):
+    """Programs of so many steps in a lane at most."""
     step = st.one_of(calls(), calls(), calls(), calls(), calls(), _FINISH, _FINISH, _START, _OTHERS)
     lane = st.lists(step, min_size=1, max_size=most)
     numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1])
@@ -106,8 +100,8 @@ def programs(most: int = MOST_CALLS, may_hang: tuple[str, ...] = ()):
         "lanes": numbers.flatmap(lambda number: st.lists(lane, min_size=number, max_size=number)),
         "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]), "sums": st.sampled_from(SUMS),
         "fresh": st.integers(0, 19).map(lambda number: number == 19),
-        "starts": st.sampled_from(["alike", "any"] if ANY_ORDER in may_hang else ["alike"]),
-        "by": st.sampled_from(["nobody", *BY]), "doing": st.sampled_from([*DOING, *([TESTS] if TESTING in may_hang else ())]),
+        "starts": st.sampled_from(["alike", "any"]),
+        "by": st.sampled_from(["nobody", *BY]), "doing": st.sampled_from(DOING),
     })  # fmt: skip
 
 

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from mpicoll.execute import Plan
+
 from .calls import Bound
 from .drawing import FINISHES
 from .forks import problem_of_child
@@ -27,6 +29,11 @@ class Entry(NamedTuple):
     @property
     def is_plan(self):
         return self.bound.call["form"] == "plan"
+
+    @property
+    def is_scheduled(self):
+        """Whether it is a plan of ours."""
+        return isinstance(getattr(self.handle, "plan", self.handle), Plan)
 
 
 class Lane:
@@ -122,9 +129,12 @@ class Lane:
         self.under_way += entries
 
     def _in_order_of_starts(self, entries, order):
+        """In any order; but MPI's own plans in that of all ranks: MPICH takes each other's data else."""
         if not self.any_order:
             return entries
-        return random.Random(order * 37 + self.rank).sample(entries, len(entries))
+        shuffled = random.Random(order * 37 + self.rank).sample(entries, len(entries))
+        of_mpi = iter([one for one in entries if not one.is_scheduled])
+        return [one if one.is_scheduled else next(of_mpi) for one in shuffled]
 
     def _finish(self, step):
         """Await what is under way, each rank in an order of its own; plans may be started again."""
