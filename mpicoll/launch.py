@@ -20,6 +20,7 @@ from typing import NoReturn
 from mpi4py import MPI
 
 from .errors import CollectiveTimeout, LaunchError
+from .support.callsite import site_of_error
 from .support.node import failed_ranks
 
 #: what launchers tell each process about the number of processes they started
@@ -116,11 +117,8 @@ def words_of(error: BaseException | None) -> str:
     """What a report says of an error that ended this rank; nothing where others are to blame."""
     if error is None or isinstance(error, CollectiveTimeout):
         return ""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    at = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"raised {type(error).__name__}: {str(error)[:200]}{at}"
+    site = site_of_error(error)
+    return f"raised {type(error).__name__}: {str(error)[:200]}{site and f' at {site}'}"
 
 
 def _rank() -> int | str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..errors import CollectiveMismatch
 from ..support.checks import ranks_text
 from .divergence import first_divergence
 from .files import State
@@ -39,7 +40,9 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
     apart = first_divergence(states)
     if apart is not None:
         lines.append(apart.text)
-    verdict = _failure(failed) or _missing(ranks, states, old) or (apart and apart.verdict) or _verdict(ranks, awake, patience)
+    went_apart = apart.verdict if apart is not None else ""
+    verdict = went_apart if _all_were_told(failed) else _failure(failed)
+    verdict = verdict or _missing(ranks, states, old) or went_apart or _verdict(ranks, awake, patience)
     return "\n".join(filter(None, [*lines, verdict if len(ranks) > 1 else ""]))
 
 
@@ -131,6 +134,11 @@ def _failure(failed: Sequence[State]) -> str:
         return ""
     first = min(failed, key=lambda state: state["time"])
     return f"So the job ended because of rank {first['rank']}{', the first to fail' if len(failed) > 1 else ''}."
+
+
+def _all_were_told(failed: Sequence[State]) -> bool:
+    """Whether the job ended because ranks found that they had gone apart: who failed first says nothing then."""
+    return bool(failed) and all(CollectiveMismatch.__name__ in state["failed"] for state in failed)
 
 
 def _missing(ranks: Sequence[int], states: Sequence[State], old: Sequence[State]) -> str:

@@ -59,6 +59,19 @@ def site_of(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def site_of_error(error: BaseException) -> str:
+    """The line that raised it, or where mpicoll did, the one that called mpicoll; "" for none."""
+    trace = error.__traceback__
+    raised = called = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        raised = f"{file}:{trace.tb_lineno}"
+        if not file.startswith((_PACKAGE, *_BETWEEN)):
+            called = raised
+        trace = trace.tb_next
+    return called if raised.startswith(_PACKAGE) and called else raised
+
+
 def users_code(frame: FrameType) -> str:
     """The same where a thread runs the user's own code right now, called by mpicoll; else ""."""
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
