@@ -21,7 +21,7 @@ from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
-from .turn import Turn
+from .turn import FOR_EVER, Turn
 
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
@@ -38,8 +38,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        self._turn, self._awake = Turn(), threading.Event()
-        self._lock = threading.RLock()  # a finalizer may begin a call where another one begins
+        self._turn, self._admission, self._awake = Turn(), Turn(), threading.Event()
         self._waiting: set[object] = set()  # one of each wait under way
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -52,7 +51,7 @@ class Progress:
 
     def submit(self, task: Task) -> Task:
         """Begin it; local."""
-        self._enter(task)
+        self._admission.take(self._enter, task, patience=FOR_EVER)
         self._attend()
         if self._is_alone(task):
             self._turn.take(self._compute, task, self._advance)
@@ -62,14 +61,21 @@ class Progress:
 
     def run(self, task: Task) -> Task:
         """Begin it and wait for its end; the thread is not woken. Raises its error."""
-        self._enter(task)
+        self._admission.take(self._enter, task, patience=FOR_EVER)
         self.wait(task)
         return task
 
+    # Which tasks run: decided by one thread at a time.
+
     def _enter(self, task: Task) -> None:
-        with self._lock:
-            task.queue.waiting.append(task)
-            self._admit(task.queue)
+        task.queue.waiting.append(task)
+        self._admit(task.queue)
+
+    def _leave(self, task: Task) -> None:
+        task.queue.finish(task)
+        if task in self._tasks:
+            self._tasks.remove(task)
+        self._admit(task.queue)
 
     def _admit(self, queue: Queue) -> None:
         """Let those run that may."""
@@ -84,10 +90,11 @@ class Progress:
     def _admit_overdue(self) -> None:
         """Nothing moves: what other ranks may have started in another order runs, too."""
         for queue in {task.queue for task in self._tasks if task.queue.waiting}:
-            with self._lock:
-                if (task := queue.overdue) is not None:
-                    task.has_overtaken = True
-                    self._let_run(task)
+            if (task := queue.overdue) is not None:
+                task.has_overtaken = True
+                self._let_run(task)
+
+    # Those who wait.
 
     def _compute(self, task: Task, advance: Callable[[Task], object]) -> None:
         """Advance it, unless it has ended meanwhile, or this interrupts one of its steps."""
@@ -189,7 +196,7 @@ class Progress:
         """How much the tasks moved. The caller has the turn."""
         moves = sum([self._advance(task) for task in list(self._tasks)])
         if not moves:
-            self._admit_overdue()
+            self._admission.take(self._admit_overdue)
         return moves
 
     def _advance(self, task: Task) -> int:
@@ -232,6 +239,8 @@ class Progress:
                 task.error = error
                 self._end(task)
                 raise
+            if task.is_suspended:
+                task.give_up()
             # whoever waits for this task gets it, not whoever happened to advance it
             task.error = task.queue.explain(error)
         self._end(task)
@@ -258,11 +267,8 @@ class Progress:
         then, task.then = task.then, None
         if then:
             self._turn.afterwards.append(then)
-        with self._lock:
-            task.queue.finish(task)
-            if task in self._tasks:
-                self._tasks.remove(task)
-            self._admit(task.queue)
+        # where a finalizer waits for this thread in the middle of an admission, the next look goes on
+        self._admission.take(self._leave, task, patience=PATIENCE)
 
     # The thread.
 

@@ -7,6 +7,9 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
+#: as patience
+FOR_EVER = -1.0
+
 
 class Turn:
     """Held by one thread at a time, and given back whatever happens meanwhile.

@@ -9,7 +9,6 @@ import mpicoll
 from mpicoll.execute import Task
 from mpicoll.execute.progress import Progress
 from mpicoll.execute.recorder import Recorder
-from mpicoll.execute.small import SmallCalls
 from mpicoll.watch.stuck import StuckCalls
 
 LIMIT = 10.0
@@ -113,7 +112,7 @@ class InACall:
     broken = ""
 
     def __init__(self):
-        self.recorder = Recorder("a communicator", 1, SmallCalls())
+        self.recorder = Recorder("a communicator", 1)
         self.recorder.blocking.begin("a call", "here:1")
 
 

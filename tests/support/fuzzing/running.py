@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 from mpi4py import MPI
 
+from mpicoll.execute import Context
+
 from .communicators import Family
 from .disturbances import Disturbance
 from .drawing import STEPS
@@ -85,6 +87,7 @@ class Fuzzer:
             texts = [text for one in (*lanes, disturbance) for text in one.failures]
             mine = [f"rank {rank}: {text}" for text in texts]
             failures = [text for texts in self.control.allgather(mine) for text in texts]
+            failures += self._out_of_step()
         if any("Traceback" in text for text in failures):
             self.families.clear()  # they may be in disorder
         elif program["fresh"]:
@@ -92,6 +95,16 @@ class Fuzzer:
                 family.free()
         self._count(program)
         return failures
+
+    def _out_of_step(self):
+        """Communicators on which ranks have counted different numbers of calls: the next one would never end."""
+        mine = {one.channel.own_name: (one.recorder.places + len(one.recorder.unseen), repr(one.calls))
+                for one in Context.living() if not one.broken}  # fmt: skip
+        counted = {}
+        for rank, counts in enumerate(self.control.allgather(mine)):
+            for name, count in counts.items():
+                counted.setdefault(name, {}).setdefault(count, []).append(rank)
+        return [f"{name}: counts of calls by ranks: {counts}" for name, counts in counted.items() if len(counts) > 1]
 
     def _count(self, program):
         made = calls_of(program, "method", "form")
