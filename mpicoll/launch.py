@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from .errors import CollectiveTimeout, LaunchError
 from .support.callsite import site_of_error
+from .support.garbage import frames_of_threads
 from .support.node import failed_ranks
 
 #: what launchers tell each process about the number of processes they started
@@ -95,7 +96,7 @@ class _Exit(SystemExit):
 
 def _stack() -> list[FrameType]:
     """What the main thread is in, the innermost first."""
-    frames, frame = [], sys._current_frames().get(threading.main_thread().ident or 0)
+    frames, frame = [], frames_of_threads().get(threading.main_thread().ident or 0)
     while frame:
         frames.append(frame)
         frame = frame.f_back

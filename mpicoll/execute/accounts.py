@@ -12,7 +12,6 @@ which have whole numbers. A rank that does not answer is in a call of MPI's own,
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from itertools import chain
 from threading import get_ident
@@ -24,6 +23,7 @@ from mpi4py import MPI
 
 from ..support.callsite import call_site, site_of, site_text
 from ..support.checks import groups, ranks_text
+from ..support.garbage import frames_of_threads
 from .channel import ACCOUNT, WATCH
 from .recorder import remembered
 from .withdrawal import ABANDONED
@@ -165,7 +165,7 @@ def _site(record: Record) -> str:
         return site_text(record.site)
     if record.thread == get_ident():
         return call_site()
-    frame = sys._current_frames().get(record.thread)
+    frame = frames_of_threads().get(record.thread)
     return site_of(frame) if frame is not None else "a place that is not known"
 
 

@@ -9,7 +9,6 @@ again, so that a location says for good which memory is meant.
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 import os
 import secrets
@@ -17,8 +16,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from math import prod
 from operator import index
 from pathlib import Path
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import ArgumentError
+from ..support.garbage import no_collection
 from .mapping import Mapping, punch, words_at
 
 _PAGE = mmap.PAGESIZE
@@ -89,21 +88,6 @@ class Table:
         return {offset: nbytes for offset, nbytes in zip(words[1::2], words[2::2]) if nbytes}
 
 
-@contextmanager
-def _without_finalizers() -> Iterator[None]:
-    """Garbage is not collected meanwhile: a finalizer may make an array, which changes what is just being changed.
-
-    The caller has the lock, so that no other thread turns collection on again.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class Heap:
     """All shared memory of this process.
 
@@ -139,7 +123,7 @@ class Heap:
         if self.is_inherited:
             raise OSError("a child process shares no memory")
         size = max(align, -(-nbytes // align) * align)
-        with self._lock, _without_finalizers():
+        with self._lock, no_collection():  # a finalizer may make an array
             self.descriptor()
             while self._returned:
                 self._put_back(self._returned.popleft())
@@ -193,7 +177,7 @@ class Heap:
 
         Other processes keep the old pages until the array is forgotten: what a rank writes that is late is lost.
         """
-        with self._lock, _without_finalizers():
+        with self._lock, no_collection():  # a finalizer may make an array
             for block in list(self._arrays.values()):
                 if block.address < address + nbytes and address < block.address + block.nbytes:
                     self._detach(block)

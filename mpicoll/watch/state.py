@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from ..execute import Context, Past, Record, past
 from ..reports import SCHEMA, History, State
 from ..support.callsite import site_of, site_text, users_code
+from ..support.garbage import frames_of_threads
 
 #: calls of a communicator that have ended and are part of its state
 _SHOWN = 3
@@ -20,7 +20,7 @@ _SHOWN = 3
 
 def state_of_process(rank: int, size: int, **more: Any) -> State:
     """The state of this process now. rank, size: in the world; more: what it does not say of itself."""
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     main = frames.get(threading.main_thread().ident or 0)
     return {
         "schema": SCHEMA, "rank": rank, "size": size, "host": socket.gethostname(), "pid": os.getpid(),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..execute import Context, Stall
 from ..support.callsite import site_of, site_text
+from ..support.garbage import frames_of_threads
 
 #: seconds between two looks that count, at most: this process may have been stopped
 _BETWEEN = 0.2
@@ -51,7 +51,7 @@ class StuckCalls:
 
 def _call_of(context: Context) -> Call | None:
     """The call of MPI's own that a communicator is in, where it may be stuck."""
-    record, frames = context.recorder.blocking, sys._current_frames()
+    record, frames = context.recorder.blocking, frames_of_threads()
     number, text = record.number, record.text
     if number:
         frame = frames.get(record.thread)

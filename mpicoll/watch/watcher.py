@@ -33,6 +33,7 @@ from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
 from ..shared_memory import BELL
 from ..support import settings
+from ..support.garbage import frames_of_threads
 from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
@@ -108,7 +109,7 @@ class Watcher:
         calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
         head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (a timeout after {context.timeout} s)"
         if not settings.only_report():
-            calls_now = calls_under_way(context, sys._current_frames())
+            calls_now = calls_under_way(context, frames_of_threads())
             context.given_up = [{**call, "given_up": True} for call in calls_now]
         if self.folder is not None:
             self._report()

@@ -159,7 +159,8 @@ def probed(context, collective="allreduce"):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(unknown):
+def test_an_unknown_transport_is_probed_once_and_alike_on_all_ranks(unknown, monkeypatch):
+    monkeypatch.setattr(probe, "HOPELESS", float("inf"))  # on a busy machine the first calls may take any time
     comm, context = unknown(MPICOLL_PROBE="1000")
     assert comm.explain("allreduce", np.zeros(1 << 15)).predicted_seconds is None  # asking measures nothing
     assert not context.measured

@@ -4,6 +4,7 @@ import faulthandler
 import json
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 
@@ -172,6 +173,7 @@ class Fuzzer:
             text = f"rank {self.control.Get_rank()}: no end after {self.patience} s of the program\n{json.dumps(program)}"
             print(f"{text}\n{failures}", file=sys.__stderr__, flush=True)
             faulthandler.dump_traceback(sys.__stderr__)
+            time.sleep(3)  # the others print theirs, too
             MPI.COMM_WORLD.Abort(3)
 
         timer = threading.Timer(self.patience, hangs)
