@@ -41,8 +41,8 @@ def repeated(understand: object, given: Iterable[Any], algorithm: str | None, se
             flags = argument.flags.num
             if not flags & 3:  # neither C- nor F-contiguous
                 return None
-            nbytes = argument.nbytes
-            shape += flags, nbytes, argument.dtype
+            nbytes, dtype = argument.nbytes, argument.dtype
+            shape += flags, nbytes, dtype, dtype.num  # long and long long are equal, but not for mpi4py
             memory.append((_address(argument), nbytes))
         elif kind is _Op:
             shape.append(argument.handle)

@@ -94,6 +94,10 @@ class NativeCall(Staging):
         as_given = call.op is not None and any(one.dtype is None for one in call.operands)
         # MPICH compares addresses, and NumPy's empty slices lie in their array
         alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
+        # two names of one type, as long and long long are: mpi4py wants the same for both buffers
+        kinds = [one.datatype for one in call.operands] if call.op is not None else []
+        kind = kinds[0] if kinds else None
+        differ = any(one != kind for one in kinds)
         names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
         for position, name in enumerate(names):
             one = getattr(call, name)
@@ -101,8 +105,10 @@ class NativeCall(Staging):
                 self.arguments[position] = MPI.IN_PLACE
             elif one is not None and as_given:
                 self.arguments[position] = self._mirror(one, self.arguments[position], name == "recv")
-            elif one is not None and (self._must_pack(one) or one.datatype is None or alike and not one.nbytes):
-                self.arguments[position] = self._bytes(one, name == "recv", call.op is not None)
+            elif one is not None and (
+                self._must_pack(one) or one.datatype is None or differ or alike and not one.nbytes
+            ):
+                self.arguments[position] = self._bytes(one, name == "recv", call.op is not None, kind)
         if call.collective is collectives.REDUCE_SCATTER and call.shared and not as_given and not self._direct:
             self._move_input(call.recv, call.counts, call.rank)
 
@@ -135,17 +141,17 @@ class NativeCall(Staging):
             self.unpacking.append(one.put)
         return [one.mirror, *argument[1:]]
 
-    def _bytes(self, one: Operand, written: bool, reduces: bool) -> list[Any]:
+    def _bytes(self, one: Operand, written: bool, reduces: bool, kind: MPI.Datatype | None) -> list[Any]:
         work = one.vector if one.nbytes else np.empty(0, one.dtype or BYTES)
         if self._must_pack(one) and one.nbytes:
             room = (np if one.device is None else buffers.PAGE_LOCKED).empty(one.nbytes, BYTES)
             work = self.packed(buffers.host_copies(one), room.view(one.dtype or BYTES), written)
         if reduces:
-            return [work, one.datatype]
+            return [work, kind]
         # as what they are made of: some libraries choose by the type, and other ranks may not have to pack
-        kind = (one.datatype and ops.element_of(one.datatype)) or MPI.BYTE
-        size = kind.Get_size()
-        message = [work.view(BYTES), kind]
+        element = (one.datatype and ops.element_of(one.datatype)) or MPI.BYTE
+        size = element.Get_size()
+        message = [work.view(BYTES), element]
         if one.counts is not None:
             message.insert(1, [count // size for count in one.counts])
         return message

@@ -145,6 +145,7 @@ def _small_calls(
                 or other is None
                 or other.__class__ is _ndarray
                 and other is not vector
+                and (other.dtype is dtype or not is_op)
                 and (not share or other.nbytes * share == vector.nbytes)
                 and (vector.base is None and other.base is None or _disjoint(vector, other))
             ):

@@ -212,3 +212,20 @@ def test_function_on_a_derived_type_goes_to_mpi(comm, ordered):
     with pytest.raises(mpicoll.ArgumentError, match="no schedule reduces a user-defined op"):
         comm.Allreduce([mine, COUNT, matrix], [result, COUNT, matrix], ordered, algorithm="pairwise")
     matrix.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring", None])
+@pytest.mark.parametrize("spaced", [False, True], ids=["as it is", "packed"])
+def test_two_names_of_one_type(comm, algorithm, spaced):
+    """long and long long: one rank alone has both, and an error there would leave the others waiting."""
+    sent = np.ones(2 * SIZE if spaced else SIZE, "l")[:: 2 if spaced else 1]
+    for kind in ("l", "q" if RANK == 0 else "l"):
+        received = np.zeros(SIZE, kind)
+        for _ in range(2):
+            comm.Allreduce(sent, received, algorithm=algorithm)
+            assert (received == SIZE).all()
+        comm.Iallreduce(sent, received, algorithm=algorithm).Wait()
+        assert (received == SIZE).all()
+        block = np.zeros(1, kind)
+        comm.Reduce_scatter_block(sent, block, algorithm=algorithm)
+        assert block[0] == SIZE
