@@ -15,7 +15,7 @@ from ...support.optional import require
 from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
 from ..parallel import BucketReducer, Options
-from .flat_parameters import Flat
+from .flat_parameters import Flat, forget
 from .sharded_optimizer import sharded, state_bytes
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class DataParallel(torch.nn.Module):
     def _hook(self) -> None:
         parameter: Any  # PyTorch does not annotate all of these methods
         for name, parameter in self._named.items():
+            # PyTorch adds to a gradient, and cannot to what stands for one on the shards
+            parameter.register_hook(lambda _, parameter=parameter: forget(parameter))
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
         self._handles = [one.register_forward_pre_hook(_OwnHook(self._need)) for one in self._modules_in_order]
         module: Any = self.module

@@ -42,6 +42,12 @@ def sharded_gradient(like: torch.Tensor) -> torch.Tensor:
     return stand_in
 
 
+def forget(parameter: torch.nn.Parameter) -> None:
+    """Take away what stands for its gradient on the shards."""
+    if isinstance(parameter.grad, ShardedGradient):
+        parameter.grad = None
+
+
 class Flat:
     """Makes parameters views of one flat tensor, and brings their gradients into the buckets of its `reducer`.
 
@@ -101,8 +107,7 @@ class Flat:
     def forget(self) -> None:
         """Before gradients are written: take away what stands for those on the shards."""
         for parameter in self.parameters:
-            if isinstance(parameter.grad, ShardedGradient):
-                parameter.grad = None
+            forget(parameter)
 
     def _gradient(self, number: int) -> torch.Tensor | None:
         gradient = self.parameters[number].grad
