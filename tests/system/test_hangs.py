@@ -25,6 +25,11 @@ def stuck(installation, scenario, algorithm="ring", *, check=False, **environ):
                    **{"MPICOLL_TIMEOUT": "1", **environ})  # fmt: skip
 
 
+#: what is said before the calls by which ranks went apart: by the error of all of them, or by that of a limit
+FIRST = (r"The first call that (they do not have in common|"
+         r"ranks do not have in common is call \d+ of communicator \S+):\n")  # fmt: skip
+
+
 @EACH
 def test_a_rank_that_computes(installation):
     waits_for_a_rank_that_computes(stuck(installation, "compute"))
@@ -56,10 +61,11 @@ def test_a_rank_that_is_stopped(installation):
 @pytest.mark.thorough
 @OTHER
 def test_a_rank_in_another_call_that_was_met_before(installation):
-    """It is not compared again: the messages of both calls do not meet, and the limit of waiting ends them."""
+    """It is not compared again: a message of the other call shows it, or on a busy machine the limit of waiting."""
     output = stuck(installation, "other")
-    assert "CollectiveTimeout" in output and re.search(r"So rank 1 went apart from the others at call 3 of", output), output
-    assert re.search(r"Rank 1 in call 3 of \S+ \S+ Bcast of 800000 bytes, root 0 at \S+stuck.py:\d+", output), output
+    calls = (r"  ranks 0, 2: Allreduce of 800000 bytes, SUM, float64 at \S+stuck.py:\d+\n"
+             r"  rank 1: Bcast of 800000 bytes, root 0 at \S+stuck.py:\d+\n")  # fmt: skip
+    assert re.search(f"{FIRST}{calls}", output), output
     assert "done" not in output
 
 
@@ -70,7 +76,7 @@ def test_the_first_call_that_was_left_out(installation, tmp_path):
     said = diagnosis(installation, tmp_path, "--calls", "3").stdout
     calls = (r"  ranks 0, 2: Bcast of 8 bytes, root 0 at \S+stuck.py:\d+\n"
              r"  rank 1: Allreduce of 800000 bytes, SUM, float64 at \S+stuck.py:\d+\n")  # fmt: skip
-    assert re.search(rf"CollectiveMismatch: .*\nThe first call that they do not have in common:\n{calls}", output), output
+    assert re.search(f"{FIRST}{calls}", output), output
     head = r"The first call that ranks do not have in common is call 4 of communicator \S+:\n"
     assert re.search(head + calls, said), said
     assert "So rank 1 went apart from the others at call 4 of communicator" in said, said
