@@ -292,14 +292,11 @@ class Channel:
     def notice(self) -> tuple[int, str] | None:
         """Which rank has given the communicator up, and why; None where none has. Lets MPI move."""
         tag, status = self.tag(WATCH, _NOTICE), MPI.Status()
-        comm = self.wire.comm
-        if not comm.Iprobe(MPI.ANY_SOURCE, tag, status):
-            return None
         with self.lock:
-            if not self.probe(tag, status):  # another thread has taken it
+            if not self.probe(tag, status):
                 return None
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            comm.Recv([words, MPI.BYTE], status.source, tag)
+            self.wire.comm.Recv([words, MPI.BYTE], status.source, tag)
         return list(self.ranks).index(status.source), words.tobytes().decode(errors="replace")
 
     def probe(self, tag: int, status: MPI.Status) -> bool:

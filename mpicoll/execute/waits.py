@@ -200,9 +200,10 @@ class Waits:
         self.in_disorder(RankFailure(
             f"rank {self.channel.rank}: {who}{doing and f', seen in {doing}'}. The other ranks can go on with what "
             "comm.shrink() returns, called by all that live", ranks))  # fmt: skip
-        for comm in (self.channel.wire.comm, self.comm):
-            if not comm.Is_revoked():
-                comm.Revoke()
+        with self.channel.lock:  # another thread may be about to free it
+            for comm in (self.channel.wire.comm, self.comm) if self.channel.open else ():
+                if not comm.Is_revoked():
+                    comm.Revoke()
 
     # Calls that cannot come to their end.
 

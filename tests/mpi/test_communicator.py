@@ -83,6 +83,14 @@ def test_free_releases_everything():
     assert len(Context._alive) == before
 
 
+def test_a_thread_that_looks_around_late_leaves_a_freed_communicator_alone():
+    """The thread that makes progress may look at a call that stood still when its communicator is gone."""
+    comm = mpicoll.Communicator(MPI.COMM_WORLD.Dup())
+    context = Context.of(comm)
+    comm.Free()
+    context.look()  # MPI ends the job where it is asked about a freed communicator
+
+
 def test_null_communicator():
     null = mpicoll.Communicator(MPI.COMM_NULL)
     assert null == MPI.COMM_NULL and not null and mpicoll.Communicator() == MPI.COMM_NULL
