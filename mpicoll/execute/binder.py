@@ -1,23 +1,23 @@
-"""Binding: one rank's rounds become point-to-point and ufunc calls on memory, ready but for the tag. Done once per plan."""
+"""Binding: the passes from one rank's rounds to a program on memory, ready but for the tag. Done once per plan."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from .. import buffers
-from ..schedule import RECEIVES, SENDS, Copy, Reduce
+from ..schedule import RECEIVES, SENDS
 from . import ordering
-from .channel import Channel
 from .context import Context
 from .device_copies import with_copies
-from .moving import BoundStep
-from .near import Near, reduced_where_they_lie
-from .ordering import Piece, Put, Spans, Starter
+from .executable import Executable, Machine
+from .lowering import lowered
+from .near import Near
 from .plan import Plan
+from .program import Program
+from .reduced import reduced_where_they_lie
 from .scratch import Memory, Round
 from .staging import Work
 from .tracing import Tracer
@@ -56,99 +56,56 @@ def bind(
         work.copyto = tracer.timed("copy", work.copyto)
         if work.reduce is not None:
             work.reduce = tracer.timed("reduce", work.reduce)
-    steps = [step for step in schedule.rounds if step]
-    memory = Memory(steps, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
-    rounds = with_copies([list(pieces_of(step, memory, work)) for step in steps], work.twins)
-    rounds[-1:] = [[*pieces, *work.last] for pieces in rounds[-1:]]
+    rounds = [operations for operations in schedule.rounds if operations]
+    memory = Memory(rounds, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
     near = None
     if context.links is not None and schedule.read_late:
-        near = Near(context.links, context.channel, nonblocking, persistent)
+        near = Near(context.links, context.channel, work, nonblocking, persistent)
+    program = _program(rounds, memory, work, near, schedule.segment_bytes)
+    machine = Machine(context.channel, near, work, tracer)
+    executable = Executable(program, machine, work.fence)
+    made: Callable[..., Plan] = Plan if tracer is None else partial(TracedPlan, tracer)
+    runs_ahead = executable.messages >= _FLOWING * len(rounds)
+    texts = [_describe(operations) for operations in rounds]
+    return made(context, f"{method} ({schedule.algorithm})", executable, texts, work, fingerprint, runs_ahead)
+
+
+def _program(
+    rounds: list[Round], memory: Memory, work: Work, near: Near | None, segment_bytes: int | None
+) -> Program:
+    """The passes, in their order. memory: where the parts of the rounds lie."""
+    lower = [list(lowered(operations, memory, work.where_reduced)) for operations in rounds]
+    made = with_copies(lower, work.twins)
+    made[-1:] = [[*instructions, *work.last] for instructions in made[-1:]]
     if near is not None and work.device is None:
         scratch = (0, 0) if memory.scratch is None else buffers.span(memory.scratch)
-        rounds = reduced_where_they_lie(rounds, near, scratch, whole=not schedule.segment_bytes)
-    starter: Starter = partial(_starter, context.channel, near)
-    if tracer is not None:
-        starter = partial(tracer.starter, starter)
-    if schedule.segment_bytes or work.twins:
-        ordered = ordering.by_pieces(rounds, AHEAD if schedule.segment_bytes else 0, together=not schedule.segment_bytes)
+        made = reduced_where_they_lie(made, near.ranks, 0 if segment_bytes else near.slot, scratch)
+    if segment_bytes or work.twins:
+        ahead = AHEAD if segment_bytes else 0
+        steps = ordering.by_pieces(made, ahead, together=not segment_bytes)
     else:
-        ordered = list(ordering.by_rounds(rounds))
+        steps = list(ordering.by_rounds(made))
     if near is not None:
-        ordered = near.opened_first(ordered)
-    started = [piece for piece in chain.from_iterable(rounds) if piece.is_started]
-    numbers = {id(piece): number for number, piece in enumerate(started)}
-    bound = [_bind_step(starter, step, numbers, work, _describe(steps[step.round])) for step in ordered]
-    made: Callable[..., Plan] = Plan if tracer is None else partial(TracedPlan, tracer)
-    name, runs_ahead = f"{method} ({schedule.algorithm})", len(started) >= _FLOWING * len(steps)
-    return made(context, name, bound, started, work, fingerprint, starter, runs_ahead)
-
-
-def pieces_of(step: Round, memory: Memory, work: Work) -> Iterator[Piece]:
-    """The pieces of one round, receives first, then sends, then what is computed."""
-    for kinds in (RECEIVES, SENDS):
-        for operation in step:
-            if type(operation) in kinds:
-                for view in memory.views(operation.part):
-                    spans = (buffers.span(view),)
-                    reads, writes = ((), spans) if kinds is RECEIVES else (spans, ())
-                    yield Piece(type(operation), operation.peer, reads, writes, view)
-    for operation in step:
-        if type(operation) in (Reduce, Copy):
-            for *sources, into in zip(*map(memory.views, operation)):
-                if type(operation) is Copy and _same(sources[0], into):
-                    continue
-                *sources, into = map(work.where_reduced, (*sources, into))
-                action = (work.reduce, (*sources, into)) if type(operation) is Reduce else (work.copyto, (into, *sources))
-                yield Piece(type(operation), None, tuple(map(buffers.span, sources)), (buffers.span(into),), action)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (one.size > 0 and one.size == other.size and buffers.address(one) == buffers.address(other))
+        steps = near.opened_first(steps)
+    return Program(tuple(steps), str(work.dtype), work.op_name)
 
 
 class TracedPlan(Plan):
     """A plan that tells a tracer what it waits for."""
 
-    def __init__(self, tracer: Tracer, context: Context, name: str, steps: list[BoundStep], started: list[Piece], *rest: Any):
-        super().__init__(context, name, steps, started, *rest)
-        self._tracer, self._pieces = tracer, started
+    def __init__(self, tracer: Tracer, context: Context, name: str, executable: Executable, *rest: Any) -> None:
+        super().__init__(context, name, executable, *rest)
+        self._tracer = tracer
 
     def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
         for request in super()._steps(tag, sent):
             begin = perf_counter()
             yield request
             if self._awaited is not None:
-                self._tracer.through(self._pieces[self._awaited], begin)
+                self._tracer.through(self._started[self._awaited], begin)
 
 
-def _bind_step(starter: Starter, step: ordering.Step, numbers: dict[int, int], work: Work, text: str) -> BoundStep:
-    # receives first, one by one: messages of one tag then arrive in the order of the pieces
-    starts = tuple((numbers[id(piece)], _bind_start(starter, piece, work)) for piece in step.starts)
-    waits = tuple(numbers[id(piece)] for piece in step.waits)
-    sent = [piece.work.nbytes for piece in step.starts if piece.is_sent]
-    actions = tuple(piece.work for piece in step.local)
-    actions += work.fence if actions else ()
-    return BoundStep(starts, waits, actions, len(sent), sum(sent), step.round, text, step)
-
-
-def _bind_start(starter: Starter, piece: Piece, work: Work) -> Callable[[int], Any]:
-    if piece.is_copied:
-        start = work.device_copy(piece.work, to_device=piece.kind is Put)
-        return lambda tag: start()
-    return starter(piece)(piece.reads + piece.writes)
-
-
-def _starter(channel: Channel, near: Near | None, piece: Piece) -> Callable[[Spans], Callable[[int], Any]]:
-    """What makes, of the memory of a message, a function of the tag that starts it there."""
-    assert piece.peer is not None
-    if near is not None and piece.peer in near.ranks:
-        return near.starter(piece)
-    start = partial(channel.receiver if piece.is_received else channel.sender, peer=piece.peer)
-    if near is not None:
-        return lambda spans: near.distant(start(buffers.bytes_at(*spans[0])))
-    return lambda spans: start(buffers.bytes_at(*spans[0]))
-
-
-def _describe(step: Round) -> str:
+def _describe(operations: Round) -> str:
     words = dict.fromkeys(SENDS, "sending to") | dict.fromkeys(RECEIVES, "receiving from")
-    return ", ".join(f"{words[type(op)]} rank {op.peer}" for op in step if type(op) in words) or "local work"
+    said = (f"{words[type(one)]} rank {one.peer}" for one in operations if type(one) in words)
+    return ", ".join(said) or "local work"

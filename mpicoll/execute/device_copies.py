@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, groupby
 from typing import NamedTuple
 
-from .ordering import Fetch, Piece, Put, Span
+from .program import Fetch, Instruction, Put, Span
 
 
 class Twin(NamedTuple):
@@ -34,14 +34,6 @@ class Twin(NamedTuple):
     def holds(self, span: Span) -> bool:
         """Whether these bytes, of which there is at least one, are in one of its copies."""
         return span[1] > span[0] and (self.on_host(span[0]) or self.on_device(span[0]))
-
-
-class Copy(NamedTuple):
-    """The work of a `Fetch` or `Put`: addresses on the host and on the device."""
-
-    host: int
-    device: int
-    nbytes: int
 
 
 class _Stretch:
@@ -69,22 +61,22 @@ class _Stretches:
         """The numbers of the stretches of a span."""
         return range(*(self.index[self.offset(edge, span[0])] for edge in span))
 
-    def copy(self, kind: type, first: int, last: int) -> Piece:
+    def copy(self, kind: type, first: int, last: int) -> Instruction:
         """The piece that copies stretches, from `first` up to and with `last`."""
         low, high = self.edges[first], self.edges[last + 1]
         host, device = ((start + low, start + high) for start in (self.twin.host, self.twin.device))
-        work = Copy(host[0], device[0], high - low)
-        return Piece(kind, None, *(((device,), (host,)) if kind is Fetch else ((host,), (device,))), work)
+        source, target = (device, host) if kind is Fetch else (host, device)
+        return Instruction(kind, None, (source,), (target,))
 
 
-def with_copies(rounds: Sequence[list[Piece]], twins: Sequence[Twin]) -> list[list[Piece]]:
+def with_copies(rounds: Sequence[list[Instruction]], twins: Sequence[Twin]) -> list[list[Instruction]]:
     """The rounds, with the copies that they need, each beside the piece that needs it."""
     if not any(twin.nbytes for twin in twins):
         return list(rounds)
     known = list(chain.from_iterable(rounds))
     spans = [span for piece in known for span in piece.reads + piece.writes]
     tables = [_Stretches(twin, list(filter(twin.holds, spans))) for twin in twins if twin.nbytes]
-    before: dict[int, list[Piece]] = defaultdict(list)
+    before: dict[int, list[Instruction]] = defaultdict(list)
     for number, piece in enumerate(known):
         for span in piece.reads:
             before[number] += _brought(tables, span)
@@ -99,7 +91,7 @@ def _table(tables: Sequence[_Stretches], span: Span) -> _Stretches | None:
     return next((table for table in tables if table.twin.holds(span)), None)
 
 
-def _brought(tables: Sequence[_Stretches], span: Span) -> Iterator[Piece]:
+def _brought(tables: Sequence[_Stretches], span: Span) -> Iterator[Instruction]:
     """Copies of what is not up to date where a piece reads it."""
     table = _table(tables, span)
     if table is None:
@@ -120,9 +112,9 @@ def _written(tables: Sequence[_Stretches], span: Span, number: int) -> None:
             stretch.on_host, stretch.on_device, stretch.writer = on_host, not on_host, number
 
 
-def _results(tables: Sequence[_Stretches]) -> dict[int, list[Piece]]:
+def _results(tables: Sequence[_Stretches]) -> dict[int, list[Instruction]]:
     """Copies of results to the device, by the number of the piece that wrote them."""
-    after: dict[int, list[Piece]] = defaultdict(list)
+    after: dict[int, list[Instruction]] = defaultdict(list)
     for table in tables:
         missing = [number for number, one in enumerate(table.stretches) if table.twin.wanted and not one.on_device]
         for writer, numbers in groupby(missing, key=lambda number: table.stretches[number].writer):
@@ -137,5 +129,10 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         yield members[0], members[-1]
 
 
-def _beside(number: int, piece: Piece, before: dict[int, list[Piece]], after: dict[int, list[Piece]]) -> list[Piece]:
+def _beside(
+    number: int,
+    piece: Instruction,
+    before: dict[int, list[Instruction]],
+    after: dict[int, list[Instruction]],
+) -> list[Instruction]:
     return [*before.get(number, ()), piece, *after.get(number, ())]

@@ -5,14 +5,12 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from .tasks import WINDOW
+from .program import Places
 from .recorder import Located, Record
+from .tasks import WINDOW
 
 #: calls that are recognised, per communicator, and the scratch and requests that their plans may hold
 KNOWN_CALLS, KEPT_BYTES, KEPT_REQUESTS = 128, 512 << 20, 1 << 16
-
-#: (address, bytes) of each buffer
-Places = tuple[tuple[int, int], ...]
 
 
 class Kept(Located, Protocol):

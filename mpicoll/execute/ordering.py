@@ -17,82 +17,13 @@ This module knows neither MPI nor NumPy.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
 
-from ..schedule import RECEIVES, SENDS
-
-Span = tuple[int, int]
-Spans = Sequence[Span]
+from .program import Instruction, Span, Step
 
 
-class Fetch:
-    """The kind of a piece that is copied from a device to the host."""
-
-
-class Put:
-    """The kind of a piece that is copied from the host to a device."""
-
-
-class Piece(NamedTuple):
-    """A piece of an operation. reads, writes: spans (start, end) of one address space; work: what the caller attaches.
-
-    first: of what its step starts it is awaited first.
-    """
-
-    kind: type
-    peer: int | None
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
-    work: Any
-    first: bool = False
-
-    @property
-    def span(self) -> Span:
-        """The memory of a message."""
-        return (self.reads or self.writes)[0]
-
-    @property
-    def is_message(self) -> bool:
-        """Whether it is sent or received, and not computed."""
-        return self.is_sent or self.is_received
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether it goes to a peer."""
-        return self.kind in SENDS
-
-    @property
-    def is_received(self) -> bool:
-        """Whether it comes from one."""
-        return self.kind in RECEIVES
-
-    @property
-    def is_copied(self) -> bool:
-        """Whether it goes from a device to the host, or back."""
-        return self.kind is Fetch or self.kind is Put
-
-    @property
-    def is_started(self) -> bool:
-        """Whether it is started first and awaited later, and not computed at once."""
-        return self.is_message or self.is_copied
-
-
-#: what makes, of the memory that a piece's message reads and writes, a function of the tag that starts it there
-Starter = Callable[[Piece], Callable[[Spans], Callable[[int], Any]]]
-
-
-class Step(NamedTuple):
-    """What a rank does next: start these pieces, wait for those, then compute. round: which round's turn it is."""
-
-    round: int
-    starts: list[Piece]
-    waits: list[Piece]
-    local: list[Piece]
-
-
-def by_rounds(rounds: Iterable[list[Piece]]) -> Iterator[Step]:
+def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
     """One step per round, everything that it starts awaited in it. rounds: lists of messages and local work."""
     for number, pieces in enumerate(rounds):
         messages = [piece for piece in pieces if piece.is_message]
@@ -100,7 +31,7 @@ def by_rounds(rounds: Iterable[list[Piece]]) -> Iterator[Step]:
         yield Step(number, messages, awaited, [piece for piece in pieces if not piece.is_message])
 
 
-def by_pieces(rounds: list[list[Piece]], ahead: int, together: bool = False) -> list[Step]:
+def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = False) -> list[Step]:
     """Steps in which pieces overtake the rounds' ends. rounds: lists of pieces, receives first, then sends.
 
     together: the messages of a round have one position; with `ahead` 0 that is the order of `by_rounds`, for pieces that
@@ -131,7 +62,7 @@ def by_pieces(rounds: list[list[Piece]], ahead: int, together: bool = False) -> 
     return [step for step in steps if step.starts or step.waits or step.local]
 
 
-def _empty_steps(rounds: list[list[Piece]], stride: int, together: bool) -> tuple[list[Step], list[int]]:
+def _empty_steps(rounds: list[list[Instruction]], stride: int, together: bool) -> tuple[list[Step], list[int]]:
     """A step for every position, and the first position of a message in each round."""
     steps: list[Step] = [Step(0, [], [], [])] * (stride > 1)  # where the first ones are fetched
     firsts = []
@@ -146,35 +77,41 @@ def _empty_steps(rounds: list[list[Piece]], stride: int, together: bool) -> tupl
     return steps, firsts
 
 
-def _dependencies(pieces: list[Piece]) -> list[set[int]]:
+def _dependencies(pieces: list[Instruction]) -> list[set[int]]:
     """For each piece the numbers of the earlier ones that must be done with the memory it uses.
 
     Those that wrote what it reads or writes, and those that read, since the last write, what it writes.
     """
-    edges = sorted({edge for piece in pieces for span in piece.reads + piece.writes for edge in span})
-    index = {edge: number for number, edge in enumerate(edges)}  # memory in stretches: they end wherever some span does
-    writer = [-1] * len(edges)
-    readers: list[tuple[int, ...]] = [()] * len(edges)
+    used = stretches(pieces)
+    writer: dict[int, int] = {}
+    readers: dict[int, tuple[int, ...]] = {}
     follows = []
-
-    def stretches(spans: tuple[Span, ...]) -> Iterator[int]:
-        for start, end in spans:
-            yield from range(index[start], index[end])
-
     for number, piece in enumerate(pieces):
-        read, written = list(stretches(piece.reads)), list(stretches(piece.writes))
-        earlier = {writer[at] for at in chain(read, written)}
-        earlier.update(chain.from_iterable(readers[at] for at in written))
-        follows.append(earlier - {-1})
+        read, written = list(used(piece.reads)), list(used(piece.writes))
+        earlier = {writer[at] for at in chain(read, written) if at in writer}
+        earlier.update(chain.from_iterable(readers.get(at, ()) for at in written))
+        follows.append(earlier)
         for at in written:
             writer[at], readers[at] = number, ()
         for at in read:
-            readers[at] += (number,)
+            readers[at] = (*readers.get(at, ()), number)
     return follows
 
 
+def stretches(instructions: Iterable[Instruction]) -> Callable[[Iterable[Span]], Iterator[int]]:
+    """A function that says which stretches of memory some spans are; they end wherever some span does."""
+    edges = sorted({edge for one in instructions for span in one.spans for edge in span})
+    index = {edge: number for number, edge in enumerate(edges)}
+
+    def used(spans: Iterable[Span]) -> Iterator[int]:
+        for start, end in spans:
+            yield from range(index[start], index[end])
+
+    return used
+
+
 def _positions(
-    rounds: list[list[Piece]], firsts: list[int], follows: list[set[int]], stride: int, together: bool
+    rounds: list[list[Instruction]], firsts: list[int], follows: list[set[int]], stride: int, together: bool
 ) -> list[int]:
     """Where the turn of each piece comes.
 
@@ -195,7 +132,7 @@ def _positions(
     return positions
 
 
-def _postpone_copies(pieces: list[Piece], follows: list[set[int]], positions: list[int]) -> None:
+def _postpone_copies(pieces: list[Instruction], follows: list[set[int]], positions: list[int]) -> None:
     """Move each copy to just before the first piece that waits for it."""
     needed: dict[int, int] = {}
     for number in reversed(range(len(pieces))):
@@ -206,7 +143,7 @@ def _postpone_copies(pieces: list[Piece], follows: list[set[int]], positions: li
             needed[other] = min(latest, needed.get(other, latest))
 
 
-def _deadlines(pieces: list[Piece], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
+def _deadlines(pieces: list[Instruction], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
     """The position after which each piece is through: what goes out is late, unless its memory is needed earlier."""
     late = [piece.is_sent or piece.is_copied for piece in pieces]
     deadlines = [at + ahead * lasts for at, lasts in zip(positions, late)]

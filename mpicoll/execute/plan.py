@@ -4,9 +4,11 @@ A plan knows at any moment which round it is in (`Plan.where`). Requests are not
 each call needs its own (`channel`); it costs half a microsecond per message.
 """
 
+from __future__ import annotations
+
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -16,13 +18,16 @@ from ..shared_memory import Polled
 from ..support.callsite import call_site
 from .arithmetic import calls_as_mpi_computes
 from .context import Context
-from .moving import BoundStep, Movable
-from .ordering import Fetch, Piece, Put, Starter
+from .executable import Executable
+from .program import Fetch, Instruction, Places, Program, Put
 from .progress import PROGRESS
 from .recorder import Record
 from .staging import Work
 from .tasks import Task, until_done
 from .withdrawal import cancelled, still_under_way
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class LowerCase:
@@ -40,7 +45,7 @@ class LowerCase:
         return self.Test(status), None
 
 
-class Plan(Movable, LowerCase):
+class Plan(LowerCase):
     """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
 
     As with MPI's persistent collectives, ranks make the plans of a communicator in the same order, and may start them and
@@ -49,27 +54,75 @@ class Plan(Movable, LowerCase):
     """
 
     def __init__(
-        self, context: Context, name: str, steps: list[BoundStep], started: list[Piece], work: Work, fingerprint: int,
-        starter: Starter, runs_ahead: bool = False,
-    ) -> None:  # fmt: skip
-        self.context, self.name, self.work, self.scratch = context, name, work, work.acquired_bytes
-        self._started_text = f"{name}, a plan that was started"
-        self.tag, self._call_tag = 0, context.call_tag(0, fingerprint)
-        self.steps: list[BoundStep] | None = steps
-        self.numbered = list(enumerate(steps))
-        self.starter, self.runs_ahead = starter, runs_ahead
-        self.lies_in(())
+        self,
+        context: Context,
+        name: str,
+        executable: Executable,
+        texts: list[str],
+        work: Work,
+        fingerprint: int,
+        runs_ahead: bool = False,
+    ) -> None:
+        """texts: what each round does, for people."""
+        self.context = context
+        self.name = name
+        self.work = work
+        self.scratch = work.acquired_bytes
+        self.tag = 0
+        self.runs_ahead = runs_ahead
         self.step: int | None = None
         self.task: Task | None = None
+        self._executable: Executable | None = executable
+        #: the buffers that it works on, of a plan that is kept for later calls; and its steps there
+        self.memory: Places = ()
+        self.numbered = executable.numbered
+        self._texts = texts
+        self._started_text = f"{name}, a plan that was started"
+        self._call_tag = context.call_tag(0, fingerprint)
         self._over = True
-        self.messages = len(started)
-        self._started = [(piece.kind, piece.peer, piece.work.nbytes) for piece in started]
-        self._pending: list[Any] = [None] * self.messages
+        self._started: list[Instruction] = list(executable.program.started())
+        self._pending: list[Any] = [None] * executable.messages
         near = () if context.links is None else context.links.ranks
-        self.hears_of_mpi = any(piece.is_received and piece.peer not in near for piece in started)
+        self.hears_of_mpi = any(one.is_received and one.peer not in near for one in self._started)
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
         self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
+
+    # On other memory.
+
+    @property
+    def program(self) -> Program:
+        """What it does."""
+        return self._executable_now.program
+
+    @property
+    def _executable_now(self) -> Executable:
+        if self._executable is None:
+            raise RuntimeError(f"a plan that was freed: {self.name}")
+        return self._executable
+
+    @property
+    def requests(self) -> int:
+        """Messages that it is ready for, wherever they lie."""
+        return self._executable_now.requests
+
+    @property
+    def movable(self) -> bool:
+        """Whether it may work on other memory: that of the host, which nothing has to be copied from or to."""
+        return self.work.device is None and not self.work.packing and not self.work.unpacking
+
+    def lies_in(self, memory: Places) -> Self:
+        """Say which buffers it was bound for; returns it."""
+        self._executable_now.lies_in(memory)
+        self.memory = memory
+        return self
+
+    def move(self, memory: Places) -> None:
+        """Work on these buffers from now on: of the sizes of those it was bound for, the same or apart as those are."""
+        executable = self._executable_now
+        executable.move(memory)
+        self.memory = memory
+        self.numbered = executable.numbered
 
     # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
 
@@ -118,7 +171,7 @@ class Plan(Movable, LowerCase):
         except ArgumentError:  # a refusal of all ranks
             self.step = None
             raise
-        for self.step, (starts, waits, actions, messages, nbytes, *_) in self.numbered:
+        for self.step, (starts, waits, actions, messages, nbytes, _) in self.numbered:
             for number, start in starts:
                 pending[number] = start(tag)
             if messages:
@@ -139,10 +192,10 @@ class Plan(Movable, LowerCase):
         """See `Withdrawable`."""
         receives: list[MPI.Request] = []
         sends: list[MPI.Request] = []
-        for (kind, *_), request in zip(self._started, self._pending):
+        for one, request in zip(self._started, self._pending):
             request = request.withdraw() if isinstance(request, Polled) else request
             if isinstance(request, MPI.Request):
-                (receives if kind in RECEIVES else sends).append(request)
+                (receives if one.is_received else sends).append(request)
         return cancelled(receives) + still_under_way(sends)
 
     @property
@@ -158,7 +211,7 @@ class Plan(Movable, LowerCase):
 
     def Start(self) -> None:
         """Take the input and begin."""
-        if self.steps is None or self.context.closed:
+        if self._executable is None or self.context.closed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
         if not self._over:  # also where it has ended: other ranks' may not have, and whether it has is chance
             raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
@@ -210,32 +263,34 @@ class Plan(Movable, LowerCase):
 
     def Free(self) -> None:
         """Return the scratch; a plan in flight must be waited for first."""
-        if self.steps is None:
+        if self._executable is None:
             return
         self._require_idle("Free")
         self._close()
-        self.steps, self.numbered = None, []
-        self.lies_in(())
+        self._executable = None
+        self.numbered = []
 
     def where(self) -> str:
         """Which call, algorithm, round, and message it waits for, this plan is at; "idle" between calls."""
-        number, awaited, steps = self.step, self._awaited, self.steps  # another thread may run it
+        number, awaited, steps = self.step, self._awaited, self.numbered  # another thread may run it
         if number is None or not steps:
             return f"{self.name}: idle"
-        step, rounds = steps[number], steps[-1].round + 1
+        in_round, rounds = steps[number][1].round, steps[-1][1].round + 1
         pieces = f", step {number + 1} of {len(steps)}" if rounds < len(steps) else ""
-        return f"{self.name}: round {step.round + 1} of {rounds}{pieces}, {self._waits_for(awaited) or step.text}"
+        does = self._waits_for(awaited) or self._texts[in_round]
+        return f"{self.name}: round {in_round + 1} of {rounds}{pieces}, {does}"
 
     def peer(self) -> int | None:
         """The rank whose message it waits for, or None."""
         awaited = self._awaited
-        return None if self.step is None or awaited is None else self._started[awaited][1]
+        return None if self.step is None or awaited is None else self._started[awaited].peer
 
     def _waits_for(self, number: int | None) -> str:
         if number is None:
             return ""
-        kind, peer, nbytes = self._started[number]
-        return f"waiting {_WAITS[kind].format(nbytes)}{'' if peer is None else f' rank {peer}'}"
+        one = self._started[number]
+        peer = "" if one.peer is None else f" rank {one.peer}"
+        return f"waiting {_WAITS[one.kind].format(one.nbytes)}{peer}"
 
 
 #: what it waits for, by the kind of a piece

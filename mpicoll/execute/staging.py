@@ -12,9 +12,9 @@ from ..buffers import Operand
 from ..schedule import INPUT, OUTPUT, Part
 from .agreement import largest
 from .channel import Channel
-from .device_copies import Copy, Twin
-from .ordering import Piece
+from .device_copies import Twin
 from .pool import ScratchPool
+from .program import Instruction, Put, Span
 from .scratch import Vector
 
 BYTES = np.dtype(np.uint8)
@@ -78,13 +78,14 @@ class Work(Staging):
         self.arrival: buffers.Arrival | None = None
         self.fixed: buffers.FixedPoint | None = call.fixed
         self.fence: tuple[Any, ...] = ()
-        self.last: list[Piece] = []
+        self.last: list[Instruction] = []
         self._acquired: list[tuple[Any, Any]] = []
         self._messages_on = buffers.optional_cupy() if call.on_device else np
         comes_back = on_device and _can_come_back(call)
         self._reduces_on = buffers.optional_cupy() if comes_back else self._messages_on
         self.reduce = None if call.op is None else buffers.ops.reducer(call.op, call.operands[0], self._reduces_on)
         self.is_predefined = call.op is None or call.op.is_predefined
+        self.op_name = "" if call.op is None else buffers.ops.op_name(call.op)
         self.copyto: Callable[..., object] = self._reduces_on.copyto
         self._following: list[Callable[[], object]] = []
         # the caller's thread may use another one
@@ -151,20 +152,26 @@ class Work(Staging):
         self.twins.append(Twin(buffers.address(copy), buffers.address(array), array.nbytes, wanted))
         return copy
 
-    def where_reduced(self, view: Any) -> Any:
+    def where_reduced(self, span: Span) -> Span:
         """The same elements where they are reduced."""
-        if self._reduces_on is not self._messages_on and view.size:
-            start = buffers.address(view)
-            twin = next((twin for twin in self.twins if twin.on_host(start)), None)
-            if twin is not None:
-                return buffers.at_device(twin.device + start - twin.host, view.nbytes, self.dtype)
-        return view
+        if self._reduces_on is not self._messages_on:
+            for twin in self.twins:
+                if twin.on_host(span[0]):
+                    shift = twin.device - twin.host
+                    return span[0] + shift, span[1] + shift
+        return span
 
-    def device_copy(self, copy: Copy, to_device: bool) -> Callable[[], object]:
-        """A function that starts this copy, and returns it as a request."""
-        if not to_device:
-            return buffers.DeviceCopy(copy.host, copy.device, copy.nbytes, self._own.fetch).start
-        put = buffers.DeviceCopy(copy.device, copy.host, copy.nbytes, self._own.put)
+    def array(self, span: Span) -> Any:
+        """The elements that lie there, where they are reduced."""
+        at = buffers.at if self._reduces_on is np else buffers.at_device
+        return at(span[0], span[1] - span[0], self.dtype)
+
+    def device_copy(self, copy: Instruction) -> Callable[[], object]:
+        """A function that starts this `Fetch` or `Put`, and returns it as a request."""
+        source, target = copy.reads[0][0], copy.writes[0][0]
+        if copy.kind is not Put:
+            return buffers.DeviceCopy(target, source, copy.nbytes, self._own.fetch).start
+        put = buffers.DeviceCopy(target, source, copy.nbytes, self._own.put)
         if self._reduces_on is np:
             return put.start
 
@@ -227,8 +234,8 @@ class Work(Staging):
             self.unpacking.insert(0, self._own.fetch.synchronize)
             self.unpacking.insert(0, partial(buffers.on_stream(self._own.fetch, recv.module.copyto), front, result))
         elif nbytes:
-            copy = np.copyto, (front, result)
-            self.last = [Piece(schedule.Copy, None, (buffers.span(result),), (buffers.span(front),), copy)]
+            spans = (buffers.span(result),), (buffers.span(front),)
+            self.last = [Instruction(schedule.Copy, None, *spans)]
 
     def scratch(self, nbytes: int) -> Any:
         """Bytes for messages, and for what is computed in between."""

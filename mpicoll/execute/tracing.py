@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from ..support.events import Event
-from .ordering import Fetch, Piece, Put, Spans, Starter
+from .program import Fetch, Instruction, Put
 
 
 class Tracer:
@@ -19,7 +19,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.begun: dict[int, float] = {}  # by the id of a piece, which lives as long as its plan
+        self.begun: dict[int, float] = {}  # by the id of an instruction, which lives as long as its plan
 
     def timed(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
         """The same function, told as computing; its last argument is where the result goes, or what is copied there."""
@@ -31,35 +31,34 @@ class Tracer:
 
         return timed
 
-    def starter(self, starter: Starter, piece: Piece) -> Callable[[Spans], Callable[[int], Any]]:
-        """The same `Starter`, which notes when."""
-        made = starter(piece)
+    def noted(self, one: Instruction, maker: Callable[[Instruction], Any]) -> Callable[[Instruction], Any]:
+        """The same maker, of starts that note when."""
 
-        def noted(spans: Spans) -> Callable[[int], Any]:
-            start = made(spans)
+        def make(placed: Instruction) -> Callable[[int], Any]:
+            start = maker(placed)
 
             def begin(tag: int) -> Any:
-                self.begun[id(piece)] = perf_counter()
+                self.begun[id(one)] = perf_counter()
                 return start(tag)
 
             return begin
 
-        return noted
+        return make
 
-    def through(self, piece: Piece, begin: float) -> None:
+    def through(self, one: Instruction, begin: float) -> None:
         """A message was waited for, from `begin` until now."""
         now = perf_counter()
-        facts = {"bytes": piece.work.nbytes}
-        kind, wait, name = _words(piece)
+        facts = {"bytes": one.nbytes}
+        kind, wait, name = _words(one)
         self.events.append(Event("wait", wait, begin, now, facts))
-        if piece.is_message:
-            self.events.append(Event(kind, name, self.begun[id(piece)], now, facts))
+        if one.is_message:
+            self.events.append(Event(kind, name, self.begun[id(one)], now, facts))
 
 
-def _words(piece: Piece) -> tuple[str, str, str]:
-    """Of the message that a piece is: its kind, what waiting for it is called, and its name."""
-    if piece.kind in (Fetch, Put):
-        return "", f"wait for a copy {'from' if piece.kind is Fetch else 'to'} the device", ""
-    if piece.is_sent:
-        return "send", f"wait until sent to {piece.peer}", f"send to {piece.peer}"
-    return "receive", f"wait for {piece.peer}", f"receive from {piece.peer}"
+def _words(one: Instruction) -> tuple[str, str, str]:
+    """Of the message that an instruction is: its kind, what waiting for it is called, and its name."""
+    if one.kind in (Fetch, Put):
+        return "", f"wait for a copy {'from' if one.kind is Fetch else 'to'} the device", ""
+    if one.is_sent:
+        return "send", f"wait until sent to {one.peer}", f"send to {one.peer}"
+    return "receive", f"wait for {one.peer}", f"receive from {one.peer}"

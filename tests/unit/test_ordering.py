@@ -8,7 +8,6 @@ lot. A wrong hazard shows as a wrong sum, a circular wait as a standstill.
 import random
 from collections import defaultdict, deque
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,20 +15,16 @@ import pytest
 from mpicoll import algorithms
 from mpicoll.buffers import address, at
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.execute import ordering
 from mpicoll.execute.device_copies import Twin, with_copies
-from mpicoll.execute.ordering import Fetch, Piece, by_pieces, by_rounds
-from mpicoll.execute.binder import pieces_of
+from mpicoll.execute.lowering import lowered
+from mpicoll.execute.ordering import by_pieces, by_rounds
+from mpicoll.execute.program import Instruction, Step
 from mpicoll.execute.scratch import Memory, Vector
-from mpicoll.schedule import OUTPUT, Recv, Send, bounds
+from mpicoll.schedule import OUTPUT, Copy, Recv, Send, bounds
 
 EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 ITEM = 8
 GARBAGE = -(2**40)
-
-
-def add(one, other, out):
-    np.add(one, other, out=out)
 
 
 class Rank:
@@ -58,8 +53,8 @@ class Rank:
         if reduced_on:
             vectors = self.staged(vectors)
         memory = Memory(program, self.edges, vectors, np.dtype(np.int64), self.scratch, piece * ITEM)
-        work = SimpleNamespace(reduce=add, copyto=np.copyto, where_reduced=self.where_reduced)
-        rounds = with_copies([list(pieces_of(step, memory, work)) for step in program], self.twins)
+        rounds = with_copies([list(lowered(step, memory, self.where_reduced)) for step in program], self.twins)
+        self.memory = memory  # which owns what programs know by address
         self.steps = by_pieces(rounds, ahead, together)
         self.tasks = [task for tasks in rounds for task in tasks]
         self.queue = deque(self.actions())
@@ -88,11 +83,11 @@ class Rank:
         made = np.full(-(-nbytes // ITEM), GARBAGE)
         return (self.twin(made, False) if self.reduced_on == "device" else made).view(np.uint8)
 
-    def where_reduced(self, view):
-        for twin in self.twins if self.reduced_on == "device" and view.size else ():
-            if twin.host <= address(view) < twin.host + twin.nbytes:
-                return at(twin.device + address(view) - twin.host, view.nbytes, view.dtype)
-        return view
+    def where_reduced(self, span):
+        for twin in self.twins if self.reduced_on == "device" else ():
+            if twin.on_host(span[0]):
+                return tuple(edge + twin.device - twin.host for edge in span)
+        return span
 
     def correct(self, collective, after, rank, size):
         if collective.personal:
@@ -123,12 +118,12 @@ def play(ranks, seed):
             pair = (number, task.peer) if task.is_sent else (task.peer, number)
             wires[pair][task.is_received].append(task)
             if task.is_received:
-                task.work[:] = GARBAGE
+                array(task.span)[:] = GARBAGE
         elif action == "wait" and id(task) not in done:
             return False
         elif action == "local":
-            function, arguments = task.work
-            function(*arguments)
+            *sources, target = map(array, task.reads + task.writes)
+            np.copyto(target, sources[0]) if task.kind is Copy else np.add(*sources, out=target)
         ranks[number].queue.popleft()
         return True
 
@@ -137,8 +132,8 @@ def play(ranks, seed):
         if not (sends and receives):
             return False
         send, receive = sends.popleft(), receives.popleft()
-        assert send.work.size == receive.work.size, f"{pair}: a piece of {send.work.size} meets one of {receive.work.size}"
-        receive.work[:] = send.work
+        assert send.nbytes == receive.nbytes, f"{pair}: a piece of {send.nbytes} bytes meets one of {receive.nbytes}"
+        array(receive.span)[:] = array(send.span)
         done.update((id(send), id(receive)))
         return True
 
@@ -161,8 +156,12 @@ def play(ranks, seed):
 
 def ends(task):
     """(source, target) of a copy between host and device."""
-    host, device = (at(start, task.work.nbytes, np.int64) for start in task.work[:2])
-    return (device, host) if task.kind is Fetch else (host, device)
+    return array(task.reads[0]), array(task.writes[0])
+
+
+def array(span):
+    """The numbers at an address."""
+    return at(span[0], span[1] - span[0], np.int64)
 
 
 @cache
@@ -243,10 +242,10 @@ def spoil(rank, mutation):
 
 
 def test_round_by_round_is_one_step_per_round():
-    task = Piece(Send, 1, ((0, 8),), (), None)
-    local = Piece(None, None, ((8, 16),), ((0, 8),), None)
+    task = Instruction(Send, 1, ((0, 8),), ())
+    local = Instruction(Copy, None, ((8, 16),), ((0, 8),))
     (step,) = by_rounds([[task, local]])
-    assert step == ordering.Step(0, [task], [task], [local])
+    assert step == Step(0, [task], [task], [local])
     (piece,) = by_pieces([[task, local]], 4)
     assert piece == step  # the sum overwrites what is sent: the send is awaited first
 

@@ -1,0 +1,55 @@
+"""A program is data: it prints, two of them can be compared, and it moves to other memory."""
+
+import numpy as np
+
+from mpicoll import algorithms
+from mpicoll.buffers import span
+from mpicoll.collectives import ALLREDUCE
+from mpicoll.execute.lowering import lowered
+from mpicoll.execute.ordering import by_rounds
+from mpicoll.execute.program import Instruction, Program, lies_in, mover
+from mpicoll.execute.scratch import Memory, Vector
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, Reduce, Send, bounds
+
+COUNT = 6
+
+
+def ring(vector, scratch):
+    """The program of rank 1 of 2 for a ring on these arrays."""
+    rounds = [one for one in ALLREDUCE.program(algorithms.find("allreduce", "ring").placed(None), 1, 2, None, 2) if one]
+    memory = Memory(rounds, bounds(COUNT, 2), dict.fromkeys((INPUT, OUTPUT), Vector(vector)), vector.dtype, lambda nbytes: scratch)
+    return Program(tuple(by_rounds(list(lowered(one, memory)) for one in rounds)), str(vector.dtype), "SUM")
+
+
+def test_it_is_the_same_on_the_same_memory_and_another_one_elsewhere():
+    one, other, scratch = np.zeros(COUNT), np.zeros(COUNT), np.zeros(4096, np.uint8)
+    assert ring(one, scratch) == ring(one, scratch)
+    assert ring(one, scratch) != ring(other, scratch)
+
+
+def test_it_moves_with_its_buffers_and_leaves_other_memory_alone():
+    one, other, scratch = np.zeros(COUNT), np.zeros(COUNT), np.zeros(4096, np.uint8)
+    places, elsewhere = [((span(array)[0], array.nbytes),) for array in (one, other)]
+    move = mover(places, elsewhere)
+    there = ring(other, scratch)
+    for step, expected in zip(ring(one, scratch).steps, there.steps):
+        assert [[i.moved(move) for i in part] for part in step[1:]] == list(expected[1:])
+    used = [span for step in there.steps for i in step.starts + step.local for span in i.spans]
+    assert any(lies_in(span, elsewhere) for span in used)
+    assert not any(lies_in(span, places) for span in used)
+
+
+def test_its_text_has_every_start_wait_and_sum_in_order():
+    text = str(ring(np.zeros(COUNT), np.zeros(4096, np.uint8)))
+    words = [line.split(":")[-1].split()[0].rstrip(",") if "round" not in line else "round" for line in text.splitlines()[1:]]
+    assert text.startswith("elements: float64, op: SUM\n")
+    assert words.count("start") == words.count("wait") == 4
+    assert words.index("start") < words.index("wait") < words.index("reduce")
+
+
+def test_what_an_instruction_is():
+    send = Instruction(Send, 3, ((0, 8),), ())
+    assert (send.is_sent, send.is_received, send.is_started, send.nbytes) == (True, False, True, 8)
+    reduced = Instruction(Recv, 3, ((0, 16),), ((32, 48),), operand=1)
+    assert (reduced.is_received, reduced.span, reduced.nbytes) == (True, (0, 16), 16)
+    assert not any(Instruction(kind, None, ((0, 8),), ((8, 16),)).is_started for kind in (Reduce, Copy))
