@@ -4,9 +4,6 @@
 their other forms. All of them call `base`. `watched` has the collectives that mpi4py serves by
 itself. `communicator` makes communicators and describes them. `tasks` starts a collective with a
 callback.
-
-May import: errors, support, collectives, algorithms, buffers, shared_memory, execute, select,
-calls, bench, launch, watch.
 """
 
 from ..execute import all_agree, deaths, note_missing, outnumbers, refusal
