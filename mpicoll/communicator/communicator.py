@@ -49,9 +49,9 @@ def _compare_at_exit() -> None:
     atexit.register(compare_at_exit)
 
 
-# a plan is no MPI.Prequest, see `persistent`
+# a plan is no MPI.Prequest, see `persistent`; the site lists the methods of the last base first
 class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    Blocking, NonBlocking, Persistent, Watched
+    Persistent, NonBlocking, Blocking, Watched
 ):
     """An intracommunicator with mpicoll's collectives; all ranks of `comm` make it together.
 
