@@ -1,7 +1,9 @@
-"""The program `mpicoll`, also as `python -m mpicoll`. Commands that run on ranks start MPI before anything else is imported.
+"""The program `mpicoll`, also as `python -m mpicoll`.
 
-MPICH 5.0.2 over UCX publishes its address with memory behind it that it never wrote. Where earlier imports have left text
-there, the value grows, and SLURM's pmi2 refuses it: "value not properly terminated in client request".
+Commands that run on ranks start MPI before anything else is imported. MPICH 5.0.2 over UCX
+publishes its address with memory behind it that it never wrote. Where earlier imports have left
+text there, the value grows, and SLURM's pmi2 refuses it: "value not properly terminated in client
+request".
 """
 
 import sys

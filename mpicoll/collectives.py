@@ -2,8 +2,6 @@
 
 The verifier proves schedules against this, the executor binds buffers by it, and `schedule.folded` knows from it what
 an extra rank hands over and what it is owed.
-
-May import: errors, schedule.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,4 @@
-"""The errors mpicoll raises: each says what was expected, what came, and what to do.
-
-May import: nothing.
-"""
+"""The errors mpicoll raises: each says what was expected, what came, and what to do."""
 
 import builtins
 from collections.abc import Iterable

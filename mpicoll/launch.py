@@ -1,7 +1,4 @@
-"""How the program was launched: the abort hook, and the check for N separate worlds of one rank.
-
-May import: errors, support.
-"""
+"""How the program was launched: the abort hook, and the check for N separate worlds of one rank."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Write what the README and the pages of docs/ show: `python -m benchmarks.report.tables [--check]`.
 
 What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of benchmarks/results/NAME-*.json; after
-`<!-- output:COMMAND -->` it becomes what the command prints, after `<!-- file:PATH -->` the file, and after
-`<!-- rooms:mpicoll -->` the list of the package's rooms.
+`<!-- output:COMMAND -->` it becomes what the command prints, and after `<!-- file:PATH -->` the file.
 """
 
 import argparse
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, devices, front, gallery, rooms, trained, trusted
+from . import chosen, compared, devices, front, gallery, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
@@ -29,7 +28,7 @@ REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compare
            "survive-fits": trusted.several_fits, "cut": trusted.cut_off,
            "copies": trusted.copies, "bugs": trusted.bugs,
            "trust": trusted.proof, "elastic-off": trusted.elastic_off}  # fmt: skip
-MARKED = re.compile(r"(<!-- (results|output|file|rooms):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments=None):
@@ -50,8 +49,7 @@ def main(arguments=None):
 def _write(page, results, check):
     """Write a page, or end where it is not as it would be written."""
     old = page.read_text(encoding="utf-8")
-    write = {"results": lambda name: tables(results, name), "output": _output, "file": _file,
-             "rooms": lambda _: rooms.listing()}  # fmt: skip
+    write = {"results": lambda name: tables(results, name), "output": _output, "file": _file}
     new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
     if check and new != old:
         sys.exit(f"{page.name} differs from {results.name}/: run python -m benchmarks.report.tables")

@@ -1,8 +1,6 @@
-"""Every algorithm of every collective, one file per collective, and the registry that knows them by their names.
+"""Every algorithm, one file per collective, and the registry that knows them by their names.
 
 Generators live at ``mpicoll.algorithms.<collective>.<algorithm>``. No MPI, no NumPy.
-
-May import: errors, schedule, collectives, algorithms.patterns.
 """
 
 from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter

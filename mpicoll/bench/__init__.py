@@ -1,8 +1,4 @@
-"""The benchmark harness: collectives with known results, candidates compared in one run, tuning tables made from it.
-
-May import: errors, support, schedule, collectives, algorithms, simulate, buffers, execute,
-measure, select.
-"""
+"""The benchmark harness: candidates compared in one run, results checked, tuning tables made."""
 
 from . import profile, tuning
 from .compare import Candidate, compare

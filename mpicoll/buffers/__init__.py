@@ -1,8 +1,6 @@
-"""Buffers: what a buffer argument means, in host or device memory, and how it becomes a contiguous vector and back.
+"""Buffer arguments, in host or device memory: made contiguous vectors, and written back.
 
 Only this room touches CuPy, and only when a CuPy array arrives.
-
-May import: errors, support, schedule.
 """
 
 from . import ops

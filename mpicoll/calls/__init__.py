@@ -1,7 +1,4 @@
-"""One collective call: its arguments understood and checked, then served by a schedule or by MPI.
-
-May import: errors, support, schedule, collectives, algorithms, simulate, buffers, shared_memory, execute, select.
-"""
+"""One collective call: arguments parsed and checked, then served by a schedule or by MPI."""
 
 from . import arguments
 from .beginning import Hold, begin, begin_again

@@ -1,8 +1,6 @@
 """The command line: `mpicoll CMD …`, the same as `python -m mpicoll CMD …`.
 
 Each command is one module here with a docstring (its help), `add_arguments(parser)` and `run(arguments)`.
-
-May import: everything.
 """
 
 import argparse

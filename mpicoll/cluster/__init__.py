@@ -1,4 +1,4 @@
-"""A cluster of hosts on one Linux machine, for MPI jobs whose ranks talk over links of a chosen rate.
+"""A cluster of hosts on one Linux machine, for MPI jobs, with links of a chosen rate.
 
     mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m mpicoll bench --sizes 64K
 
@@ -16,8 +16,6 @@ is no way out to other networks.
 All of it lives in namespaces under one process, which ends when the pipe from its owner closes. However the owner goes,
 even by kill -9, the kernel then removes processes, links and mounts, and as nothing ever had a name outside, clusters may
 run side by side and no setting of the machine is touched.
-
-May import: errors, support.
 """
 
 from .cluster import Cluster

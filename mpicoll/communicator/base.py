@@ -1,4 +1,4 @@
-"""What every collective of a `Communicator` goes through: the way into `calls`, and the short way of small calls to MPI."""
+"""What every collective of a `Communicator` calls: the way into `calls`, and small calls to MPI."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from mpi4py import MPI
 
 from ..calls import (
-    GuardedPlan, Request, begin, begin_again, comparing_results, guarded, persist, refused, repeated, run, wait_for_results,
-    with_results_compared,
+    GuardedPlan, Request, begin, begin_again, comparing_results, guarded, persist, refused,
+    repeated, run, wait_for_results, with_results_compared,
 )
 from ..errors import MpicollError
 from ..execute import ABANDONED, Context, owning
@@ -28,12 +28,20 @@ if TYPE_CHECKING:
 
 #: what mpi4py and MPI raise for arguments that they do not take
 REFUSALS = ValueError, TypeError, KeyError, BufferError, MPI.Exception
-_REFUSED = {MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_ARG, MPI.ERR_ROOT}
+_REFUSED = {
+    MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_ARG,
+    MPI.ERR_ROOT,
+}
 _IN_PLACE = MPI.IN_PLACE
 
 
-def _test(method: str, kind: type, share: Callable[[Base], int] = lambda comm: 0) -> cached_property[IsSmall]:
-    """A property: the test of `SmallCalls` for a method, looked up once per wrapper. share: as there, of a communicator."""
+def _test(
+    method: str, kind: type, share: Callable[[Base], int] = lambda comm: 0
+) -> cached_property[IsSmall]:
+    """A property: the test of `SmallCalls` for a method, looked up once per wrapper.
+
+    share: as there, of a communicator.
+    """
 
     def find(comm: Base) -> IsSmall:
         if not comm:
@@ -48,18 +56,27 @@ def _test_of_rooted(method: str) -> cached_property[IsSmall]:
     test = _test(method, int, share=MPI.Comm.Get_size)
 
     def find(comm: Base) -> IsSmall:
-        is_small, rank = test.func(comm), comm.Get_rank() if comm else 0
-        return lambda vector, block, root: is_small(vector, block, root) if root == rank else is_small(block, vector, root)
+        is_small = test.func(comm)
+        rank = comm.Get_rank() if comm else 0
+
+        def of_rank(vector: object, block: object, root: object) -> bool:
+            if root == rank:
+                return is_small(vector, block, root)
+            return is_small(block, vector, root)
+
+        return of_rank
 
     return cached_property(find)
 
 
 class Base(MPI.Intracomm):
-    """How calls are served; `_begin`, `_persist` and `_serve` are all that the collectives know of `calls`."""
+    """How calls are served; the collectives use `_serve`, `_begin` and `_persist` alone."""
 
-    def _serve(self, understand: Understand, given: tuple[object, ...],
-               algorithm: str | None, segment_bytes: int | None) -> None:
-        """Serve a blocking call; one that was served before on the same memory is not looked at again."""
+    def _serve(
+        self, understand: Understand, given: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None,
+    ) -> None:
+        """Serve a blocking call; one served before on the same memory is not parsed again."""
         if not self:
             understand(self, *given)  # says that the communicator was freed
         if self._context.check != ALWAYS:
@@ -68,9 +85,12 @@ class Base(MPI.Intracomm):
         with self._telling():
             self._serve_one(understand, given, algorithm, segment_bytes)
 
-    def _serve_one(self, understand: Understand, given: tuple[object, ...],
-                   algorithm: str | None, segment_bytes: int | None) -> None:
-        context, key = self._context, repeated(understand, given, algorithm, segment_bytes)
+    def _serve_one(
+        self, understand: Understand, given: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None,
+    ) -> None:
+        context = self._context
+        key = repeated(understand, given, algorithm, segment_bytes)
         known = context.known.find(key)
         if known is not None and known.is_small and context.recorder.may_pass:
             known.native(self, *given)
@@ -91,8 +111,9 @@ class Base(MPI.Intracomm):
         except BaseException as error:
             told = context.explained(error) if isinstance(error, Exception) else error
             is_scheduled = known is None or record.plan is not None
-            if record.place and is_scheduled and not isinstance(told, (MpicollError, MPI.Exception)):
-                # of a signal handler, say: neither begun nor left out it would fit the others' calls
+            is_ours = isinstance(told, (MpicollError, MPI.Exception))
+            if record.place and is_scheduled and not is_ours:
+                # of a signal handler, say: begun or left out, the call would not match the others'
                 context.in_disorder(context.reason(record.text, error))
             if context.is_used_by_mpi:
                 ABANDONED.append(given)
@@ -104,51 +125,72 @@ class Base(MPI.Intracomm):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Where all calls are compared the other ranks learn of an error before that, too: they would wait for this one."""
+        """Where all calls are compared, tell the other ranks of an error before that, too.
+
+        They would wait for this rank.
+        """
         context = self._context if self else None
         compared = context and context.comparisons
         try:
             yield
         except Exception as error:
-            if context and context.check == ALWAYS and context.comparisons == compared and not context.broken:
+            if (
+                context
+                and context.check == ALWAYS
+                and context.comparisons == compared
+                and not context.broken
+            ):
                 refused(context, error)
             raise
 
-    def _begin(self, understand: Understand, given: tuple[object, ...],
-               algorithm: str | None, segment_bytes: int | None) -> MPI.Request:
+    def _begin(
+        self, understand: Understand, given: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None,
+    ) -> MPI.Request:
         """Begin a non-blocking call."""
-        request: MPI.Request = self._begin_held(understand, given, algorithm, segment_bytes, Request)
+        request: MPI.Request
+        request = self._begin_held(understand, given, algorithm, segment_bytes, Request)
         return request
 
-    def _begin_held(self, understand: Understand, given: tuple[object, ...],
-                    algorithm: str | None, segment_bytes: int | None, hold: Hold) -> Any:
-        """Begin one; returns what `hold` makes, or MPI's own request where MPI serves it without help.
+    def _begin_held(
+        self, understand: Understand, given: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None, hold: Hold,
+    ) -> Any:
+        """Begin one; returns what `hold` makes, or MPI's own request where MPI serves it alone.
 
-        One that was begun before on memory of the same shape is not looked at again.
+        One that was begun before on memory of the same shape is not parsed again.
         """
         if self and self._context.check != ALWAYS:
             return self._begin_one(understand, given, algorithm, segment_bytes, hold)
         with self._telling():
             return self._begin_one(understand, given, algorithm, segment_bytes, hold)
 
-    def _begin_one(self, understand: Understand, given: tuple[object, ...],
-                   algorithm: str | None, segment_bytes: int | None, hold: Hold) -> Any:
+    def _begin_one(
+        self, understand: Understand, given: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None, hold: Hold,
+    ) -> Any:
         key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
-        known = self._context.known.find(key) if key is not None and self._context.check != ALWAYS else None
+        known = None
+        if key is not None and self._context.check != ALWAYS:
+            known = self._context.known.find(key)
         try:
             if self and self._context.digest_every:
-                hold = with_results_compared(hold, comparing_results(self._context, understand.__name__, given))
+                results = comparing_results(self._context, understand.__name__, given)
+                hold = with_results_compared(hold, results)
             if key is None or known is None:
                 call = understand(self, *given)
                 if self._context.check == ALWAYS:
                     hold = guarded(hold, call)
                 return begin(call, algorithm, segment_bytes, key, hold)
-            return begin_again(self, self._context, known, key, partial(understand, self, *given), given, hold)
+            parse = partial(understand, self, *given)
+            return begin_again(self, self._context, known, key, parse, given, hold)
         except MPI.Exception as error:
             self._context.raise_explained(error)
 
-    def _begin_small(self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]) -> MPI.Request:
-        """Begin one that goes to MPI without being looked at."""
+    def _begin_small(
+        self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]
+    ) -> MPI.Request:
+        """Begin one that goes to MPI without being parsed."""
         try:
             return owning(native(self, *given), given)
         except REFUSALS as error:
@@ -164,8 +206,10 @@ class Base(MPI.Intracomm):
             raise error
         self._context.small.withdraw()
 
-    def _persist(self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
-                 algorithm: str | None, segment_bytes: int | None) -> Plan:
+    def _persist(
+        self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
+        algorithm: str | None, segment_bytes: int | None,
+    ) -> Plan:
         """Make the plan of a call."""
         try:
             with self._telling():

@@ -23,13 +23,9 @@ from ..support import settings
 from ..support.checks import check
 from ..support.settings import ALWAYS
 from ..watch import WATCHER
-from .blocking_exchanges import BlockingExchanges
-from .blocking_moves import BlockingMoves
-from .blocking_reductions import BlockingReductions
-from .nonblocking_moves import NonBlockingMoves
-from .nonblocking_reductions import NonBlockingReductions
-from .persistent_moves import PersistentMoves
-from .persistent_reductions import PersistentReductions
+from .blocking import Blocking
+from .nonblocking import NonBlocking
+from .persistent import Persistent
 from .watched import Watched
 
 if TYPE_CHECKING:
@@ -53,54 +49,65 @@ def _compare_at_exit() -> None:
     atexit.register(compare_at_exit)
 
 
-# a plan is no MPI.Prequest, see `persistent_moves`
+# a plan is no MPI.Prequest, see `persistent`; the site lists the methods of the last base first
 class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    BlockingMoves, BlockingExchanges, BlockingReductions, NonBlockingMoves, NonBlockingReductions,
-    PersistentMoves, PersistentReductions, Watched,
+    Persistent, NonBlocking, Blocking, Watched
 ):
-    """An intracommunicator with mpicoll's collectives; everything else is mpi4py's. Made by all ranks of `comm` together.
+    """An intracommunicator with mpicoll's collectives; all ranks of `comm` make it together.
 
-    Signatures are mpi4py's plus two keywords: `algorithm` (a name of `mpicoll.list_algorithms`, or "nccl": NVIDIA's NCCL,
-    on arrays in device memory; None: chosen) and `segment_bytes` (messages are cut into pieces of at most so many; 0:
-    whole; None: chosen).
+    Everything else is mpi4py's. Signatures are mpi4py's plus two keywords: `algorithm` (a name of
+    `mpicoll.list_algorithms`, or "nccl": NVIDIA's NCCL, on arrays in device memory; None: chosen)
+    and `segment_bytes` (messages are cut into pieces of at most so many; 0: whole; None: chosen).
     Results are the same bits on all ranks.
 
-    Elements of arrays without gaps, C or Fortran, go in the order of memory, as in mpi4py; those of strided arrays by their
-    indices, the last one fastest. Shapes are not compared: a C and a Fortran array of one shape do not match.
+    Each collective has three forms. `Allreduce` blocks. `Iallreduce` returns a request, for Wait,
+    Test and MPI.Request.Waitall; its buffers must live, and must not be touched, until the request
+    is complete. `Allreduce_init` returns a `Plan`, bound to its buffers, which is started any
+    number of times; `info` has hints for MPI. Wrong arguments raise before anything is sent, later
+    errors in Wait and Test. Ranks begin the collectives of a communicator, and make its plans, in
+    the same order; they may wait in any.
 
-    `check`, `timeout`, `deterministic` and `reproducible` belong to the handle: they hold for all wrappers of it, and for
-    communicators that are made from it.
+    Elements of arrays without gaps, C or Fortran, go in the order of memory, as in mpi4py; those of
+    strided arrays by their indices, the last one fastest. Shapes are not compared: a C and a
+    Fortran array of one shape do not match.
+
+    `check`, `timeout`, `deterministic` and `reproducible` belong to the handle: they hold for all
+    wrappers of it, and for communicators that are made from it.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
     check : {"off", "first", "always", "digest"}, optional
-        When ranks compare their calls before data moves: never, the first time that a call is met, each
-        time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are small
-        enough for MPI to serve them, "always" compares one of 512, with a hash of all before it, and
-        the rest when the communicator is freed. "digest", alone or as "always,digest": they compare results, too, where
-        these must be equal; "digest:N": one of N. None: MPICOLL_CHECK, by default "first".
+        When ranks compare their calls before data moves: never, the first time that a call is met,
+        each time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are
+        small enough for MPI to serve them, "always" compares one of 512, with a hash of all before
+        it, and the rest when the communicator is freed. "digest", alone or as "always,digest": they
+        compare results, too, where these must be equal; "digest:N": one of N. None: MPICOLL_CHECK,
+        by default "first".
     timeout : float, optional
-        Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None: MPICOLL_TIMEOUT, by
-        default none.
+        Seconds without progress after which a collective raises CollectiveTimeout; 0: none. None:
+        MPICOLL_TIMEOUT, by default none.
     deterministic : bool, optional
-        Floats are only ever added in the canonical order of the ranks: the same bits whatever the size, the pieces, the
-        transport or the form of the call. None: MPICOLL_DETERMINISTIC, by default off.
+        Floats are only ever added in the canonical order of the ranks: the same bits whatever the
+        size, the pieces, the transport or the form of the call. None: MPICOLL_DETERMINISTIC, by
+        default off.
     reproducible : bool, optional
-        Floats are summed in fixed point: the same bits for any number of ranks and any split of the contributions over
-        them (`Contributions`). Everything else is as with `deterministic`. None: MPICOLL_REPRODUCIBLE, by default off.
+        Floats are summed in fixed point: the same bits for any number of ranks and any split of the
+        contributions over them (`Contributions`). Everything else is as with `deterministic`. None:
+        MPICOLL_REPRODUCIBLE, by default off.
 
     Raises
     ------
     ArgumentError
-        `comm` is no intracommunicator, or an MPICOLL_* variable has a value that cannot be used. Of a call: unknown
-        algorithm, one that cannot serve, root out of range, freed communicator; before anything is sent.
+        `comm` is no intracommunicator, or an MPICOLL_* variable has a value that cannot be used. Of
+        a call: unknown algorithm, one that cannot serve, root out of range, freed communicator;
+        before anything is sent.
     BufferError
         Of a call: types, sizes, access, overlap of buffers; before anything is sent.
     LaunchError
-        Several processes were started, and each is alone in its COMM_WORLD; or MPICOLL_GPU=direct, and MPI does not take
-        device pointers.
+        Several processes were started, and each is alone in its COMM_WORLD; or MPICOLL_GPU=direct,
+        and MPI does not take device pointers.
     CollectiveMismatch
         Of a call: ranks do not make the same one; on all ranks.
     CollectiveTimeout
@@ -115,19 +122,28 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     """
 
     def __new__(
-        cls, comm: MPI.Comm | None = None, *, check: CheckMode | None = None, timeout: float | None = None,
+        cls, comm: MPI.Comm | None = None, *,
+        check: CheckMode | None = None, timeout: float | None = None,
         deterministic: bool | None = None, reproducible: bool | None = None,
     ) -> Self:
         if isinstance(comm, MPI.Intercomm) and comm != MPI.COMM_NULL:
-            raise ArgumentError("mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first")
+            text = "mpicoll.Communicator needs an intra-communicator: use Intercomm.Merge() first"
+            raise ArgumentError(text)
         if comm == MPI.COMM_WORLD:
             check_launch()
-        new: Self = MPI.Intracomm.__new__(cls, comm)  # not super(): Python refuses that of MPI.Cartcomm and its like
+        # not super(): Python refuses that of MPI.Cartcomm and the other topologies
+        new: Self = MPI.Intracomm.__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
-            given = {"check": check, "timeout": timeout, "deterministic": deterministic, "reproducible": reproducible}
+            given = {
+                "check": check,
+                "timeout": timeout,
+                "deterministic": deterministic,
+                "reproducible": reproducible,
+            }
             # the first wrapper of a handle finds the nodes, and ranks that disagree
             context = Context.configured(new, given, select.read_tables)
-            settings.check()  # a bad value is an error here, and on all ranks, not at the first call
+            # a bad value is an error here, and on all ranks, not at the first call
+            settings.check()
             select.environment_rules()
             new._context = context
             if context.check == ALWAYS:
@@ -137,7 +153,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             if settings.profile():
                 profile.start()
             problem = table.problem(context.topology.library)
-            _warn_once(f"{problem}; the default table and a probe decide instead" if problem else "")
+            if problem:
+                _warn_once(f"{problem}; the default table and a probe decide instead")
             _warn_once(settings.unknown())
         return new
 
@@ -156,13 +173,13 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._duplicate(super().Clone())
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
-        """MPI's; a `Communicator`, with what was measured on this one. Its ranks share no memory."""
+        """MPI's; a `Communicator`, with what was measured on this one, without shared memory."""
         comm, request = super().Idup(info)
         Context.promise(comm, self)
         return comm, request
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
-        """MPI's; a `Communicator`, with what was measured on this one. Its ranks share no memory."""
+        """MPI's; a `Communicator`, with what was measured on this one, without shared memory."""
         comm, request = super().Idup_with_info(info)
         Context.promise(comm, self)
         return comm, request
@@ -212,18 +229,23 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         """MPI's; a `Communicator` that is an MPI.Cartcomm, too."""
         return self._of_kind(CartCommunicator, super().Create_cart(dims, periods, reorder))
 
-    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> GraphCommunicator:
+    def Create_graph(
+        self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
+    ) -> GraphCommunicator:
         """MPI's; a `Communicator` that is an MPI.Graphcomm, too."""
         return self._of_kind(GraphCommunicator, super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(
-        self, sources: Sequence[int], destinations: Sequence[int], sourceweights: Sequence[int] | None = None,
-        destweights: Sequence[int] | None = None, info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
+        self, sources: Sequence[int], destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None, destweights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
     ) -> DistgraphCommunicator:
         """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
         weights = {"sourceweights": sourceweights, "destweights": destweights}
         given = {name: value for name, value in weights.items() if value is not None}
-        made = super().Create_dist_graph_adjacent(sources, destinations, info=info, reorder=reorder, **given)
+        made = super().Create_dist_graph_adjacent(
+            sources, destinations, info=info, reorder=reorder, **given
+        )
         return self._of_kind(DistgraphCommunicator, made)
 
     def Create_dist_graph(
@@ -232,7 +254,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     ) -> DistgraphCommunicator:
         """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
         given = {} if weights is None else {"weights": weights}
-        made = super().Create_dist_graph(sources, degrees, destinations, info=info, reorder=reorder, **given)
+        made = super().Create_dist_graph(
+            sources, degrees, destinations, info=info, reorder=reorder, **given
+        )
         return self._of_kind(DistgraphCommunicator, made)
 
     @classmethod
@@ -258,29 +282,32 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     # Ranks that died.
 
     def shrink(self) -> Self:
-        """A communicator of the ranks that live, in their order. Collective over those, also when this one is revoked.
+        """A communicator of the surviving ranks, in their order. Collective over those.
 
-        What was under way on this one never ends; its memory is kept, so that nothing of it is overwritten later. Whatever
-        was made from this communicator is made again from the new one. `Free` this one when nothing of it is needed.
+        It works on a revoked communicator, too. Calls under way on this one never end; their memory
+        is kept, so that nothing of it is overwritten later. Communicators that were made from this
+        one are made again from the new one. `Free` this one when nothing of it is needed.
 
         Returns
         -------
         Communicator
-            With the same `check` and `timeout`; where nobody has died, a duplicate.
+            With the same `check` and `timeout`; a duplicate where no rank has died.
 
         Raises
         ------
         LaunchError
-            Lost ranks cannot be survived here: another MPI than Open MPI, or no ``mpirun --with-ft ulfm``. Before anything
-            is sent.
+            Lost ranks cannot be survived here: another MPI than Open MPI, or no
+            ``mpirun --with-ft ulfm``. Before anything is sent.
 
         Cost
         ----
-        MPI_Comm_shrink, a duplicate, and a few small messages: milliseconds. Again from the start where a rank dies in it.
+        MPI_Comm_shrink, a duplicate, and a few small messages: milliseconds. Again from the start
+        where a rank dies in it.
 
         Source
         ------
-        MPI 5.0 draft, chapter "Process Fault Tolerance": MPI_Comm_revoke, MPI_Comm_shrink, MPI_Comm_agree.
+        MPI 5.0 draft, chapter "Process Fault Tolerance": MPI_Comm_revoke, MPI_Comm_shrink,
+        MPI_Comm_agree.
 
         Examples
         --------
@@ -296,7 +323,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             living = MPI.Intracomm(MPI.Comm.Shrink(self))
             note_missing(living, self)
             made: Self | None = None
-            with suppress(RankFailure), self._context.making(living):  # one more died, or another rank has seen that
+            # one more died, or another rank has seen that
+            with suppress(RankFailure), self._context.making(living):
                 made = self._plain()(Context.part(living, self, None))
             if all_agree(living, made is not None) and made is not None:
                 return made
@@ -304,10 +332,11 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     # Memory that ranks of a node share.
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
-        """An array that other ranks of the node can read: what schedules send of it inside the node is not copied. Local.
+        """An array that other ranks of the node read without a copy, when schedules send it. Local.
 
-        Otherwise it is like that of `numpy.empty`, also in calls on other communicators, and where ranks of a node cannot
-        read each other's memory (`mpicoll info` says why) it is just that. It gives its memory back when it is forgotten.
+        Otherwise it is like that of `numpy.empty`, also in calls on other communicators; where
+        ranks of a node cannot read each other's memory (`mpicoll info` says why) it is just that.
+        Its memory is freed with its last reference.
 
         Parameters
         ----------
@@ -324,12 +353,14 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         Raises
         ------
         ArgumentError
-            Shape or dtype make no sense, more bytes than the node's memory has, or the communicator was freed.
+            Shape or dtype make no sense, more bytes than the node's memory has, or the communicator
+            was freed.
 
         Cost
         ----
-        Nothing of it is copied in order to be sent inside the node: docs/one-machine.md has the times. On the first touch
-        the system clears its pages: make such arrays once, and use them again.
+        Nothing of it is copied in order to be sent inside the node: docs/one-machine.md has the
+        times. On the first touch the system clears its pages: make such arrays once, and use them
+        again.
 
         Examples
         --------
@@ -347,7 +378,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def deterministic(self) -> bool:
-        """Whether floats are only ever added in the canonical order; so they are where it is `reproducible`."""
+        """Whether floats are only added in the canonical order; so they are if `reproducible`."""
         return self._context.deterministic or self._context.reproducible
 
     @property
@@ -359,11 +390,12 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def sent(self) -> tuple[int, int]:
-        """(messages, bytes) this rank has sent in schedules so far, counted where the sends are started."""
+        """(messages, bytes) that this rank has sent in schedules; a send counts when it starts."""
         return self._context.sent
 
     def explain(
-        self, collective: CallName, sendbuf: Any, recvbuf: Any = None, *, op: MPI.Op = MPI.SUM, root: int = 0,
+        self, collective: CallName, sendbuf: Any, recvbuf: Any = None, *,
+        op: MPI.Op = MPI.SUM, root: int = 0,
         algorithm: AnyName | None = None, segment_bytes: int | None = None,
     ) -> Explanation:
         """What a call would do and why; nothing is sent and nothing is changed.
@@ -380,8 +412,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         Returns
         -------
         Explanation
-            algorithm, size, nbytes, rounds, messages, bytes_sent (by this rank), lower_bound (bytes), predicted_seconds,
-            segment_bytes and reason; printable. None where this rank cannot know, or nothing was measured.
+            algorithm, size, nbytes, rounds, messages, bytes_sent (by this rank), lower_bound
+            (bytes), predicted_seconds, segment_bytes and reason; printable. None where this rank
+            cannot know, or nothing was measured.
 
         Raises
         ------
@@ -394,17 +427,27 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         """
         name, nonblocking = collectives.of_call(collective)
         if recvbuf is None:
-            sendbuf, recvbuf = in_place_form(name, sendbuf, self.Get_rank() == root, self.Get_size())
-        given = {"bcast": (sendbuf, root), "reduce": (sendbuf, recvbuf, op, root), "allreduce": (sendbuf, recvbuf, op),
-                 "reduce_scatter": (sendbuf, recvbuf, op), "allgather": (sendbuf, recvbuf), "alltoall": (sendbuf, recvbuf),
-                 "scatter": (sendbuf, recvbuf, root), "gather": (sendbuf, recvbuf, root)}[name]  # fmt: skip
-        understand = arguments.reduce_scatter_block if name == "reduce_scatter" else getattr(arguments, name)
-        call = understand(self, *given)
+            is_root = self.Get_rank() == root
+            sendbuf, recvbuf = in_place_form(name, sendbuf, is_root, self.Get_size())
+        given = {
+            "bcast": (sendbuf, root),
+            "reduce": (sendbuf, recvbuf, op, root),
+            "allreduce": (sendbuf, recvbuf, op),
+            "reduce_scatter": (sendbuf, recvbuf, op),
+            "allgather": (sendbuf, recvbuf),
+            "alltoall": (sendbuf, recvbuf),
+            "scatter": (sendbuf, recvbuf, root),
+            "gather": (sendbuf, recvbuf, root),
+        }[name]
+        method = "reduce_scatter_block" if name == "reduce_scatter" else name
+        call = getattr(arguments, method)(self, *given)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 
 
-class CartCommunicator(Communicator, MPI.Cartcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+class CartCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+    Communicator, MPI.Cartcomm
+):
     """A `Communicator` of ranks on a grid."""
 
     def _plain(self) -> type[Any]:
@@ -415,14 +458,18 @@ class CartCommunicator(Communicator, MPI.Cartcomm):  # pyright: ignore[reportInc
         return self._of_kind(CartCommunicator, super().Sub(remain_dims))
 
 
-class GraphCommunicator(Communicator, MPI.Graphcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+class GraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+    Communicator, MPI.Graphcomm
+):
     """A `Communicator` of ranks in a graph."""
 
     def _plain(self) -> type[Any]:
         return Communicator
 
 
-class DistgraphCommunicator(Communicator, MPI.Distgraphcomm):  # pyright: ignore[reportIncompatibleMethodOverride]
+class DistgraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+    Communicator, MPI.Distgraphcomm
+):
     """A `Communicator` of ranks in a graph of which each knows a part."""
 
     def _plain(self) -> type[Any]:
@@ -430,8 +477,9 @@ class DistgraphCommunicator(Communicator, MPI.Distgraphcomm):  # pyright: ignore
 
 
 def wrapped(comm: MPI.Intracomm) -> Communicator:
-    """The Communicator that was given, or one on mpi4py's own. Raises ArgumentError where it is none, or a null one."""
-    good = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL  # an Intercomm has an error of its own
+    """`comm` where it is a Communicator, else a new one of it. ArgumentError where it cannot be."""
+    # an Intercomm has an error of its own
+    good = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL
     check("comm", comm, good, "a communicator, such as MPI.COMM_WORLD")
     return comm if isinstance(comm, Communicator) else Communicator(comm)
 

@@ -6,23 +6,24 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from mpi4py import MPI
 
-#: of a non-blocking call: MPI's own request, or one that MPI's Waitall, Waitany and Testall take like its own
+#: of a non-blocking call: MPI's own request, or one that MPI's Waitall, Waitany and Testall accept
 Request: TypeAlias = MPI.Request
 
 
 @runtime_checkable
 class Plan(Protocol):
-    """A persistent collective, bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
+    """A persistent collective, bound to its buffers: Start(), Wait() or Test(); at last Free().
 
-    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order, and may start them and
-    wait for them in different ones. Where ranks are found to do that, the first waits take 50 ms longer.
+    It may be started any number of times. As with MPI's persistent collectives, ranks make the
+    plans of a communicator in the same order, and may start them and wait for them in different
+    orders. Where ranks are found to do that, the first waits take 50 ms longer.
     """
 
     def Start(self) -> None:
         """Take the input and begin; RuntimeError where it is in flight, or was freed."""
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Run to the end: the result is then in the caller's buffer. Without Start it returns at once. True."""
+        """Run to the end: the result is in the caller's buffer. True; at once without Start."""
         ...
 
     def Test(self, status: MPI.Status | None = None) -> bool:

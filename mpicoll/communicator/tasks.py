@@ -1,4 +1,4 @@
-"""A call begun for those who do not wait for it, but want to be called at its end."""
+"""A collective that is begun with a callback for its end; messages that give way to others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from .base import Base
 
-#: bytes of a piece of an `Exchange`, and how many of them are under way: one alone would leave the link idle at its end
-_PIECE, _AT_ONCE = 128 << 10, 2
+#: bytes of a piece of an `Exchange`
+_PIECE = 128 << 10
+#: pieces under way at a time: one alone would leave the link idle at its end
+_AT_ONCE = 2
 
 
 def begin_task(
-    comm: Base, method: str, given: Sequence[Any], then: Callable[[], object], finish: Callable[[], object] | None = None,
-    algorithm: str | None = None,
+    comm: Base, method: str, given: Sequence[Any], then: Callable[[], object],
+    finish: Callable[[], object] | None = None, algorithm: str | None = None,
 ) -> Task:  # fmt: skip
     """Begin a collective without waiting; returns its `Task`.
 
@@ -30,7 +32,7 @@ def begin_task(
     comm : Communicator
         Whose collective it is.
     method : str
-        The blocking method: ``"Allreduce"``. MPI's own serves it where mpicoll has no such collective.
+        The blocking method: ``"Allreduce"``. MPI serves it where mpicoll has no such collective.
     given : sequence
         Its arguments, all of them. Buffers must live until the task has ended.
     then : callable
@@ -43,15 +45,16 @@ def begin_task(
     Raises
     ------
     ArgumentError, BufferError
-        As the method, before anything is sent; what goes wrong later is raised by whoever waits for the task.
+        As the method, before anything is sent; later errors are raised by a wait for the task.
     """
     return _begun(comm, method, given, algorithm, as_task(then, finish))
 
 
 def run_task(
-    comm: Base, method: str, given: Sequence[Any], finish: Callable[[], object] | None = None, algorithm: str | None = None
-) -> None:
-    """The same, and wait for its end: other ranks may begin the call by `begin_task`, and wait later.
+    comm: Base, method: str, given: Sequence[Any], finish: Callable[[], object] | None = None,
+    algorithm: str | None = None,
+) -> None:  # fmt: skip
+    """The same, and wait for its end; other ranks may begin the call by `begin_task`.
 
     The blocking methods of MPI match no non-blocking call. Nor can they be given up.
 
@@ -65,8 +68,10 @@ def run_task(
     ArgumentError, BufferError, CollectiveMismatch, CollectiveTimeout, RankFailure
         As the method.
     """
-    context, understand = comm._context, getattr(arguments, method.lower(), None)
-    if algorithm is None and understand is not None and context.check != ALWAYS and not context.digest_every:
+    context = comm._context
+    understand = getattr(arguments, method.lower(), None)
+    is_compared = context.check == ALWAYS or context.digest_every
+    if algorithm is None and understand is not None and not is_compared:
         known = context.known.find(repeated((begin, understand), given, None, None))
         if known is not None and known.native is not None:
             context.run_native(known, comm, given)
@@ -76,7 +81,9 @@ def run_task(
     _begun(comm, method, given, algorithm, at_once(finish))
 
 
-def _begun(comm: Base, method: str, given: Sequence[Any], algorithm: str | None, hold: Hold) -> Task:
+def _begun(
+    comm: Base, method: str, given: Sequence[Any], algorithm: str | None, hold: Hold
+) -> Task:
     understand = getattr(arguments, method.lower(), None)
     if understand is not None:
         begun = comm._begin_held(understand, tuple(given), algorithm, None, hold)
@@ -92,31 +99,41 @@ def _begun(comm: Base, method: str, given: Sequence[Any], algorithm: str | None,
 
 
 class Exchange:
-    """Messages that move while this process computes, and leave the link to those who need it sooner. Local.
+    """Messages that move while this process computes, with lower priority than collectives. Local.
 
     Parameters
     ----------
     comm : Communicator
         Which they travel on, and nothing else; the ranks that receive make theirs with it, too.
     sent, to : array and int
-        What this rank sends, and to whom: in pieces, each begun when no call of `behind` is under way here. A long message
-        would take its share of the link, and what waits in the network cannot be overtaken.
+        What this rank sends, and to which rank: in pieces, each begun when no call of `behind` is
+        under way here. A long message would take its share of the link, and what waits in the
+        network cannot be overtaken.
     received : dict of int to array
         What it receives, by rank. All arrays are contiguous.
     behind : Communicator
         Whose calls go first.
     """
 
-    def __init__(self, comm: Base, sent: Array, to: int, received: Mapping[int, Array], behind: Base) -> None:
+    def __init__(
+        self, comm: Base, sent: Array, to: int, received: Mapping[int, Array], behind: Base
+    ) -> None:
         self.nbytes: int = sent.nbytes
-        self._urgent, self._first = False, behind._context.queue
+        self._urgent = False  # whether it no longer gives way
+        self._first = behind._context.queue
         self._stall = comm._context.queue.stall
-        awaited = [MPI.Intracomm.Irecv(comm, piece, rank) for rank, array in received.items() for piece in _pieces(array)]
-        # synchronous: a piece has left the way when it is received, not when it waits in the buffer of a socket
+        awaited = [
+            MPI.Intracomm.Irecv(comm, piece, rank)
+            for rank, array in received.items()
+            for piece in _pieces(array)
+        ]
+        # synchronous: a piece is done when it is received, not when a socket has buffered it
         begin = [partial(MPI.Intracomm.Issend, comm, piece, to) for piece in _pieces(sent)]
         self._task = comm._context.submit(self._steps(begin, awaited))
 
-    def _steps(self, begin: Iterable[Callable[[], MPI.Request]], awaited: Iterable[MPI.Request]) -> Iterator[object]:
+    def _steps(
+        self, begin: Iterable[Callable[[], MPI.Request]], awaited: Iterable[MPI.Request]
+    ) -> Iterator[object]:
         under_way: list[MPI.Request] = []
         for send in begin:
             while self._first.running and not self._urgent:
@@ -128,7 +145,10 @@ class Exchange:
         yield from until_done([*under_way, *awaited])
 
     def wait(self) -> float:
-        """Wait for all messages, which no longer give way; returns the seconds that they took. Raises what went wrong."""
+        """Wait for all messages, which no longer give way; returns the seconds that they took.
+
+        Raises the error that ended them.
+        """
         self._urgent = True
         PROGRESS.wait(self._task)
         return self._task.ended - self._task.begun

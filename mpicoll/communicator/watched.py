@@ -1,9 +1,9 @@
-"""The collectives that mpi4py serves by itself: where waits are watched, they are too, as MPI's own calls are.
+"""The collectives that mpi4py serves by itself, entered into the record of calls that is watched.
 
-Where lost ranks can be survived, so are its blocking messages between two ranks, which then raise RankFailure as well; and
-what is in `_OWN` is served by other calls: reductions of objects, which mpi4py makes over a duplicate of its own that nobody
-revokes, are folded from gathered objects; Open MPI 5.0.11's MPI_Sendrecv, on which its MPI_Sendrecv_replace is built, may
-read freed memory when it is revoked.
+Where lost ranks can be survived, so are its messages between two ranks, which then raise
+RankFailure as well; and other calls serve the methods in `_OWN`. mpi4py reduces objects over a
+duplicate of its own, which is never revoked: here they are gathered and folded. Open MPI 5.0.11's
+MPI_Sendrecv, on which its MPI_Sendrecv_replace is built, may read freed memory when it is revoked.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from ..execute import Context, survivable
 from ..support.callsite import call_site
 from .base import Base
 
-_NAMES = ("Barrier", "Alltoallw", "Scan", "Exscan", "barrier", "bcast", "gather", "scatter",
-          "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan", "Dup", "Dup_with_info", "Clone", "Split",
-          "Split_type", "Create", "Free")  # fmt: skip
-_MESSAGES = ("Send", "Recv", "Sendrecv", "Sendrecv_replace", "Ssend", "Probe", "Iprobe", "Isend", "Irecv", "send", "recv",
-             "sendrecv")  # fmt: skip
+_NAMES = (
+    "Barrier", "Alltoallw", "Scan", "Exscan",
+    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce",
+    "scan", "exscan",
+    "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Free",
+)  # fmt: skip
+_MESSAGES = (
+    "Send", "Recv", "Sendrecv", "Sendrecv_replace", "Ssend", "Probe", "Iprobe", "Isend", "Irecv",
+    "send", "recv", "sendrecv",
+)  # fmt: skip
 
 
 class Watched(Base):
@@ -49,8 +54,9 @@ def _exscan(comm: MPI.Intracomm, sendobj: Any, op: MPI.Op = MPI.SUM) -> Any:
 
 
 def _sendrecv(
-    comm: MPI.Intracomm, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE,
-    recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
+    comm: MPI.Intracomm, sendbuf: Any, dest: int, sendtag: int = 0,
+    recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
 ) -> None:  # fmt: skip
     received = MPI.Intracomm.Irecv(comm, recvbuf, source, recvtag)
     MPI.Intracomm.Isend(comm, sendbuf, dest, sendtag).Wait()
@@ -58,16 +64,20 @@ def _sendrecv(
 
 
 def _sendrecv_replace(
-    comm: MPI.Intracomm, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
-    status: MPI.Status | None = None,
+    comm: MPI.Intracomm, buf: Any, dest: int, sendtag: int = 0,
+    source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
 ) -> None:  # fmt: skip
     _sendrecv(comm, [packed(buf), MPI.PACKED], dest, sendtag, buf, source, recvtag, status)
 
 
 _OWN: dict[str, Callable[..., Any]] = {
-    "reduce": _reduce, "allreduce": _allreduce, "scan": _scan, "exscan": _exscan, "Sendrecv": _sendrecv,
+    "reduce": _reduce,
+    "allreduce": _allreduce,
+    "scan": _scan,
+    "exscan": _exscan,
+    "Sendrecv": _sendrecv,
     "Sendrecv_replace": _sendrecv_replace,
-}  # fmt: skip
+}
 
 
 def _watched(name: str) -> Callable[..., Any]:

@@ -1,7 +1,4 @@
-"""The executor: a schedule bound to buffers becomes point-to-point requests and ufunc calls.
-
-May import: errors, support, schedule, collectives, buffers, shared_memory.
-"""
+"""The executor: a schedule bound to buffers becomes point-to-point requests and ufunc calls."""
 
 from . import nccl
 from .agreement import Statement, compare, compare_blocks, everyone_says, largest_of_all, share_blocks

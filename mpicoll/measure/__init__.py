@@ -1,7 +1,4 @@
-"""What both the probe and the benchmarks need: fair timing of alternating candidates, and what a figure was measured on.
-
-May import: errors, support.
-"""
+"""Fair timing of alternating candidates, and what a figure was measured on."""
 
 from .provenance import command, machine, measured_on, nodes
 from .timeline import OF_CALLS, Json, write_timeline

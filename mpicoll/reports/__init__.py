@@ -1,4 +1,4 @@
-"""What ranks were doing, as they left it in files, and what these say together: who is missing, who waits for whom.
+"""What ranks were doing, read from their files: who is missing, who waits for whom.
 
 A report is JSON (`State`):
 
@@ -16,8 +16,6 @@ answered when this rank asked what the others are doing, and who did not. `faile
 `last_words`: it ended the job. `rates`: calls and bytes sent in schedules per second, and the share of time spent in
 calls, since the report before. Beside them rank-00002.died has the time of a death before the end; as `died` it is in
 the states that are read. rank-00002.calls has the last calls of the rank (`PastCall`), as `history` in these states.
-
-May import: errors, support.
 """
 
 from .diagnosis import diagnose

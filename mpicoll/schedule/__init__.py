@@ -1,4 +1,4 @@
-"""The vocabulary of schedules: what one rank does, round by round, with numbered blocks of a vector.
+"""The vocabulary of schedules: what a rank does, round by round, with blocks of a vector.
 
 A collective algorithm is a generator ``algorithm(rank, size[, root])`` that yields *rounds*; a round is one operation or
 a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one place: the caller's
@@ -21,8 +21,6 @@ place: what is to be `Written` nobody else touches before.
 
 At one rank every collective is a plain copy, so a generator is only asked from two ranks up.
 No MPI, no NumPy.
-
-May import: nothing.
 """
 
 from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two

@@ -1,7 +1,4 @@
-"""Which algorithm serves a call: explicit argument > environment > tuning table > mpicoll's own table > a short probe.
-
-May import: errors, support, schedule, collectives, algorithms, simulate, execute, measure.
-"""
+"""Which algorithm serves a call: argument, environment, tuning table, own table, or a probe."""
 
 from . import probe, table
 from .choice import (

@@ -1,7 +1,4 @@
-"""Memory that the ranks of a node share: arrays that lie in it, and messages between them that do not go through MPI.
-
-May import: errors, support, buffers.
-"""
+"""Memory that the ranks of a node share: arrays in it, and messages that bypass MPI."""
 
 from .bell import BELL
 from .heap import HEAP, shared_array

@@ -1,7 +1,4 @@
-"""Time without MPI: schedules on simulated clocks, networks of several levels, and costs by formula.
-
-May import: errors, schedule, collectives, algorithms.
-"""
+"""Time without MPI: schedules on simulated clocks, networks of levels, costs by formula."""
 
 from .clocks import Prediction, estimate_work, predict
 from .costs import PathCost, closed_form, least_seconds, lower_bound

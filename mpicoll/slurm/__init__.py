@@ -1,8 +1,6 @@
-"""SLURM job scripts: `new` fills templates in, `mistakes` finds what is wrong with a script, `scaling` gathers a sweep.
+"""SLURM job scripts: `new` fills in templates, `mistakes` checks, `scaling` gathers a sweep.
 
 Scheduling is SLURM's: sbatch, srun and scontrol do the work. The templates are the files of `jobs/` in the project.
-
-May import: errors, support, collectives.
 """
 
 from .check import Script, mistakes

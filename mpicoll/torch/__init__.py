@@ -1,11 +1,10 @@
-"""The backend "mpicoll" of torch.distributed: ``init_process_group("mpicoll")``; imported, it registers itself.
+"""The backend "mpicoll" of torch.distributed: ``init_process_group("mpicoll")``.
 
-`launcher` tells scripts their rank, `registration` tells PyTorch of the backend, and MPI is started by the first process
-group alone: workers that load data import the program again. `rendezvous` has rank, size and store from MPI.
-`process_group` serves PyTorch's calls by those of `Communicator`, with `memory`, `ops` and `half`; `levels` begin them, the
-asynchronous ones return `works` with `futures`.
-
-May import: errors, buffers, communicator, execute, launch, support.
+Importing this module registers it. `launcher` tells scripts their rank, `registration` tells
+PyTorch of the backend, and MPI is started by the first process group alone: workers that load data
+import the program again. `rendezvous` has rank, size and store from MPI. `process_group` serves
+PyTorch's calls by those of `Communicator`, with `memory`, `ops` and `half`; `levels` begin them,
+the asynchronous ones return `works` with `futures`.
 """
 
 from .launcher import tell_scripts

@@ -1,4 +1,4 @@
-"""Data-parallel training on MPI: a small NumPy/CuPy network, optimizers on flat arrays, and strategies.
+"""Data-parallel training on MPI: a small network, optimizers on flat arrays, strategies.
 
 >>> from mpicoll.train import Adam, mlp
 >>> model = mlp([64, 32, 10], seed=1)
@@ -6,9 +6,6 @@
 (2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
 
 Only `Trainer`, `living` and `surviving` need an MPI library; they are imported when they are first used (PEP 562).
-
-May import: errors, support, communicator, train.data, train.model, train.optim, train.parallel,
-train.monitor, train.checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The verifier: proves without MPI and without data what a schedule does.
-
-May import: errors, schedule, collectives, algorithms.
-"""
+"""The verifier: proves without MPI and without data what a schedule does."""
 
 from .flow import flows_in_pieces, flows_read_late
 from .prover import Cost, RankCost, check

@@ -1,7 +1,4 @@
-"""What this process is doing, told while it is stuck: to other ranks, to a person who sends SIGUSR2, to a report.
-
-May import: errors, support, shared_memory, execute, launch, reports.
-"""
+"""What this process is doing: told to other ranks, to a person (SIGUSR2), and to reports."""
 
 from .watcher import WATCHER
 

@@ -30,6 +30,11 @@ NAMES = {
     "gather": names.GatherName,
 }
 
+BLOCKING = ("Bcast", "Scatter", "Scatterv", "Gather", "Gatherv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
+            "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter")  # fmt: skip
+#: the blocking method of each non-blocking and each persistent one
+FORMS = {form: name for name in BLOCKING for form in (f"I{name.lower()}", f"{name}_init")}
+
 
 def run(*command):
     return subprocess.run([sys.executable, "-m", *map(str, command)], cwd=ROOT, capture_output=True, text=True)
@@ -120,8 +125,19 @@ def test_public_functions_are_annotated_and_documented(function):
     parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "arguments", "keywords")]
     assert {*parameters, "return"} <= set(function.__annotations__)
     assert function.__doc__
-    if "segment_bytes" in parameters:  # a collective, or `explain`: complete by itself
+    if "segment_bytes" in parameters and function.__name__ not in FORMS:  # a blocking collective, or `explain`
         headings = {line.strip() for line in function.__doc__.splitlines()}
         assert {"Parameters", "Raises"} <= headings
         documented = function.__doc__.partition("Parameters")[2].partition("Raises")[0]
         assert all(name in documented for name in parameters)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_has_the_parameters_of_the_blocking_method_and_one_line_that_names_it(form):
+    method, blocking = getattr(mpicoll.Communicator, form), getattr(mpicoll.Communicator, FORMS[form])
+    kind = "Persistent" if form.endswith("_init") else "Non-blocking"
+    assert method.__doc__ == f"{kind} `{FORMS[form]}`; see there."
+    parameters = dict(inspect.signature(method).parameters)
+    assert ("info" in parameters) == (kind == "Persistent")
+    parameters.pop("info", None)
+    assert parameters == dict(inspect.signature(blocking).parameters)

@@ -1,7 +1,4 @@
-"""What several algorithms share: the binomial tree, the circulant graph, lanes over nodes, the canonical order of operands.
-
-May import: schedule.
-"""
+"""What algorithms share: trees, the circulant graph, lanes over nodes, the order of operands."""
 
 from .binomial import children, parent
 from .canonical import fold_tree, in_rank_order, one_block, others

@@ -1,7 +1,4 @@
-"""Checkpoints: written whole or not at all, readable by any number of ranks.
-
-May import: errors, support.
-"""
+"""Checkpoints: written whole or not at all, readable by any number of ranks."""
 
 from .directory import Checkpoints
 from .format import Checkpoint

@@ -1,7 +1,4 @@
-"""Data sets, sampling, and how batches reach the ranks.
-
-May import: errors, support, schedule, communicator.
-"""
+"""Data sets, sampling, and how batches reach the ranks."""
 
 from .dataset import Batch, Dataset
 from .loader import LocalLoader, ScatteringLoader

@@ -1,7 +1,4 @@
-"""Models on flat NumPy or CuPy arrays.
-
-May import: support.
-"""
+"""Models on flat NumPy or CuPy arrays."""
 
 from typing import TypeAlias
 

@@ -1,7 +1,4 @@
-"""What a run says of itself: times, timelines, metrics, the progress bar, the summary.
-
-May import: errors, support, schedule, communicator, measure.
-"""
+"""What a run says of itself: times, timelines, metrics, the progress bar, the summary."""
 
 from .bar import Advance, progress_bar
 from .clock import Mark

@@ -1,7 +1,4 @@
-"""Optimizers on flat arrays, learning rates, loss scales.
-
-May import: errors, support.
-"""
+"""Optimizers on flat arrays, learning rates, loss scales."""
 
 from . import lr_schedules
 from .base import Optimizer

@@ -1,8 +1,4 @@
-"""How ranks share the work: buckets, reductions overlapped with backward, sharded updates, the strategies.
-
-May import: errors, support, schedule, collectives, algorithms, buffers, communicator, train.data, train.model,
-train.optim, train.monitor.
-"""
+"""How ranks share the work: buckets, overlapped reductions, sharded updates, strategies."""
 
 from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import Bucket

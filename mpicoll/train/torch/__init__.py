@@ -1,7 +1,4 @@
-"""PyTorch models trained with mpicoll: `wrap`.
-
-May import: algorithms, errors, support, communicator, train.model, train.optim, train.parallel, train.monitor.
-"""
+"""PyTorch models trained with mpicoll: `wrap`."""
 
 from .data_parallel import DataParallel
 from .wrapping import wrap

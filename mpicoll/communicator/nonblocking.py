@@ -1,0 +1,153 @@
+"""The non-blocking collectives: each returns a request, for Wait, Test and MPI.Request.Waitall.
+
+The buffers must live, and must not be touched, until the request is complete. Wrong arguments raise
+before anything is sent; later errors are raised by Wait and Test. All ranks begin the collectives
+of a communicator in the same order, and may wait for them in any order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from ..calls import arguments
+from .base import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+
+    from ..algorithms import (
+        AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
+        ReduceScatterName, ScatterName,
+    )
+    from ..buffers import Contributions
+
+_IBCAST = MPI.Intracomm.Ibcast
+_IALLGATHER = MPI.Intracomm.Iallgather
+_IALLTOALL = MPI.Intracomm.Ialltoall
+_IALLREDUCE = MPI.Intracomm.Iallreduce
+
+
+class NonBlocking(Base):
+    """The arguments are those of the blocking methods."""
+
+    def Ibcast(
+        self, buf: BufSpec, root: int = 0, *,
+        algorithm: BcastName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Bcast`; see there."""
+        if algorithm is None and segment_bytes is None and self._small_ibcast(buf, None, root):
+            return self._begin_small(_IBCAST, arguments.bcast, (buf, root))
+        return self._begin(arguments.bcast, (buf, root), algorithm, segment_bytes)
+
+    def Iscatter(
+        self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Scatter`; see there."""
+        return self._begin(arguments.scatter, (sendbuf, recvbuf, root), algorithm, segment_bytes)
+
+    def Iscatterv(
+        self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Scatterv`; see there."""
+        return self._begin(arguments.scatterv, (sendbuf, recvbuf, root), algorithm, segment_bytes)
+
+    def Igather(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, *,
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Gather`; see there."""
+        return self._begin(arguments.gather, (sendbuf, recvbuf, root), algorithm, segment_bytes)
+
+    def Igatherv(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, *,
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Gatherv`; see there."""
+        return self._begin(arguments.gatherv, (sendbuf, recvbuf, root), algorithm, segment_bytes)
+
+    def Iallgather(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Allgather`; see there."""
+        if (
+            algorithm is None
+            and segment_bytes is None
+            and self._small_iallgather(recvbuf, sendbuf, None)
+        ):
+            return self._begin_small(_IALLGATHER, arguments.allgather, (sendbuf, recvbuf))
+        return self._begin(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Iallgatherv(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Allgatherv`; see there."""
+        return self._begin(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Ialltoall(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Alltoall`; see there."""
+        if (
+            algorithm is None
+            and segment_bytes is None
+            and self._small_ialltoall(recvbuf, sendbuf, None)
+        ):
+            return self._begin_small(_IALLTOALL, arguments.alltoall, (sendbuf, recvbuf))
+        return self._begin(arguments.alltoall, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Ialltoallv(
+        self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Alltoallv`; see there."""
+        return self._begin(arguments.alltoallv, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Ireduce(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,
+        op: MPI.Op = MPI.SUM, root: int = 0, *,
+        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Reduce`; see there."""
+        return self._begin(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+
+    def Iallreduce(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Allreduce`; see there."""
+        if (
+            algorithm is None
+            and segment_bytes is None
+            and self._small_iallreduce(recvbuf, sendbuf, op)
+        ):
+            return self._begin_small(_IALLREDUCE, arguments.allreduce, (sendbuf, recvbuf, op))
+        return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+
+    def Ireduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
+        op: MPI.Op = MPI.SUM, *,
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Reduce_scatter_block`; see there."""
+        return self._begin(
+            arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes
+        )
+
+    def Ireduce_scatter(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM, *,
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Reduce_scatter`; see there."""
+        return self._begin(
+            arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
+        )

@@ -1,0 +1,158 @@
+"""The persistent collectives: each returns a `Plan`, which is started any number of times.
+
+A plan is bound to its buffers: Start reads them, and they must not be touched until Wait. Wrong
+arguments raise before anything is sent. All ranks make the plans of a communicator in the same
+order.
+"""
+
+# A plan is no MPI.Prequest, which mpi4py returns here: MPI.Prequest.Startall does not take it.
+# mypy: disable-error-code="override"
+# pyright: reportIncompatibleMethodOverride=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from ..calls import arguments
+from .base import Base
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+
+    from ..algorithms import (
+        AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
+        ReduceScatterName, ScatterName,
+    )
+    from ..buffers import Contributions
+    from .handles import Plan
+
+
+class Persistent(Base):
+    """The arguments are those of the blocking methods, and `info`: hints for MPI."""
+
+    def Bcast_init(
+        self, buf: BufSpec, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: BcastName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Bcast`; see there."""
+        return self._persist(arguments.bcast, (buf, root), info, algorithm, segment_bytes)
+
+    def Scatter_init(
+        self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace,
+        root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Scatter`; see there."""
+        return self._persist(
+            arguments.scatter, (sendbuf, recvbuf, root), info, algorithm, segment_bytes
+        )
+
+    def Scatterv_init(
+        self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace,
+        root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Scatterv`; see there."""
+        return self._persist(
+            arguments.scatterv, (sendbuf, recvbuf, root), info, algorithm, segment_bytes
+        )
+
+    def Gather_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None,
+        root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Gather`; see there."""
+        return self._persist(
+            arguments.gather, (sendbuf, recvbuf, root), info, algorithm, segment_bytes
+        )
+
+    def Gatherv_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None,
+        root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: GatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Gatherv`; see there."""
+        return self._persist(
+            arguments.gatherv, (sendbuf, recvbuf, root), info, algorithm, segment_bytes
+        )
+
+    def Allgather_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Allgather`; see there."""
+        return self._persist(
+            arguments.allgather, (sendbuf, recvbuf), info, algorithm, segment_bytes
+        )
+
+    def Allgatherv_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Allgatherv`; see there."""
+        return self._persist(
+            arguments.allgatherv, (sendbuf, recvbuf), info, algorithm, segment_bytes
+        )
+
+    def Alltoall_init(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Alltoall`; see there."""
+        return self._persist(arguments.alltoall, (sendbuf, recvbuf), info, algorithm, segment_bytes)
+
+    def Alltoallv_init(
+        self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Alltoallv`; see there."""
+        return self._persist(
+            arguments.alltoallv, (sendbuf, recvbuf), info, algorithm, segment_bytes
+        )
+
+    def Reduce_init(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,
+        op: MPI.Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Reduce`; see there."""
+        return self._persist(
+            arguments.reduce, (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes
+        )
+
+    def Allreduce_init(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
+        op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Allreduce`; see there."""
+        return self._persist(
+            arguments.allreduce, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+        )
+
+    def Reduce_scatter_block_init(
+        self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
+        op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Reduce_scatter_block`; see there."""
+        return self._persist(
+            arguments.reduce_scatter_block, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+        )
+
+    def Reduce_scatter_init(
+        self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM,
+        info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Reduce_scatter`; see there."""
+        return self._persist(
+            arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), info,
+            algorithm, segment_bytes,
+        )
