@@ -1,4 +1,5 @@
-"""Measurements behind the README's tables: `run` measures, against `peers`; `report` makes tables and pictures of `results`.
+"""Measurements behind the README's tables: `run` measures, against `peers`; `report` makes tables
+and pictures of `results`.
 
 Each is one command, for each MPI library, in the repository's root (MPI: mpich or openmpi):
 

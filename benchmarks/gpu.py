@@ -1,11 +1,14 @@
-"""An allreduce of arrays in GPU memory: ours, by hand, NCCL's, and what the machine can copy, in one run.
+"""An allreduce of arrays in GPU memory: ours, by hand, NCCL's, and what the machine can copy, in
+one run.
 
     mpiexec -n 2 python -m benchmarks.gpu --json benchmarks/results/gpu-mpich-2.json
 
-`staged`: through host memory. `direct`: device pointers go to MPI, where MPICOLL_GPU says so. `by hand`: as a good user
-writes it: pinned memory, one copy down, MPI_Allreduce, one copy up; float16, which MPI has not, as float32. `nccl`: where it
-can serve. `host`: the same call on arrays in host memory. Candidates alternate in shuffled order; each call's input is new
-and each result is looked at; times are the maximum over ranks, and end when the result is in device memory.
+`staged`: through host memory. `direct`: device pointers go to MPI, where MPICOLL_GPU says so. `by
+hand`: as a good user
+writes it: pinned memory, one copy down, MPI_Allreduce, one copy up; float16, which MPI has not, as
+float32. `nccl`: where it can serve. `host`: the same call on arrays in host memory. Candidates
+alternate in shuffled order; each call's input is new and each result is looked at; times are the
+maximum over ranks, and end when the result is in device memory.
 """
 
 import argparse
@@ -36,16 +39,29 @@ def main(arguments=None):
     install_abort_hook()
     comm = Communicator(MPI.COMM_WORLD)
     module = device_module(options.device, comm)
-    facts, sizes = measured_on(comm) | devices(comm, module), parse_sizes(options.sizes, 4)
-    document = {"schema": 1, "environment": facts, "limits": limits(comm, module, sizes[-1]), "results": [], "left_out": {}}
+    facts = measured_on(comm) | devices(comm, module)
+    sizes = parse_sizes(options.sizes, 4)
+    document = {
+        "schema": 1,
+        "environment": facts,
+        "limits": limits(comm, module, sizes[-1]),
+        "results": [],
+        "left_out": {},
+    }
     for dtype in DTYPES:
         for nbytes in sizes:
-            rows, document["left_out"] = compare(comm, module, np.dtype(dtype), nbytes, options.min_time)
+            rows, document["left_out"] = compare(
+                comm, module, np.dtype(dtype), nbytes, options.min_time
+            )
             document["results"] += rows
             if comm.rank == 0:
                 print(*map(_line, rows), sep="\n", flush=True)
     if comm.rank == 0:
-        print(*(f"not {name}: {reason}" for name, reason in document["left_out"].items()), sep="\n", flush=True)
+        print(
+            *(f"not {name}: {reason}" for name, reason in document["left_out"].items()),
+            sep="\n",
+            flush=True,
+        )
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(document, file, indent=1)
@@ -54,8 +70,17 @@ def main(arguments=None):
 def _options(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--device", default="cuda", choices=DEVICES, help="cuda (default): GPU = local rank modulo their number; cpu: a trial")
-    add("--sizes", default="4K:1G", help="bytes of the vector, each four times the one before (default 4K:1G)")
+    add(
+        "--device",
+        default="cuda",
+        choices=DEVICES,
+        help="cuda (default): GPU = local rank modulo their number; cpu: a trial",
+    )
+    add(
+        "--sizes",
+        default="4K:1G",
+        help="bytes of the vector, each four times the one before (default 4K:1G)",
+    )
     add("--min-time", type=float, default=2.0, help="seconds per size (default 2)")
     add("--json")
     return parser.parse_args(arguments)
@@ -69,8 +94,12 @@ def devices(comm, module):
     number = runtime.getDevice()
     name = runtime.getDeviceProperties(number)["name"].decode()
     mine = {"rank": comm.rank, "host": MPI.Get_processor_name(), "device": number, "name": name}
-    return {"cupy": module.__version__, "cuda_driver": runtime.driverGetVersion(),
-            "cuda_runtime": runtime.runtimeGetVersion(), "devices": comm.allgather(mine)}  # fmt: skip
+    return {
+        "cupy": module.__version__,
+        "cuda_driver": runtime.driverGetVersion(),
+        "cuda_runtime": runtime.runtimeGetVersion(),
+        "devices": comm.allgather(mine),
+    }
 
 
 # ---- the candidates
@@ -80,7 +109,10 @@ class Ours:
     """Our call. On a communicator of its own, so that no plan of another mode serves it."""
 
     def __init__(self, case, mode, algorithm=None):
-        self.comm, self.case, self.mode, self.algorithm = case.comm.Dup(), case, mode, algorithm
+        self.comm = case.comm.Dup()
+        self.case = case
+        self.mode = mode
+        self.algorithm = algorithm
 
     def __call__(self):
         self.comm.Allreduce(*self.case.arguments, algorithm=self.algorithm)
@@ -96,7 +128,9 @@ class Hand:
     mode = "staged"
 
     def __init__(self, case):
-        self.comm, self.case, self.module = MPI.Intracomm(case.comm), case, case.module
+        self.comm = MPI.Intracomm(case.comm)
+        self.case = case
+        self.module = case.module
         self.dtype = np.dtype(np.float32) if case.dtype == np.float16 else case.dtype
         self.host = pinned(self.module, case.count * self.dtype.itemsize).view(self.dtype)
 
@@ -142,11 +176,19 @@ def mode_kept():
 
 def compare(comm, module, dtype, nbytes, seconds):
     """(a row for each candidate at one size, {name: why it was left out}). Collective."""
-    own, direct, left_out = comm.Dup(), gpu_mode() == "direct", {}
-    device, host = (Workload(own, "allreduce", nbytes // dtype.itemsize, dtype, in_place=True, module=one)
-                    for one in (module, np))  # fmt: skip
-    calls = {"staged": Ours(device, "staged"), "by hand": Hand(device), "host": Ours(host, "staged"),
-             "nccl": Ours(device, "staged", "nccl")}  # fmt: skip
+    own = comm.Dup()
+    direct = gpu_mode() == "direct"
+    left_out = {}
+    device, host = (
+        Workload(own, "allreduce", nbytes // dtype.itemsize, dtype, in_place=True, module=one)
+        for one in (module, np)
+    )
+    calls = {
+        "staged": Ours(device, "staged"),
+        "by hand": Hand(device),
+        "host": Ours(host, "staged"),
+        "nccl": Ours(device, "staged", "nccl"),
+    }
     if direct:
         calls["direct"] = Ours(device, "direct")
     else:
@@ -156,16 +198,29 @@ def compare(comm, module, dtype, nbytes, seconds):
             os.environ["MPICOLL_GPU"] = call.mode
             if reason := refusal(call):
                 left_out[name] = reason
-        times, wrong = _measured(own, {name: call for name, call in calls.items() if name not in left_out}, seconds)
+        times, wrong = _measured(
+            own, {name: call for name, call in calls.items() if name not in left_out}, seconds
+        )
     for call in calls.values():
         call.close()
     own.Free()
-    return [{"dtype": dtype.name, "bytes": device.nbytes, "name": name, **statistics(times[name]),
-             "wrong": int(count), "repeats": len(times[name])} for name, count in zip(times, wrong)], left_out  # fmt: skip
+    return [
+        {
+            "dtype": dtype.name,
+            "bytes": device.nbytes,
+            "name": name,
+            **statistics(times[name]),
+            "wrong": int(count),
+            "repeats": len(times[name]),
+        }
+        for name, count in zip(times, wrong)
+    ], left_out
 
 
 def _measured(comm, calls, seconds):
-    """Times, and how many elements were wrong; every call has new input, and its result is looked at."""
+    """Times, and how many elements were wrong; every call has new input, and its result is looked
+    at.
+    """
     wrong = dict.fromkeys(calls, 0)
 
     def before(name, repetition):
@@ -176,7 +231,13 @@ def _measured(comm, calls, seconds):
         wrong[name] += calls[name].case.wrong()
 
     trial = alternate(comm, calls, 2, before, after)
-    times = alternate(comm, calls, how_often({name: one[1] for name, one in trial.items()}, seconds), before, after)
+    times = alternate(
+        comm,
+        calls,
+        how_often({name: one[1] for name, one in trial.items()}, seconds),
+        before,
+        after,
+    )
     counts = np.array(list(wrong.values()))
     collect(comm, counts, MPI.SUM)
     return times, counts
@@ -186,13 +247,21 @@ def _measured(comm, calls, seconds):
 
 
 def limits(comm, module, largest):
-    """GB/s of plain copies, of all ranks at once: down, up, both at a time, within the device; pinned memory. Collective."""
-    return [] if module is np else [_copies(comm, module, nbytes) for nbytes in COPIES if nbytes <= largest]
+    """GB/s of plain copies, of all ranks at once: down, up, both at a time, within the device;
+    pinned memory. Collective.
+    """
+    return (
+        []
+        if module is np
+        else [_copies(comm, module, nbytes) for nbytes in COPIES if nbytes <= largest]
+    )
 
 
 def _copies(comm, module, nbytes):
-    device, other = module.empty(nbytes, np.uint8), module.empty(nbytes, np.uint8)
-    here, there = pinned(module, nbytes), pinned(module, nbytes)
+    device = module.empty(nbytes, np.uint8)
+    other = module.empty(nbytes, np.uint8)
+    here = pinned(module, nbytes)
+    there = pinned(module, nbytes)
     streams = [module.cuda.Stream(non_blocking=True) for _ in range(2)]
 
     def both():
@@ -201,10 +270,17 @@ def _copies(comm, module, nbytes):
         for stream in streams:
             stream.synchronize()
 
-    ways = {"down": lambda: copy(module, here, device), "up": lambda: copy(module, other, there), "both": both,
-            "within": lambda: copy(module, other, device)}  # fmt: skip
+    ways = {
+        "down": lambda: copy(module, here, device),
+        "up": lambda: copy(module, other, there),
+        "both": both,
+        "within": lambda: copy(module, other, device),
+    }
     times = alternate(comm, ways, 10)
-    return {"bytes": nbytes, **{way: round(nbytes / float(np.median(one)) / 1e9, 3) for way, one in times.items()}}
+    return {
+        "bytes": nbytes,
+        **{way: round(nbytes / float(np.median(one)) / 1e9, 3) for way, one in times.items()},
+    }
 
 
 def pinned(module, nbytes):
@@ -217,7 +293,9 @@ def pinned(module, nbytes):
 def start_copy(module, target, source, stream):
     """Begin a copy between host and device, or within the device."""
     runtime = module.cuda.runtime
-    runtime.memcpyAsync(_address(target), _address(source), source.nbytes, runtime.memcpyDefault, stream.ptr)
+    runtime.memcpyAsync(
+        _address(target), _address(source), source.nbytes, runtime.memcpyDefault, stream.ptr
+    )
 
 
 def copy(module, target, source):
@@ -235,7 +313,10 @@ def _address(array):
 
 def _line(row):
     times = f"{row['median_us']:12.1f} us (least {row['min_us']:.1f})"
-    return f"{row['dtype']:>8} {format_bytes(row['bytes']):>6} {row['name']:>8} {times} wrong {row['wrong']} n {row['repeats']}"
+    return (
+        f"{row['dtype']:>8} {format_bytes(row['bytes']):>6} {row['name']:>8} {times} wrong"
+        f" {row['wrong']} n {row['repeats']}"
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,14 @@ from .support.garbage import frames_of_threads
 from .support.node import failed_ranks
 
 #: what launchers tell each process about the number of processes they started
-_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PALS_NRANKS", "PMIX_SIZE")
+_COUNTS = (
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MPI_LOCALNRANKS",
+    "PALS_NRANKS",
+    "PMIX_SIZE",
+)
 #: the two by which a launcher says that one process is all there is
 _TRUSTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 #: told why this rank ends the job, in a few words, before it does
@@ -32,20 +39,28 @@ LAST_WORDS: list[Callable[[str], object]] = []
 def install_abort_hook() -> None:
     """Let a failure of one rank end the whole job, and say what it was.
 
-    A failure is an exception that nobody catches, in the main thread or another, and an end with an exit status other
+    A failure is an exception that nobody catches, in the main thread or another, and an end with an
+    exit status other
     than 0: ``sys.exit("no such file")``. Without the hook that rank waits in MPI_Finalize for the
-    others, and they wait for its messages: a hang. The exit status of the job is that of the rank, or 1.
+    others, and they wait for its messages: a hang. The exit status of the job is that of the rank,
+    or 1.
 
-    ``python -m mpi4py script.py`` does the same from outside, but for threads, and without the half second in which
-    launchers read what was printed. Not seen: ``raise SystemExit(1)``, and an ``exit`` imported from sys before this call.
+    ``python -m mpi4py script.py`` does the same from outside, but for threads, and without the half
+    second in which launchers read what was printed. Not seen: ``raise SystemExit(1)``, and an
+    ``exit`` imported from sys before this call.
     """
-    sys.excepthook, threading.excepthook = _on_exception, _on_exception_in_thread
+    sys.excepthook = _on_exception
+    threading.excepthook = _on_exception_in_thread
     sys.exit = _exit
     atexit.register(_at_exit)
 
 
-def _on_exception(kind: type[BaseException], value: BaseException | None, trace: TracebackType | None,
-                  place: str = "") -> None:  # fmt: skip
+def _on_exception(
+    kind: type[BaseException],
+    value: BaseException | None,
+    trace: TracebackType | None,
+    place: str = "",
+) -> None:
     text = "".join(traceback.format_exception(kind, value, trace))
     status = 128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1
     abort(f"mpicoll: rank {_rank()} failed{place}, the job ends:\n{text}", status, words_of(value))
@@ -54,19 +69,37 @@ def _on_exception(kind: type[BaseException], value: BaseException | None, trace:
 def _on_exception_in_thread(failure: threading.ExceptHookArgs) -> None:
     if not issubclass(failure.exc_type, SystemExit):  # by which a thread may end itself
         name = failure.thread.name if failure.thread else "?"
-        _on_exception(failure.exc_type, failure.exc_value, failure.exc_traceback, f" in its thread {name}")
+        _on_exception(
+            failure.exc_type, failure.exc_value, failure.exc_traceback, f" in its thread {name}"
+        )
 
 
 def _on_exit(code: object) -> None:
-    """The program ends by a SystemExit with this code. Where nobody else waits Python's own end is good enough."""
-    if code in (None, 0) or sys.excepthook is not _on_exception or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
+    """Handle the end of the program by a SystemExit with this code.
+
+    Where no other rank waits, Python's own exit is enough.
+    """
+    if (
+        code in (None, 0)
+        or sys.excepthook is not _on_exception
+        or MPI.Is_finalized()
+        or MPI.COMM_WORLD.Get_size() == 1
+    ):
         return
-    status, reason = (int(code), f"exit status {int(code)}") if isinstance(code, int) else (1, f"an error: {code}")
-    abort(f"mpicoll: rank {_rank()} ended, and so the job ends, with {reason}", status, f"ended with {reason}")
+    status, reason = (
+        (int(code), f"exit status {int(code)}")
+        if isinstance(code, int)
+        else (1, f"an error: {code}")
+    )
+    abort(
+        f"mpicoll: rank {_rank()} ended, and so the job ends, with {reason}",
+        status,
+        f"ended with {reason}",
+    )
 
 
 class _Exit(SystemExit):
-    """What `sys.exit` raises. Python calls no hook when it ends the program, but drops it, sooner or later.
+    """The exception of `sys.exit`. Python calls no hook when it ends the program, but deletes it.
 
     It ended the program if the main thread's outermost function is over, and did nothing after it.
     """
@@ -87,13 +120,16 @@ class _Exit(SystemExit):
     def see_to(self) -> None:
         """End the job where this ended the program."""
         if self.outermost not in _stack() and self.outermost.f_lasti == self.instruction:
-            code, self.code = self.code, None  # once
+            # once
+            code = self.code
+            self.code = None
             _on_exit(code)
 
 
 def _stack() -> list[FrameType]:
     """What the main thread is in, the innermost first."""
-    frames, frame = [], frames_of_threads().get(threading.main_thread().ident or 0)
+    frames = []
+    frame = frames_of_threads().get(threading.main_thread().ident or 0)
     while frame:
         frames.append(frame)
         frame = frame.f_back
@@ -101,12 +137,12 @@ def _stack() -> list[FrameType]:
 
 
 def _exit(status: object = None, /) -> NoReturn:
-    """End the program (or the thread) with this exit status, or with this message on standard error and status 1."""
+    """Exit the program (or the thread): a status, or a message for standard error and status 1."""
     raise (_Exit if threading.current_thread() is threading.main_thread() else SystemExit)(status)
 
 
 def _at_exit() -> None:
-    """See to an exit that is still there, since what it passed on its way refers to it: a call under way, say."""
+    """Handle a pending exit that is still referenced, by a call under way for example."""
     if _Exit.last is not None and (error := _Exit.last()):
         error.see_to()
 
@@ -124,20 +160,31 @@ def _rank() -> int | str:
 
 
 def abort(message: str, status: int = 1, because: str = "") -> None:
-    """Print the message on standard error, and end the job on all ranks with this exit status. because: for reports."""
-    for stream in {sys.stderr, sys.__stderr__} - {None}:  # the first may be a buffer that is lost with this process
+    """Print the message on standard error, and end the job on all ranks with this status.
+
+    because: the reason that reports give.
+    """
+    # the first may be a buffer that is lost with this process
+    for stream in {sys.stderr, sys.__stderr__} - {None}:
         print(message, file=stream, flush=True)
     for tell in LAST_WORDS:
         tell(because)
     if not MPI.Is_finalized():
-        time.sleep(0.5)  # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang then
+        # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang
+        # then
+        time.sleep(0.5)
         living = _living()
         somebody_died = len(living) < MPI.COMM_WORLD.Get_size()
         if somebody_died and MPI.COMM_WORLD.Get_rank() != living[0]:
-            time.sleep(1)  # Open MPI's launcher may hang when two ranks abort at once after a death: the first ends all
-        if not somebody_died or len(living) > 1:  # after the last one's, the launcher would end with status 0
+            # Open MPI's launcher may hang when two ranks abort at once after a death: the first
+            # ends all
+            time.sleep(1)
+        # after the last one's, the launcher would end with status 0
+        if not somebody_died or len(living) > 1:
             MPI.COMM_WORLD.Abort(status)
-        os._exit(status)  # MPICH's may return, and its launcher end this process later: it would go on, and say all again
+        # MPICH's may return, and its launcher end this process later: it would go on, and say all
+        # again
+        os._exit(status)
 
 
 def _living() -> list[int]:
@@ -152,8 +199,9 @@ def _living() -> list[int]:
 def check_launch() -> None:
     """Raise LaunchError where a launcher started several processes and MPI connected none of them.
 
-    It happens when launcher and MPI library do not speak the same protocol (``srun`` without ``--mpi``, an mpiexec of
-    the other MPI): each process then believes that it is alone, all write the same files, and the job "succeeds".
+    It happens when launcher and MPI library do not speak the same protocol (``srun`` without
+    ``--mpi``, an mpiexec of the other MPI): each process then believes that it is alone, all write
+    the same files, and the job "succeeds".
     """
     if MPI.COMM_WORLD.Get_size() > 1 or any(os.environ.get(name) == "1" for name in _TRUSTED):
         return
@@ -162,8 +210,9 @@ def check_launch() -> None:
         if count.isdigit() and int(count) > 1:
             library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
             raise LaunchError(
-                f"{name}={count}: the launcher started {count} processes, but each is alone in a world "
-                f"of one rank, because the launcher and the MPI library ({library}) do not understand each other. "
-                "Use the mpiexec of this MPI library, or `srun --mpi=pmix` for Open MPI and `srun --mpi=pmi2` for "
-                "MPICH and Intel MPI; `srun --mpi=list` shows what this cluster offers. Where one rank is meant: mpiexec -n 1."
+                f"{name}={count}: the launcher started {count} processes, but each is alone in a"
+                f" world of one rank, because the launcher and the MPI library ({library}) do not"
+                " understand each other. Use the mpiexec of this MPI library, or `srun --mpi=pmix`"
+                " for Open MPI and `srun --mpi=pmi2` for MPICH and Intel MPI; `srun --mpi=list`"
+                " shows what this cluster offers. Where one rank is meant: mpiexec -n 1."
             )

@@ -1,1 +1,3 @@
-"""What mpicoll is measured against: MPI's forced algorithms, gloo, and PyTorch's own data parallelism on a transformer."""
+"""What mpicoll is measured against: MPI's forced algorithms, gloo, and PyTorch's own data
+parallelism on a transformer.
+"""

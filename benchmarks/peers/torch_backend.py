@@ -1,11 +1,13 @@
-"""PyTorch's own ways to train, and its allreduce, on the backend mpicoll and on gloo: two groups of the same ranks in one run.
+"""PyTorch's own ways to train, and its allreduce, on the backend mpicoll and on gloo: two groups of
+the same ranks in one run.
 
     mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.peers.torch_backend --link 200mbit --json F
     mpiexec -n 2 python -m benchmarks.peers.torch_backend --link 10gbit --json F
 
-DistributedDataParallel (with buckets of --bucket-bytes, with which both are faster, and with its own, which hold nearly the
-whole model), FSDP2 (each block of the transformer, then the rest) and ZeroRedundancyOptimizer (small buckets): how, says
-`torch_steps`. allreduce: float32 from 4 B on, calls that wait; the two alternate, inputs are written before each call.
+DistributedDataParallel (with buckets of --bucket-bytes, with which both are faster, and with its
+own, which hold nearly the whole model), FSDP2 (each block of the transformer, then the rest) and
+ZeroRedundancyOptimizer (small buckets): how, says `torch_steps`. allreduce: float32 from 4 B on,
+calls that wait; the two alternate, inputs are written before each call.
 """
 
 from functools import partial
@@ -28,26 +30,34 @@ from .gloo import Gloo, on_gloo
 from .torch_steps import adamw, parser, race, report, transformer
 
 BACKENDS = ("gloo", "mpicoll")
-LEAST, STEP = 4, 4
+LEAST = 4
+STEP = 4
 
 
 def main():
     """Measure the calls, then the steps; print, write."""
     install_abort_hook()
-    options, comm = _options(), Communicator(MPI.COMM_WORLD)
+    options = _options()
+    comm = Communicator(MPI.COMM_WORLD)
     share_cores(comm)
     torch.set_num_threads(1)
     with Gloo(comm):
         groups = {name: dist.new_group(backend=name) for name in BACKENDS}
-        calls = [_allreduce(comm, groups, nbytes, options.seconds) for nbytes in _sizes(options.most)]
+        calls = [
+            _allreduce(comm, groups, nbytes, options.seconds) for nbytes in _sizes(options.most)
+        ]
         facts, rows = race(comm, options, _candidates(groups, options))
     report(comm, options, facts, rows, base=on_gloo, allreduce=calls)
 
 
 def _options():
     made = parser(__doc__.splitlines()[0])
-    made.add_argument("--most", type=parse_bytes, default=64 << 20, help="largest allreduce (default 64M)")
-    made.add_argument("--seconds", type=float, default=1.5, help="for each size of the allreduce (default 1.5)")
+    made.add_argument(
+        "--most", type=parse_bytes, default=64 << 20, help="largest allreduce (default 64M)"
+    )
+    made.add_argument(
+        "--seconds", type=float, default=1.5, help="for each size of the allreduce (default 1.5)"
+    )
     return made.parse_args()
 
 
@@ -64,7 +74,9 @@ def _sizes(most):
 def _allreduce(comm, groups, nbytes, seconds):
     """{bytes, gloo, mpicoll: their `statistics`} of one size."""
     tensor = torch.empty(nbytes // 4)
-    candidates = {name: partial(dist.all_reduce, tensor, group=group) for name, group in groups.items()}
+    candidates = {
+        name: partial(dist.all_reduce, tensor, group=group) for name, group in groups.items()
+    }
     write = lambda name, repetition: tensor.fill_(1)
     once = {name: times[1] for name, times in alternate(comm, candidates, 2, write).items()}
     calls = calls_per_time(once)
@@ -73,7 +85,11 @@ def _allreduce(comm, groups, nbytes, seconds):
     row = {"bytes": nbytes, **{name: statistics(found) for name, found in times.items()}}
     if comm.Get_rank() == 0:
         gloo, own = (row[name]["median_us"] for name in BACKENDS)
-        print(f"{format_bytes(nbytes):>8} gloo {gloo:10.1f} us  mpicoll {own:10.1f} us  x{gloo / own:.2f}", flush=True)
+        print(
+            f"{format_bytes(nbytes):>8} gloo {gloo:10.1f} us  mpicoll {own:10.1f} us "
+            f" x{gloo / own:.2f}",
+            flush=True,
+        )
     return row
 
 
@@ -81,12 +97,23 @@ def _allreduce(comm, groups, nbytes, seconds):
 
 
 def _candidates(groups, options):
-    ways = {"DDP": _ddp, "DDP as it comes": _ddp_as_it_comes, "FSDP2": _fsdp2, "ZeroRedundancyOptimizer": _redundant}
-    return {f"{way}, {name}": partial(make, group, options) for way, make in ways.items() for name, group in groups.items()}
+    ways = {
+        "DDP": _ddp,
+        "DDP as it comes": _ddp_as_it_comes,
+        "FSDP2": _fsdp2,
+        "ZeroRedundancyOptimizer": _redundant,
+    }
+    return {
+        f"{way}, {name}": partial(make, group, options)
+        for way, make in ways.items()
+        for name, group in groups.items()
+    }
 
 
 def _distributed(group, options, **given):
-    return DistributedDataParallel(transformer(options), process_group=group, gradient_as_bucket_view=True, **given)
+    return DistributedDataParallel(
+        transformer(options), process_group=group, gradient_as_bucket_view=True, **given
+    )
 
 
 def _small_buckets(options):
@@ -105,11 +132,14 @@ def _ddp_as_it_comes(group, options):
 
 def _redundant(group, options):
     model = _distributed(group, options, **_small_buckets(options))
-    return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, process_group=group, lr=1e-3)
+    return model, ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.AdamW, process_group=group, lr=1e-3
+    )
 
 
 def _fsdp2(group, options):
-    model, mesh = transformer(options), DeviceMesh.from_group(group, "cpu")
+    model = transformer(options)
+    mesh = DeviceMesh.from_group(group, "cpu")
     for block in model.blocks.layers:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)

@@ -1,8 +1,9 @@
-"""Step times of ways to train one transformer of PyTorch, in one run: what the comparisons with PyTorch's own share.
+"""Step times of ways to train one transformer of PyTorch, in one run: what the comparisons with
+PyTorch's own share.
 
-The batch is chosen so that computing takes RATIO times as long as communicating. Candidates alternate; a block of steps of
-each at a time, the first of which is not counted. Times are the maximum over ranks of each step, then the median. All must end
-with the same loss.
+The batch is chosen so that computing takes RATIO times as long as communicating. Candidates
+alternate; a block of steps of each at a time, the first of which is not counted. Times are the
+maximum over ranks of each step, then the median. All must end with the same loss.
 """
 
 import argparse
@@ -38,13 +39,17 @@ def parser(description):
     add("--bucket-bytes", type=parse_bytes, default=1 << 20)
     add("--rounds", type=int, default=5)
     add("--steps", type=int, default=4, help="of each candidate in a round, the first not counted")
-    add("--link", required=True, help="the cluster's --rate; inside a node, what is to count as one")
+    add(
+        "--link", required=True, help="the cluster's --rate; inside a node, what is to count as one"
+    )
     add("--json")
     return made
 
 
 def race(comm, options, candidates):
-    """(environment, rows of the table) of candidates: {name: function that makes the model and its optimizer}."""
+    """(environment, rows of the table) of candidates: {name: function that makes the model and its
+    optimizer}.
+    """
     pieces = _calibrated(comm, options)
     runs = [Run(comm, name, make(), options) for name, make in candidates.items()]
     for run in runs:  # after its first step DDP makes its buckets anew
@@ -55,21 +60,32 @@ def race(comm, options, candidates):
             run.steps(pieces, options.steps)
     rows = [run.row() for run in runs]
     _check(rows)
-    facts = measured_on(comm) | {"link": options.link, "rows": pieces, "length": options.length, "width": options.width,
-                                 "layers": options.layers, "bucket_bytes": options.bucket_bytes,
-                                 "torch": torch.__version__}  # fmt: skip
+    facts = measured_on(comm) | {
+        "link": options.link,
+        "rows": pieces,
+        "length": options.length,
+        "width": options.width,
+        "layers": options.layers,
+        "bucket_bytes": options.bucket_bytes,
+        "torch": torch.__version__,
+    }
     return facts, rows
 
 
 def report(comm, options, facts, rows, base=None, **more):
-    """Print the rows, each beside the one that it is compared with: that of the name `base(name)`, or the first; write all."""
+    """Print the rows, each beside the one that it is compared with: that of the name `base(name)`,
+    or the first; write all.
+    """
     if comm.Get_rank():
         return
     took = {row["name"]: row["step_s"] for row in rows}
     for row in rows:
         ratio = row["step_s"] / took[base(row["name"]) if base else rows[0]["name"]]
-        print(f"{row['name']:>45} {row['step_s'] * 1e3:8.1f} ms (least {row['least_s'] * 1e3:.1f}) x{ratio:.2f}"
-              f"  loss {row['loss']:.5f}", flush=True)  # fmt: skip
+        print(
+            f"{row['name']:>45} {row['step_s'] * 1e3:8.1f} ms (least {row['least_s'] * 1e3:.1f})"
+            f" x{ratio:.2f}  loss {row['loss']:.5f}",
+            flush=True,
+        )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump({"schema": 1, "environment": facts, "results": rows, **more}, file, indent=1)
@@ -88,7 +104,14 @@ def adamw(parameters):
 
 def ours(comm, strategy, options):
     """(model, optimizer) by mpicoll's own wrapper."""
-    made = wrap(transformer(options), comm, strategy, optimizer=torch.optim.AdamW, bucket_bytes=options.bucket_bytes, lr=1e-3)
+    made = wrap(
+        transformer(options),
+        comm,
+        strategy,
+        optimizer=torch.optim.AdamW,
+        bucket_bytes=options.bucket_bytes,
+        lr=1e-3,
+    )
     return made, made.optimizer
 
 
@@ -96,9 +119,12 @@ class Run:
     """One candidate, and what its steps took on the slowest rank."""
 
     def __init__(self, comm, name, made, options):
-        self.comm, self.name, (self.model, self.optimizer) = comm, name, made
+        self.comm = comm
+        self.name = name
+        self.model, self.optimizer = made
         self.text = Text(help_pages(), comm.Get_rank(), options.length)
-        self.found, self.loss = [], None
+        self.found = []
+        self.loss = None
 
     def step(self, rows):
         """One update; the loss stays a tensor."""
@@ -124,13 +150,20 @@ class Run:
     def row(self):
         """A row of the table."""
         loss = self.comm.allreduce(self.loss.item()) / self.comm.Get_size()
-        return {"name": self.name, "step_s": median(self.found), "least_s": min(self.found), "steps": len(self.found),
-                "loss": loss}  # fmt: skip
+        return {
+            "name": self.name,
+            "step_s": median(self.found),
+            "least_s": min(self.found),
+            "steps": len(self.found),
+            "loss": loss,
+        }
 
 
 def _calibrated(comm, options):
     """Pieces of text per rank with which computation takes RATIO times as long as communication."""
-    run, rows, size = Run(comm, "", ours(comm, "allreduce", options), options), 8, comm.Get_size()
+    run = Run(comm, "", ours(comm, "allreduce", options), options)
+    rows = 8
+    size = comm.Get_size()
     elements = sum(one.numel() for one in run.model.parameters())
     communication = 2 * (size - 1) / size * 4 * elements / goodput(parse_rate(options.link))
     for _ in range(3):
@@ -139,7 +172,9 @@ def _calibrated(comm, options):
             with run.model.step():
                 run.step(rows)
         meter = run.model.meter
-        computing = comm.allreduce(meter.typical("step_s", first + 1) - meter.typical("exposed_s", first + 1), op=MPI.MAX)
+        computing = comm.allreduce(
+            meter.typical("step_s", first + 1) - meter.typical("exposed_s", first + 1), op=MPI.MAX
+        )
         rows = comm.bcast(max(1, round(RATIO * communication * rows / computing)))
     return rows
 
@@ -148,4 +183,7 @@ def _check(rows):
     """Raise MpicollError where a candidate has learned something else than the first."""
     for row in rows:
         if not abs(row["loss"] / rows[0]["loss"] - 1) < CLOSE:
-            raise MpicollError(f"{row['name']}: expected the loss {rows[0]['loss']} of {rows[0]['name']}, got {row['loss']}")
+            raise MpicollError(
+                f"{row['name']}: expected the loss {rows[0]['loss']} of {rows[0]['name']}, got"
+                f" {row['loss']}"
+            )

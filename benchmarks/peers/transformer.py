@@ -1,8 +1,10 @@
-"""A small transformer learns to continue text (Python's own help pages), on the ranks of an MPI job.
+"""A small transformer learns to continue text (Python's own help pages), on the ranks of an MPI
+job.
 
     mpiexec -n 2 python -m benchmarks.peers.transformer --strategy zero2 --steps 50
 
-Prints the mean loss over the ranks, and at the end how much of the communication was hidden behind the computation.
+Prints the mean loss over the ranks, and at the end how much of the communication was hidden behind
+the computation.
 """
 
 import argparse
@@ -21,7 +23,8 @@ class Text:
     """Pieces of a text as numbers of its characters, drawn at random, others on every rank."""
 
     def __init__(self, text, rank, length):
-        self.letters, self.length = sorted(set(text)), length
+        self.letters = sorted(set(text))
+        self.length = length
         number = {letter: index for index, letter in enumerate(self.letters)}
         self.codes = torch.tensor([number[letter] for letter in text])
         self.generator = torch.Generator().manual_seed(rank)
@@ -38,9 +41,14 @@ class Transformer(torch.nn.Module):
 
     def __init__(self, letters, length, width=128, layers=4, heads=4):
         super().__init__()
-        self.letter, self.place = torch.nn.Embedding(letters, width), torch.nn.Embedding(length, width)
-        block = torch.nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, norm_first=True)
-        self.blocks = torch.nn.TransformerEncoder(block, layers, torch.nn.LayerNorm(width), enable_nested_tensor=False)
+        self.letter = torch.nn.Embedding(letters, width)
+        self.place = torch.nn.Embedding(length, width)
+        block = torch.nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, batch_first=True, norm_first=True
+        )
+        self.blocks = torch.nn.TransformerEncoder(
+            block, layers, torch.nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.out = torch.nn.Linear(width, letters)
 
     def forward(self, text):
@@ -64,13 +72,21 @@ def help_pages():
 def main():
     """Train, print."""
     install_abort_hook()
-    options, comm = _options(), Communicator(MPI.COMM_WORLD)
+    options = _options()
+    comm = Communicator(MPI.COMM_WORLD)
     share_cores(comm)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     text = Text(help_pages(), comm.Get_rank(), options.length)
-    model = wrap(Transformer(len(text.letters), options.length, options.width, options.layers), comm, options.strategy,
-                 optimizer=torch.optim.AdamW, overlap=options.overlap, bucket_bytes=options.bucket_bytes, lr=1e-3)  # fmt: skip
+    model = wrap(
+        Transformer(len(text.letters), options.length, options.width, options.layers),
+        comm,
+        options.strategy,
+        optimizer=torch.optim.AdamW,
+        overlap=options.overlap,
+        bucket_bytes=options.bucket_bytes,
+        lr=1e-3,
+    )
     for step in range(1, options.steps + 1):
         with model.step():
             loss = loss_of(model, *text.batch(options.rows))
@@ -87,11 +103,22 @@ def main():
 
 
 def _print_costs(model):
-    meter, hidden = model.meter, model.meter.hidden(1)
+    meter = model.meter
+    hidden = model.meter.hidden(1)
     for name in ("step_s", "compute_s", "communication_s", "exposed_s"):
         print(f"{name[:-2]:>13} {meter.typical(name, 1) * 1e3:8.1f} ms")
-    print("hidden: " + ("nothing to hide" if hidden is None else f"{hidden:.0%} of the communication that could be"))
-    print(f"sent per step: {meter.typical('bytes') / 1e6:.2f} MB; optimizer state {model.optimizer_bytes / 1e6:.2f} MB")
+    print(
+        "hidden: "
+        + (
+            "nothing to hide"
+            if hidden is None
+            else f"{hidden:.0%} of the communication that could be"
+        )
+    )
+    print(
+        f"sent per step: {meter.typical('bytes') / 1e6:.2f} MB; optimizer state"
+        f" {model.optimizer_bytes / 1e6:.2f} MB"
+    )
 
 
 def _options():
@@ -107,7 +134,11 @@ def _options():
     add("--layers", type=int, default=4)
     add("--bucket-bytes", type=parse_bytes, default=1 << 20)
     options = parser.parse_args()
-    if options.steps < 2 or min(options.every, options.rows, options.length, options.layers) < 1 or options.width % 4:
+    if (
+        options.steps < 2
+        or min(options.every, options.rows, options.length, options.layers) < 1
+        or options.width % 4
+    ):
         parser.error("expected at least 2 steps, a width that 4 divides, and positive numbers")
     return options
 

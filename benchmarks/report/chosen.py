@@ -1,9 +1,11 @@
-"""What `auto` takes now against the best that was measured: over all cells of the committed comparisons of collectives.
+"""What `auto` takes now against the best that was measured: over all cells of the committed
+comparisons of collectives.
 
-A cell is a collective at one size on one placement of ranks. What is chosen is asked of the table that comes with mpicoll;
-its time is that of the same algorithm in the same pieces in the cell. The best is the fastest of MPI's own call, its forced
-algorithms, gloo and ours. What the run measured twice, under two names, counts by the lesser time; what it gave up after its
-trial calls is left out, as those are single calls and all others means of several.
+A cell is a collective at one size on one placement of ranks. What is chosen is asked of the table
+that comes with mpicoll; its time is that of the same algorithm in the same pieces in the cell. The
+best is the fastest of MPI's own call, its forced algorithms, gloo and ours. What the run measured
+twice, under two names, counts by the lesser time; what it gave up after its trial calls is left
+out, as those are single calls and all others means of several.
 """
 
 import json
@@ -22,14 +24,17 @@ from .compared import forced
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PATTERNS = ("allreduce-*", "hosts-*", "small-*", "others-*", "placed-*", "moves-*", "between-*")
 #: what is called near, and what is the limit
-NEAR, LIMIT = 1.1, 1.25
+NEAR = 1.1
+LIMIT = 1.25
 WORST = 12
 
 
 class Cell(NamedTuple):
-    """One cell: where and what it is, what is chosen and what was best (words), and how many times as long that takes.
+    """One cell: where and what it is, what is chosen and what was best (words), and how many times
+    as long that takes.
 
-    ratio: None where what is chosen was not measured in the pieces that it is chosen in. free: the same against what a call may
+    ratio: None where what is chosen was not measured in the pieces that it is chosen in. free: the
+    same against what a call may
     choose: without MPI's forced algorithms, which a job chooses when it starts.
     """
 
@@ -44,19 +49,39 @@ class Cell(NamedTuple):
 
 def table():
     """Markdown: shares of the cells by collective, and the worst cells."""
-    everything = [cell for pattern in PATTERNS for path in sorted(RESULTS.glob(f"{pattern}.json")) for cell in cells(path)]
+    everything = [
+        cell
+        for pattern in PATTERNS
+        for path in sorted(RESULTS.glob(f"{pattern}.json"))
+        for cell in cells(path)
+    ]
     found = [cell for cell in everything if cell.ratio is not None]
-    header = ["collective", "cells", f"within {NEAR} x", f"within {LIMIT} x", "worst", f"within {NEAR} x, none forced"]
+    header = [
+        "collective",
+        "cells",
+        f"within {NEAR} x",
+        f"within {LIMIT} x",
+        "worst",
+        f"within {NEAR} x, none forced",
+    ]
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
     for name in [*dict.fromkeys(cell.collective for cell in found), "all"]:
         ratios = [cell.ratio for cell in found if name in (cell.collective, "all")]
         free = [cell.free for cell in found if name in (cell.collective, "all")]
-        shares = [_share(ratios, NEAR), _share(ratios, LIMIT), f"{max(ratios):.2f}", _share(free, NEAR)]
+        shares = [
+            _share(ratios, NEAR),
+            _share(ratios, LIMIT),
+            f"{max(ratios):.2f}",
+            _share(free, NEAR),
+        ]
         lines.append([name, str(len(ratios)), *shares])
     worst = sorted((cell for cell in found if cell.ratio > LIMIT), key=lambda cell: -cell.ratio)
     rest = [f"and {len(worst) - WORST} more above {LIMIT}"] if len(worst) > WORST else []
     if len(everything) > len(found):
-        rest.append(f"{len(everything) - len(found)} cells are not counted: what is chosen was not measured there")
+        rest.append(
+            f"{len(everything) - len(found)} cells are not counted: what is chosen was not measured"
+            " there"
+        )
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
     return text + "".join(f"- {line}\n" for line in [*map(_line, worst[:WORST]), *rest]) + "\n"
 
@@ -73,9 +98,13 @@ def _line(cell):
 def cells(path):
     """The `Cell`s of one result."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    facts, rows = document["environment"], document["results"]
-    collective, topology, split = rows[0]["collective"], topology_of(facts), rows[0].get("split", "even")
-    blind = split != "even" and find(collective).rooted  # the root alone knows how many bytes there are
+    facts = document["environment"]
+    rows = document["results"]
+    collective = rows[0]["collective"]
+    topology = topology_of(facts)
+    split = rows[0].get("split", "even")
+    # the root alone knows how many bytes there are
+    blind = split != "even" and find(collective).rooted
     for nbytes in sorted({row["bytes"] for row in rows}):
         times = _times(row for row in rows if row["bytes"] == nbytes)
         choice = choose(Query(collective, topology, None if blind else nbytes))
@@ -89,15 +118,21 @@ def cells(path):
 
 def topology_of(facts):
     """The `Topology` that a run's facts tell of."""
-    size, nodes = facts["size"], facts["nodes"]
+    size = facts["size"]
+    nodes = facts["nodes"]
     each = size // nodes
     spread = facts.get("placement") == "round-robin"
-    return Topology(tuple(rank % nodes if spread else rank // each for rank in range(size)), "tcp", facts["mpi"])
+    return Topology(
+        tuple(rank % nodes if spread else rank // each for rank in range(size)), "tcp", facts["mpi"]
+    )
 
 
 def _place(facts):
     each = facts["size"] // facts["nodes"]
-    return f"{facts['mpi']}, {facts['nodes']} host{'s' * (facts['nodes'] > 1)}{f' x {each}' * (each > 1)}"
+    return (
+        f"{facts['mpi']}, {facts['nodes']}"
+        f" host{'s' * (facts['nodes'] > 1)}{f' x {each}' * (each > 1)}"
+    )
 
 
 def _times(rows):
@@ -105,7 +140,9 @@ def _times(rows):
     found = {}
     for row in rows:
         if not row.get("hopeless"):
-            word = {"native again": "native", "auto": row.get("chose")}.get(row["algorithm"], row["algorithm"])
+            word = {"native again": "native", "auto": row.get("chose")}.get(
+                row["algorithm"], row["algorithm"]
+            )
             key = word, _cut(row["segment_bytes"], row["bytes"])
             found[key] = min(found.get(key, inf), row["median_us"])
     return found

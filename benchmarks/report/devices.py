@@ -10,7 +10,9 @@ NAMES = ("by hand", "staged", "direct", "nccl", "host")
 
 
 def table(folder=RESULTS):
-    """A table for each result and type: what is written by hand in microseconds, and how many times as fast the others are."""
+    """A table for each result and type: what is written by hand in microseconds, and how many times
+    as fast the others are.
+    """
     paths = sorted(folder.glob("gpu-*.json"))
     if not paths:
         return "Not measured yet: `jobs/gpu_check.sbatch` measures it on a node with a GPU.\n"
@@ -22,23 +24,34 @@ def _tables(document):
     text = f"{_where(facts)}{_limits(document['limits'])}\n\n"
     for dtype in dict.fromkeys(row["dtype"] for row in document["results"]):
         text += _table(dtype, [row for row in document["results"] if row["dtype"] == dtype])
-    return text + "".join(f"No {name}: {reason}.\n\n" for name, reason in document["left_out"].items())
+    return text + "".join(
+        f"No {name}: {reason}.\n\n" for name, reason in document["left_out"].items()
+    )
 
 
 def _where(facts):
     cards = sorted({one["name"] for one in facts["devices"]})
     number = len({(one["host"], one["device"]) for one in facts["devices"]})
     date = facts["date"].partition("T")[0]
-    return (f"{facts['mpi']}, {facts['size']} ranks on {number} x {', '.join(cards)}, CuPy {facts['cupy']}, driver for CUDA "
-            f"{facts['cuda_driver']}, {facts['machine']}, {date}")  # fmt: skip
+    return (
+        f"{facts['mpi']}, {facts['size']} ranks on {number} x {', '.join(cards)}, CuPy"
+        f" {facts['cupy']}, driver for CUDA {facts['cuda_driver']}, {facts['machine']}, {date}"
+    )
 
 
 def _limits(rows):
     if not rows:
         return ""
     most = rows[-1]
-    ways = ", ".join(f"{most[way]:g} {what}" for way, what in
-                     (("down", "down"), ("up", "up"), ("both", "each way at once"), ("within", "on the device")))  # fmt: skip
+    ways = ", ".join(
+        f"{most[way]:g} {what}"
+        for way, what in (
+            ("down", "down"),
+            ("up", "up"),
+            ("both", "each way at once"),
+            ("within", "on the device"),
+        )
+    )
     return f"; a copy of {format_bytes(most['bytes'])} by each rank, GB/s: {ways}"
 
 
@@ -49,7 +62,13 @@ def _table(dtype, rows):
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
     for nbytes in sorted({row["bytes"] for row in rows}):
         base = median["by hand", nbytes]
-        ratios = (f"{base / median[name, nbytes]:.2f}" if (name, nbytes) in median else "" for name in names[1:])
+        ratios = (
+            f"{base / median[name, nbytes]:.2f}" if (name, nbytes) in median else ""
+            for name in names[1:]
+        )
         lines.append([format_bytes(nbytes), f"{base:,.0f}", *ratios])
     wrong = sum(row["wrong"] for row in rows)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\nWrong elements: {wrong}.\n\n"
+    return (
+        "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        + f"\n\nWrong elements: {wrong}.\n\n"
+    )

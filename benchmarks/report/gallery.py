@@ -1,4 +1,6 @@
-"""The page of all algorithms: each with what it does, what it costs, where it comes from, and its picture."""
+"""The page of all algorithms: each with what it does, what it costs, where it comes from, and its
+picture.
+"""
 
 import inspect
 import subprocess
@@ -19,8 +21,10 @@ def page():
         parts.append(f"## {collective}\n")
         for one in algorithms.registered(collective):
             text = inspect.getdoc(inspect.unwrap(one.generator)) or ""
-            parts.append(f"### {collective}: {one.name}\n\n{text}\n\n"
-                         f"![{one.name}, {SIZE} ranks](pictures/algorithms/{collective}-{one.name}.png)\n")  # fmt: skip
+            parts.append(
+                f"### {collective}: {one.name}\n\n{text}\n\n"
+                f"![{one.name}, {SIZE} ranks](pictures/algorithms/{collective}-{one.name}.png)\n"
+            )
     return "\n".join(parts) + "\n"
 
 
@@ -32,4 +36,6 @@ def draw():
         for one in algorithms.registered(collective):
             path = folder / f"{collective}-{one.name}.png"
             words = ["show", collective, one.name, "--size", str(SIZE), "--plot", str(path)]
-            subprocess.run([sys.executable, "-m", "mpicoll", *words], check=True, capture_output=True)
+            subprocess.run(
+                [sys.executable, "-m", "mpicoll", *words], check=True, capture_output=True
+            )

@@ -1,7 +1,9 @@
-"""Write what the README and the pages of docs/ show: `python -m benchmarks.report.tables [--check]`.
+"""Write what the README and the pages of docs/ show: `python -m benchmarks.report.tables
+[--check]`.
 
-What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of benchmarks/results/NAME-*.json; after
-`<!-- output:COMMAND -->` it becomes what the command prints, and after `<!-- file:PATH -->` the file.
+What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of
+benchmarks/results/NAME-*.json; after `<!-- output:COMMAND -->` it becomes what the command prints,
+and after `<!-- file:PATH -->` the file.
 """
 
 import argparse
@@ -18,26 +20,46 @@ from . import chosen, compared, devices, front, gallery, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
-REPORTS = {"hosts": lambda: compared.table("hosts-*"), "others": lambda: compared.table("others-*"),
-           "moves": lambda: compared.brief("moves-*"), "between": lambda: compared.brief("between-*"),
-           "front": front.cells, "gallery": gallery.page,
-           "placed": lambda: compared.table("placed-*"), "chosen": chosen.table, "law": compared.law_table,
-           "gpu": devices.table, "training": trained.table, "torch": trained.torch_table,
-           "backend": trained.backend_table,
-           "bits": trusted.bits, "checks": trusted.cost, "survive": trusted.survival,
-           "survive-fits": trusted.several_fits, "cut": trusted.cut_off,
-           "copies": trusted.copies, "bugs": trusted.bugs,
-           "trust": trusted.proof, "elastic-off": trusted.elastic_off}  # fmt: skip
+REPORTS = {
+    "hosts": lambda: compared.table("hosts-*"),
+    "others": lambda: compared.table("others-*"),
+    "moves": lambda: compared.brief("moves-*"),
+    "between": lambda: compared.brief("between-*"),
+    "front": front.cells,
+    "gallery": gallery.page,
+    "placed": lambda: compared.table("placed-*"),
+    "chosen": chosen.table,
+    "law": compared.law_table,
+    "gpu": devices.table,
+    "training": trained.table,
+    "torch": trained.torch_table,
+    "backend": trained.backend_table,
+    "bits": trusted.bits,
+    "checks": trusted.cost,
+    "survive": trusted.survival,
+    "survive-fits": trusted.several_fits,
+    "cut": trusted.cut_off,
+    "copies": trusted.copies,
+    "bugs": trusted.bugs,
+    "trust": trusted.proof,
+    "elastic-off": trusted.elastic_off,
+}
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where a page differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit status 1 where a page differs"
+    )
     parser.add_argument("--readme", type=Path, help="this page alone")
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     options = parser.parse_args(arguments)
-    for page in [options.readme] if options.readme else [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in (
+        [options.readme]
+        if options.readme
+        else [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    ):
         _write(page, options.results, options.check)
     if not options.check and not options.readme:
         compared.pictures()
@@ -49,10 +71,16 @@ def main(arguments=None):
 def _write(page, results, check):
     """Write a page, or end where it is not as it would be written."""
     old = page.read_text(encoding="utf-8")
-    write = {"results": lambda name: tables(results, name), "output": _output, "file": _file}
+    write = {
+        "results": lambda name: tables(results, name),
+        "output": _output,
+        "file": _file,
+    }
     new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
     if check and new != old:
-        sys.exit(f"{page.name} differs from {results.name}/: run python -m benchmarks.report.tables")
+        sys.exit(
+            f"{page.name} differs from {results.name}/: run python -m benchmarks.report.tables"
+        )
     if new != old:
         page.write_text(new, encoding="utf-8")
 
@@ -61,7 +89,9 @@ def _output(command):
     """What a command of ours prints: a Markdown table as it is, anything else as text."""
     words = [sys.executable, "-m", *command.split()]
     wide = {**os.environ, "COLUMNS": "100"}
-    printed = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT, env=wide).stdout.rstrip()
+    printed = subprocess.run(
+        words, capture_output=True, text=True, check=True, cwd=ROOT, env=wide
+    ).stdout.rstrip()
     return printed + "\n" if printed.startswith("|") else f"```text\n{printed}\n```\n"
 
 
@@ -73,7 +103,10 @@ def tables(folder, name):
     """The Markdown for one marker."""
     if name in REPORTS:
         return REPORTS[name]()
-    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{name}-*.json"))]
+    documents = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob(f"{name}-*.json"))
+    ]
     if not documents:
         sys.exit(f"there is no {folder.name}/{name}-*.json for the marker results:{name}")
     if "build" in documents[0]:
@@ -85,8 +118,12 @@ def tables(folder, name):
 
 def _caption(facts, what):
     date = facts["date"].partition("T")[0]
-    where = f"{facts['size']} ranks on {facts['nodes']} {'node' if facts['nodes'] == 1 else 'nodes'}"
-    return f"{facts['mpi']}, mpi4py {facts['mpi4py']}, {where}, {facts['machine']}, {date}: {what}\n\n"
+    where = (
+        f"{facts['size']} ranks on {facts['nodes']} {'node' if facts['nodes'] == 1 else 'nodes'}"
+    )
+    return (
+        f"{facts['mpi']}, mpi4py {facts['mpi4py']}, {where}, {facts['machine']}, {date}: {what}\n\n"
+    )
 
 
 def _markdown(header, rows):
@@ -99,7 +136,9 @@ def _microseconds(number):
 
 
 def _bench(document):
-    """Algorithms by sizes: MPI's own median time, and how many times as fast each of ours is; the best is bold."""
+    """Algorithms by sizes: MPI's own median time, and how many times as fast each of ours is; the
+    best is bold.
+    """
     results = document["results"]
     median = {(row["algorithm"], row["bytes"]): row["median_us"] for row in results}
     sizes = sorted({size for _, size in median})
@@ -114,30 +153,59 @@ def _bench(document):
     rows += [[f"`{word}`, x native", *(cell(word, size) for size in sizes)] for word in words]
     wrong = sum(row["wrong"] for row in results)
     what = f"{results[0]['collective']}, {results[0]['dtype']}, wrong elements: {wrong}"
-    return _caption(document["environment"], what) + _markdown(["", *map(format_bytes, sizes)], rows)
+    return _caption(document["environment"], what) + _markdown(
+        ["", *map(format_bytes, sizes)], rows
+    )
 
 
 def _overhead(document):
     names = ("hand_written", "plan", "blocking", "native")
-    header = ["bytes", "by hand", "plan", "blocking", "MPI's own", "plan : by hand", "blocking : by hand"]
-    rows = [[format_bytes(row["bytes"]), *(_microseconds(row[name]["median_us"]) for name in names),
-             f"{row['plan_ratio']:.2f}", f"{row['blocking_ratio']:.2f}"] for row in document["results"]]  # fmt: skip
-    few, build = document["small"], document["build"]
-    rest = (f"{few['bytes']} bytes, handed on to MPI: {few['plain']['median_us']:.2f} µs from mpi4py, "
-            f"{few['mpicoll']['median_us']:.2f} µs from mpicoll. One rank's {build['rounds']:,} rounds of a ring on "
-            f"{build['size']:,} ranks are made in {build['milliseconds']:.1f} ms.\n\n")  # fmt: skip
-    return _caption(document["environment"], "microseconds (median)") + _markdown(header, rows) + rest
+    header = [
+        "bytes",
+        "by hand",
+        "plan",
+        "blocking",
+        "MPI's own",
+        "plan : by hand",
+        "blocking : by hand",
+    ]
+    rows = [
+        [
+            format_bytes(row["bytes"]),
+            *(_microseconds(row[name]["median_us"]) for name in names),
+            f"{row['plan_ratio']:.2f}",
+            f"{row['blocking_ratio']:.2f}",
+        ]
+        for row in document["results"]
+    ]
+    few = document["small"]
+    build = document["build"]
+    rest = (
+        f"{few['bytes']} bytes, handed on to MPI: {few['plain']['median_us']:.2f} µs from mpi4py,"
+        f" {few['mpicoll']['median_us']:.2f} µs from mpicoll. One rank's {build['rounds']:,} rounds"
+        f" of a ring on {build['size']:,} ranks are made in {build['milliseconds']:.1f} ms.\n\n"
+    )
+    return (
+        _caption(document["environment"], "microseconds (median)") + _markdown(header, rows) + rest
+    )
 
 
 def _volume(documents):
     """What the busiest rank sent, as a multiple of the vector, at each number of ranks."""
     documents = sorted(documents, key=lambda document: document["environment"]["size"])
     sizes = [document["environment"]["size"] for document in documents]
-    most = {(row["collective"], row["algorithm"], document["environment"]["size"]): row["most"] / row["bytes"]
-            for document in documents for row in document["results"]}  # fmt: skip
+    most = {
+        (row["collective"], row["algorithm"], document["environment"]["size"]): (
+            row["most"] / row["bytes"]
+        )
+        for document in documents
+        for row in document["results"]
+    }
     cases = dict.fromkeys((collective, word) for collective, word, _ in most)
     rows = [[*case, *(f"{most[(*case, size)]:.4f} m" for size in sizes)] for case in cases]
-    return _markdown(["collective", "algorithm", *(f"most by a rank, {size} ranks" for size in sizes)], rows)
+    return _markdown(
+        ["collective", "algorithm", *(f"most by a rank, {size} ranks" for size in sizes)], rows
+    )
 
 
 if __name__ == "__main__":

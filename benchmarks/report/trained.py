@@ -1,4 +1,6 @@
-"""Tables and the picture of the training measurements (benchmarks/results/training-*, torch-*, backend-*)."""
+"""Tables and the picture of the training measurements (benchmarks/results/training-*, torch-*,
+backend-*).
+"""
 
 import json
 from pathlib import Path
@@ -10,8 +12,18 @@ from ..peers.gloo import on_gloo
 from .compared import PICTURES
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-COLUMNS = ("", "step, ms", "computing", "communicating", "exposed", "hidden", "x none", "x limit", "optimizer, MB",
-           "gradients, MB")  # fmt: skip
+COLUMNS = (
+    "",
+    "step, ms",
+    "computing",
+    "communicating",
+    "exposed",
+    "hidden",
+    "x none",
+    "x limit",
+    "optimizer, MB",
+    "gradients, MB",
+)
 
 
 def table(pattern="training-*"):
@@ -22,7 +34,10 @@ def table(pattern="training-*"):
 def _found(pattern):
     paths = sorted(RESULTS.glob(f"{pattern}.json"))
     if not paths:
-        raise SystemExit(f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.run.suite training")
+        raise SystemExit(
+            f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.run.suite"
+            " training"
+        )
     return paths
 
 
@@ -39,10 +54,18 @@ def _caption(facts):
 
 
 def _table(document):
-    facts, rows = document["environment"], document["results"]
-    alone = {row["strategy"]: row["step_s"] for row in rows if (row["overlap"], row["algorithm"]) == ("none", "ring")}
+    facts = document["environment"]
+    rows = document["results"]
+    alone = {
+        row["strategy"]: row["step_s"]
+        for row in rows
+        if (row["overlap"], row["algorithm"]) == ("none", "ring")
+    }
     lines = [_row(row, alone, facts.get("limit")) for row in rows]
-    what = f"{facts['rows']} samples per rank, {rows[0]['parameter_bytes'] / 1e6:.1f} MB of parameters{_limit(facts)}\n\n"
+    what = (
+        f"{facts['rows']} samples per rank, {rows[0]['parameter_bytes'] / 1e6:.1f} MB of"
+        f" parameters{_limit(facts)}\n\n"
+    )
     head = [COLUMNS, ["---"] + ["---:"] * (len(COLUMNS) - 1)]
     return f"{_caption(facts)}: {what}" + _markdown([*head, *lines])
 
@@ -53,16 +76,25 @@ def _limit(facts):
         return ""
     parts = ("limit_s", "compute_s", "moving_s", "links_s")
     whole, compute, moving, links = (round(facts["limit"][name] * 1e3) for name in parts)
-    return f"; limit {whole} ms: computing {compute}, cores moving the bytes {moving}; links {links}"
+    return (
+        f"; limit {whole} ms: computing {compute}, cores moving the bytes {moving}; links {links}"
+    )
 
 
 def _row(row, alone, limit):
     native = ", MPI_Allreduce" if row["algorithm"] == "native" else ""
-    times = [f"{row[name] * 1e3:.0f}" for name in ("step_s", "compute_s", "communication_s", "exposed_s")]
+    times = [
+        f"{row[name] * 1e3:.0f}" for name in ("step_s", "compute_s", "communication_s", "exposed_s")
+    ]
     bytes_ = [f"{row[name] / 1e6:.1f}" for name in ("optimizer_bytes", "gradient_bytes")]
-    return [f"`{row['strategy']}`, overlap {row['overlap']}{native}", *times, f"{max(0, row['hidden'] or 0):.2f}",
-            f"{row['step_s'] / alone[row['strategy']]:.2f}",
-            f"{row['step_s'] / limit['limit_s']:.2f}" if limit else "", *bytes_]  # fmt: skip
+    return [
+        f"`{row['strategy']}`, overlap {row['overlap']}{native}",
+        *times,
+        f"{max(0, row['hidden'] or 0):.2f}",
+        f"{row['step_s'] / alone[row['strategy']]:.2f}",
+        f"{row['step_s'] / limit['limit_s']:.2f}" if limit else "",
+        *bytes_,
+    ]
 
 
 def torch_table():
@@ -71,16 +103,22 @@ def torch_table():
 
 
 def backend_table():
-    """Two tables per result: trainings by PyTorch's means, and its allreduce, on our backend against gloo."""
+    """Two tables per result: trainings by PyTorch's means, and its allreduce, on our backend
+    against gloo.
+    """
     documents = [_read(path) for path in _found("backend-*")]
     return "".join(
-        _torch_table(document, "x gloo", on_gloo) + _allreduce_table(document["allreduce"]) for document in documents
+        _torch_table(document, "x gloo", on_gloo) + _allreduce_table(document["allreduce"])
+        for document in documents
     )
 
 
 def _torch_table(document, against, base=None):
-    """against: what the last column is called. base: the name of what a row is compared with, by its own; the first row."""
-    facts, rows = document["environment"], document["results"]
+    """against: what the last column is called. base: the name of what a row is compared with, by
+    its own; the first row.
+    """
+    facts = document["environment"]
+    rows = document["results"]
     lines = [["", "step, ms", "least", against], ["---", "---:", "---:", "---:"]]
     took = {row["name"]: row["step_s"] for row in rows}
     for row in rows:
@@ -92,12 +130,26 @@ def _torch_table(document, against, base=None):
 
 def _allreduce_table(rows):
     medians = {name: [row[name]["median_us"] for row in rows] for name in ("gloo", "mpicoll")}
-    return _markdown([
-        ["allreduce", *(format_bytes(row["bytes"]) for row in rows)],
-        ["---"] + ["---:"] * len(rows),
-        *([f"{name}, µs", *(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in medians[name])] for name in medians),
-        ["**x gloo**", *(f"**{theirs / own:.2f}**" for theirs, own in zip(medians["gloo"], medians["mpicoll"]))],
-    ])  # fmt: skip
+    return _markdown(
+        [
+            ["allreduce", *(format_bytes(row["bytes"]) for row in rows)],
+            ["---"] + ["---:"] * len(rows),
+            *(
+                [
+                    f"{name}, µs",
+                    *(f"{time:.3g}" if time < 1000 else f"{time:,.0f}" for time in medians[name]),
+                ]
+                for name in medians
+            ),
+            [
+                "**x gloo**",
+                *(
+                    f"**{theirs / own:.2f}**"
+                    for theirs, own in zip(medians["gloo"], medians["mpicoll"])
+                ),
+            ],
+        ]
+    )
 
 
 def _markdown(lines):
@@ -107,5 +159,8 @@ def _markdown(lines):
 def draw():
     """The step of zero1 with each overlap, from the traces that the benchmark left."""
     facts = _read(RESULTS / "training-mpich-4.json")["environment"]
-    traces = [(f"zero1, overlap {word}", RESULTS / f"timeline-{word}.json") for word in ("none", "gradients", "all")]
+    traces = [
+        (f"zero1, overlap {word}", RESULTS / f"timeline-{word}.json")
+        for word in ("none", "gradients", "all")
+    ]
     picture(PICTURES / "timeline.svg", traces, facts["traced_step"])

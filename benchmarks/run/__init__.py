@@ -1,1 +1,3 @@
-"""What measures: each module is one command, named after what it measures; `suite` runs those of the network."""
+"""What measures: each module is one command, named after what it measures; `suite` runs those of
+the network.
+"""

@@ -1,4 +1,5 @@
-"""The job that `after_death` starts: random calls that go on with fewer ranks when some are killed (`dying`).
+"""The job that `after_death` starts: random calls that go on with fewer ranks when some are killed
+(`dying`).
 
     mpirun --with-ft ulfm -n 3 python -m benchmarks.run.dying DEATHS benchmarks.run.bereaved SEED
 
@@ -19,7 +20,8 @@ from mpicoll import Communicator, RankFailure
 from .killed import ALGORITHMS, arguments, check, fill
 
 #: calls of a job, and seconds by which a rank may be late
-CALLS, LATE = 150, 2e-3
+CALLS = 150
+LATE = 2e-3
 LENGTHS = (1, 1000, 30_000, 300_000)
 
 
@@ -43,7 +45,9 @@ def main() -> None:
             comm, number = going_on(comm, number)
     comm.Barrier()
     for array, value in kept:
-        assert (array == value).all(), f"an array changed after it was written to: {value}, {np.unique(array)}"
+        assert (
+            array == value
+        ).all(), f"an array changed after it was written to: {value}, {np.unique(array)}"
     print(f"done, {len(kept)} arrays kept", flush=True)
 
 
@@ -63,7 +67,8 @@ def some_calls(comm: Communicator, random: Random, arrays: list[np.ndarray]) -> 
     plans = []
     for _ in range(random.choice((1, 1, 2, 3))):
         method = random.choice(list(ALGORITHMS))
-        algorithm, count = random.choice(ALGORITHMS[method]), random.choice(LENGTHS)
+        algorithm = random.choice(ALGORITHMS[method])
+        count = random.choice(LENGTHS)
         make = random.choice((np.empty, comm.empty))
         send = make(comm.size * count if method == "Reduce_scatter_block" else count)
         receive = make(comm.size * count if method == "Allgather" else count)
@@ -75,7 +80,9 @@ def some_calls(comm: Communicator, random: Random, arrays: list[np.ndarray]) -> 
             getattr(comm, method)(*given, algorithm=algorithm)
             check(comm, method, receive)
         elif form == "begin":
-            begun.append((getattr(comm, f"I{method.lower()}")(*given, algorithm=algorithm), method, receive))
+            begun.append(
+                (getattr(comm, f"I{method.lower()}")(*given, algorithm=algorithm), method, receive)
+            )
         else:
             plan = getattr(comm, f"{method}_init")(*given, algorithm=algorithm)
             plan.Start()

@@ -30,12 +30,16 @@ from mpicoll.reports import diagnose, read_reports
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).with_name("faulty.py")
 #: seconds: of MPICOLL_TIMEOUT, and after which a job is ended
-TIMEOUT, LIMIT = 2, 60
-RANKS, WRONG = 3, 1
+TIMEOUT = 2
+LIMIT = 60
+RANKS = 3
+WRONG = 1
 SIZES = (4, 20_000)
 #: what is asked for: a limit of waiting, which everybody should set; and all checks
-MODES = {"timeout": {"MPICOLL_TIMEOUT": str(TIMEOUT)},
-         "all checks": {"MPICOLL_TIMEOUT": str(TIMEOUT), "MPICOLL_CHECK": "always,digest"}}  # fmt: skip
+MODES = {
+    "timeout": {"MPICOLL_TIMEOUT": str(TIMEOUT)},
+    "all checks": {"MPICOLL_TIMEOUT": str(TIMEOUT), "MPICOLL_CHECK": "always,digest"},
+}
 #: where neither the number of elements nor what came before makes a difference to who notices
 ONCE = {"invalid argument", "life of requests", "messages", "communicator"}
 
@@ -55,12 +59,17 @@ class Job:
 @cache
 def lines() -> dict[str, tuple[str, list[int]]]:
     """Of each program its class, and the lines that are wrong."""
-    text, found = PROGRAMS.read_text(encoding="utf-8"), {}
+    text = PROGRAMS.read_text(encoding="utf-8")
+    found = {}
     wrong = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")]
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
             (decorator,) = node.decorator_list
-            assert isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant) and node.end_lineno
+            assert (
+                isinstance(decorator, ast.Call)
+                and isinstance(decorator.args[0], ast.Constant)
+                and node.end_lineno
+            )
             inside = [number for number in wrong if node.lineno <= number <= node.end_lineno]
             found[node.name] = str(decorator.args[0].value), inside
     return found
@@ -74,14 +83,18 @@ def jobs(mpis: list[str], modes: list[str], only: list[str] | None) -> Iterator[
         for size in SIZES:
             for met in (False, True):
                 if kind not in ONCE or met == (size == SIZES[0]):
-                    yield from (Job(kind, name, size, met, mpi, mode) for mpi in mpis for mode in modes)
+                    yield from (
+                        Job(kind, name, size, met, mpi, mode) for mpi in mpis for mode in modes
+                    )
 
 
 def run(job: Job) -> tuple[str, str]:
     """(what is said of it: "named", "rank", "noticed" or "unnoticed"; all that was said)."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         reports = Path(name, "reports")
-        output = start(job.mpi, [job.name, str(job.size), *["met"] * job.met], reports, MODES[job.mode])
+        output = start(
+            job.mpi, [job.name, str(job.size), *["met"] * job.met], reports, MODES[job.mode]
+        )
         try:
             output += f"--- diagnose\n{diagnose(read_reports(reports), range(RANKS))}\n"
         except ArgumentError as error:
@@ -89,13 +102,30 @@ def run(job: Job) -> tuple[str, str]:
     return judged(job.name, output), output
 
 
-def start(mpi: str, words: list[str], reports: Path, settings: dict[str, str], limit: float = LIMIT) -> str:
+def start(
+    mpi: str, words: list[str], reports: Path, settings: dict[str, str], limit: float = LIMIT
+) -> str:
     """What a job of `faulty` prints."""
     python, mpiexec = find(mpi)
     command = [mpiexec, "-n", str(RANKS), python, "-m", "benchmarks.run.faulty", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPICOLL_REPORT": str(reports), **settings}
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)  # fmt: skip
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "MPICOLL_REPORT": str(reports),
+        **settings,
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
     try:
         return process.communicate(timeout=limit)[0]
     except subprocess.TimeoutExpired:
@@ -113,7 +143,8 @@ def judged(name: str, output: str) -> str:
     if name == "ended" and f"Rank {WRONG} came to the end of the program" in output:
         return "named"  # it is in no line any more
     numbers = "|".join(map(str, lines()[name][1]))
-    rank, site = rf"\b[Rr]anks? (\d+, )*{WRONG}\b", rf"faulty\.py(:|\", line )({numbers})\b"
+    rank = rf"\b[Rr]anks? (\d+, )*{WRONG}\b"
+    site = rf"faulty\.py(:|\", line )({numbers})\b"
     together = any(re.search(rank, line) and re.search(site, line) for line in output.splitlines())
     failed = re.search(rf"rank {WRONG} (failed|ended)", output) and re.search(site, output)
     if together or failed:
@@ -126,18 +157,40 @@ def judged(name: str, output: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--mpi", nargs="+", choices=("openmpi", "mpich"), default=["mpich", "openmpi"], help="default: both")
+    add(
+        "--mpi",
+        nargs="+",
+        choices=("openmpi", "mpich"),
+        default=["mpich", "openmpi"],
+        help="default: both",
+    )
     add("--mode", nargs="+", choices=tuple(MODES), default=list(MODES), help="default: all")
     add("--only", nargs="+", metavar="NAME", help="programs or classes (default: all)")
-    add("--legal", type=int, default=1_000_000, help="legal calls, for each MPI and mode (default 1,000,000; 0: none)")
+    add(
+        "--legal",
+        type=int,
+        default=1_000_000,
+        help="legal calls, for each MPI and mode (default 1,000,000; 0: none)",
+    )
     add("--at-once", type=int, default=1, help="jobs at a time (default 1)")
     add("--verbose", action="store_true", help="show what each job printed")
-    add("--json", type=Path, metavar="FILE", help="where results go, after each job; those that it has already are kept")
+    add(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="where results go, after each job; those that it has already are kept",
+    )
     options = parser.parse_args()
-    document: dict[str, Any] = {"schema": 1, "environment": environment(options.mpi), "results": [], "legal": []}
+    document: dict[str, Any] = {
+        "schema": 1,
+        "environment": environment(options.mpi),
+        "results": [],
+        "legal": [],
+    }
     if options.json and options.json.exists():
         document = json.loads(options.json.read_text(encoding="utf-8"))
-    results, allowed = document["results"], document["legal"]
+    results = document["results"]
+    allowed = document["legal"]
 
     def keep() -> None:
         if options.json:
@@ -148,8 +201,12 @@ def main() -> int:
     with ThreadPoolExecutor(options.at_once) as pool:
         for job, (said, output) in zip(every, pool.map(run, every)):
             results.append({**asdict(job), "said": said})
-            print("{said:10}{kind:18}{name:26}{size:6} {seen:6}{mpi:8} {mode}".format(
-                **results[-1], seen="met" if job.met else "first"), flush=True)  # fmt: skip
+            print(
+                "{said:10}{kind:18}{name:26}{size:6} {seen:6}{mpi:8} {mode}".format(
+                    **results[-1], seen="met" if job.met else "first"
+                ),
+                flush=True,
+            )
             if options.verbose:
                 print(output)
             keep()
@@ -177,7 +234,9 @@ def summary(results: list[dict[str, Any]], allowed: list[dict[str, Any]]) -> str
     for mode in dict.fromkeys(one["mode"] for one in results):
         rows = [one for one in results if one["mode"] == mode]
         named = sum(one["said"] == "named" for one in rows)
-        text.append(f"{mode}: {named} of {len(rows)} named with rank and line ({named / len(rows):.1%})")
+        text.append(
+            f"{mode}: {named} of {len(rows)} named with rank and line ({named / len(rows):.1%})"
+        )
     calls, alarms = (sum(one[name] for one in allowed) for name in ("calls", "false_alarms"))
     return "\n".join([*text, f"{calls:,} legal calls, {alarms} false alarms"])
 

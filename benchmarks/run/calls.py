@@ -1,7 +1,9 @@
-"""What a user's calls take (small, repeated, first, bound) as a line of JSON: `mpiexec -n 2 python benchmarks/run/calls.py`.
+"""What a user's calls take (small, repeated, first, bound) as a line of JSON: `mpiexec -n 2 python
+benchmarks/run/calls.py`.
 
-It uses nothing but the public interface, so that `versions` can run it on any version of mpicoll: on the one that is
-imported first. Microseconds, the median over repetitions of the maximum over ranks.
+It uses nothing but the public interface, so that `versions` can run it on any version of mpicoll:
+on the one that is imported first. Microseconds, the median over repetitions of the maximum over
+ranks.
 """
 
 import json
@@ -20,10 +22,13 @@ REPEATS = 15
 def main() -> None:
     mpicoll.install_abort_hook()
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
-    few, many = np.zeros(1), np.zeros(16 << 10, np.float32)
+    few = np.zeros(1)
+    many = np.zeros(16 << 10, np.float32)
     found = {
         "allreduce of 8 bytes": timed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, few), calls=2000),
-        "repeated allreduce of 64 KiB": timed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, many, algorithm="ring"), calls=200),
+        "repeated allreduce of 64 KiB": timed(
+            comm, lambda: comm.Allreduce(MPI.IN_PLACE, many, algorithm="ring"), calls=200
+        ),
         "first allreduce on a new communicator": first(comm, many),
         "plan for 64 KiB: made, run, freed": timed(comm, lambda: plan(comm, many), calls=20),
     }
@@ -42,7 +47,9 @@ def first(comm: mpicoll.Communicator, vector: np.ndarray) -> float:
     times = []
     for _ in range(REPEATS):
         own = comm.Dup()
-        times.append(_slowest(comm, lambda: own.Allreduce(MPI.IN_PLACE, vector, algorithm="ring"), 1))
+        times.append(
+            _slowest(comm, lambda: own.Allreduce(MPI.IN_PLACE, vector, algorithm="ring"), 1)
+        )
         own.Free()
     return median(times)
 

@@ -1,11 +1,13 @@
-"""One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo, and all of ours.
+"""One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo,
+and all of ours.
 
     mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.run.collective --link 500mbit …
 
-Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under two names: how far
-the two are apart is the noise of the run. `auto` is a call without options. A candidate that takes more than
-twice as long as the fastest in two trial calls is left at that, and at a megabyte and above not tried at larger sizes.
-With --split, blocks are of uneven size, and the methods are those that take counts: Allgatherv and its like.
+Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under
+two names: how far the two are apart is the noise of the run. `auto` is a call without options. A
+candidate that takes more than twice as long as the fastest in two trial calls is left at that, and
+at a megabyte and above not tried at larger sizes. With --split, blocks are of uneven size, and the
+methods are those that take counts: Allgatherv and its like.
 """
 
 import argparse
@@ -35,7 +37,9 @@ def main():
     """Measure, print, write."""
     install_abort_hook()
     options = _options()
-    comm, rows, hopeless = Communicator(MPI.COMM_WORLD), [], set()
+    comm = Communicator(MPI.COMM_WORLD)
+    rows = []
+    hopeless = set()
     facts = measured_on(comm)
     if options.link != "none":
         rate = parse_rate(options.link)
@@ -44,12 +48,25 @@ def main():
     with ExitStack() as stack:
         candidates = _candidates(comm, options, stack)
         for nbytes in parse_sizes(options.sizes, options.factor):
-            tried = [one for one in candidates if (one.algorithm, one.segment_bytes) not in hopeless]
-            found = compare(comm, options.collective, tried, nbytes, np.dtype(np.float32), seconds=options.min_time,
-                            hopeless=None if options.keep else HOPELESS, least=options.least,
-                            in_place=options.collective == "allreduce", split=options.split)  # fmt: skip
+            tried = [
+                one for one in candidates if (one.algorithm, one.segment_bytes) not in hopeless
+            ]
+            found = compare(
+                comm,
+                options.collective,
+                tried,
+                nbytes,
+                np.dtype(np.float32),
+                seconds=options.min_time,
+                hopeless=None if options.keep else HOPELESS,
+                least=options.least,
+                in_place=options.collective == "allreduce",
+                split=options.split,
+            )
             if nbytes >= LARGE:
-                hopeless |= {(one.algorithm, one.segment_bytes) for one in tried if _hopeless(one, found)}
+                hopeless |= {
+                    (one.algorithm, one.segment_bytes) for one in tried if _hopeless(one, found)
+                }
             rows += found
             _print(comm, found)
     if comm.Get_rank() == 0 and options.json:
@@ -59,8 +76,11 @@ def main():
 
 def _hopeless(candidate, rows):
     cut = candidate.segment_bytes
-    return any(row.get("hopeless") for row in rows
-               if row["algorithm"] == candidate.algorithm and (cut is None or row["segment_bytes"] == cut))  # fmt: skip
+    return any(
+        row.get("hopeless")
+        for row in rows
+        if row["algorithm"] == candidate.algorithm and (cut is None or row["segment_bytes"] == cut)
+    )
 
 
 def _options():
@@ -86,8 +106,14 @@ def _options():
 def _candidates(comm, options, stack):
     """Everything that could serve the collective."""
     name = options.collective
-    plain = Candidate("native again", make=lambda case: _on(case, native_method(comm, case.method)), always=True)
-    words = options.algorithms.split(",") if options.algorithms else algorithms.list_algorithms(name)[:-1]
+    plain = Candidate(
+        "native again", make=lambda case: _on(case, native_method(comm, case.method)), always=True
+    )
+    words = (
+        options.algorithms.split(",")
+        if options.algorithms
+        else algorithms.list_algorithms(name)[:-1]
+    )
     segments = parse_sizes(options.segments) if options.segments else [None]
     found = [Candidate("native", always=True), plain, Candidate("auto", always=True)]
     found += [Candidate(word, segment) for word in words for segment in segments]
@@ -111,7 +137,9 @@ def _forced_candidates(comm, options, stack):
         library = stack.enter_context(forced(comm, word, nbytes))
         for label in filter(CUT.__contains__, library):
             one = library[label]
-            yield Candidate(f"native {label} {format_bytes(nbytes)}", make=_forced(one), within=one.selected)
+            yield Candidate(
+                f"native {label} {format_bytes(nbytes)}", make=_forced(one), within=one.selected
+            )
 
 
 def _on(case, method):
@@ -120,6 +148,7 @@ def _on(case, method):
 
 def _forced(one):
     """A function of the case that makes the call, or None where the library refuses it."""
+
     def make(case):
         case.prepare(poison=False)
         try:
@@ -133,7 +162,11 @@ def _forced(one):
 
 def _gloo(gloo, name, case):
     array = case.memory
-    return (lambda: gloo.allreduce(array)) if name == "allreduce" else (lambda: gloo.bcast(array, case.root))
+    return (
+        (lambda: gloo.allreduce(array))
+        if name == "allreduce"
+        else (lambda: gloo.bcast(array, case.root))
+    )
 
 
 def _print(comm, rows):
@@ -141,9 +174,20 @@ def _print(comm, rows):
         return
     native = rows[0]["median_us"]
     for row in sorted(rows, key=lambda row: row["median_us"]):
-        what = f"{format_bytes(row['bytes']):>5} {row['algorithm']:>34} {row['segment_bytes'] or '-':>8}"
-        times = f"{row['median_us']:11.1f} us (least {row['min_us']:.1f}) x{native / row['median_us']:.2f}"
-        print(what, times, f"wrong {row['wrong']} n {row['repeats']} {row.get('chose', '')}", flush=True)
+        what = (
+            f"{format_bytes(row['bytes']):>5} {row['algorithm']:>34}"
+            f" {row['segment_bytes'] or '-':>8}"
+        )
+        times = (
+            f"{row['median_us']:11.1f} us (least {row['min_us']:.1f})"
+            f" x{native / row['median_us']:.2f}"
+        )
+        print(
+            what,
+            times,
+            f"wrong {row['wrong']} n {row['repeats']} {row.get('chose', '')}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

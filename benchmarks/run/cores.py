@@ -1,4 +1,6 @@
-"""What the system itself needs to move bytes: plain TCP between the ranks, and the seconds of its processors meanwhile."""
+"""What the system itself needs to move bytes: plain TCP between the ranks, and the seconds of its
+processors meanwhile.
+"""
 
 import os
 import socket
@@ -15,18 +17,24 @@ IDLE = 0.5
 
 
 def seconds_to_move(comm, nbytes, times=3):
-    """Seconds of this machine's processors, all of them together, while each rank sends so many bytes to the next one.
+    """Seconds of this machine's processors, all of them together, while each rank sends so many
+    bytes to the next one.
 
-    The system's own count, so that the kernel's part is in it, without what ran before all this; the least of some attempts.
+    The system's own count, so that the kernel's part is in it, without what ran before all this;
+    the least of some attempts.
     """
     outgoing, incoming = _ring(comm)
     with outgoing, incoming:
         elsewhere = comm.bcast(_elsewhere())
-        return min(max(0.0, _moved(comm, outgoing, incoming, nbytes, elsewhere)) for _ in range(times))
+        return min(
+            max(0.0, _moved(comm, outgoing, incoming, nbytes, elsewhere)) for _ in range(times)
+        )
 
 
 def _elsewhere():
-    """Seconds per second that the processors have other things to do: the ranks wait meanwhile, asleep."""
+    """Seconds per second that the processors have other things to do: the ranks wait meanwhile,
+    asleep.
+    """
     before = _busy()
     time.sleep(IDLE)
     return (_busy() - before) / IDLE
@@ -47,7 +55,8 @@ def _own_address():
 
 def _moved(comm, outgoing, incoming, nbytes, elsewhere):
     comm.Barrier()
-    before, began = _busy(), time.perf_counter()
+    before = _busy()
+    began = time.perf_counter()
     sender = threading.Thread(target=_send, args=(outgoing, nbytes))
     sender.start()
     memory = memoryview(bytearray(PIECE))
@@ -68,5 +77,7 @@ def _send(outgoing, nbytes):
 
 def _busy():
     """Seconds that the processors were not idle, since the system started."""
-    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9])
+    user, nice, system, _, _, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text(encoding="ascii").split()[1:9]
+    )
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

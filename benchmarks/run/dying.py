@@ -1,9 +1,12 @@
-"""Run a program in which ranks are killed: `python -m benchmarks.run.dying DEATHS SCRIPT|MODULE [ARGUMENT…]`, on ranks.
+"""Run a program in which ranks are killed: `python -m benchmarks.run.dying DEATHS SCRIPT|MODULE
+[ARGUMENT…]`, on ranks.
 
-DEATHS: JSON, `[[rank, "package.module:Class.method", call], …]`. The rank sends itself SIGKILL at that call of the method,
-counted from 1: before it, so a method in the middle of a phase is a death in the middle of that phase. With CUT as a fourth
-the rank asks for its host to be cut off, and goes on when that is done. With EVERYONE for the rank nobody dies: from that call
-on it fails on all ranks, as where a disk is full.
+DEATHS: JSON, `[[rank, "package.module:Class.method", call], …]`. The rank sends itself SIGKILL at
+that call of the method,
+counted from 1: before it, so a method in the middle of a phase is a death in the middle of that
+phase. With CUT as a fourth the rank asks for its host to be cut off, and goes on when that is done.
+With EVERYONE for the rank nobody dies: from that call on it fails on all ranks, as where a disk is
+full.
 """
 
 import errno
@@ -23,9 +26,11 @@ from typing import Any
 
 from mpi4py import MPI
 
-#: a file to which a line is added for each death, each step of a training, and each rank that leaves the dead behind
+#: a file to which a line is added for each death, each step of a training, and each rank that
+#: leaves the dead behind
 EVENTS = "MPICOLL_EVENTS"
-#: how a rank is lost; and a file beside the other, with the name of the host: whoever has cut it off removes the file
+#: how a rank is lost; and a file beside the other, with the name of the host: whoever has cut it
+#: off removes the file
 CUT = "cut"
 EVERYONE = -1
 
@@ -85,8 +90,13 @@ def fill() -> None:
 
 
 def observe() -> None:
-    """Note the steps of a training with the number of ranks that make them, and when a rank begins to leave the dead behind."""
-    arm("mpicoll.train.run:Run._report", lambda run, *given: note("step", run._strategy.comm.Get_size(), run._done))
+    """Note the steps of a training with the number of ranks that make them, and when a rank begins
+    to leave the dead behind.
+    """
+    arm(
+        "mpicoll.train.run:Run._report",
+        lambda run, *given: note("step", run._strategy.comm.Get_size(), run._done),
+    )
     arm("mpicoll.communicator.communicator:Communicator.shrink", lambda *given: note("noticed"))
 
 
@@ -96,7 +106,10 @@ def main() -> None:
         observe()
     for rank, place, call, *how in json.loads(deaths):
         if rank in (MPI.COMM_WORLD.rank, EVERYONE):
-            arm(place, since(call, fill if rank == EVERYONE else ask_for_cut if how == [CUT] else die))
+            arm(
+                place,
+                since(call, fill if rank == EVERYONE else ask_for_cut if how == [CUT] else die),
+            )
     sys.argv = [program, *arguments]
     if program.endswith(".py"):
         runpy.run_path(program, run_name="__main__")

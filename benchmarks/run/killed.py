@@ -1,4 +1,5 @@
-"""The job that `kills` starts on ranks: random collectives, or training, in which something happens to one rank.
+"""The job that `kills` starts on ranks: random collectives, or training, in which something happens
+to one rank.
 
     mpiexec -n 3 python -m benchmarks.run.killed '{"seed": 1, "work": "calls", "what": "killed", "victim": 2, …}'
 
@@ -23,7 +24,8 @@ from mpi4py import MPI
 
 from mpicoll import Communicator, install_abort_hook
 
-#: by whom it is done: a process beside the rank, whatever the rank is in, or the rank itself, by a handler of SIGALRM
+#: by whom it is done: a process beside the rank, whatever the rank is in, or the rank itself, by a
+#: handler of SIGALRM
 FROM_OUTSIDE = {"killed": "KILL", "stopped": "STOP"}
 #: what a program is stuck in for longer than anybody waits
 LONG = 600
@@ -37,7 +39,9 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Happening:
-    """What happens to which rank, how many seconds after all are ready. folder: where the job leaves files."""
+    """What happens to which rank, how many seconds after all are ready. folder: where the job
+    leaves files.
+    """
 
     what: str
     victim: int
@@ -52,12 +56,17 @@ class Happening:
         if comm.rank != self.victim or self.what == "cut":
             return
         if self.what in FROM_OUTSIDE:
-            act = f'sleep {self.after}; date +%s.%N > "$0"; kill -{FROM_OUTSIDE[self.what]} {os.getpid()}'
+            act = (
+                f'sleep {self.after}; date +%s.%N > "$0"; kill -{FROM_OUTSIDE[self.what]}'
+                f" {os.getpid()}"
+            )
             subprocess.Popen(["sh", "-c", act, str(self.folder / "happened")])
         else:
             # a program gets stuck in its own code, and raises anywhere
             later = between_calls and self.what not in ("raised", "exited")
-            signal.signal(signal.SIGALRM, lambda number, frame: self.due.set() if later else self.happen())
+            signal.signal(
+                signal.SIGALRM, lambda number, frame: self.due.set() if later else self.happen()
+            )
             signal.setitimer(signal.ITIMER_REAL, self.after)
 
     def happen(self) -> None:
@@ -70,7 +79,8 @@ class Happening:
         until = time.monotonic() + LONG
         while self.what == "busy" and time.monotonic() < until:
             pass
-        # a call into C: `PyDLL` keeps the interpreter's lock meanwhile, so that no other thread of the process runs
+        # a call into C: `PyDLL` keeps the interpreter's lock meanwhile, so that no other thread of
+        # the process runs
         {"asleep": time.sleep, "holding": ctypes.PyDLL(None).sleep}.get(self.what, id)(LONG)
 
 
@@ -90,14 +100,26 @@ def train(options: list[str], folder: Path) -> None:
     """Train for long, with checkpoints."""
     from mpicoll.cli import main as mpicoll
 
-    mpicoll(["train", *options, "--steps", "1000000", "--checkpoint", str(folder), "--checkpoint-every", "10"])
+    mpicoll(
+        [
+            "train",
+            *options,
+            "--steps",
+            "1000000",
+            "--checkpoint",
+            str(folder),
+            "--checkpoint-every",
+            "10",
+        ]
+    )
 
 
 class Calls:
     """Random calls on a communicator, a duplicate, and a half of it."""
 
     def __init__(self, comm: Communicator, random: Random) -> None:
-        self.comm, self.random = comm, random
+        self.comm = comm
+        self.random = random
         self.comms = [comm, comm, comm.Dup(), comm.Split(comm.rank % 2)]
         self.plans = [self._prepared(method) for method in ALGORITHMS]
 
@@ -123,7 +145,9 @@ class Calls:
         begun = []
         for _ in range(self.random.randint(1, 3)):
             comm, method, algorithm, send, receive = self._drawn()
-            request = getattr(comm, f"I{method.lower()}")(*arguments(method, send, receive), algorithm=algorithm)
+            request = getattr(comm, f"I{method.lower()}")(
+                *arguments(method, send, receive), algorithm=algorithm
+            )
             begun.append((request, comm, method, receive))
         self.random.shuffle(begun)
         for request, comm, method, receive in begun:
@@ -139,16 +163,21 @@ class Calls:
 
     def _prepared(self, method: str) -> tuple[Any, ...]:
         comm, _, algorithm, send, receive = self._drawn(method)
-        plan = getattr(comm, f"{method}_init")(*arguments(method, send, receive), algorithm=algorithm)
+        plan = getattr(comm, f"{method}_init")(
+            *arguments(method, send, receive), algorithm=algorithm
+        )
         return plan, comm, method, send, receive
 
     def _drawn(self, method: str | None = None) -> tuple[Any, ...]:
         """(communicator, method, algorithm, what is sent, where it comes)"""
-        comm, method = self.random.choice(self.comms), method or self.random.choice(list(ALGORITHMS))
-        algorithm, count = self.random.choice(ALGORITHMS[method]), self.random.choice((1, 1000, 100_000))
+        comm = self.random.choice(self.comms)
+        method = method or self.random.choice(list(ALGORITHMS))
+        algorithm = self.random.choice(ALGORITHMS[method])
+        count = self.random.choice((1, 1000, 100_000))
         sent = comm.size * count if method == "Reduce_scatter_block" else count
         received = comm.size * count if method == "Allgather" else count
-        send, receive = np.empty(sent), np.empty(received)
+        send = np.empty(sent)
+        receive = np.empty(received)
         fill(comm, method, send, receive)
         return comm, method, algorithm, send, receive
 

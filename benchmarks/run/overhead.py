@@ -1,7 +1,10 @@
-"""Measure what a schedule costs in Python: `mpiexec -n 2 python -m benchmarks.run.overhead --json FILE`.
+"""Measure what a schedule costs in Python: `mpiexec -n 2 python -m benchmarks.run.overhead --json
+FILE`.
 
-The executor's ring, as a persistent plan and as repeated blocking calls, alternates with a ring written by hand over
-mpi4py and with MPI's own allreduce: in place, float32, on the same array. Times are medians of the maximum over ranks.
+The executor's ring, as a persistent plan and as repeated blocking calls, alternates with a ring
+written by hand over
+mpi4py and with MPI's own allreduce: in place, float32, on the same array. Times are medians of the
+maximum over ranks.
 """
 
 import argparse
@@ -30,9 +33,16 @@ def main():
     mpicoll.install_abort_hook()
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
     facts = measured_on(comm)
-    results = [ring(comm, nbytes, arguments.seconds) for nbytes in SIZES if nbytes <= arguments.max_bytes]
-    document = {"schema": 1, "environment": facts, "results": results, "small": small(comm, arguments.seconds),
-                "build": build_time()}  # fmt: skip
+    results = [
+        ring(comm, nbytes, arguments.seconds) for nbytes in SIZES if nbytes <= arguments.max_bytes
+    ]
+    document = {
+        "schema": 1,
+        "environment": facts,
+        "results": results,
+        "small": small(comm, arguments.seconds),
+        "build": build_time(),
+    }
     if comm.rank == 0:
         print(text(document), flush=True)
         if arguments.json:
@@ -42,10 +52,12 @@ def main():
 
 def hand_written(comm, vector):
     """The ring allreduce as one writes it over mpi4py; returns a function that runs it."""
-    rank, size = comm.rank, comm.size
+    rank = comm.rank
+    size = comm.size
     blocks = np.array_split(vector, size)
     inbox = np.empty_like(blocks[0])
-    left, right = (rank - 1) % size, (rank + 1) % size
+    left = (rank - 1) % size
+    right = (rank + 1) % size
 
     def run():
         for step in range(size - 1):
@@ -107,20 +119,32 @@ def compared(times, reference, names):
     """Statistics of each candidate, and of some of them the ratio to a reference."""
     figures = {name: statistics(seconds) for name, seconds in times.items()}
     base = figures[reference]["median_us"]
-    return figures | {f"{name}_ratio": round(figures[name]["median_us"] / base, 3) for name in names}
+    return figures | {
+        f"{name}_ratio": round(figures[name]["median_us"] / base, 3) for name in names
+    }
 
 
 def small(comm, seconds):
     """What the library adds to an allreduce of 8 bytes that it hands on to MPI."""
     own = comm.Dup()
     plain = MPI.Intracomm(own)
-    one, result = np.zeros(1), np.zeros(1)
-    candidates = {"plain": lambda: plain.Allreduce(one, result), "mpicoll": lambda: own.Allreduce(one, result)}
+    one = np.zeros(1)
+    result = np.zeros(1)
+    candidates = {
+        "plain": lambda: plain.Allreduce(one, result),
+        "mpicoll": lambda: own.Allreduce(one, result),
+    }
     repeats = repeats_for(own, candidates, seconds, calls=100, least=20)
     figures = compared(alternate(own, candidates, repeats, calls=100), "plain", ("mpicoll",))
     own.Free()
     extra = figures["mpicoll"]["median_us"] - figures["plain"]["median_us"]
-    return {"bytes": one.nbytes, "repeats": repeats, "calls": 100, **figures, "extra_us": round(extra, 3)}
+    return {
+        "bytes": one.nbytes,
+        "repeats": repeats,
+        "calls": 100,
+        **figures,
+        "extra_us": round(extra, 3),
+    }
 
 
 def build_time():
@@ -130,22 +154,41 @@ def build_time():
         start = perf_counter()
         steps = list(rounds(allreduce.ring, 0, BUILD_SIZE, None, BUILD_SIZE))
         times.append(perf_counter() - start)
-    return {"collective": "allreduce", "algorithm": "ring", "size": BUILD_SIZE, "rounds": len(steps),
-            "milliseconds": round(min(times) * 1e3, 3)}  # fmt: skip
+    return {
+        "collective": "allreduce",
+        "algorithm": "ring",
+        "size": BUILD_SIZE,
+        "rounds": len(steps),
+        "milliseconds": round(min(times) * 1e3, 3),
+    }
 
 
 def text(document):
     """The figures for a person."""
-    facts, few, build = document["environment"], document["small"], document["build"]
-    lines = [f"# {facts['mpi']}, {facts['size']} ranks on {facts['nodes']} node(s), {facts['machine']}",
-             "   bytes  by hand us     plan us blocking us   native us  plan x  blocking x"]
+    facts = document["environment"]
+    few = document["small"]
+    build = document["build"]
+    lines = [
+        f"# {facts['mpi']}, {facts['size']} ranks on {facts['nodes']} node(s), {facts['machine']}",
+        "   bytes  by hand us     plan us blocking us   native us  plan x  blocking x",
+    ]
     for row in document["results"]:
-        medians = "".join(f"{row[name]['median_us']:>12.1f}" for name in ("hand_written", "plan", "blocking", "native"))
-        lines.append(f"{format_bytes(row['bytes']):>8}{medians}{row['plan_ratio']:>8.2f}{row['blocking_ratio']:>12.2f}")
-    lines.append(f"allreduce of {few['bytes']} bytes: mpi4py {few['plain']['median_us']:.2f} us, mpicoll "
-                 f"{few['mpicoll']['median_us']:.2f} us (x {few['mpicoll_ratio']:.2f}, {few['extra_us']:+.2f} us)")
-    lines.append(f"rounds of one rank, {build['collective']} {build['algorithm']}, {build['size']} ranks: "
-                 f"{build['rounds']} rounds in {build['milliseconds']:.1f} ms")
+        medians = "".join(
+            f"{row[name]['median_us']:>12.1f}"
+            for name in ("hand_written", "plan", "blocking", "native")
+        )
+        lines.append(
+            f"{format_bytes(row['bytes']):>8}{medians}{row['plan_ratio']:>8.2f}{row['blocking_ratio']:>12.2f}"
+        )
+    lines.append(
+        f"allreduce of {few['bytes']} bytes: mpi4py {few['plain']['median_us']:.2f} us, mpicoll"
+        f" {few['mpicoll']['median_us']:.2f} us (x {few['mpicoll_ratio']:.2f},"
+        f" {few['extra_us']:+.2f} us)"
+    )
+    lines.append(
+        f"rounds of one rank, {build['collective']} {build['algorithm']}, {build['size']} ranks: "
+        f"{build['rounds']} rounds in {build['milliseconds']:.1f} ms"
+    )
     return "\n".join(lines)
 
 

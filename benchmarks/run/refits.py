@@ -1,6 +1,8 @@
-"""A training of several fits, for jobs in which ranks die: `python -m benchmarks.run.refits JSON`, on ranks.
+"""A training of several fits, for jobs in which ranks die: `python -m benchmarks.run.refits JSON`,
+on ranks.
 
-JSON: `steps`, of each fit, and what else a `Plan` has. Each rank that lives to the end writes `result-RANK.json` to the
+JSON: `steps`, of each fit, and what else a `Plan` has. Each rank that lives to the end writes
+`result-RANK.json` to the
 directory, without a message to others: none of them can keep it from that.
 """
 
@@ -17,7 +19,10 @@ from mpi4py import MPI
 from mpicoll import Communicator
 from mpicoll.train import Adam, Dataset, Trainer, living, mlp, surviving
 
-SAMPLES, FEATURES, CLASSES, BATCH = 240, 12, 4, 24
+SAMPLES = 240
+FEATURES = 12
+CLASSES = 4
+BATCH = 24
 
 
 @dataclass(frozen=True)
@@ -82,10 +87,16 @@ def train(plan: Plan, comm: MPI.Intracomm = MPI.COMM_WORLD) -> Trainer:
 
 def result(trainer: Trainer) -> dict[str, Any]:
     """What the training has come to on this rank."""
-    return {"losses": trainer.losses, "epochs": [epoch["loss"] for epoch in trainer.epochs],
-            "ranks": trainer.comm.Get_size(), "updates": trainer.optimizer.steps,
-            "parameters": {name: float(array.astype("f8").sum()) for name, array in trainer.params.items()},
-            "recoveries": trainer.report().get("recoveries", [])}  # fmt: skip
+    return {
+        "losses": trainer.losses,
+        "epochs": [epoch["loss"] for epoch in trainer.epochs],
+        "ranks": trainer.comm.Get_size(),
+        "updates": trainer.optimizer.steps,
+        "parameters": {
+            name: float(array.astype("f8").sum()) for name, array in trainer.params.items()
+        },
+        "recoveries": trainer.report().get("recoveries", []),
+    }
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
-"""Inside a node, schedules in several ways beside MPI's own call: `mpiexec -n 2 python -m benchmarks.run.shared_memory`.
+"""Inside a node, schedules in several ways beside MPI's own call: `mpiexec -n 2 python -m
+benchmarks.run.shared_memory`.
 
-Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays of `comm.empty`, by
-reading them where they lie; these with `direct` too, which also writes there. Inputs are rewritten before every call and
-results read after it, outside the measured time: a loop that never touches its data measures caches that no program has.
-Candidates alternate; times are medians of the slowest rank, and every element is checked.
+Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays
+of `comm.empty`, by reading them where they lie; these with `direct` too, which also writes there.
+Inputs are rewritten before every call and results read after it, outside the measured time: a loop
+that never touches its data measures caches that no program has. Candidates alternate; times are
+medians of the slowest rank, and every element is checked.
 """
 
 import argparse
@@ -21,20 +23,29 @@ from mpicoll.support.units import parse_bytes
 
 SIZES = "64K,256K,1M,4M,16M,64M"
 ALGORITHM = "circulant"
-THROUGH_MPI, ORDINARY, SHARED, NATIVE = "through MPI", "ordinary arrays", "shared arrays", "native"
+THROUGH_MPI = "through MPI"
+ORDINARY = "ordinary arrays"
+SHARED = "shared arrays"
+NATIVE = "native"
 DIRECT = "shared arrays, direct"
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
 
 
 class Case:
-    """One collective on so many bytes, for one candidate. calls: what is measured; wrong: elements, after a call."""
+    """One collective on so many bytes, for one candidate. calls: what is measured; wrong: elements,
+    after a call.
+    """
 
     def __init__(self, comm: mpicoll.Communicator, collective: str, nbytes: int, name: str) -> None:
-        self.rank, self.size, self.collective = comm.Get_rank(), comm.Get_size(), collective
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        self.collective = collective
         count = nbytes // 4 // self.size * self.size
         make = comm.empty if name in (SHARED, DIRECT) else np.empty
-        self.vector, self.block = make(count, np.float32), make(count // self.size, np.float32)
-        plain, word = MPI.Intracomm(comm), {} if name == NATIVE else {"algorithm": "direct" if name == DIRECT else ALGORITHM}
+        self.vector = make(count, np.float32)
+        self.block = make(count // self.size, np.float32)
+        plain = MPI.Intracomm(comm)
+        word = {} if name == NATIVE else {"algorithm": "direct" if name == DIRECT else ALGORITHM}
         serving: Any = plain if name == NATIVE else comm
         calls: dict[str, Callable[[], object]] = {
             "allreduce": lambda: serving.Allreduce(MPI.IN_PLACE, self.vector, **word),
@@ -55,10 +66,14 @@ class Case:
         """And after it."""
         wanted = self.size * (self.size + 1) // 2
         if self.collective != "allgather":
-            self.wrong += int(np.count_nonzero(self.result != (1 if self.collective == "bcast" else wanted)))
+            self.wrong += int(
+                np.count_nonzero(self.result != (1 if self.collective == "bcast" else wanted))
+            )
         else:
             rows = self.result.reshape(self.size, -1)
-            self.wrong += int(np.count_nonzero(rows != np.arange(1, self.size + 1, dtype=np.float32)[:, None]))
+            self.wrong += int(
+                np.count_nonzero(rows != np.arange(1, self.size + 1, dtype=np.float32)[:, None])
+            )
 
 
 def main() -> None:
@@ -91,17 +106,31 @@ def measured(
 ) -> list[dict[str, Any]]:
     """One row for each candidate."""
     calls = {name: case.call for name, case in cases.items()}
-    before, after = (lambda name, _: cases[name].rewrite()), (lambda name, _: cases[name].read())
+    before = lambda name, _: cases[name].rewrite()
+    after = lambda name, _: cases[name].read()
     repeats = repeats_for(comm, calls, seconds, before, after, least=9)
     times = alternate(comm, calls, repeats, before, after)
     rows = []
     for name, case in cases.items():
         wrong = comm.allreduce(case.wrong)
-        rows.append({"collective": collective, "algorithm": name, "bytes": nbytes, "dtype": "float32", "wrong": wrong,
-                     "repeats": repeats, **statistics(times[name])})  # fmt: skip
+        rows.append(
+            {
+                "collective": collective,
+                "algorithm": name,
+                "bytes": nbytes,
+                "dtype": "float32",
+                "wrong": wrong,
+                "repeats": repeats,
+                **statistics(times[name]),
+            }
+        )
         if comm.Get_rank() == 0:
             ratio = rows[0]["median_us"] / rows[-1]["median_us"]
-            print(f"{collective} {nbytes:>9} {name:22}{rows[-1]['median_us']:>10.1f} us, {ratio:.2f} x native", flush=True)
+            print(
+                f"{collective} {nbytes:>9} {name:22}{rows[-1]['median_us']:>10.1f} us, {ratio:.2f}"
+                " x native",
+                flush=True,
+            )
     return rows
 
 

@@ -1,20 +1,25 @@
-"""Trainings that lose ranks and go on: `python -m benchmarks.run.survive [--cluster] --jobs 300 --seed 1 --json FILE`.
+"""Trainings that lose ranks and go on: `python -m benchmarks.run.survive [--cluster] --jobs 300
+--seed 1 --json FILE`.
 
-Each job trains with `--elastic` on Open MPI; one rank or two are killed (SIGKILL) at a random call of a random place: at the
-start, in a phase of a collective, in forward, backward, update, copy, checkpoint, while the others recover. In some the disk
-is full from a random checkpoint on. Its losses are
-compared with those of the same training without a death. Half of the jobs train with `--reproducible`: there each loss must be
-the same number. In the others a step after a death is summed over other ranks, so each must be equal to rounding: within
-`--tolerance`. A job is in order if it ends by itself, in time, with all its steps and epochs, and with these losses; or if a
-shard was lost with its copy, or the disk was full, and it says that.
+Each job trains with `--elastic` on Open MPI; one rank or two are killed (SIGKILL) at a random call
+of a random place: at the start, in a phase of a collective, in forward, backward, update, copy,
+checkpoint, while the others recover. In some the disk is full from a random checkpoint on. Its
+losses are compared with those of the same training without a death. Half of the jobs train with
+`--reproducible`: there each loss must be the same number. In the others a step after a death is
+summed over other ranks, so each must be equal to rounding: within `--tolerance`. A job is in order
+if it ends by itself, in time, with all its steps and epochs, and with these losses; or if a shard
+was lost with its copy, or the disk was full, and it says that.
 
-With `--cluster` the jobs run on hosts of the virtual cluster, with one rank or two each, and in most of them it is a host that
-is lost: its network is cut off when one of its ranks comes to the place. Its ranks live, and must end, too; so must the others.
-Only mpirun may stay, and is ended then. Seeds there mean other jobs than without `--cluster`.
+With `--cluster` the jobs run on hosts of the virtual cluster, with one rank or two each, and in
+most of them it is a host that
+is lost: its network is cut off when one of its ranks comes to the place. Its ranks live, and must
+end, too; so must the others. Only mpirun may stay, and is ended then. Seeds there mean other jobs
+than without `--cluster`.
 
-How long a loss takes is told as two numbers. *Interruption*: from the loss to the end of the first step
-that all who are left have made without it, as a user feels it; `noticed_s` of that are over when the first of them leaves the
-dead behind (all know then). *Recovery*: from the new communicator on until the next step can begin, the trainer's own part.
+How long a loss takes is told as two numbers. *Interruption*: from the loss to the end of the first
+step that all who are left have made without it, as a user feels it; `noticed_s` of that are over
+when the first of them leaves the dead behind (all know then). *Recovery*: from the new communicator
+on until the next step can begin, the trainer's own part.
 """
 
 import argparse
@@ -42,11 +47,14 @@ from .kills import MARK, PERMISSIONS, end, environment, processes
 
 ROOT = Path(__file__).resolve().parents[2]
 #: seconds that a job may take, on a busy machine; and steps of each
-LIMIT, STEPS = 60, 60
-#: seconds for which mpirun may stay after the last rank, where a host was cut off: of a launcher that stays, the one price
+LIMIT = 60
+STEPS = 60
+#: seconds for which mpirun may stay after the last rank, where a host was cut off: of a launcher
+#: that stays, the one price
 LEAVING = 1
 #: hosts of the virtual cluster and ranks of each; and what their links carry
-CLUSTERS, RATE = ((2, 2), (3, 1), (3, 1), (4, 1), (3, 2)), "1gbit"
+CLUSTERS = ((2, 2), (3, 1), (3, 1), (4, 1), (3, 2))
+RATE = "1gbit"
 PARALLEL = "mpicoll.train.parallel"
 #: where: what is called, and how often in the life of a rank, about
 PLACES = {
@@ -65,16 +73,21 @@ PLACES = {
     "epoch's end": ("mpicoll.train.run:Run._write_down", 6),
 }
 #: the same, while the others recover
-RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
-              "mpicoll.communicator.communicator:Communicator.shrink",
-              f"{PARALLEL}.generations:Generations.secure")  # fmt: skip
+RECOVERING = (
+    f"{PARALLEL}.generations:Generations.hand_over",
+    f"{PARALLEL}.generations:Generations.known",
+    "mpicoll.communicator.communicator:Communicator.shrink",
+    f"{PARALLEL}.generations:Generations.secure",
+)
 #: what fails where a disk is full; at the first call a directory is tried, before the first step
 WRITING = "mpicoll.train.checkpoint.directory:write_file"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One job. deaths: as `dying` takes them; where: in words. hosts: of the virtual cluster; 0: this machine."""
+    """One job. deaths: as `dying` takes them; where: in words. hosts: of the virtual cluster; 0:
+    this machine.
+    """
 
     seed: int
     ranks: int
@@ -100,8 +113,11 @@ def planned(seed: int, cluster: bool) -> Plan:
     narrow = ("float16", "bfloat16") if "--reproducible" in summed else ()
     precision = random.choice(("float32", "float32", "float64", *narrow))
     options = ("--strategy", strategy, "--overlap", overlap, "--precision", precision, *summed)
-    places = [name for name in PLACES if strategy != "allreduce" or not name.startswith("copy")]  # it needs none
-    ranks, where, hosts = random.choice((3, 3, 4)), random.choice(places), 0
+    # it needs none
+    places = [name for name in PLACES if strategy != "allreduce" or not name.startswith("copy")]
+    ranks = random.choice((3, 3, 4))
+    where = random.choice(places)
+    hosts = 0
     if cluster:
         hosts, each = random.choice(CLUSTERS)
         ranks = hosts * each
@@ -128,40 +144,97 @@ def planned(seed: int, cluster: bool) -> Plan:
 
 def words(plan: Plan, folder: Path, elastic: bool) -> list[str]:
     """What the ranks run."""
-    training = ["train", "--data", "synthetic:600,32,4", "--hidden", "64,64", "--batch-size", "48", "--steps", str(STEPS),
-                "--bucket-bytes", "8K", "--json", str(folder / "result.json"), *plan.options]  # fmt: skip
+    training = [
+        "train",
+        "--data",
+        "synthetic:600,32,4",
+        "--hidden",
+        "64,64",
+        "--batch-size",
+        "48",
+        "--steps",
+        str(STEPS),
+        "--bucket-bytes",
+        "8K",
+        "--json",
+        str(folder / "result.json"),
+        *plan.options,
+    ]
     if plan.saved:
         training += ["--checkpoint", str(folder / "checkpoints"), "--checkpoint-every", "10"]
-    program = ["benchmarks.run.dying", json.dumps(plan.deaths), "mpicoll"] if elastic else ["mpicoll"]
+    program = (
+        ["benchmarks.run.dying", json.dumps(plan.deaths), "mpicoll"] if elastic else ["mpicoll"]
+    )
     return ["-m", *program, *training, *(["--elastic"] if elastic else [])]
 
 
 def launched(plan: Plan, folder: Path, elastic: bool) -> tuple[int | None, str]:
-    """Run a job; the exit status of its launcher (None: ranks had to be ended), and what it printed."""
-    settings = {**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-                EVENTS: str(folder / "events"), MARK: str(folder)}  # fmt: skip
+    """Run a job; the exit status of its launcher (None: ranks had to be ended), and what it
+    printed.
+    """
+    settings = {
+        **os.environ,
+        **PERMISSIONS,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        EVENTS: str(folder / "events"),
+        MARK: str(folder),
+    }
     with ExitStack() as stack:
         output = stack.enter_context(open(folder / "output", "w+"))
         cluster = stack.enter_context(Cluster(plan.hosts, RATE)) if plan.hosts else None
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": output,
+            "stderr": subprocess.STDOUT,
+        }
         program = words(plan, folder, elastic)
         if cluster:
-            job = pool.submit(cluster.run, ["python", *program], "openmpi", ranks_per_host=plan.ranks // plan.hosts,
-                              survive=elastic, cwd=ROOT, env=settings, **streams)  # fmt: skip
+            job = pool.submit(
+                cluster.run,
+                ["python", *program],
+                "openmpi",
+                ranks_per_host=plan.ranks // plan.hosts,
+                survive=elastic,
+                cwd=ROOT,
+                env=settings,
+                **streams,
+            )
         else:
             python, mpiexec = find("openmpi")
-            start = [mpiexec, *(["--with-ft", "ulfm"] if elastic else []), "-n", str(plan.ranks), python]
-            job = pool.submit(subprocess.run, [*start, *program], cwd=ROOT, env=settings, start_new_session=True, **streams)
+            start = [
+                mpiexec,
+                *(["--with-ft", "ulfm"] if elastic else []),
+                "-n",
+                str(plan.ranks),
+                python,
+            ]
+            job = pool.submit(
+                subprocess.run,
+                [*start, *program],
+                cwd=ROOT,
+                env=settings,
+                start_new_session=True,
+                **streams,
+            )
         by_itself = watched(job, folder, cluster)
         status = job.result().returncode if by_itself else None
         output.seek(0)
         return status, output.read()
 
 
-def watched(job: "Future[subprocess.CompletedProcess[Any]]", folder: Path, cluster: Cluster | None) -> bool:
-    """Whether a job ends by itself, in time: all of it, or but for its launcher where a host was cut off, as ranks ask here."""
-    mark, until, request, cut, left = f"{MARK}={folder}".encode(), time.monotonic() + LIMIT, folder / CUT, False, True
+def watched(
+    job: "Future[subprocess.CompletedProcess[Any]]", folder: Path, cluster: Cluster | None
+) -> bool:
+    """Whether a job ends by itself, in time: all of it, or but for its launcher where a host was
+    cut off, as ranks ask here.
+    """
+    mark = f"{MARK}={folder}".encode()
+    until = time.monotonic() + LIMIT
+    request = folder / CUT
+    cut = False
+    left = True
     while not job.done() and time.monotonic() < until:
         time.sleep(0.02)
         if cluster and request.exists() and (host := request.read_text()):
@@ -171,7 +244,8 @@ def watched(job: "Future[subprocess.CompletedProcess[Any]]", folder: Path, clust
             request.unlink()
             cut = True
         if cut and left and "rank" not in processes(mark, b"benchmarks.run.dying").values():
-            left, until = False, time.monotonic() + LEAVING
+            left = False
+            until = time.monotonic() + LEAVING
     by_itself = job.done() or not left
     end(mark)
     return by_itself
@@ -179,7 +253,9 @@ def watched(job: "Future[subprocess.CompletedProcess[Any]]", folder: Path, clust
 
 @lru_cache
 def uninterrupted(options: tuple[str, ...]) -> dict[str, Any]:
-    """What a training with these options comes to when nobody dies: on one rank, since neither ranks nor strategy matter."""
+    """What a training with these options comes to when nobody dies: on one rank, since neither
+    ranks nor strategy matter.
+    """
     with tempfile.TemporaryDirectory() as name:
         status, output = launched(Plan(0, 1, options, "", (), False), Path(name), elastic=False)
         assert status == 0, output
@@ -190,13 +266,20 @@ def uninterrupted(options: tuple[str, ...]) -> dict[str, Any]:
 def run(plan: Plan, tolerance: float) -> dict[str, Any]:
     """Make the job; a row of the result."""
     with tempfile.TemporaryDirectory() as name:
-        folder, begin = Path(name), time.monotonic()
+        folder = Path(name)
+        begin = time.monotonic()
         status, output = launched(plan, folder, elastic=True)
         seconds = round(time.monotonic() - begin, 2)
         lost, interruptions = interrupted(plan, folder / "events")
         causes = [one["cause"] for one in interruptions]
-        row: dict[str, Any] = {**asdict(plan), "died": causes.count("killed"), "cut": causes.count(CUT), "status": status,
-                               "seconds": seconds, "interruptions": interruptions}  # fmt: skip
+        row: dict[str, Any] = {
+            **asdict(plan),
+            "died": causes.count("killed"),
+            "cut": causes.count(CUT),
+            "status": status,
+            "seconds": seconds,
+            "interruptions": interruptions,
+        }
         row["good"] = True
         result = folder / "result.json"
         if status is None:
@@ -204,7 +287,9 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
         elif result.exists():
             exact = "--reproducible" in plan.options
             same = plan.options[4:8] if exact else plan.options[4:6]
-            row |= compared(json.loads(result.read_text()), uninterrupted(same), 0 if exact else tolerance)
+            row |= compared(
+                json.loads(result.read_text()), uninterrupted(same), 0 if exact else tolerance
+            )
         elif "was lost with its copy" in output:
             row |= {"outcome": "lost with its copy", "good": len(causes) > 1}
         elif "with heartbeats more than half must be" in output:
@@ -232,23 +317,35 @@ def interrupted(plan: Plan, path: Path) -> tuple[set[int], list[dict[str, Any]]]
     """The ranks that were lost, and of each loss its cause and seconds."""
     lines = path.read_text().splitlines() if path.exists() else []
     split = (line.split() for line in lines)
-    events = sorted(Event(float(time), int(who), what, *map(int, numbers)) for time, who, what, *numbers in split)
+    events = sorted(
+        Event(float(time), int(who), what, *map(int, numbers))
+        for time, who, what, *numbers in split
+    )
     lost: set[int] = set()
     found = []
     for place, event in enumerate(events, 1):
         if event.what in ("killed", CUT):
             lost |= plan.on(event.who) if event.what == CUT else {event.who}
-            found.append({"cause": event.what, **until_next_step(event.time, events[place:], plan.ranks - len(lost))})
+            found.append(
+                {
+                    "cause": event.what,
+                    **until_next_step(event.time, events[place:], plan.ranks - len(lost)),
+                }
+            )
     return lost, found
 
 
 def until_next_step(since: float, events: list[Event], left: int) -> dict[str, float]:
-    """Seconds until the ranks that are left begin to leave the dead behind, and until all of these have made a step."""
+    """Seconds until the ranks that are left begin to leave the dead behind, and until all of these
+    have made a step.
+    """
     steps = [one for one in events if one.what == "step" and one.ranks <= left]
     first = [one for one in steps if one.ranks == steps[0].ranks and one.step == steps[0].step]
     going_on = {one.who for one in first}
     noticed = [one for one in events if one.what == "noticed" and one.who in going_on]
-    return {"noticed_s": noticed[0].time - since, "step_s": first[-1].time - since} if noticed else {}
+    return (
+        {"noticed_s": noticed[0].time - since, "step_s": first[-1].time - since} if noticed else {}
+    )
 
 
 def compared(result: dict[str, Any], whole: dict[str, Any], tolerance: float) -> dict[str, Any]:
@@ -258,52 +355,88 @@ def compared(result: dict[str, Any], whole: dict[str, Any], tolerance: float) ->
     complete = len(result["losses"]) == STEPS and len(result["epochs"]) == len(whole["epochs"])
     recoveries = result["report"].get("recoveries", []) if result["report"] else []
     good = complete and difference <= tolerance
-    return {"outcome": "went on" if good else "wrong", "good": good, "difference": difference, "recoveries": recoveries}
+    return {
+        "outcome": "went on" if good else "wrong",
+        "good": good,
+        "difference": difference,
+        "recoveries": recoveries,
+    }
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """In a few numbers."""
     outcomes = [one["outcome"] for one in rows]
     seconds = [one["seconds"] for row in rows for one in row.get("recoveries", [])]
-    return {"jobs": len(rows), "deaths": sum(row["died"] for row in rows), "cut": sum(row["cut"] for row in rows),
-            "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},
-            "largest_difference": max((row.get("difference", 0.0) for row in rows), default=0.0),
-            "recovery_median_s": median(seconds) if seconds else None,
-            "recovery_worst_s": max(seconds, default=None),
-            "interruptions": {cause: interruption(rows, cause) for cause in ("killed", CUT)}}  # fmt: skip
+    return {
+        "jobs": len(rows),
+        "deaths": sum(row["died"] for row in rows),
+        "cut": sum(row["cut"] for row in rows),
+        "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},
+        "largest_difference": max((row.get("difference", 0.0) for row in rows), default=0.0),
+        "recovery_median_s": median(seconds) if seconds else None,
+        "recovery_worst_s": max(seconds, default=None),
+        "interruptions": {cause: interruption(rows, cause) for cause in ("killed", CUT)},
+    }
 
 
 def interruption(rows: list[dict[str, Any]], cause: str) -> dict[str, float] | None:
-    """Of the losses with this cause after which steps were made: how many, and median and worst seconds; None of none."""
-    found = [one for row in rows for one in row["interruptions"] if one["cause"] == cause and "step_s" in one]
+    """Of the losses with this cause after which steps were made: how many, and median and worst
+    seconds; None of none.
+    """
+    found = [
+        one
+        for row in rows
+        for one in row["interruptions"]
+        if one["cause"] == cause and "step_s" in one
+    ]
     if not found:
         return None
     noticed, step = ([one[name] for one in found] for name in ("noticed_s", "step_s"))
-    return {"count": len(found), "noticed_median_s": median(noticed), "noticed_worst_s": max(noticed),
-            "step_median_s": median(step), "step_worst_s": max(step)}  # fmt: skip
+    return {
+        "count": len(found),
+        "noticed_median_s": median(noticed),
+        "noticed_worst_s": max(noticed),
+        "step_median_s": median(step),
+        "step_worst_s": max(step),
+    }
 
 
 def text_of(row: dict[str, Any]) -> str:
     """A job in a line."""
     where = f"{row['hosts']} hosts, " if row["hosts"] else ""
-    job = f"seed {row['seed']:4} {where}{row['ranks']} ranks, {' '.join(row['options'][1::2])}: {row['where']}"
+    job = (
+        f"seed {row['seed']:4} {where}{row['ranks']} ranks, {' '.join(row['options'][1::2])}:"
+        f" {row['where']}"
+    )
     happened = f"{row['died']} died, {row['cut']} cut"
     steps = ", ".join(f"{one['step_s']:.2f}" for one in row["interruptions"] if "step_s" in one)
-    return (f"{'good' if row['good'] else 'BAD '} {job}: {happened}: {row['outcome']} {row.get('difference', '')} "
-            f"{row['seconds']} s, interrupted for {steps or '-'} s")  # fmt: skip
+    return (
+        f"{'good' if row['good'] else 'BAD '} {job}: {happened}: {row['outcome']}"
+        f" {row.get('difference', '')} {row['seconds']} s, interrupted for {steps or '-'} s"
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--jobs", type=int, default=1, help="default 1")
-    add("--seed", type=int, nargs="+", default=[1], help="of the first job; that of the next is one more (default 1)")
+    add(
+        "--seed",
+        type=int,
+        nargs="+",
+        default=[1],
+        help="of the first job; that of the next is one more (default 1)",
+    )
     add("--at-once", type=int, default=1, help="jobs at a time (default 1)")
     add("--tolerance", type=float, default=1e-5, help="relative, of each loss (default 1e-5)")
     add("--cluster", action="store_true", help="on hosts of the virtual cluster, which are cut off")
     add("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    plans = [planned(seed, options.cluster) for first in options.seed for seed in range(first, first + options.jobs)]
+    plans = [
+        planned(seed, options.cluster)
+        for first in options.seed
+        for seed in range(first, first + options.jobs)
+    ]
     rows: list[dict[str, Any]] = []
     facts = environment(["openmpi"]) if options.json else {}
     with ThreadPoolExecutor(options.at_once) as pool:
@@ -311,8 +444,16 @@ def main() -> int:
             rows.append(row)
             print(text_of(row), flush=True)
             if options.json:
-                kept = [{name: value for name, value in one.items() if name != "output"} for one in rows]  # it has paths
-                text = {"schema": 1, "environment": facts, "summary": summary(rows), "results": kept}
+                # it has paths
+                kept = [
+                    {name: value for name, value in one.items() if name != "output"} for one in rows
+                ]
+                text = {
+                    "schema": 1,
+                    "environment": facts,
+                    "summary": summary(rows),
+                    "results": kept,
+                }
                 options.json.write_text(json.dumps(text, indent=1), encoding="utf-8")
             if not row["good"]:
                 print(row["output"], flush=True)

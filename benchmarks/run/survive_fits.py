@@ -1,11 +1,15 @@
-"""Trainings of several fits that lose ranks: `python -m benchmarks.run.survive_fits --jobs 300 --seed 1 --json FILE`.
+"""Trainings of several fits that lose ranks: `python -m benchmarks.run.survive_fits --jobs 300
+--seed 1 --json FILE`.
 
-Each job runs `refits` with `elastic` on Open MPI: two or three fits, models that are seeded differently on each rank,
-parameters and optimizer state written before the first fit and between two. One rank or two are killed (SIGKILL): before a
-fit, while it begins, in its first step or a later one, after its last, at the end of an epoch, while the others recover. A job
-is in order if it ends by itself, in time, and all ranks that live have the losses, epochs and parameters of one rank to which
-nothing happened: to the bit with `reproducible`, else within `--tolerance`; or if part of the state was lost and it says so:
-a shard with its copy, or what was written to the optimizer with the rank that had not copied it.
+Each job runs `refits` with `elastic` on Open MPI: two or three fits, models that are seeded
+differently on each rank, parameters and optimizer state written before the first fit and between
+two. One rank or two are killed (SIGKILL): before a fit, while it begins, in its first step or a
+later one, after its last, at the end of an epoch, while the others recover. A job is in order if it
+ends by itself, in time, and all ranks that live have the losses, epochs and parameters of one rank
+to which
+nothing happened: to the bit with `reproducible`, else within `--tolerance`; or if part of the state
+was lost and it says so: a shard with its copy, or what was written to the optimizer with the rank
+that had not copied it.
 """
 
 import argparse
@@ -31,7 +35,8 @@ from .refits import Plan as Training
 ROOT = Path(__file__).resolve().parents[2]
 #: seconds that a job may take, on a busy machine
 LIMIT = 90
-PARALLEL, TRAINER = "mpicoll.train.parallel", "mpicoll.train.trainer:Trainer"
+PARALLEL = "mpicoll.train.parallel"
+TRAINER = "mpicoll.train.trainer:Trainer"
 #: once in each fit: calls of its start and its end
 OF_A_FIT = {
     "before a fit": f"{TRAINER}.fit",
@@ -53,9 +58,12 @@ OF_A_COPY = {
 #: once before the first fit, when the strategy is made, and once in each
 RESTING = f"{PARALLEL}.hooks:ReducerHooks.rest"
 EPOCHS_END = "mpicoll.train.run:Run._write_down"
-RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
-              "mpicoll.communicator.communicator:Communicator.shrink",
-              f"{PARALLEL}.generations:Generations.secure")  # fmt: skip
+RECOVERING = (
+    f"{PARALLEL}.generations:Generations.hand_over",
+    f"{PARALLEL}.generations:Generations.known",
+    "mpicoll.communicator.communicator:Communicator.shrink",
+    f"{PARALLEL}.generations:Generations.secure",
+)
 #: what says that part of the state was lost
 LOST = ("was lost with its copy", "no copy has that")
 
@@ -76,13 +84,22 @@ def planned(seed: int) -> Plan:
     random = Random(seed)
     steps = [random.randint(1, 12) for _ in range(random.choice((2, 2, 3)))]
     reproducible = random.random() < 0.4
-    options = {"strategy": random.choice(("allreduce", "zero1", "zero2", "zero2")), "elastic": True,
-               "overlap": random.choice(("none", "gradients", "all"))}  # fmt: skip
+    options = {
+        "strategy": random.choice(("allreduce", "zero1", "zero2", "zero2")),
+        "elastic": True,
+        "overlap": random.choice(("none", "gradients", "all")),
+    }
     if reproducible:
-        options |= {"reproducible": 8, "precision": random.choice(("float32", "float64", "bfloat16"))}
-    narrow = options.get("precision") == "bfloat16"  # its masters are not the parameters that a program writes to
+        options |= {
+            "reproducible": 8,
+            "precision": random.choice(("float32", "float64", "bfloat16")),
+        }
+    # its masters are not the parameters that a program writes to
+    narrow = options.get("precision") == "bfloat16"
     seeds, weights, state, between = (random.random() < 0.5 for _ in range(4))
-    training = Training(steps, options, seeds, weights and not narrow, state, between and not narrow)
+    training = Training(
+        steps, options, seeds, weights and not narrow, state, between and not narrow
+    )
     ranks = random.choice((3, 3, 4))
     victim = random.randrange(ranks)
     where, place, call = _place(random, steps, options["strategy"] != "allreduce")
@@ -105,7 +122,11 @@ def _place(random: Random, steps: list[int], divided: bool) -> tuple[str, str, i
     kind = random.random()
     if kind < 0.1:
         number = random.randrange(len(steps) + 1)
-        return f"after the last step, fit {number}" if number else "before fit 1, when all is made", RESTING, number + 1
+        return (
+            f"after the last step, fit {number}" if number else "before fit 1, when all is made",
+            RESTING,
+            number + 1,
+        )
     if kind < 0.45:
         name = random.choice(list(OF_A_FIT))
         return f"{name}, fit {fit + 1}", OF_A_FIT[name], fit + 1
@@ -119,17 +140,43 @@ def _place(random: Random, steps: list[int], divided: bool) -> tuple[str, str, i
 
 
 def launched(plan: Plan, folder: Path) -> tuple[int | None, str, list[dict[str, Any]]]:
-    """Run a job: the exit status of its launcher (None: it had to be ended), what it printed, what each rank wrote."""
-    settings = {**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", MARK: str(folder)}
+    """Run a job: the exit status of its launcher (None: it had to be ended), what it printed, what
+    each rank wrote.
+    """
+    settings = {
+        **os.environ,
+        **PERMISSIONS,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        MARK: str(folder),
+    }
     python, mpiexec = find("openmpi")
     survive = ["--with-ft", "ulfm"] if plan.ranks > 1 else []
-    words = [mpiexec, *survive, "-n", str(plan.ranks), python, "-m", "benchmarks.run.dying", json.dumps(plan.deaths),
-             "benchmarks.run.refits", json.dumps(asdict(plan.training) | {"directory": str(folder)})]  # fmt: skip
+    words = [
+        mpiexec,
+        *survive,
+        "-n",
+        str(plan.ranks),
+        python,
+        "-m",
+        "benchmarks.run.dying",
+        json.dumps(plan.deaths),
+        "benchmarks.run.refits",
+        json.dumps(asdict(plan.training) | {"directory": str(folder)}),
+    ]
     with open(folder / "output", "w+") as output:
         status = None
         try:
-            status = subprocess.run(words, cwd=folder, env=settings, stdin=subprocess.DEVNULL, stdout=output,
-                                    stderr=subprocess.STDOUT, start_new_session=True, timeout=LIMIT).returncode  # fmt: skip
+            status = subprocess.run(
+                words,
+                cwd=folder,
+                env=settings,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=LIMIT,
+            ).returncode
         except subprocess.TimeoutExpired:
             pass
         end(f"{MARK}={folder}".encode())
@@ -141,14 +188,22 @@ def launched(plan: Plan, folder: Path) -> tuple[int | None, str, list[dict[str, 
 @lru_cache
 def _undisturbed(text: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
-        status, output, written = launched(Plan(0, 1, Training(**json.loads(text)), "", ()), Path(name))
+        status, output, written = launched(
+            Plan(0, 1, Training(**json.loads(text)), "", ()), Path(name)
+        )
         assert status == 0, output
         return written[0]
 
 
 def undisturbed(training: Training) -> dict[str, Any]:
-    """What one rank comes to: neither ranks nor strategy nor overlap matter, nor that it could survive."""
-    options = {name: value for name, value in training.options.items() if name in ("reproducible", "precision")}
+    """What one rank comes to: neither ranks nor strategy nor overlap matter, nor that it could
+    survive.
+    """
+    options = {
+        name: value
+        for name, value in training.options.items()
+        if name in ("reproducible", "precision")
+    }
     return _undisturbed(json.dumps(asdict(training) | {"options": options}))
 
 
@@ -170,8 +225,13 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
         outcome = ("went on" if died else "nobody died") if good else "wrong"
         row |= {"outcome": outcome, "good": good, "difference": difference}
     elif any(text in output for text in LOST):
-        # one death alone loses state only where that has been written to the optimizer, and not copied
-        early = plan.training.between or "fit 1" in plan.where or plan.where.startswith("copy, sending, step 1 ")
+        # one death alone loses state only where that has been written to the optimizer, and not
+        # copied
+        early = (
+            plan.training.between
+            or "fit 1" in plan.where
+            or plan.where.startswith("copy, sending, step 1 ")
+        )
         excused = len(plan.deaths) > 1 or plan.training.state and early
         row |= {"outcome": "part of the state was lost", "good": excused}
     else:
@@ -182,26 +242,43 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
 
 
 def _difference(result: dict[str, Any], whole: dict[str, Any]) -> float:
-    """The largest, relative where numbers are above 1; infinite where these are not as many, or the updates."""
-    numbers, wanted = ([*one["losses"], *one["epochs"], *one["parameters"].values()] for one in (result, whole))
+    """The largest, relative where numbers are above 1; infinite where these are not as many, or the
+    updates.
+    """
+    numbers, wanted = (
+        [*one["losses"], *one["epochs"], *one["parameters"].values()] for one in (result, whole)
+    )
     same = len(numbers) == len(wanted) and result["updates"] == whole["updates"]
     pairs = zip(numbers, wanted)
-    return max(abs(one - other) / max(1, abs(other)) for one, other in pairs) if same else float("inf")
+    return (
+        max(abs(one - other) / max(1, abs(other)) for one, other in pairs) if same else float("inf")
+    )
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """In a few numbers."""
-    return {"jobs": len(rows), "deaths": sum(row["ranks"] - row["written"] for row in rows if row["outcome"] == "went on"),
-            "outcomes": dict(sorted(Counter(row["outcome"] for row in rows).items())),
-            "not in order": sum(not row["good"] for row in rows),
-            "largest_difference": max((row["difference"] for row in rows if "difference" in row), default=0.0)}  # fmt: skip
+    return {
+        "jobs": len(rows),
+        "deaths": sum(row["ranks"] - row["written"] for row in rows if row["outcome"] == "went on"),
+        "outcomes": dict(sorted(Counter(row["outcome"] for row in rows).items())),
+        "not in order": sum(not row["good"] for row in rows),
+        "largest_difference": max(
+            (row["difference"] for row in rows if "difference" in row), default=0.0
+        ),
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--jobs", type=int, default=1, help="default 1")
-    add("--seed", type=int, nargs="+", default=[1], help="of the first job; that of the next is one more (default 1)")
+    add(
+        "--seed",
+        type=int,
+        nargs="+",
+        default=[1],
+        help="of the first job; that of the next is one more (default 1)",
+    )
     add("--at-once", type=int, default=2, help="jobs at a time (default 2)")
     add("--tolerance", type=float, default=2e-5, help="relative, of each number (default 2e-5)")
     add("--json", type=Path, metavar="FILE")
@@ -212,12 +289,26 @@ def main() -> int:
     with ThreadPoolExecutor(options.at_once) as pool:
         for row in pool.map(lambda plan: run(plan, options.tolerance), plans):
             rows.append(row)
-            job = f"seed {row['seed']:4} {row['ranks']} ranks, {row['training']['options']['strategy']}, {row['where']}"
-            print("good" if row["good"] else "BAD ", f"{job}: {row['outcome']} {row.get('difference', '')} {row['seconds']} s",
-                  flush=True)  # fmt: skip
+            job = (
+                f"seed {row['seed']:4} {row['ranks']} ranks,"
+                f" {row['training']['options']['strategy']}, {row['where']}"
+            )
+            print(
+                "good" if row["good"] else "BAD ",
+                f"{job}: {row['outcome']} {row.get('difference', '')} {row['seconds']} s",
+                flush=True,
+            )
             if options.json:
-                kept = [{name: value for name, value in one.items() if name != "output"} for one in rows]  # it has paths
-                text = {"schema": 1, "environment": facts, "summary": summary(rows), "results": kept}
+                # it has paths
+                kept = [
+                    {name: value for name, value in one.items() if name != "output"} for one in rows
+                ]
+                text = {
+                    "schema": 1,
+                    "environment": facts,
+                    "summary": summary(rows),
+                    "results": kept,
+                }
                 options.json.write_text(json.dumps(text, indent=1), encoding="utf-8")
             if not row["good"]:
                 print(row["output"], flush=True)

@@ -2,15 +2,18 @@
 
     mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.run.training --link 200mbit --json F
 
-The batch is chosen so that computing takes 1.5 times as long as communicating: one forward (a third of the computation)
-then takes about as long as one allgather (half of the communication), so that everything can be hidden, but only if all
-is overlapped: the step times of `none`, `gradients` and `all` are 5 : 4 : 3 at best. Candidates alternate; a block of
-steps of each at a time, the first of which is not counted. Times are the maximum over ranks of each step, then the median.
+The batch is chosen so that computing takes 1.5 times as long as communicating: one forward (a third
+of the computation) then takes about as long as one allgather (half of the communication), so that
+everything can be hidden, but only if all
+is overlapped: the step times of `none`, `gradients` and `all` are 5 : 4 : 3 at best. Candidates
+alternate; a block of steps of each at a time, the first of which is not counted. Times are the
+maximum over ranks of each step, then the median.
 
-`limit` is the shortest step that these links and cores allow: the time the links need for the bytes, or, if longer, the
-computing without overlap and the seconds in which plain TCP occupies the cores to move as many bytes, shared among them. It
-supposes that computing occupies all cores, and that all hosts are on one machine. What comes after the last gradient, its
-reduction and the allgather of what the first layer needs, has nothing to hide behind and is not in it.
+`limit` is the shortest step that these links and cores allow: the time the links need for the
+bytes, or, if longer, the computing without overlap and the seconds in which plain TCP occupies the
+cores to move as many bytes, shared among them. It supposes that computing occupies all cores, and
+that all hosts are on one machine. What comes after the last gradient, its reduction and the
+allgather of what the first layer needs, has nothing to hide behind and is not in it.
 """
 
 import argparse
@@ -30,10 +33,18 @@ from mpicoll.train import Adam, Trainer, mlp
 
 from .cores import seconds_to_move
 
-CANDIDATES = [("allreduce", "none", "native"), ("allreduce", "none", "ring"), ("allreduce", "gradients", "ring"),
-              ("zero1", "none", "ring"), ("zero1", "gradients", "ring"), ("zero1", "all", "ring"),
-              ("zero2", "none", "ring"), ("zero2", "gradients", "ring"), ("zero2", "all", "ring"),
-              ("parameter_server", "none", "ring")]  # fmt: skip
+CANDIDATES = [
+    ("allreduce", "none", "native"),
+    ("allreduce", "none", "ring"),
+    ("allreduce", "gradients", "ring"),
+    ("zero1", "none", "ring"),
+    ("zero1", "gradients", "ring"),
+    ("zero1", "all", "ring"),
+    ("zero2", "none", "ring"),
+    ("zero2", "gradients", "ring"),
+    ("zero2", "all", "ring"),
+    ("parameter_server", "none", "ring"),
+]
 FIELDS = ("step_s", "compute_s", "communication_s", "exposed_s")
 #: computation over communication
 RATIO = 1.5
@@ -54,7 +65,10 @@ def main():
     limits = _limits(comm, results, options)
     if comm.Get_rank() == 0:
         _print(results)
-        print("limit:", ", ".join(f"{name[:-2]} {seconds * 1e3:.0f} ms" for name, seconds in limits.items()))
+        print(
+            "limit:",
+            ", ".join(f"{name[:-2]} {seconds * 1e3:.0f} ms" for name, seconds in limits.items()),
+        )
     if options.trace:
         for run in runs:
             if run.strategy == "zero1":
@@ -84,18 +98,31 @@ class Run:
     """One candidate: a trainer, and what its steps took on the slowest rank."""
 
     def __init__(self, comm, strategy, overlap, algorithm, options):
-        self.comm, self.overlap, self.algorithm = comm, overlap, algorithm
+        self.comm = comm
+        self.overlap = overlap
+        self.algorithm = algorithm
         self.strategy = strategy
-        self.trainer = Trainer(mlp(options.widths, seed=1), Adam(), comm, strategy, overlap=overlap, algorithm=algorithm,
-                               bucket_bytes=options.bucket_bytes)  # fmt: skip
-        self.found, self.losses = [], []
-        self.inputs, self.outputs = options.widths[0], options.widths[-1]
+        self.trainer = Trainer(
+            mlp(options.widths, seed=1),
+            Adam(),
+            comm,
+            strategy,
+            overlap=overlap,
+            algorithm=algorithm,
+            bucket_bytes=options.bucket_bytes,
+        )
+        self.found = []
+        self.losses = []
+        self.inputs = options.widths[0]
+        self.outputs = options.widths[-1]
 
     def steps(self, rows, count):
         """Make steps on `rows` samples per rank; all but the first are counted."""
         random = np.random.default_rng(self.comm.Get_rank())
-        x, y = random.standard_normal((rows, self.inputs), "float32"), random.integers(0, self.outputs, rows)
-        strategy, meter = self.trainer.strategy, self.trainer.strategy.meter
+        x = random.standard_normal((rows, self.inputs), "float32")
+        y = random.integers(0, self.outputs, rows)
+        strategy = self.trainer.strategy
+        meter = self.trainer.strategy.meter
         first = len(meter.steps)
         self.comm.Barrier()
         for _ in range(count):
@@ -116,10 +143,23 @@ class Run:
         report = self.trainer.report()
         hidden = self.typical("communication_s") - self.typical("exposed_s")
         least = min(self.typical("compute_s"), self.typical("communication_s"))
-        return {"strategy": self.strategy, "overlap": self.overlap, "algorithm": self.algorithm, "steps": len(self.found),
-                **{name: self.typical(name) for name in FIELDS}, "hidden": hidden / least,
-                **{name: report[name] for name in ("bytes_sent_per_step", "parameter_bytes", "gradient_bytes",
-                                                   "optimizer_bytes")}}  # fmt: skip
+        return {
+            "strategy": self.strategy,
+            "overlap": self.overlap,
+            "algorithm": self.algorithm,
+            "steps": len(self.found),
+            **{name: self.typical(name) for name in FIELDS},
+            "hidden": hidden / least,
+            **{
+                name: report[name]
+                for name in (
+                    "bytes_sent_per_step",
+                    "parameter_bytes",
+                    "gradient_bytes",
+                    "optimizer_bytes",
+                )
+            },
+        }
 
     def traced(self, rows):
         """The timeline of some more steps."""
@@ -129,26 +169,40 @@ class Run:
 
 
 def _calibrated(comm, run, options):
-    """Samples per rank with which computation takes RATIO times as long as the links need for the communication."""
+    """Samples per rank with which computation takes RATIO times as long as the links need for the
+    communication.
+    """
     sent = run.trainer.strategy.predicted_bytes()
-    communication, rows = sent / goodput(parse_rate(options.link)), 64
+    communication = sent / goodput(parse_rate(options.link))
+    rows = 64
     for _ in range(3):
         run.found.clear()
         run.steps(rows, options.steps)
-        computing = min(step["compute_s"] for step in run.found)  # undisturbed by what else the machine does
+        # undisturbed by what else the machine does
+        computing = min(step["compute_s"] for step in run.found)
         rows = comm.bcast(max(8, round(RATIO * communication * rows / computing)))
     run.found.clear()
     return rows
 
 
 def _limits(comm, results, options):
-    """Seconds of the shortest step, and of what it is made: computing alone, cores to move the bytes, links to carry them."""
-    ring = next(row for row in results if (row["strategy"], row["overlap"], row["algorithm"]) == ("allreduce", "none", "ring"))
+    """Seconds of the shortest step, and of what it is made: computing alone, cores to move the
+    bytes, links to carry them.
+    """
+    ring = next(
+        row
+        for row in results
+        if (row["strategy"], row["overlap"], row["algorithm"]) == ("allreduce", "none", "ring")
+    )
     sent = ring["bytes_sent_per_step"]
     moving = seconds_to_move(comm, sent) / os.cpu_count()
     links = sent / goodput(parse_rate(options.link))
-    return {"limit_s": max(ring["compute_s"] + moving, links), "compute_s": ring["compute_s"], "moving_s": moving,
-            "links_s": links}  # fmt: skip
+    return {
+        "limit_s": max(ring["compute_s"] + moving, links),
+        "compute_s": ring["compute_s"],
+        "moving_s": moving,
+        "links_s": links,
+    }
 
 
 def _print(results):

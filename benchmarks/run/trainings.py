@@ -1,9 +1,10 @@
-"""Random trainings beside a reference in plain NumPy: `mpiexec -n 3 python -m benchmarks.run.trainings --json FILE`.
+"""Random trainings beside a reference in plain NumPy: `mpiexec -n 3 python -m
+benchmarks.run.trainings --json FILE`.
 
-Configurations are those of `tests.support.trainings`: functions and own layers of 1 to 40 tensors, every strategy, overlap,
-precision and size of buckets, shapes that no number of ranks divides. One that goes wrong is printed; `--again FILE` runs
-it, or any other configuration in a file, again. One that hangs ends the job and is printed too, so that a result that is
-written had none.
+Configurations are those of `tests.support.trainings`: functions and own layers of 1 to 40 tensors,
+every strategy, overlap, precision and size of buckets, shapes that no number of ranks divides. One
+that goes wrong is printed; `--again FILE` runs it, or any other configuration in a file, again. One
+that hangs ends the job and is printed too, so that a result that is written had none.
 """
 
 import argparse
@@ -26,14 +27,29 @@ from tests.support.trainings import differences, draw
 #: seconds after which a training is taken to hang
 PATIENCE = 120.0
 #: what is counted by its value
-AXES = ("strategy", "overlap", "precision", "bucket_bytes", "accumulate", "reproducible", "algorithm")
+AXES = (
+    "strategy",
+    "overlap",
+    "precision",
+    "bucket_bytes",
+    "accumulate",
+    "reproducible",
+    "algorithm",
+)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trainings", type=int, default=500, help="how many (default 500)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first, the next have the next (default 0)")
-    parser.add_argument("--again", type=Path, metavar="FILE", help="run the configuration in this file, and nothing else")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the first, the next have the next (default 0)"
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="FILE",
+        help="run the configuration in this file, and nothing else",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     mpicoll.install_abort_hook()
@@ -41,7 +57,8 @@ def main():
     if options.again:
         finish(attempt(json.loads(options.again.read_text(encoding="utf-8")), comm))
         return
-    facts, began = measured_on(comm), perf_counter()
+    facts = measured_on(comm)
+    began = perf_counter()
     counts = {name: Counter() for name in ("kind", *AXES)}
     failures = []
     for seed in range(options.seed, options.seed + options.trainings):
@@ -50,12 +67,22 @@ def main():
         counts["kind"][config["kind"]] += 1
         for name in AXES:
             counts[name][str(config["options"][name])] += 1
-    document = {"schema": 1, "environment": facts, "seeds": [options.seed, options.seed + options.trainings - 1],
-                "trainings": options.trainings, "wrong": len(failures), "hangs": 0, "failures": failures,
-                "counts": {name: dict(sorted(values.items())) for name, values in counts.items()},
-                "seconds": round(perf_counter() - began, 1)}  # fmt: skip
+    document = {
+        "schema": 1,
+        "environment": facts,
+        "seeds": [options.seed, options.seed + options.trainings - 1],
+        "trainings": options.trainings,
+        "wrong": len(failures),
+        "hangs": 0,
+        "failures": failures,
+        "counts": {name: dict(sorted(values.items())) for name, values in counts.items()},
+        "seconds": round(perf_counter() - began, 1),
+    }
     if comm.Get_rank() == 0:
-        print("{trainings} trainings, {seconds} s: {wrong} wrong, {hangs} hangs".format(**document), flush=True)
+        print(
+            "{trainings} trainings, {seconds} s: {wrong} wrong, {hangs} hangs".format(**document),
+            flush=True,
+        )
         if options.json:
             options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     finish(failures)
@@ -76,7 +103,10 @@ def patience(config, comm):
     """A training that hangs is printed, with what every thread does; the job ends."""
 
     def hangs():
-        text = f"rank {comm.Get_rank()}: no end after {PATIENCE} s of the training\n{json.dumps(config)}"
+        text = (
+            f"rank {comm.Get_rank()}: no end after {PATIENCE} s of the"
+            f" training\n{json.dumps(config)}"
+        )
         print(text, file=sys.__stderr__, flush=True)
         faulthandler.dump_traceback(sys.__stderr__)
         comm.Abort(3)

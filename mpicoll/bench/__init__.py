@@ -1,4 +1,4 @@
-"""The benchmark harness: candidates compared in one run, results checked, tuning tables made."""
+"""The benchmark harness: collectives with known results, fair comparison, and tuning."""
 
 from . import profile, tuning
 from .compare import Candidate, compare
@@ -6,5 +6,14 @@ from .traced import traced
 from .workload import SPLITS, Workload, least_share, method_of, operation
 
 __all__ = [
-    "Candidate", "SPLITS", "Workload", "compare", "least_share", "method_of", "operation", "profile", "traced", "tuning",
+    "Candidate",
+    "SPLITS",
+    "Workload",
+    "compare",
+    "least_share",
+    "method_of",
+    "operation",
+    "profile",
+    "traced",
+    "tuning",
 ]

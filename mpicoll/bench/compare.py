@@ -13,11 +13,11 @@ from .workload import Workload
 
 
 class Candidate(NamedTuple):
-    """What is measured: an algorithm, the pieces its messages are cut into, or a peer made by a function.
+    """A measured candidate: an algorithm with its segment size, or a peer made by a function.
 
-    make(case): for what is no algorithm of ours; returns the function to call on the arguments of a `Workload`, or None
-    where the peer cannot serve it. within: makes a context that each call runs in, which is not measured. always: it is
-    measured as often as the fastest however slow it is.
+    make(case): for what is no algorithm of ours; returns the function to call on the arguments of a
+    `Workload`, or None where the peer cannot serve it. within: makes a context that each call runs
+    in, which is not measured. always: it is measured as often as the fastest however slow it is.
     """
 
     algorithm: str
@@ -39,23 +39,30 @@ def compare(
     least: int = 5,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """One entry of `bench --json` for each candidate at one size, all checked. Collective over a `Communicator`.
+    """A `bench --json` entry for each candidate at one size, checked. Collective over a
+    `Communicator`.
 
-    seconds: for all candidates together, but `least` repetitions, unless `repeats` is given. hopeless: measure no more
-    than twice what is then so many times slower than the fastest. options: of `Workload`. Before and after the measured
-    calls one of each candidate is checked, every element, on buffers that were wrong before.
+    seconds: for all candidates together, but `least` repetitions, unless `repeats` is given.
+    hopeless: measure no more than twice what is then so many times slower than the fastest.
+    options: of `Workload`. Before and after the measured calls one of each candidate is checked,
+    every element, on buffers that were wrong before.
     """
     own = comm.Dup()  # freed with the plans and the scratch of this size
     case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
-    made = {one: one.make(case) if one.make else case.call(one.algorithm, one.segment_bytes) for one in candidates}
+    made = {
+        one: one.make(case) if one.make else case.call(one.algorithm, one.segment_bytes)
+        for one in candidates
+    }
     calls = {one: call for one, call in made.items() if call}
     hooks = _Hooks(case, dict.fromkeys(calls, 0))
     times = hooks.checked(calls, 3)
-    times = {one: trial[1:] for one, trial in times.items()}  # the first call binds plans and touches memory
+    # the first call binds plans and touches memory
+    times = {one: trial[1:] for one, trial in times.items()}
     once = {one: trial.min() for one, trial in times.items()}
     slowest = hopeless * min(once.values()) if hopeless else float("inf")
     rest = {one: call for one, call in calls.items() if one.always or once[one] <= slowest}
-    # of the same: a lone short call finds the caches cold; but one of a rooted collective would overlap the next
+    # of the same: a lone short call finds the caches cold; but one of a rooted collective would
+    # overlap the next
     several = 1 if case.collective.rooted else calls_per_time(once)
     repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
@@ -63,16 +70,20 @@ def compare(
     hooks.checked(rest, 1)
     counts = np.array(list(hooks.wrong.values()))
     collect(own, counts, MPI.SUM)
-    entries = [_entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)]
+    entries = [
+        _entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)
+    ]
     own.Free()
     return entries
 
 
 class _Hooks:
-    """What happens around each measured call. wrong: elements of each candidate that were wrong so far."""
+    """Setup and checks around each measured call. wrong: wrong elements of each candidate."""
 
     def __init__(self, case: Workload, wrong: dict[Candidate, int]) -> None:
-        self.case, self.wrong, self._stack = case, wrong, ExitStack()
+        self.case = case
+        self.wrong = wrong
+        self._stack = ExitStack()
 
     def setup(self, one: Candidate, repetition: int) -> None:
         self.case.prepare(poison=repetition == 0)
@@ -85,22 +96,34 @@ class _Hooks:
         self.teardown(one, repetition)
         self.wrong[one] += self.case.wrong() if repetition == 0 else 0
 
-    def checked(self, calls: dict[Candidate, Callable[[], object]], repeats: int) -> dict[Candidate, Any]:
+    def checked(
+        self, calls: dict[Candidate, Callable[[], object]], repeats: int
+    ) -> dict[Candidate, Any]:
         """Times of calls of which the first is checked."""
         return alternate(self.case.comm, calls, repeats, self.setup, self.check)
 
 
-def _entry(case: Workload, candidate: Candidate, times: Any, wrong: int, in_race: bool) -> dict[str, Any]:
+def _entry(
+    case: Workload, candidate: Candidate, times: Any, wrong: int, in_race: bool
+) -> dict[str, Any]:
     result = statistics(times)
     algbw, busbw = case.rates(result["median_us"] / 1e6)
     return {
-        "collective": case.collective.name, **({} if case.split == "even" else {"split": case.split}),
-        "algorithm": candidate.algorithm, **_served(case, candidate),
-        "bytes": case.nbytes, "count": case.count, "dtype": str(case.dtype),
-        "op": case.op if case.collective.reduces else None, **result,
-        "algbw": round(algbw, 6), "busbw": round(busbw, 6), "wrong": wrong, "repeats": len(times),
+        "collective": case.collective.name,
+        **({} if case.split == "even" else {"split": case.split}),
+        "algorithm": candidate.algorithm,
+        **_served(case, candidate),
+        "bytes": case.nbytes,
+        "count": case.count,
+        "dtype": str(case.dtype),
+        "op": case.op if case.collective.reduces else None,
+        **result,
+        "algbw": round(algbw, 6),
+        "busbw": round(busbw, 6),
+        "wrong": wrong,
+        "repeats": len(times),
         **({} if in_race else {"hopeless": True}),
-    }  # fmt: skip
+    }
 
 
 def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:

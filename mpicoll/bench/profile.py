@@ -1,4 +1,4 @@
-"""MPICOLL_PROFILE=1: what calls a program made, how long they took, and what MPI's own calls would have taken, at its end."""
+"""MPICOLL_PROFILE=1: a table, at exit, of a program's calls, their times, and MPI's own times."""
 
 import atexit
 import re
@@ -17,7 +17,8 @@ from ..support.units import format_bytes, format_seconds, many
 from .compare import Candidate, compare
 
 #: calls that have a line, and seconds for which MPI's own are measured, each
-_MOST, _SECONDS = 20, 0.1
+_MOST = 20
+_SECONDS = 0.1
 _ROW = "{:<21}{:>6}{:>6}  {:<14}{:>7}{:>8}{:>8}{:>8}"
 _HEADING = _ROW.format("call", "bytes", "ranks", "algorithm", "calls", "total", "median", "native")
 _NOTE = """# rank 0's times; of calls that do not block from their start to their end.
@@ -51,19 +52,24 @@ def _ended(text: str, size: int, plan: Located | None, seconds: float) -> None:
 def _kind(text: str, size: int, name: str) -> Kind:
     """Of a record's text, "Allreduce of 800 bytes", and a plan's name, "Allreduce (ring)"."""
     call, _, rest = text.partition(",")[0].partition(" of ")
-    found, algorithm = re.match(r"(\d+) bytes", rest), re.search(r"\((\w+)\)", name)
-    return Kind(call, int(found[1]) if found else None, size, algorithm[1] if algorithm else "native")
+    found = re.match(r"(\d+) bytes", rest)
+    algorithm = re.search(r"\((\w+)\)", name)
+    return Kind(
+        call, int(found[1]) if found else None, size, algorithm[1] if algorithm else "native"
+    )
 
 
 def _report() -> None:
-    """Print the table on rank 0. Collective over the world, as MPI_Finalize is, before which it runs."""
+    """Print the table on rank 0. Collective over the world; runs before MPI_Finalize."""
     if MPI.Is_finalized():
         return
     world = MPI.COMM_WORLD
     longest = sorted(_times, key=lambda kind: -sum(_times[kind]))
     chosen = world.bcast(longest[:_MOST])
     every = world.allgather(set(_times))
-    native = {kind: _native(world, kind) for kind in chosen if all(kind in kinds for kinds in every)}
+    native = {
+        kind: _native(world, kind) for kind in chosen if all(kind in kinds for kinds in every)
+    }
     if world.Get_rank() == 0 and longest:
         lines = [_line(kind, native.get(kind)) for kind in chosen]
         title = f"# {settings.PROFILE}: {many(len(longest), 'kind')} of calls"
@@ -82,7 +88,9 @@ def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
         name = collectives.of_call(kind.call)[0]
     except ArgumentError:  # Barrier, say
         return None
-    (row,) = compare(world, name, [Candidate("native")], kind.nbytes, np.dtype("f4"), seconds=_SECONDS)
+    (row,) = compare(
+        world, name, [Candidate("native")], kind.nbytes, np.dtype("f4"), seconds=_SECONDS
+    )
     return float(row["median_us"]) / 1e6
 
 
@@ -90,5 +98,10 @@ def _line(kind: Kind, native: float | None) -> str:
     times = _times[kind]
     nbytes = "-" if kind.nbytes is None else format_bytes(kind.nbytes)
     beside = "-" if native is None else format_seconds(native)
-    figures = len(times), format_seconds(sum(times)), format_seconds(float(np.median(times))), beside
+    figures = (
+        len(times),
+        format_seconds(sum(times)),
+        format_seconds(float(np.median(times))),
+        beside,
+    )
     return _ROW.format(kind.call, nbytes, kind.size, kind.algorithm, *figures)

@@ -14,14 +14,22 @@ from .workload import Workload
 
 
 def traced(
-    comm: Any, collective: str, candidates: Iterable[Candidate], nbytes: int, dtype: "np.dtype[Any]", **options: Any
+    comm: Any,
+    collective: str,
+    candidates: Iterable[Candidate],
+    nbytes: int,
+    dtype: "np.dtype[Any]",
+    **options: Any,
 ) -> list[Event]:
-    """Events of kinds `measure.OF_CALLS`, of this rank. Collective over a `Communicator`; options: of `Workload`.
+    """This rank's events of kinds `measure.OF_CALLS`. Collective over a `Communicator`.
+
+    options: of `Workload`.
 
     MPI's own calls are a call and nothing else, as it does not tell.
     """
     own = comm.Dup()  # whose plans are all bound with a tracer
-    case, tracer = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options), Tracer()
+    case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
+    tracer = Tracer()
     Context.of(own).tracer = tracer
     events: list[Event] = []
     for one in candidates:

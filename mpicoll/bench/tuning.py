@@ -1,4 +1,4 @@
-"""Tuning: measure the candidates on the machine at hand and find the fastest of each size, and the cost model's figures."""
+"""Tuning: measures candidates, finds the fastest per size, and fits the cost model."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -18,21 +18,34 @@ Rows = list[dict[str, Any]]  # entries of `bench --json`
 Tick = Callable[[Rows], object]
 Winner = tuple[str, int | None]  # algorithm, segment_bytes
 
-#: a candidate that takes so many times as long as the fastest in two trial calls is not measured any more
+#: a candidate that takes so many times as long as the fastest in two trial calls is not measured
+#: any more
 HOPELESS = 2.0
-#: what is this close to the fastest counts as equal; then MPI's own call is taken, or what serves the size before
+#: what is this close to the fastest counts as equal; then MPI's own call is taken, or what serves
+#: the size before
 EQUAL = 1.03
 
 
 def candidates(
-    collective: collectives.CollectiveName, size: int, nbytes: int, segments: Sequence[int], nccl: bool = False
+    collective: collectives.CollectiveName,
+    size: int,
+    nbytes: int,
+    segments: Sequence[int],
+    nccl: bool = False,
 ) -> list[Candidate]:
-    """MPI's own call, every algorithm whole and in each of the pieces that cut a rank's share of the vector, and NCCL."""
+    """MPI's own call, every algorithm whole and segmented, and NCCL.
+
+    A segment size is tried if it divides a rank's share of the vector.
+    """
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
     found = [Candidate(NATIVE)]
     for algorithm in algorithms.registered(collective):
         pipelined = algorithm.blocks == "segments"  # always in segments
-        found += [Candidate(algorithm.name, cut) for cut in (segments if pipelined else cuts) if cut < nbytes]
+        found += [
+            Candidate(algorithm.name, cut)
+            for cut in (segments if pipelined else cuts)
+            if cut < nbytes
+        ]
     return found + [Candidate(NCCL)] * (nccl and NCCL in algorithms.library_names(collective))
 
 
@@ -49,13 +62,22 @@ def measure(
 ) -> Rows:
     """Entries of `bench --json` for all candidates at all sizes. Collective over a `Communicator`.
 
-    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each size. module: of the
-    arrays. nccl: whether NCCL is a candidate.
+    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each
+    size. module: of the arrays. nccl: whether NCCL is a candidate.
     """
     rows: Rows = []
     for nbytes in sizes:
         tried = candidates(collective, comm.Get_size(), nbytes, segments, nccl)
-        found = compare(comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS, module=module)
+        found = compare(
+            comm,
+            collective,
+            tried,
+            nbytes,
+            dtype,
+            seconds=seconds,
+            hopeless=HOPELESS,
+            module=module,
+        )
         tick(found)
         rows += found
     return rows
@@ -68,7 +90,10 @@ def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
         here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
         if not here:
-            raise MpicollError(f"{collective} of {nbytes} bytes: every algorithm gave a wrong result, so none can be chosen")
+            raise MpicollError(
+                f"{collective} of {nbytes} bytes: every algorithm gave a wrong result, so none can"
+                " be chosen"
+            )
         before = winner(here, before)
         winners.append((nbytes, *before))
     return {
@@ -82,9 +107,14 @@ def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
 
 
 def winner(rows: Rows, before: Winner) -> Winner:
-    """(algorithm, segment_bytes) of the fastest; of equals MPI's own call, else what serves the size before."""
+    """(algorithm, segment_bytes) of the fastest.
+
+    Of equals MPI's own call is preferred, then what serves the size before.
+    """
     best = min(row["median_us"] for row in rows)
-    equals = [(row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= EQUAL * best]
+    equals = [
+        (row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= EQUAL * best
+    ]
     for favourite in ((NATIVE, None), before):
         if favourite in equals:
             return favourite
@@ -93,10 +123,11 @@ def winner(rows: Rows, before: Winner) -> Winner:
 
 
 def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
-    """The cost model's (alpha, bandwidth, gamma) that come nearest to the measured times, as an entry of `links`, or None.
+    """The cost model's alpha, bandwidth and gamma fitted to the times: an entry of `links`, or
+    None.
 
-    Least squares of relative errors over the algorithms that have a formula and were not cut into pieces; figures are not
-    negative.
+    Least squares of relative errors over the algorithms that have a formula and were not cut into
+    pieces; figures are not negative.
     """
     size = len(topology.nodes)
     equations: list[list[float]] = []
@@ -109,15 +140,27 @@ def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
     alpha, beta, gamma = _not_negative(np.array(equations)) if equations else (0.0, 0.0, 0.0)
     if not beta:
         return None  # nothing was long enough to tell
-    return {"mpi": topology.library, "transport": topology.transport, "alpha": alpha, "bandwidth": 1 / beta, "gamma": gamma}
+    return {
+        "mpi": topology.library,
+        "transport": topology.transport,
+        "alpha": alpha,
+        "bandwidth": 1 / beta,
+        "gamma": gamma,
+    }
 
 
 def _not_negative(equations: "np.ndarray[Any, Any]") -> list[float]:
-    """Least-squares x >= 0 of equations · x = 1: an unknown that would be negative is left out, and the rest solved again."""
-    wanted, solution = list(range(equations.shape[1])), np.zeros(equations.shape[1])
+    """Least-squares x >= 0 of equations · x = 1.
+
+    The most negative unknown is fixed at 0 and the rest solved again, until none is negative.
+    """
+    wanted = list(range(equations.shape[1]))
+    solution = np.zeros(equations.shape[1])
     scale = np.abs(equations).max(axis=0) + 1e-300
     while wanted:
-        found = np.linalg.lstsq(equations[:, wanted] / scale[wanted], np.ones(len(equations)), rcond=None)[0]
+        found = np.linalg.lstsq(
+            equations[:, wanted] / scale[wanted], np.ones(len(equations)), rcond=None
+        )[0]
         if (found >= 0).all():
             solution[wanted] = found / scale[wanted]
             break
@@ -136,12 +179,17 @@ def tune(
     module: ModuleType = np,
     nccl: bool = False,
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """(entries, link) for the table. Collective over a `Communicator`; collectives are those of `names`; see `measure`."""
+    """(entries, link) for the table. Collective over a `Communicator`.
+
+    names: of collectives; all else as for `measure`.
+    """
     topology = Context.of(comm).topology
     entries: list[dict[str, Any]] = []
     everything: Rows = []
     for name in names:
-        rows = measure(comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick, module, nccl)
+        rows = measure(
+            comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick, module, nccl
+        )
         entries.append(entry(topology, name, rows))
         everything += rows
     return entries, fit(topology, everything)

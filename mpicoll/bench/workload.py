@@ -1,4 +1,4 @@
-"""A collective with data whose result is known exactly: what benchmarks call, and count wrong elements of."""
+"""A collective on data with a known exact result, which benchmarks run and check."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -19,17 +19,26 @@ from ..support.arrays import synchronize
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: mpi4py's methods for blocks of any size
-UNEVEN = {"reduce_scatter": "Reduce_scatter", "allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv"}
+UNEVEN = {
+    "reduce_scatter": "Reduce_scatter",
+    "allgather": "Allgatherv",
+    "gather": "Gatherv",
+    "scatter": "Scatterv",
+}
 #: how a vector is dealt out to ranks: alike; most of it to one; at random
 SPLITS = ("even", "one", "random")
-#: data repeats after this many elements; a prime, so that no block that went astray looks like the right one
+#: data repeats after this many elements; a prime, so that no block that went astray looks like the
+#: right one
 _PERIOD = 1021
 
 
 def operation(name: str) -> tuple[MPI.Op, Any]:
     """(MPI op, ufunc) of a predefined operation. Raises ArgumentError."""
     if name not in PREDEFINED:
-        raise ArgumentError(f"unknown operation {name!r}; there are: {', '.join(PREDEFINED)}{did_you_mean(name, PREDEFINED)}")
+        raise ArgumentError(
+            f"unknown operation {name!r}; there are:"
+            f" {', '.join(PREDEFINED)}{did_you_mean(name, PREDEFINED)}"
+        )
     op, ufunc = PREDEFINED[name]
     return op, getattr(np, ufunc)
 
@@ -39,14 +48,18 @@ def method_of(collective: str, split: str = "even") -> str:
     if split == "even":
         return {"reduce_scatter": "Reduce_scatter_block"}.get(collective, collective.capitalize())
     if collective not in UNEVEN:
-        raise ArgumentError(f"{collective} has no blocks of ranks that could be uneven; these have: {', '.join(UNEVEN)}")
+        raise ArgumentError(
+            f"{collective} has no blocks of ranks that could be uneven; these have:"
+            f" {', '.join(UNEVEN)}"
+        )
     return UNEVEN[collective]
 
 
 def split_counts(split: str, count: int, size: int) -> list[int]:
     """The elements of each rank's block, of a vector of `count`. Raises ArgumentError.
 
-    one: the rank in the middle has three quarters. random: shares between nothing and twice the mean, the same each time.
+    one: the rank in the middle has three quarters. random: shares between nothing and twice the
+    mean, the same each time.
 
     >>> split_counts("even", 12, 4), split_counts("one", 12, 4)
     ([3, 3, 3, 3], [1, 1, 9, 1])
@@ -63,11 +76,11 @@ def split_counts(split: str, count: int, size: int) -> list[int]:
 
 
 class Workload:
-    """One collective on `count` elements (the whole vector): buffers, arguments and the expected result of this rank.
+    """One collective on `count` elements: buffers, arguments and expected result of this rank.
 
-    Data are small integers, so that the result is exact in every type and order. Attributes: count and nbytes of the
-    whole vector; method: mpi4py's, and its arguments. split: of `SPLITS`, for blocks of ranks; other than even it is the
-    method that takes counts.
+    Data are small integers, so that the result is exact in every type and order. Attributes: count
+    and nbytes of the whole vector; method: mpi4py's, and its arguments. split: of `SPLITS`, for
+    blocks of ranks; other than even it is the method that takes counts.
     """
 
     def __init__(
@@ -82,21 +95,40 @@ class Workload:
         module: ModuleType | Any = np,
         split: str = "even",
     ) -> None:
-        self.comm, self.collective, self.dtype, self.module = comm, collectives.find(collective), dtype, module
-        self.rank, self.size, self.root, self.op = comm.Get_rank(), comm.Get_size(), root, op
+        self.comm = comm
+        self.collective = collectives.find(collective)
+        self.dtype = dtype
+        self.module = module
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        self.root = root
+        self.op = op
         if not 0 <= root < self.size:
-            raise ArgumentError(f"root {root} is out of range, there are ranks 0 to {self.size - 1}")
-        self.split, self.method = split, method_of(self.collective.name, split)
+            raise ArgumentError(
+                f"root {root} is out of range, there are ranks 0 to {self.size - 1}"
+            )
+        self.split = split
+        self.method = method_of(self.collective.name, split)
         blocks = self.size if self.collective.blocks_of_ranks else 1
         self.count = max(1, count // blocks) * blocks
         self.nbytes = self.count * self.dtype.itemsize
         self.counts = split_counts(split, self.count, blocks)
-        before, after = (self._span(condition(self.rank, self.size, blocks, root))
-                         for condition in (self.collective.precondition, self.collective.postcondition))  # fmt: skip
-        self.expected = self._exchanged() if self.collective.personal else self._values(after, self._result_table())
+        before, after = (
+            self._span(condition(self.rank, self.size, blocks, root))
+            for condition in (self.collective.precondition, self.collective.postcondition)
+        )
+        self.expected = (
+            self._exchanged()
+            if self.collective.personal
+            else self._values(after, self._result_table())
+        )
         seed = self.rank if self.collective.reduces or self.collective.personal else 0
         self.content = self._values(before, self._table(seed))
-        self.shared = before is not None and after is not None and (in_place or self.collective is collectives.BCAST)
+        self.shared = (
+            before is not None
+            and after is not None
+            and (in_place or self.collective is collectives.BCAST)
+        )
         self._place(before, after)
         self.arguments = self._arguments()
 
@@ -129,13 +161,16 @@ class Workload:
         """This rank's block of each rank."""
         share = self.count // self.size
         mine = slice(self.rank * share, (self.rank + 1) * share)
-        every = self.module.concatenate([self._values(mine, self._table(rank)) for rank in range(self.size)])
+        every = self.module.concatenate(
+            [self._values(mine, self._table(rank)) for rank in range(self.size)]
+        )
         return every
 
     def _values(self, span: slice | None, table: Array) -> Any:
         if span is None:
             return None
-        values = np.empty(span.stop - span.start, self.dtype)  # an array of its own, as most callers have
+        # an array of its own, as most callers have
+        values = np.empty(span.stop - span.start, self.dtype)
         values[:] = np.resize(np.roll(table, -(span.start % _PERIOD)), values.size)
         return self.module.asarray(values)
 
@@ -143,7 +178,8 @@ class Workload:
 
     def _place(self, before: slice | None, after: slice | None) -> None:
         """Make the arrays of input and result; in place both are views of `memory`."""
-        self.input, self.result = self.content, None
+        self.input = self.content
+        self.result = None
         if self.shared:
             self.memory = self.module.empty(self.count, self.dtype)
             moved = self.collective is collectives.REDUCE_SCATTER  # its result goes to the front
@@ -168,7 +204,7 @@ class Workload:
         return buffers + ([self.root] if self.collective.rooted else [])
 
     def _counted(self, buffers: list[Any]) -> list[Any]:
-        """The same with the counts of all blocks, beside the vector that has them all or as an argument."""
+        """The buffers with the counts of all blocks, beside the vector or as an argument."""
         if self.collective is collectives.REDUCE_SCATTER:
             return [*buffers, self.counts]
         whole = 0 if self.collective is collectives.SCATTER else 1
@@ -179,7 +215,7 @@ class Workload:
     # measuring
 
     def prepare(self, poison: bool) -> None:
-        """Make the buffers ready for a call; poison: no element of the result is what it should become."""
+        """Fill the buffers before a call. poison: make every element of the result wrong."""
         if poison and self.result is not None:
             self.module.invert(_bytes(self.expected), out=_bytes(self.result))
         if self.shared and self.content is not None:
@@ -196,7 +232,7 @@ class Workload:
         return int(differs.reshape(-1, self.dtype.itemsize).any(axis=1).sum())
 
     def call(self, algorithm: str, segment_bytes: int | None = None) -> Callable[[], object]:
-        """A function that makes the call. native: mpi4py's plain method wherever MPI takes the data."""
+        """A function that makes the call. native: mpi4py's plain method if MPI takes the data."""
         if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
             plain = native_method(self.comm, self.method)
             return lambda: plain(*self.arguments)
@@ -213,17 +249,30 @@ class Workload:
 
     def served_by(self, algorithm: str, segment_bytes: int | None = None) -> tuple[str, int | None]:
         """The algorithm that serves the call, and the pieces that its messages are cut into."""
-        name, asked = self.collective.name, None if algorithm == "auto" else algorithm
-        if self.split != "even":  # of which `explain` does not speak; where there is a root, nobody else knows the bytes
+        name = self.collective.name
+        asked = None if algorithm == "auto" else algorithm
+        # of which `explain` does not speak; where there is a root, nobody else knows the bytes
+        if self.split != "even":
             nbytes = None if self.collective.rooted else self.nbytes
-            return choose(Query(name, Context.of(self.comm).topology, nbytes), asked, segment_bytes)[:2]
+            return choose(
+                Query(name, Context.of(self.comm).topology, nbytes), asked, segment_bytes
+            )[:2]
         buffers = self.arguments[: 1 if self.collective is collectives.BCAST else 2]
-        said = self.comm.explain(name, *buffers, op=operation(self.op)[0], root=self.root, algorithm=asked,
-                                 segment_bytes=segment_bytes)  # fmt: skip
+        said = self.comm.explain(
+            name,
+            *buffers,
+            op=operation(self.op)[0],
+            root=self.root,
+            algorithm=asked,
+            segment_bytes=segment_bytes,
+        )
         return said.algorithm, said.segment_bytes
 
     def rates(self, seconds: float) -> tuple[float, float]:
-        """(algbw, busbw) in GB/s, as nccl-tests defines them; of uneven blocks, by what the busiest rank must move."""
+        """(algbw, busbw) in GB/s, as nccl-tests defines them.
+
+        Of uneven blocks busbw is that of the busiest rank.
+        """
         algbw = self.nbytes / seconds / 1e9
         return algbw, algbw * least_share(self.collective.name, self.size, self.split)
 
@@ -233,7 +282,8 @@ def least_share(collective: str, size: int, split: str) -> float:
     if split == "even":
         return lower_bound(collective, size).sent
     counts = split_counts(split, 1 << 20, size)
-    kept = counts[0] if collectives.find(collective).rooted else min(counts)  # by the root 0, or by who has least
+    # by the root 0, or by who has least
+    kept = counts[0] if collectives.find(collective).rooted else min(counts)
     return 1 - kept / sum(counts)
 
 

@@ -1,6 +1,7 @@
 """The command line: `mpicoll CMD …`, the same as `python -m mpicoll CMD …`.
 
-Each command is one module here with a docstring (its help), `add_arguments(parser)` and `run(arguments)`.
+Each command is one module here with a docstring (its help), `add_arguments(parser)` and
+`run(arguments)`.
 """
 
 import argparse
@@ -23,19 +24,36 @@ from . import outfiles
 
 #: characters of a line that somebody reads
 _LONG = 1000
-#: seconds that the start of MPI may take where the launcher lets a job go on without some of its ranks
+#: seconds that the start of MPI may take where the launcher lets a job go on without some of its
+#: ranks
 _START = 300.0
-COMMANDS = ("list", "show", "verify", "simulate", "info", "bench", "tune", "train", "cluster", "slurm", "diagnose", "top")
+COMMANDS = (
+    "list",
+    "show",
+    "verify",
+    "simulate",
+    "info",
+    "bench",
+    "tune",
+    "train",
+    "cluster",
+    "slurm",
+    "diagnose",
+    "top",
+)
 
 
 class Parser(argparse.ArgumentParser):
-    """What it says of wrong words is one line of readable length, whatever the words, and said by one rank."""
+    """Reports an error in one line of readable length, printed by the first rank only."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's; words that are unknown are an error of the command that they stand behind, not of `mpicoll`."""
+        """Like argparse's, but unknown arguments are an error of the subcommand."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], self._words())}")
+            self.error(
+                "unrecognized arguments:"
+                f" {' '.join(unknown)}{did_you_mean(unknown[0].split('=')[0], self._words())}"
+            )
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -43,7 +61,11 @@ class Parser(argparse.ArgumentParser):
         if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
         if is_first():
-            print(f"{self.prog}: error: {_readable(' '.join(message.split()))} (see {self.prog} --help)", file=sys.stderr)
+            print(
+                f"{self.prog}: error: {_readable(' '.join(message.split()))} (see {self.prog}"
+                " --help)",
+                file=sys.stderr,
+            )
         sys.exit(2)
 
     def _words(self) -> list[str]:
@@ -67,19 +89,33 @@ def make_parser() -> Parser:
 
 def commands() -> dict[str, list[str]]:
     """The options of each command."""
-    action = next(action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
-    return {name: [word for one in parser._actions for word in one.option_strings] for name, parser in action.choices.items()}
+    action = next(
+        action
+        for action in make_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    return {
+        name: [word for one in parser._actions for word in one.option_strings]
+        for name, parser in action.choices.items()
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Parse the command line and run one command; errors of mpicoll's own end in one line and status 2, wrong schedules 1."""
+    """Parse the command line, run one command and exit.
+
+    An MpicollError ends in one line and status 2, a wrong schedule in status 1.
+    """
     parsed = make_parser().parse_args(arguments)
     if parsed.command not in ON_RANKS and not is_first():
         sys.exit(0)
     try:
         if parsed.command in ON_RANKS:
             # elsewhere the launcher ends a job one of whose processes dies before MPI is there
-            limited = starting_within(settings.timeout() or _START) if getattr(parsed, "elastic", False) else nullcontext()
+            limited = (
+                starting_within(settings.timeout() or _START)
+                if getattr(parsed, "elastic", False)
+                else nullcontext()
+            )
             with limited:
                 require("mpi4py.MPI", f"mpicoll {parsed.command}")
         status = parsed.run(parsed)
@@ -95,19 +131,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _readable(message: str) -> str:
-    """The message with its lines cut where nobody reads on, and what a terminal would obey as text."""
-    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in message)
-    return "\n".join(line if len(line) < _LONG else f"{line[:_LONG]} …" for line in shown.split("\n"))
+    """The message with over-long lines cut and control characters escaped."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+        for letter in message
+    )
+    return "\n".join(
+        line if len(line) < _LONG else f"{line[:_LONG]} …" for line in shown.split("\n")
+    )
 
 
 def _stop(program: str, message: str, error: MpicollError) -> NoReturn:
     """Print one line and end; under MPI every rank must end, also those that saw no error."""
-    mpi, status = sys.modules.get("mpi4py.MPI"), 1 if isinstance(error, ScheduleError) else 2
+    mpi = sys.modules.get("mpi4py.MPI")
+    status = 1 if isinstance(error, ScheduleError) else 2
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.Get_size() > 1:
         from ..launch import abort, words_of
 
         if mpi.COMM_WORLD.Get_rank():
-            time.sleep(3)  # where all ranks see the same error, rank 0 says it and ends the job before the others do
+            # where all ranks see the same error, rank 0 says it and ends the job before the others
+            # do
+            time.sleep(3)
             message = f"rank {mpi.COMM_WORLD.Get_rank()} on {mpi.Get_processor_name()}: {message}"
         abort(program + message, status, because=words_of(error))
     print(program + message, file=sys.stderr, flush=True)

@@ -8,36 +8,96 @@ from ..errors import ArgumentError
 from ..support.units import many, parse_bytes, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
-from .bench_plot import Panel, against_native, bandwidth, draw, share_of_link
+from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
 from .screen import comment, folded
 from .values import number, parsed, size, whole
 
-NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the median; the candidates
-alternate. busbw as nccl-tests defines it. native: mpi4py's plain method. x native: above 1 is faster. auto: what mpicoll
-chooses. *: the fastest."""
+NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the
+median; the candidates alternate. busbw as nccl-tests defines it. native: mpi4py's plain method.
+x native: above 1 is faster. auto: what mpicoll chooses. *: the fastest."""
 MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
-    add("--collective", default="allreduce", metavar="NAME", help="allreduce (default), or another; see `mpicoll list`")
-    add("--algorithms", default="all,auto", metavar="A,B", help="all,auto (default), words of `mpicoll list`, nccl")
-    add("--sizes", default="4K:64M", metavar="A:B", help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M")
-    add("--factor", type=whole, default=2, metavar="N", help="from each size of a range to the next (default 2)")
+    add(
+        "--collective",
+        default="allreduce",
+        metavar="NAME",
+        help="allreduce (default), or another; see `mpicoll list`",
+    )
+    add(
+        "--algorithms",
+        default="all,auto",
+        metavar="A,B",
+        help="all,auto (default), words of `mpicoll list`, nccl",
+    )
+    add(
+        "--sizes",
+        default="4K:64M",
+        metavar="A:B",
+        help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M",
+    )
+    add(
+        "--factor",
+        type=whole,
+        default=2,
+        metavar="N",
+        help="from each size of a range to the next (default 2)",
+    )
     add("--dtype", default="float32", help="element type (default float32)")
-    add("--op", default="sum", help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor")
-    add("--segment-bytes", type=size, metavar="B", help="cut messages into pieces of this size (default: as selected)")
-    add("--root", type=whole, default=0, metavar="RANK", help="of bcast, reduce, scatter and gather (default 0)")
+    add(
+        "--op",
+        default="sum",
+        help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor",
+    )
+    add(
+        "--segment-bytes",
+        type=size,
+        metavar="B",
+        help="cut messages into pieces of this size (default: as selected)",
+    )
+    add(
+        "--root",
+        type=whole,
+        default=0,
+        metavar="RANK",
+        help="of bcast, reduce, scatter and gather (default 0)",
+    )
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
-    add("--min-time", type=number, default=1.0, metavar="S", help="seconds per size for all together (default 1)")
-    add("--repeats", type=whole, metavar="N", help="repetitions of each size, instead of --min-time")
-    add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
+    add(
+        "--min-time",
+        type=number,
+        default=1.0,
+        metavar="S",
+        help="seconds per size for all together (default 1)",
+    )
+    add(
+        "--repeats", type=whole, metavar="N", help="repetitions of each size, instead of --min-time"
+    )
+    add(
+        "--device",
+        default="cpu",
+        help="cpu (default), or cuda: GPU = local rank modulo their number",
+    )
     userfile.add_argument(parser)
     add("--all", action="store_true", help="print a line for each candidate, however many they are")
-    add("--plot", metavar="FILE.svg", help="draw bus bandwidth over size, how many times as fast as MPI's own call")
-    add("--link", metavar="RATE", help="what the links between nodes carry, as 10Gb/s: draw the share of it, too")
-    add("--trace", metavar="FILE", help="a timeline of all ranks for Perfetto: one more call of each candidate at each size")
+    add(
+        "--plot",
+        metavar="FILE.svg",
+        help="draw bus bandwidth over size, how many times as fast as MPI's own call",
+    )
+    add(
+        "--link",
+        metavar="RATE",
+        help="what the links between nodes carry, as 10Gb/s: draw the share of it, too",
+    )
+    add(
+        "--trace",
+        metavar="FILE",
+        help="a timeline of all ranks for Perfetto: one more call of each candidate at each size",
+    )
     add("--json", metavar="FILE", help="write the results here")
     outfiles.add_done(parser)
 
@@ -56,15 +116,27 @@ def run(arguments: Namespace) -> int:
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
     outfiles.check(arguments, comm)
-    timing, options = _timing(arguments), _options(arguments, comm)
+    timing = _timing(arguments)
+    options = _options(arguments, comm)
     sizes = parse_sizes(arguments.sizes, arguments.factor)
     candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
-    facts, results, events = measured_on(comm), [], []
+    facts = measured_on(comm)
+    results = []
+    events = []
     facts |= _link(arguments.link, facts["nodes"])
-    lines, of = Lines(len(candidates), len(sizes), arguments.all), collectives.find(arguments.collective)
+    lines = Lines(len(candidates), len(sizes), arguments.all)
+    of = collectives.find(arguments.collective)
     if root:
-        what = f"{arguments.collective}, {arguments.dtype}{f', {arguments.op}' if of.reduces else ''}"
-        print(comment(_headline(facts)), comment(f"{what}. {NOTE}"), lines.heading(), sep="\n", flush=True)
+        what = (
+            f"{arguments.collective}, {arguments.dtype}{f', {arguments.op}' if of.reduces else ''}"
+        )
+        print(
+            comment(_headline(facts)),
+            comment(f"{what}. {NOTE}"),
+            lines.heading(),
+            sep="\n",
+            flush=True,
+        )
     for nbytes in sizes:
         rows = compare(comm, arguments.collective, candidates, nbytes, **timing, **options)
         results += rows
@@ -95,7 +167,9 @@ def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int
         low, _, high = entry.partition(":")
         size, last = (parsed(option, parse_bytes, text) for text in (low, high or low))
         if not 0 < size <= last < float("inf"):
-            raise ArgumentError(f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}")
+            raise ArgumentError(
+                f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}"
+            )
         while size <= last:
             sizes.add(size)
             size *= factor
@@ -132,7 +206,9 @@ def _options(arguments: Namespace, comm: Any) -> dict[str, Any]:
     from ..support.arrays import element_type
 
     if arguments.segment_bytes is not None and not 0 < arguments.segment_bytes < float("inf"):
-        raise ArgumentError(f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}")
+        raise ArgumentError(
+            f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes}"
+        )
     if arguments.device == "cpu":
         import numpy as module
     else:
@@ -140,7 +216,12 @@ def _options(arguments: Namespace, comm: Any) -> dict[str, Any]:
 
         module = device_module(arguments.device, comm)
     operation(arguments.op)
-    options = {"op": arguments.op, "root": arguments.root, "in_place": arguments.in_place, "module": module}
+    options = {
+        "op": arguments.op,
+        "root": arguments.root,
+        "in_place": arguments.in_place,
+        "module": module,
+    }
     return {"dtype": element_type(arguments.dtype), **options}
 
 
@@ -150,12 +231,18 @@ def _link(rate: str | None, nodes: int) -> dict[str, str]:
         return {}
     parsed("--link", parse_rate, rate)
     if nodes < 2:
-        raise ArgumentError(f"--link {rate}: expected ranks on several nodes, got one; there is no link between them")
+        raise ArgumentError(
+            f"--link {rate}: expected ranks on several nodes, got one; there is no link between"
+            " them"
+        )
     return {"link": rate}
 
 
 def _headline(facts: dict[str, Any]) -> str:
-    return f"{facts['mpi']}, {many(facts['size'], 'rank')} on {many(facts['nodes'], 'node')}: {facts['command']}"
+    return (
+        f"{facts['mpi']}, {many(facts['size'], 'rank')} on {many(facts['nodes'], 'node')}:"
+        f" {facts['command']}"
+    )
 
 
 def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, Any]]) -> None:
@@ -163,7 +250,7 @@ def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, 
         outfiles.write_json(arguments.json, {"schema": 1, "environment": facts, "results": results})
     if arguments.plot:
         title = f"{results[0]['collective']}, {facts['size']} ranks, {facts['mpi']}"
-        draw(arguments.plot, results, title, _panels(facts, results))
+        draw_results(arguments.plot, results, title, _panels(facts, results))
 
 
 def _panels(facts: dict[str, Any], results: list[dict[str, Any]]) -> list[Panel]:

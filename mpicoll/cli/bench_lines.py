@@ -1,4 +1,4 @@
-"""What `bench` prints: a line for each candidate, or for each size where these would be more than a screenful; a summary."""
+"""What `bench` prints: a line per candidate, or per size if that is too many, and a summary."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,8 +9,13 @@ from .screen import LINES
 Row = dict[str, Any]  # an entry of `bench --json`
 #: a candidate so close to the fastest is as fast
 _EQUAL = 1.03
-_CANDIDATES = f"{'bytes':>6}  {'algorithm':<36}{'median':>9}{'busbw GB/s':>11}{'x native':>9}{'wrong':>6}"
-_SIZES = f"{'bytes':>6}{'native':>9}{'auto':>9}{'x native':>9}  {'auto took':<16}{'best':>8}{'x native':>9}  algorithm"
+_CANDIDATES = (
+    f"{'bytes':>6}  {'algorithm':<36}{'median':>9}{'busbw GB/s':>11}{'x native':>9}{'wrong':>6}"
+)
+_SIZES = (
+    f"{'bytes':>6}{'native':>9}{'auto':>9}{'x native':>9} "
+    f" {'auto took':<16}{'best':>8}{'x native':>9}  algorithm"
+)
 
 
 class Lines:
@@ -34,32 +39,51 @@ class Lines:
 
 def fastest(rows: Iterable[Row]) -> Row:
     """The fastest of a size; auto is what it took."""
-    return min((row for row in rows if row["algorithm"] != "auto"), key=lambda row: float(row["median_us"]))
+    return min(
+        (row for row in rows if row["algorithm"] != "auto"), key=lambda row: float(row["median_us"])
+    )
 
 
 def _candidate(row: Row, native: Row, best: bool) -> str:
-    ratio, mark = native["median_us"] / row["median_us"], "*" if best else " "
-    return (f"{format_bytes(row['bytes']):>6} {mark}{_name(row):<36}{_time(row):>9}{row['busbw']:>11.3g}{ratio:>9.2f}"
-            f"{row['wrong']:>6}")  # fmt: skip
+    ratio = native["median_us"] / row["median_us"]
+    mark = "*" if best else " "
+    return (
+        f"{format_bytes(row['bytes']):>6}"
+        f" {mark}{_name(row):<36}{_time(row):>9}{row['busbw']:>11.3g}{ratio:>9.2f}{row['wrong']:>6}"
+    )
 
 
 def _size(rows: Sequence[Row]) -> str:
-    native, best = rows[0], fastest(rows)
+    native = rows[0]
+    best = fastest(rows)
     auto = next((row for row in rows if row["algorithm"] == "auto"), None)
-    taken = (_time(auto), f"{native['median_us'] / auto['median_us']:.2f}", auto["chose"]) if auto else ("-", "-", "-")
+    taken = (
+        (_time(auto), f"{native['median_us'] / auto['median_us']:.2f}", auto["chose"])
+        if auto
+        else ("-", "-", "-")
+    )
     wrong = sum(row["wrong"] for row in rows)
-    return (f"{format_bytes(native['bytes']):>6}{_time(native):>9}{taken[0]:>9}{taken[1]:>9}  {taken[2]:<16}{_time(best):>8}"
-            f"{native['median_us'] / best['median_us']:>9.2f}  {best['algorithm']}{' WRONG' if wrong else ''}")  # fmt: skip
+    return (
+        f"{format_bytes(native['bytes']):>6}{_time(native):>9}{taken[0]:>9}{taken[1]:>9} "
+        f" {taken[2]:<16}{_time(best):>8}{native['median_us'] / best['median_us']:>9.2f} "
+        f" {best['algorithm']}{' WRONG' if wrong else ''}"
+    )
 
 
 def _lag(auto: Row, best: Row) -> float:
-    """How many times as long auto took as the fastest; where that is what it took, all else is noise."""
-    return 1.0 if auto["chose"] == best["algorithm"] else float(auto["median_us"] / best["median_us"])
+    """Time of auto over that of the fastest; 1 where auto took the fastest algorithm."""
+    return (
+        1.0 if auto["chose"] == best["algorithm"] else float(auto["median_us"] / best["median_us"])
+    )
 
 
 def _name(row: Row) -> str:
     pieces = f" {format_bytes(row['segment_bytes'])}" if row["segment_bytes"] else ""
-    return f"auto: {row['chose']}{pieces}" if row["algorithm"] == "auto" else f"{row['algorithm']}{pieces}"
+    return (
+        f"auto: {row['chose']}{pieces}"
+        if row["algorithm"] == "auto"
+        else f"{row['algorithm']}{pieces}"
+    )
 
 
 def _time(row: Row) -> str:
@@ -67,11 +91,20 @@ def _time(row: Row) -> str:
 
 
 def summary(results: Sequence[Row]) -> Iterator[str]:
-    """What all sizes say together: who is fastest where, how close auto came, and what was wrong."""
-    sizes = [[row for row in results if row["bytes"] == nbytes] for nbytes in dict.fromkeys(row["bytes"] for row in results)]
+    """All sizes together: the fastest, how close auto came, and wrong elements."""
+    sizes = [
+        [row for row in results if row["bytes"] == nbytes]
+        for nbytes in dict.fromkeys(row["bytes"] for row in results)
+    ]
     best = [fastest(rows) for rows in sizes]
-    wins = {word: [row for row in best if row["algorithm"] == word] for word in dict.fromkeys(row["algorithm"] for row in best)}
-    said = (f"{word} at {', '.join(format_bytes(row['bytes']) for row in rows)}" for word, rows in wins.items())
+    wins = {
+        word: [row for row in best if row["algorithm"] == word]
+        for word in dict.fromkeys(row["algorithm"] for row in best)
+    }
+    said = (
+        f"{word} at {', '.join(format_bytes(row['bytes']) for row in rows)}"
+        for word, rows in wins.items()
+    )
     yield f"fastest: {'; '.join(said)}"
     autos = [next((row for row in rows if row["algorithm"] == "auto"), None) for rows in sizes]
     lags = [(_lag(auto, one), auto) for auto, one in zip(autos, best) if auto]

@@ -1,8 +1,11 @@
-"""run a command on hosts of a virtual cluster on this machine: MPI ranks, or SLURM's login node (needs root).
+"""run a command on hosts of a virtual cluster on this machine (needs root).
 
-With --slurm the hosts are SLURM's nodes, and the command runs once, on the login node: `… --slurm -- sbatch --wait job.sh`,
-or `… --slurm -- bash` to look around; `cluster crash HOST` there takes a host's power (`boot` gives it back), `cluster cut
-HOST` its network (`mend`). The exit status is the command's; 2 where an option is wrong, 130 after Ctrl-C.
+The command runs on MPI ranks, or once on SLURM's login node.
+
+With --slurm the hosts are SLURM's nodes, and the command runs once, on the login node: `… --slurm
+-- sbatch --wait job.sh`, or `… --slurm -- bash` to look around; `cluster crash HOST` there takes a
+host's power (`boot` gives it back), `cluster cut HOST` its network (`mend`). The exit status is the
+command's; 2 where an option is wrong, 130 after Ctrl-C.
 """
 
 import argparse
@@ -13,8 +16,10 @@ from ..errors import ArgumentError
 from ..support.files import named
 from .values import whole
 
-USAGE = ("mpicoll cluster --hosts N --rate R --mpi openmpi|mpich|intelmpi [options] -- COMMAND …, "
-         "or --hosts N --slurm -- COMMAND …")  # fmt: skip
+USAGE = (
+    "mpicoll cluster --hosts N --rate R --mpi openmpi|mpich|intelmpi [options] -- COMMAND …, "
+    "or --hosts N --slurm -- COMMAND …"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,18 +29,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
     add = parser.add_argument
     add("--hosts", type=whole, required=True, metavar="N", help="how many")
-    add("--rate", metavar="R", help="of each link, as 500mbit or 1Gb/s; none: no limit (needed without --slurm)")
-    add("--mpi", choices=tuple(NAMES), help="whose launcher starts the ranks (needed without --slurm)")
+    add(
+        "--rate",
+        metavar="R",
+        help="of each link, as 500mbit or 1Gb/s; none: no limit (needed without --slurm)",
+    )
+    add(
+        "--mpi",
+        choices=tuple(NAMES),
+        help="whose launcher starts the ranks (needed without --slurm)",
+    )
     add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
-    add("--cpus", type=whole, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)")
-    add("--gpus", type=whole, default=0, metavar="N", help="of a host, as SLURM sees it: clones of /dev/null (default 0)")
-    add("--shared", nargs="+", default=(), metavar="DIR", help="directories below /tmp that all hosts shall see")
+    add(
+        "--cpus", type=whole, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)"
+    )
+    add(
+        "--gpus",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="of a host, as SLURM sees it: clones of /dev/null (default 0)",
+    )
+    add(
+        "--shared",
+        nargs="+",
+        default=(),
+        metavar="DIR",
+        help="directories below /tmp that all hosts shall see",
+    )
     add("--ranks-per-host", type=whole, default=1, metavar="N", help="default 1")
-    add("--placement", choices=PLACEMENTS, default="node", help="node fills hosts in order (default)")
+    add(
+        "--placement",
+        choices=PLACEMENTS,
+        default="node",
+        help="node fills hosts in order (default)",
+    )
     add("--netmod", choices=tuple(NETMODS), default="ofi", help="of MPICH (default ofi)")
-    add("--survive", action="store_true", help="ranks may go on when others die or a host is cut off (openmpi)")
-    add("--python", metavar="PATH", help="the `python` of COMMAND (default: this one, or that of .venv-MPI)")
-    add("words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what runs there, with its own options")
+    add(
+        "--survive",
+        action="store_true",
+        help="ranks may go on when others die or a host is cut off (openmpi)",
+    )
+    add(
+        "--python",
+        metavar="PATH",
+        help="the `python` of COMMAND (default: this one, or that of .venv-MPI)",
+    )
+    add(
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="what runs there, with its own options",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = _command(arguments.words)
     if not arguments.slurm and not (arguments.rate and arguments.mpi):
         raise ArgumentError("expected --rate and --mpi, or --slurm")
-    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # a shell's background jobs are born ignoring SIGINT
+    # a shell's background jobs are born ignoring SIGINT
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, lambda number, frame: sys.exit(128 + number))
     rate = None if arguments.rate == "none" else arguments.rate
     status = (_in_slurm if arguments.slurm else _on_ranks)(arguments, rate, command)
@@ -53,7 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _command(words: list[str]) -> list[str]:
     """What stands behind `--`."""
     if words and words[0] != "--":
-        raise ArgumentError(f"unrecognized arguments: {' '.join(map(named, words))}; the command comes after `--`")
+        raise ArgumentError(
+            f"unrecognized arguments: {' '.join(map(named, words))}; the command comes after `--`"
+        )
     if not words[1:]:
         raise ArgumentError("expected a command after `--`, such as `-- python -m mpicoll info`")
     return words[1:]

@@ -1,4 +1,4 @@
-"""read the reports that the ranks of a job left in a folder (MPICOLL_REPORT): who is missing, and who waits for whom."""
+"""read the reports of a job's ranks (MPICOLL_REPORT): who is missing, who waits for whom."""
 
 import time
 from argparse import ArgumentParser, Namespace
@@ -11,9 +11,16 @@ from .values import whole
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where the reports are."""
-    parser.add_argument("folder", metavar="DIR", type=Path, help="what MPICOLL_REPORT was in the job")
-    parser.add_argument("--calls", metavar="N", type=whole, default=0,
-                        help="show the last N calls of each rank, too (up to 1000)")  # fmt: skip
+    parser.add_argument(
+        "folder", metavar="DIR", type=Path, help="what MPICOLL_REPORT was in the job"
+    )
+    parser.add_argument(
+        "--calls",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="show the last N calls of each rank, too (up to 1000)",
+    )
 
 
 def run(arguments: Namespace) -> None:
@@ -30,5 +37,8 @@ def _calls(state: State, count: int) -> str:
     for one in past_calls(state)[-count:]:
         begun = time.strftime("%H:%M:%S", time.localtime(one.begun)) + f"{one.begun % 1:.6f}"[1:]
         call = f"{one.call} by {one.served or 'MPI'}"
-        lines.append(f"  {begun} {format_seconds(one.seconds):>8}  {one.communicator} {one.number}: {call} at {one.site}")
+        lines.append(
+            f"  {begun} {format_seconds(one.seconds):>8}  {one.communicator} {one.number}: {call}"
+            f" at {one.site}"
+        )
     return "\n".join(lines)

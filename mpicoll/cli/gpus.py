@@ -1,4 +1,4 @@
-"""What `mpicoll info` says of the GPUs: of each host what there is, who uses which, and how device memory travels."""
+"""What `mpicoll info` reports about GPUs: devices, their ranks, and how device memory is sent."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,12 +7,23 @@ from ..support.checks import ranks_text
 from .screen import folded
 
 #: of a host, as its lowest rank sees it
-_OF_A_HOST = ("problem", "driver", "cuda_driver", "cuda_runtime", "cupy", "nccl", "cuda_aware", "cuda_aware_by", "gpu_mode",
-              "gpu_mode_because", "trial")  # fmt: skip
+_OF_A_HOST = (
+    "problem",
+    "driver",
+    "cuda_driver",
+    "cuda_runtime",
+    "cupy",
+    "nccl",
+    "cuda_aware",
+    "cuda_aware_by",
+    "gpu_mode",
+    "gpu_mode_because",
+    "trial",
+)
 
 
 def gather(comm: Any, trial: bool) -> list[dict[str, Any]]:
-    """The facts of each host, in the order of their lowest ranks, the same on all ranks. Collective.
+    """The facts of each host, ordered by their lowest ranks, the same on all ranks. Collective.
 
     trial: whether one rank of each host first lets a job of its own try device pointers.
     """
@@ -22,18 +33,33 @@ def gather(comm: Any, trial: bool) -> list[dict[str, Any]]:
     from ..support.gpus import facts, place_among
 
     result = trials(comm)[comm.Get_rank()]._asdict() if trial else None
-    place, mine, (aware, how), (mode, why) = place_among(comm), facts(), cuda_awareness(), gpu_mode_and_why()
+    place = place_among(comm)
+    mine = facts()
+    aware, how = cuda_awareness()
+    mode, why = gpu_mode_and_why()
     seen = mine["devices"]
-    mine |= {"host": MPI.Get_processor_name(), "uses": seen[place % len(seen)]["uuid"] if seen else None, "trial": result,
-             "cuda_aware": aware, "cuda_aware_by": how, "gpu_mode": mode, "gpu_mode_because": why}  # fmt: skip
+    mine |= {
+        "host": MPI.Get_processor_name(),
+        "uses": seen[place % len(seen)]["uuid"] if seen else None,
+        "trial": result,
+        "cuda_aware": aware,
+        "cuda_aware_by": how,
+        "gpu_mode": mode,
+        "gpu_mode_because": why,
+    }
     return merge(comm.allgather(mine))
 
 
 def merge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The facts of hosts from those of all ranks, which may each see other devices of their host."""
+    """The facts of hosts from those of ranks, which may each see other devices."""
     hosts: dict[str, dict[str, Any]] = {}
     for rank, seen in enumerate(ranks):
-        facts = {"host": seen["host"], **{name: seen[name] for name in _OF_A_HOST}, "devices": [], "ranks": 0}
+        facts = {
+            "host": seen["host"],
+            **{name: seen[name] for name in _OF_A_HOST},
+            "devices": [],
+            "ranks": 0,
+        }
         host = hosts.setdefault(seen["host"], facts)
         host["ranks"] += 1
         known = {device["uuid"]: device for device in host["devices"]}
@@ -48,14 +74,19 @@ def merge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def describe(hosts: list[dict[str, Any]]) -> Iterator[str]:
     """Lines for a person; what is alike on all hosts is said once."""
     yield from _said("CUDA-aware", hosts, _awareness)
-    yield from _said("device memory", hosts, lambda host: f"{host['gpu_mode']}: {host['gpu_mode_because']}")
+    yield from _said(
+        "device memory", hosts, lambda host: f"{host['gpu_mode']}: {host['gpu_mode_because']}"
+    )
     yield from _said("trial", hosts, _trial)
     yield from _said("GPU software", hosts, _software)
     yield from _said("GPUs", hosts, lambda host: host["problem"] and f"none: {host['problem']}")
     for host in hosts:
         for device in host["devices"]:
             users = f"for {ranks_text(device['ranks'])}" if device["ranks"] else "for nobody"
-            yield f"  {host['host']}: {device['name']}, {device['bytes'] / 2**30:.1f} GiB, {device['uuid']}, {users}"
+            yield (
+                f"  {host['host']}: {device['name']}, {device['bytes'] / 2**30:.1f} GiB,"
+                f" {device['uuid']}, {users}"
+            )
 
 
 def _said(name: str, hosts: list[dict[str, Any]], about: Any) -> Iterator[str]:
@@ -68,7 +99,10 @@ def _said(name: str, hosts: list[dict[str, Any]], about: Any) -> Iterator[str]:
 
 
 def _awareness(host: dict[str, Any]) -> str:
-    return f"{ {True: 'yes', False: 'no', None: 'unknown'}[host['cuda_aware']]} ({host['cuda_aware_by']})"
+    return (
+        f"{ {True: 'yes', False: 'no', None: 'unknown'}[host['cuda_aware']]}"
+        f" ({host['cuda_aware_by']})"
+    )
 
 
 def _trial(host: dict[str, Any]) -> str:
@@ -78,7 +112,13 @@ def _trial(host: dict[str, Any]) -> str:
 
 
 def _software(host: dict[str, Any]) -> str:
-    names = {"driver": "driver", "cuda_driver": "for CUDA", "cuda_runtime": "CUDA runtime", "cupy": "CuPy", "nccl": "NCCL"}
+    names = {
+        "driver": "driver",
+        "cuda_driver": "for CUDA",
+        "cuda_runtime": "CUDA runtime",
+        "cupy": "CuPy",
+        "nccl": "NCCL",
+    }
     return ", ".join(f"{text} {host[name]}" for name, text in names.items() if host[name])
 
 
@@ -88,6 +128,9 @@ def warnings(hosts: list[dict[str, Any]]) -> Iterator[str]:
         count = len(host["devices"])
         if 0 < count < host["ranks"]:
             gpus = "1 GPU" if count == 1 else f"{count} GPUs"
-            yield f"{host['host']} has {host['ranks']} ranks on {gpus}: they share, and wait for each other"
+            yield (
+                f"{host['host']} has {host['ranks']} ranks on {gpus}: they share, and wait for each"
+                " other"
+            )
         if host["cuda_aware"] and host["trial"] and host["devices"] and not host["trial"]["passed"]:
             yield f"{host['host']}: MPI says that it takes device pointers, but the trial failed"

@@ -15,10 +15,23 @@ _THREADS = ("single", "funneled", "serialized", "multiple")
 def add_arguments(parser: ArgumentParser) -> None:
     """Where to write it, and what a job script expects."""
     parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
-    parser.add_argument("--gpu", action="store_true", help="try whether MPI takes device pointers, in a job of its own on each "
-                        "node, and end with an error where there is no GPU that works")  # fmt: skip
-    parser.add_argument("--ranks", type=whole, metavar="N", help="end with an error unless there are so many")
-    parser.add_argument("--ranks-per-node", type=whole, metavar="N", help="end with an error unless each node has so many")
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help=(
+            "try whether MPI takes device pointers, in a job of its own on each "
+            "node, and end with an error where there is no GPU that works"
+        ),
+    )
+    parser.add_argument(
+        "--ranks", type=whole, metavar="N", help="end with an error unless there are so many"
+    )
+    parser.add_argument(
+        "--ranks-per-node",
+        type=whole,
+        metavar="N",
+        help="end with an error unless each node has so many",
+    )
 
 
 def run(arguments: Namespace) -> None:
@@ -43,35 +56,57 @@ def run(arguments: Namespace) -> None:
 
 def _check(where: dict[str, Any], ranks: int | None, each: int | None) -> None:
     """Raise LaunchError, on all ranks, where they are not as many, or not where, they should be."""
-    found = ", ".join(f"{host}: {count}" for host, count in zip(where["hosts"], where["ranks_per_node"]))
+    found = ", ".join(
+        f"{host}: {count}" for host, count in zip(where["hosts"], where["ranks_per_node"])
+    )
     if ranks not in (None, where["size"]):
-        raise LaunchError(f"expected {ranks} ranks, got {where['size']} ({found}): launcher and allocation disagree; "
-                          "compare the launcher's -n with --nodes and --ntasks-per-node of the job")  # fmt: skip
+        raise LaunchError(
+            f"expected {ranks} ranks, got {where['size']} ({found}): launcher and allocation"
+            " disagree; compare the launcher's -n with --nodes and --ntasks-per-node of the job"
+        )
     if each is not None and set(where["ranks_per_node"]) != {each}:
-        raise LaunchError(f"expected {each} ranks on each node, got {found}: give the job --ntasks-per-node={each} (with "
-                          "--ntasks alone SLURM fills nodes as they come), and mpirun neither hosts nor a mapping")  # fmt: skip
+        raise LaunchError(
+            f"expected {each} ranks on each node, got {found}: give the job"
+            f" --ntasks-per-node={each} (with --ntasks alone SLURM fills nodes as they come), and"
+            " mpirun neither hosts nor a mapping"
+        )
 
 
 def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
-    """Everything there is to say, the same on all ranks; trial: with what device pointers do. Collective."""
+    """All facts, the same on all ranks. Collective.
+
+    trial: whether to try device pointers.
+    """
     from mpi4py import MPI
 
     from ..communicator import Communicator
     from ..execute import Context
     from ..measure import measured_on
 
-    topology = Context.of(Communicator(comm)).topology  # bad settings, or ranks that disagree, end here
+    # bad settings, or ranks that disagree, end here
+    topology = Context.of(Communicator(comm)).topology
     hosts = gpus.gather(comm, trial)
     facts: dict[str, Any] = {
         "environment": measured_on(comm),
-        "thread_level": _THREADS[(MPI.THREAD_SINGLE, MPI.THREAD_FUNNELED, MPI.THREAD_SERIALIZED,
-                                  MPI.THREAD_MULTIPLE).index(MPI.Query_thread())],
+        "thread_level": _THREADS[
+            (
+                MPI.THREAD_SINGLE,
+                MPI.THREAD_FUNNELED,
+                MPI.THREAD_SERIALIZED,
+                MPI.THREAD_MULTIPLE,
+            ).index(MPI.Query_thread())
+        ],
         "transport": topology.transport,
         "shared_memory": topology.refusal or "read directly",
-        **{name: hosts[0][name] for name in ("cuda_aware", "cuda_aware_by", "gpu_mode", "gpu_mode_because")},
+        **{
+            name: hosts[0][name]
+            for name in ("cuda_aware", "cuda_aware_by", "gpu_mode", "gpu_mode_because")
+        },
         "gpus": hosts,
-        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")},
-    }  # fmt: skip
+        "settings": {
+            name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")
+        },
+    }
     bcast = wrong_bcast(MPI.get_vendor(), max(facts["environment"]["ranks_per_node"]), os.environ)
     facts["warnings"] = [*_crowded(comm), *bcast, *gpus.warnings(hosts)]
     facts = comm.bcast(facts)
@@ -82,25 +117,41 @@ def _crowded(comm: Any) -> list[str]:
     """Nodes with more ranks than cores that they may run on."""
     from mpi4py import MPI
 
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    own = (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
     node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)
     sets = node.gather(own)
     node.Free()
     warning = None
     if sets and len(sets) > len(set().union(*sets)):
-        warning = (f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: "
-                   "ranks wait busily, so times measured here mean little")  # fmt: skip
+        warning = (
+            f"{MPI.Get_processor_name()} has {len(sets)} ranks on {len(set().union(*sets))} cores: "
+            "ranks wait busily, so times measured here mean little"
+        )
     return [text for text in comm.allgather(warning) if text]
 
 
-def wrong_bcast(vendor: tuple[str, tuple[int, ...]], ranks_of_node: int, environ: Mapping[str, str]) -> list[str]:
-    """A fault of Intel MPI's, seen from five ranks of a node on, of which users must know; nothing where it is not there."""
+def wrong_bcast(
+    vendor: tuple[str, tuple[int, ...]], ranks_of_node: int, environ: Mapping[str, str]
+) -> list[str]:
+    """A warning about Intel MPI's wrong Bcast, where this version and job are affected."""
     name, version = vendor
     avoided = environ.get("I_MPI_COLL_INTRANODE") == "pt2pt" or environ.get("I_MPI_ADJUST_BCAST")
-    if name != "Intel MPI" or not (2021, 16) <= version < (2021, 19) or ranks_of_node < 5 or avoided:
+    if (
+        name != "Intel MPI"
+        or not (2021, 16) <= version < (2021, 19)
+        or ranks_of_node < 5
+        or avoided
+    ):
         return []
-    return ["Intel MPI 2021.16 to 2021.18: MPI's own Bcast of 20,000 bytes or more may give wrong data on nodes of five or "
-            "more ranks (mpicoll's algorithms do not): set I_MPI_COLL_INTRANODE=pt2pt, or I_MPI_ADJUST_BCAST=1"]  # fmt: skip
+    return [
+        "Intel MPI 2021.16 to 2021.18: MPI's own Bcast of 20,000 bytes or more may give wrong data"
+        " on nodes of five or more ranks (mpicoll's algorithms do not): set"
+        " I_MPI_COLL_INTRANODE=pt2pt, or I_MPI_ADJUST_BCAST=1"
+    ]
 
 
 def describe(facts: dict[str, Any]) -> str:
@@ -110,7 +161,10 @@ def describe(facts: dict[str, Any]) -> str:
         f"MPI library     {where['mpi']}",
         f"mpi4py          {where['mpi4py']} (NumPy {where['numpy']}, Python {where['python']})",
         f"thread level    {facts['thread_level']}",
-        f"ranks           {where['size']} on {where['nodes']} {'node' if where['nodes'] == 1 else 'nodes'}",
+        (
+            f"ranks           {where['size']} on {where['nodes']}"
+            f" {'node' if where['nodes'] == 1 else 'nodes'}"
+        ),
         *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
         f"transport       {facts['transport']}",
         f"inside a node   {facts['shared_memory']}",

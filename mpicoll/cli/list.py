@@ -1,4 +1,4 @@
-"""print the collectives and their algorithms: rounds, bytes sent, order of operands, and what each does."""
+"""print the collectives and their algorithms, with rounds, bytes and order of operands."""
 
 import re
 from argparse import ArgumentParser, Namespace
@@ -10,13 +10,24 @@ from .screen import folded
 
 SIZES = 8, 13
 SEGMENTS = 8
-HEADINGS = ("collective", "algorithm", *(f"rounds, p={size}" for size in SIZES), *(f"sent, p={size}" for size in SIZES),
-            "ordered", "any size", "what it does")
-NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines: with {SEGMENTS} segments).
-ordered: operands stay in rank order, so that operations need not be commutative. folded: at sizes that are no
-power of two, extra ranks fold into their neighbours first. All figures are counted by the verifier.
-nccl is beside them {algorithms.LIBRARIES[algorithms.NCCL]}, through CuPy, on arrays in device memory, only when asked for: for
-{", ".join(name for name in collectives.COLLECTIVES if algorithms.NCCL in algorithms.library_names(name))}."""
+HEADINGS = (
+    "collective",
+    "algorithm",
+    *(f"rounds, p={size}" for size in SIZES),
+    *(f"sent, p={size}" for size in SIZES),
+    "ordered",
+    "any size",
+    "what it does",
+)
+NCCL = algorithms.NCCL
+SERVED_BY_NCCL = [
+    name for name in collectives.COLLECTIVES if NCCL in algorithms.library_names(name)
+]
+NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines: with
+{SEGMENTS} segments). ordered: operands stay in rank order, so that operations need not be
+commutative. folded: at sizes that are no power of two, extra ranks fold into their neighbours
+first. All figures are counted by the verifier. nccl is beside them {algorithms.LIBRARIES[NCCL]},
+through CuPy, on arrays in device memory, only when asked for: for {", ".join(SERVED_BY_NCCL)}."""
 
 _FIGURES = "  {:<21}{:>11} {:>4}  {:>9} {:>8}  {:>7}  {:>8}"
 
@@ -29,7 +40,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> None:
     """Print the table."""
-    chosen = [collectives.find(arguments.collective)] if arguments.collective else [*collectives.COLLECTIVES.values()]
+    chosen = (
+        [collectives.find(arguments.collective)]
+        if arguments.collective
+        else [*collectives.COLLECTIVES.values()]
+    )
     if arguments.markdown:
         print(_markdown([row for collective in chosen for row in _rows(collective)]))
     else:
@@ -41,11 +56,25 @@ def _rows(collective: collectives.Collective) -> Iterator[tuple[str, ...]]:
         costs = [_cost(algorithm, size) for size in SIZES]
         ordered = ("yes" if algorithm.ordered else "no") if collective.reduces else "-"
         reach = "folded" if getattr(algorithm.generator, "folds", False) else "yes"
-        yield (collective.name, algorithm.name, *(rounds for rounds, _ in costs), *(sent for _, sent in costs), ordered,
-               reach, _summary(algorithm.generator))
+        yield (
+            collective.name,
+            algorithm.name,
+            *(rounds for rounds, _ in costs),
+            *(sent for _, sent in costs),
+            ordered,
+            reach,
+            _summary(algorithm.generator),
+        )
     unknown = ["-"] * 2 * len(SIZES)
     what = f"{algorithms.LIBRARIES[algorithms.NATIVE]}."
-    yield (collective.name, algorithms.NATIVE, *unknown, "yes" if collective.reduces else "-", "yes", what)
+    yield (
+        collective.name,
+        algorithms.NATIVE,
+        *unknown,
+        "yes" if collective.reduces else "-",
+        "yes",
+        what,
+    )
 
 
 def _cost(algorithm: algorithms.Algorithm, size: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The files that commands write at their end; and `--done FILE`, by which a job script learns that the work is complete."""
+"""Output files of commands, and `--done FILE`, which tells a job script of success."""
 
 import json
 import os
@@ -18,12 +18,19 @@ OPTIONS = ("plot", "json", "trace", "done", "output")
 
 def add_done(parser: ArgumentParser) -> None:
     """The option, the same for all commands that work on the ranks."""
-    parser.add_argument("--done", metavar="FILE", help="rank 0 writes this when all is done, and only then: what a job "
-                        "script should go by, since a launcher's exit status may be 0 after the loss of a node")  # fmt: skip
+    parser.add_argument(
+        "--done",
+        metavar="FILE",
+        help=(
+            "rank 0 writes this when all is done, and only then: what a job "
+            "script should go by, since a launcher's exit status may be 0 after the loss of a node"
+        ),
+    )
 
 
 def check(arguments: Namespace, comm: Any = None) -> None:
-    """Find out before the work whether its results can be written. Raises MpicollError, on all ranks of comm.
+    """Check before the work that its results can be written. Raises MpicollError, on all ranks of
+    comm.
 
     Rank 0 alone looks: it writes, and the others may not see that disk.
     """
@@ -66,7 +73,7 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 
 def write_done(arguments: Namespace) -> None:
-    """Write the file, on rank 0 or who has its place, where the command has the option and it was given."""
+    """Write the file of `--done`, if it was given, on the lowest rank that is alive."""
     if getattr(arguments, "done", None) is not None:
         from mpi4py import MPI
 
@@ -74,4 +81,7 @@ def write_done(arguments: Namespace) -> None:
         from ..measure import command
 
         if MPI.COMM_WORLD.Get_rank() == lowest_alive():
-            write_whole(arguments.done, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {command()}\n")
+            write_whole(
+                arguments.done,
+                f"{datetime.now().astimezone().isoformat(timespec='seconds')} {command()}\n",
+            )

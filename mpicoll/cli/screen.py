@@ -13,9 +13,11 @@ def width() -> int:
 
 
 def folded(text: str, first: str = "", rest: str = "") -> str:
-    """The text in lines that fit. first, rest: what the first of them begins with, and the others."""
+    """The text wrapped to the screen. first, rest: prefixes of the first line and the others."""
     words = " ".join(text.split())
-    return "\n".join(wrap(words, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False))
+    return "\n".join(
+        wrap(words, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    )
 
 
 def comment(text: str) -> str:

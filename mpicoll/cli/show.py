@@ -1,4 +1,4 @@
-"""draw the rounds of an algorithm: who sends which blocks to whom, and what every rank then holds."""
+"""draw the rounds of an algorithm: who sends which blocks to whom, and what ranks then hold."""
 
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
@@ -14,23 +14,39 @@ from ..verify import Cost, check, unproved
 from . import outfiles, userfile
 from .list import of_vector
 from .screen import LINES, folded, width
-from .show_plot import draw
+from .plots import draw_schedule
 from .values import whole
 
 #: rounds that the short form shows before it leaves some out
-_FIRST, _LAST = 12, 4
+_FIRST = 12
+_LAST = 4
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Which algorithm, and how many ranks."""
     parser.add_argument("collective", help="allreduce, bcast, …")
     parser.add_argument("algorithm", help="its word, as `mpicoll list` shows it")
-    parser.add_argument("--size", type=whole, default=4, metavar="N", help="number of ranks (default 4)")
-    parser.add_argument("--root", type=whole, default=0, metavar="R", help="of a rooted collective (default 0)")
-    parser.add_argument("--blocks", type=whole, metavar="N", help="blocks of the vector; a pipeline's segments (default 4)")
-    parser.add_argument("--all", action="store_true", help="every block after every round, however many lines that takes")
+    parser.add_argument(
+        "--size", type=whole, default=4, metavar="N", help="number of ranks (default 4)"
+    )
+    parser.add_argument(
+        "--root", type=whole, default=0, metavar="R", help="of a rooted collective (default 0)"
+    )
+    parser.add_argument(
+        "--blocks",
+        type=whole,
+        metavar="N",
+        help="blocks of the vector; a pipeline's segments (default 4)",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every block after every round, however many lines that takes",
+    )
     userfile.add_argument(parser)
-    parser.add_argument("--plot", metavar="FILE.svg", help="draw it here, too: ranks across, rounds down")
+    parser.add_argument(
+        "--plot", metavar="FILE.svg", help="draw it here, too: ranks across, rounds down"
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -52,14 +68,14 @@ def run(arguments: Namespace) -> int:
     fits = len(lines) < LINES and max(map(len, lines)) <= width()
     print(*(lines if arguments.all or fits else _short(played)), sep="\n")
     if arguments.plot:
-        draw(arguments.plot, played, _title(played, algorithm.name))
+        draw_schedule(arguments.plot, played, _title(played, algorithm.name))
     if played.wrong:
         print("", folded(f"WRONG: {played.wrong}", rest="  "), sep="\n")
     return 1 if played.wrong else 0
 
 
 class Moment(NamedTuple):
-    """One rank when it has finished a round: the clock, what arrived from whom, and the fullest value of each block it has.
+    """One rank after a round: the clock, what arrived from whom, the fullest value of each block.
 
     held: whose contributions are in that, as bits; cells: the same as `_symbol` writes it.
     """
@@ -72,7 +88,7 @@ class Moment(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What the verifier saw of a schedule: what happened at each clock, what it costs, or what is wrong with it."""
+    """The verifier's view of a schedule: each rank after each round, the cost, or the error."""
 
     collective: collectives.Collective
     size: int
@@ -83,35 +99,68 @@ class Played(NamedTuple):
     wrong: str
 
 
-def _play(collective: collectives.Collective, algorithm: algorithms.Algorithm, size: int, root: int,
-          blocks: int | None) -> Played:  # fmt: skip
+def _play(
+    collective: collectives.Collective,
+    algorithm: algorithms.Algorithm,
+    size: int,
+    root: int,
+    blocks: int | None,
+) -> Played:
     """Let the verifier run it; rounds stand where its logical clock puts them."""
     blocks = blocks or algorithm.vector_blocks(size, 4)
-    frames, cost, wrong = defaultdict[int, list[Moment]](list), None, ""
+    frames = defaultdict[int, list[Moment]](list)
+    cost = None
+    wrong = ""
 
     def observer(rank: Any, step: Any, expressions: Any) -> None:
         # in an alltoall what came takes the place of what was sent
-        places = [rank.memory[place] for place in ((OUTPUT, INPUT) if collective.personal else tuple(rank.memory))]
-        held = [max((expressions.ranks[place[block]] for place in places if place[block] is not None),
-                    key=int.bit_count, default=0) for block in range(blocks)]
+        places = [
+            rank.memory[place]
+            for place in ((OUTPUT, INPUT) if collective.personal else tuple(rank.memory))
+        ]
+        held = [
+            max(
+                (expressions.ranks[place[block]] for place in places if place[block] is not None),
+                key=int.bit_count,
+                default=0,
+            )
+            for block in range(blocks)
+        ]
         symbols = [_symbol(collective, ranks, size) for ranks in held]
-        arrived = [(peer, _blocks(part, blocks) if not collective.personal else
-                    " ".join(_symbol(collective, expressions.ranks[one], size) for one in rank.read(part)))
-                   for peer, part in (step.receives if step else ())]
+        arrived = [
+            (
+                peer,
+                (
+                    _blocks(part, blocks)
+                    if not collective.personal
+                    else " ".join(
+                        _symbol(collective, expressions.ranks[one], size) for one in rank.read(part)
+                    )
+                ),
+            )
+            for peer, part in (step.receives if step else ())
+        ]
         frames[rank.clock].append(Moment(rank.clock, rank.number, arrived, held, symbols))
 
     try:
-        cost = check(algorithm.collective, algorithm.generator, size, root, blocks, observer=observer)
+        cost = check(
+            algorithm.collective, algorithm.generator, size, root, blocks, observer=observer
+        )
     except ScheduleError as error:
         wrong = str(error)
-    return Played(collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong)
+    return Played(
+        collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong
+    )
 
 
 def _title(played: Played, name: str) -> str:
     where = f" from root {played.root}" if played.collective.rooted else ""
     found = "wrong, up to where it fails"
     if played.cost:
-        found = f"{many(played.cost.rounds, 'round')}, a rank sends at most {of_vector(played.cost.bytes_sent, played.blocks)}"
+        found = (
+            f"{many(played.cost.rounds, 'round')}, a rank sends at most"
+            f" {of_vector(played.cost.bytes_sent, played.blocks)}"
+        )
     return f"{played.collective.name} {name}, {played.size} ranks{where}: {found}."
 
 
@@ -128,16 +177,22 @@ def _whole(played: Played) -> Iterator[str]:
 
 
 def _short(played: Played) -> Iterator[str]:
-    """A line for each round: of each rank, whose messages came, and how many of the blocks it is to have it now has."""
+    """A line per round: each rank's senders, and how many of its result's blocks are complete."""
     wanted = [_wanted(played, rank) for rank in range(played.size)]
     yield "Below each rank: whose message came > how many blocks are final (--all: each)."
-    done, rows = [0] * played.size, []
+    done = [0] * played.size
+    rows = []
     for frame in played.frames:
         came: list[list[int]] = [[] for _ in range(played.size)]
         for moment in frame:
             came[moment.rank] += [peer for peer, _ in moment.arrived]
-            done[moment.rank] = sum(moment.cells[block] == symbol for block, symbol in wanted[moment.rank].items())
-        cells = [(f"{peers[0]}{'+' if len(peers) > 1 else ''}>" if peers else "") + str(has) for peers, has in zip(came, done)]
+            done[moment.rank] = sum(
+                moment.cells[block] == symbol for block, symbol in wanted[moment.rank].items()
+            )
+        cells = [
+            (f"{peers[0]}{'+' if len(peers) > 1 else ''}>" if peers else "") + str(has)
+            for peers, has in zip(came, done)
+        ]
         rows.append((f"round {frame[0].clock}" if frame[0].clock else "start", cells))
     fits = max(len(cell) for _, cells in rows for cell in cells) + 2
     shown = min(played.size, (width() - 12) // fits)
@@ -145,25 +200,40 @@ def _short(played: Played) -> Iterator[str]:
     left_out = len(rows) - _FIRST - _LAST
     for number, (label, cells) in enumerate(rows):
         if left_out <= 2 or not _FIRST <= number < len(rows) - _LAST:
-            yield f"{label:<10}" + "".join(f"{cell:>{fits}}" for cell in cells[:shown]) + (" …" if shown < played.size else "")
+            yield (
+                f"{label:<10}"
+                + "".join(f"{cell:>{fits}}" for cell in cells[:shown])
+                + (" …" if shown < played.size else "")
+            )
         elif number == _FIRST:
             yield f"… {many(left_out, 'round')} more"
 
 
 def _wanted(played: Played, rank: int) -> dict[int, str]:
     """What a rank must have at the end, as `_symbol` writes it, by the number of the block."""
-    collective, size, blocks, root = played.collective, played.size, played.blocks, played.root
+    collective = played.collective
+    size = played.size
+    blocks = played.blocks
+    root = played.root
     part = collective.postcondition(rank, size, blocks, root)
     numbers = range(part.first, part.first + part.count) if part else ()
     whose = {block: collective.contributors(rank, block, size, blocks, root) for block in numbers}
-    return {block: _symbol(collective, sum(1 << one for one in ranks), size) for block, ranks in whose.items()}
+    return {
+        block: _symbol(collective, sum(1 << one for one in ranks), size)
+        for block, ranks in whose.items()
+    }
 
 
 def _symbol(collective: collectives.Collective, ranks: int, size: int) -> str:
-    """A value as text of fixed width: the ranks in a sum, each at its own place, or how many; or whose data it is."""
+    """A value as text of fixed width.
+
+    Of a sum: the ranks in it, each at its own place, or how many; otherwise: whose data it is.
+    """
     if collective.personal:
         rank, block = divmod(ranks.bit_length() - 1, size)
-        return f"{rank}{block}" if size <= 10 else f"{f'{rank}>{block}':>{2 * len(str(size - 1)) + 1}}"
+        return (
+            f"{rank}{block}" if size <= 10 else f"{f'{rank}>{block}':>{2 * len(str(size - 1)) + 1}}"
+        )
     if not collective.reduces:
         return f"{ranks.bit_length() - 1 if ranks else '.':>{len(str(size - 1))}}"
     if size > 10:
@@ -175,12 +245,18 @@ def _legend(collective: collectives.Collective, size: int, blocks: int) -> str:
     content = "how many ranks are in the sum it has" if size > 10 else "the ranks in the sum it has"
     content = content if collective.reduces else "whose data it has, or a dot,"
     content = "whose data it has, and for whom," if collective.personal else content
-    return f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content} of each block."
+    return (
+        f"m: the vector{f', in {blocks} blocks' if blocks > 1 else ''}. Below each rank: {content}"
+        " of each block."
+    )
 
 
 def _messages(clock: int, frame: Sequence[Moment]) -> list[str]:
     """The line, or lines, of what arrives at this clock."""
-    arrivals = sorted(((peer, moment.rank, what) for moment in frame for peer, what in moment.arrived), key=lambda one: one[:2])
+    arrivals = sorted(
+        ((peer, moment.rank, what) for moment in frame for peer, what in moment.arrived),
+        key=lambda one: one[:2],
+    )
     # no-break spaces keep a message together when the line is wrapped
     texts = [f"{peer} -> {rank}: {what}".replace(" ", "\xa0") for peer, rank, what in arrivals]
     line = "   ".join([f"round\xa0{clock}" if clock else "start", *texts])
@@ -191,12 +267,14 @@ def _blocks(part: Part, blocks: int) -> str:
     """The numbers of a cyclic range: `block 3`, `blocks 2-3`, `blocks 3,0-1`."""
     last = part.first + part.count
     ranges = [(part.first, min(last, blocks)), (0, last - blocks)]
-    names = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in ranges if high > low]
+    names = [
+        str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in ranges if high > low
+    ]
     return f"block{'s' if part.count > 1 else ''} {','.join(names)}"
 
 
 def _table(cells: Sequence[list[str]], heading: bool) -> list[str]:
-    """The ranks side by side: their blocks in one line where that is narrow enough, else one below the other."""
+    """The ranks side by side, each with its blocks in one line if that fits, else in a column."""
     names = [f"rank {rank}" for rank in range(len(cells))]
     joined = [" ".join(column) for column in cells]
     wide = max(len(names[-1]), len(joined[0]))
@@ -205,6 +283,12 @@ def _table(cells: Sequence[list[str]], heading: bool) -> list[str]:
         lines.insert(0, ("", names))
     if len(cells) * (wide + 2) > width():
         wide = len(cells[0][0])
-        lines = [("rank", range(len(cells))), *((f"block {block}", line) for block, line in enumerate(zip(*cells)))]
+        lines = [
+            ("rank", range(len(cells))),
+            *((f"block {block}", line) for block, line in enumerate(zip(*cells))),
+        ]
     left = len(lines[-1][0])
-    return ["  ".join([f"{label:<{left}}", *(f"{cell:<{wide}}" for cell in line)]).rstrip() for label, line in lines]
+    return [
+        "  ".join([f"{label:<{left}}", *(f"{cell:<{wide}}" for cell in line)]).rstrip()
+        for label, line in lines
+    ]

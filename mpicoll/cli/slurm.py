@@ -1,4 +1,4 @@
-"""write SLURM job scripts (new), find what is wrong with one (check), gather a scaling sweep (scaling)."""
+"""write SLURM job scripts (new), check them (check), gather a scaling sweep (scaling)."""
 
 import re
 import sys
@@ -9,8 +9,19 @@ from ..errors import ArgumentError, did_you_mean
 from . import outfiles
 
 #: options of sbatch that `new` puts in; others are added to the script by hand, or given to sbatch
-OPTIONS = ("nodes", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "time", "partition", "account", "qos",
-           "constraint", "job-name")  # fmt: skip
+OPTIONS = (
+    "nodes",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "gpus-per-node",
+    "mem",
+    "time",
+    "partition",
+    "account",
+    "qos",
+    "constraint",
+    "job-name",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,14 +30,30 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     new = actions.add_parser("new", help="write a job script, ready for sbatch, from a template")
-    new.add_argument("kind", choices=KINDS, help="train, bench (against MPI), tune (a table), scaling (a sweep), gpu_check "
-                     "(what a GPU node proves; in a checkout)")  # fmt: skip
-    new.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting at the top: STRATEGY=zero1")
+    new.add_argument(
+        "kind",
+        choices=KINDS,
+        help=(
+            "train, bench (against MPI), tune (a table), scaling (a sweep), gpu_check "
+            "(what a GPU node proves; in a checkout)"
+        ),
+    )
+    new.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting at the top: STRATEGY=zero1",
+    )
     for name in OPTIONS:
         new.add_argument(f"--{name}", metavar="X", help=f"sbatch's --{name}")
-    new.add_argument("--directory", default=".", metavar="DIR", help="where to write (default: here)")
+    new.add_argument(
+        "--directory", default=".", metavar="DIR", help="where to write (default: here)"
+    )
     new.add_argument("--force", action="store_true", help="replace a script that is there")
-    check = actions.add_parser("check", help="find known mistakes in a job script before SLURM does")
+    check = actions.add_parser(
+        "check", help="find known mistakes in a job script before SLURM does"
+    )
     check.add_argument("script", nargs="+", metavar="SCRIPT")
     gather = actions.add_parser("scaling", help="table and plot of what scaling.sh measured")
     gather.add_argument("directory", metavar="DIR")
@@ -35,7 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int | None:
     """Do it; exit status 1 where mistakes were found or results are missing."""
-    actions: dict[str, Callable[[Namespace], int | None]] = {"new": _new, "check": _check, "scaling": _scaling}
+    actions: dict[str, Callable[[Namespace], int | None]] = {
+        "new": _new,
+        "check": _check,
+        "scaling": _scaling,
+    }
     return actions[arguments.action](arguments)
 
 
@@ -48,9 +79,13 @@ def _new(arguments: Namespace) -> None:
     written = write(arguments.kind, arguments.directory, given, settings, arguments.force)
     print(*(f"wrote {path}" for path in written), sep="\n")
     script = written[0]
-    command, output = f"bash {script}", "scaling/table.txt"
-    if named := re.search(r"^#SBATCH --job-name=(\S+)", script.read_text(encoding="utf-8"), re.MULTILINE):
-        command, output = f"sbatch {script}", f"{named[1]}-JOB.out    # JOB: the number that sbatch prints"
+    command = f"bash {script}"
+    output = "scaling/table.txt"
+    if named := re.search(
+        r"^#SBATCH --job-name=(\S+)", script.read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        command = f"sbatch {script}"
+        output = f"{named[1]}-JOB.out    # JOB: the number that sbatch prints"
     print(f"next: look at {script.with_name('env.sh')} (modules, MPI), then:")
     print(f"  {command}", f"  tail --follow=name --retry {output}", sep="\n")
 
@@ -65,14 +100,22 @@ def _pair(text: str) -> tuple[str, str]:
 def _check(arguments: Namespace) -> int:
     from ..slurm import mistakes
 
-    found = [(script, *mistake) for script in arguments.script for mistake in (*mistakes(script), *_misspelt(script))]
-    print(*(f"{script}:{line}: {message}" for script, line, message in found), sep="\n", end="\n" if found else "")
+    found = [
+        (script, *mistake)
+        for script in arguments.script
+        for mistake in (*mistakes(script), *_misspelt(script))
+    ]
+    print(
+        *(f"{script}:{line}: {message}" for script, line, message in found),
+        sep="\n",
+        end="\n" if found else "",
+    )
     print(f"{len(found)} {'mistake' if len(found) == 1 else 'mistakes'} found", file=sys.stderr)
     return 1 if found else 0
 
 
 def _misspelt(path: str) -> Iterator[tuple[int, str]]:
-    """Options of commands of mpicoll's in a script that these do not have; settings stand for their values there."""
+    """Unknown options of mpicoll commands in a script, with settings replaced by their values."""
     from . import commands
     from ..slurm import Script
 
@@ -86,15 +129,19 @@ def _misspelt(path: str) -> Iterator[tuple[int, str]]:
         known = commands()[call[1]]
         for option in re.findall(r"(?<=\s)(--[A-Za-z][\w-]*)", call[2]):
             if not any(one.startswith(option) for one in known):
-                yield number, f"mpicoll {call[1]} has no option {option}{did_you_mean(option, known)}"
+                yield (
+                    number,
+                    f"mpicoll {call[1]} has no option {option}{did_you_mean(option, known)}",
+                )
 
 
 def _scaling(arguments: Namespace) -> int:
-    from ..slurm import gather, plot, table
+    from ..slurm import gather, table
+    from .plots import draw_scaling
 
     outfiles.check(arguments)
     rows, missing = gather(arguments.directory)
     print(table(rows, missing), flush=True)
     if arguments.plot and rows:
-        plot(arguments.plot, rows)
+        draw_scaling(arguments.plot, rows)
     return 1 if missing else 0

@@ -1,4 +1,4 @@
-"""show what all ranks of a running job are doing, and who waits for whom, until it ends (MPICOLL_REPORT)."""
+"""show what the ranks of a running job do, and who waits for whom (MPICOLL_REPORT)."""
 
 import shutil
 import sys
@@ -14,12 +14,17 @@ from .screen import LINES, width
 #: seconds between two looks, as ranks leave a report once a second
 _PAUSE = 1.0
 #: where the screen begins, and what clears the rest of it
-_TOP, _CLEAR = "\x1b[H", "\x1b[J"
+_TOP = "\x1b[H"
+_CLEAR = "\x1b[J"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Which job, and how often to look."""
-    parser.add_argument("job", metavar="DIR|PID", help="what MPICOLL_REPORT was in the job, or a process of it on this machine")
+    parser.add_argument(
+        "job",
+        metavar="DIR|PID",
+        help="what MPICOLL_REPORT was in the job, or a process of it on this machine",
+    )
     parser.add_argument("--once", action="store_true", help="print it once; so does a pipe")
 
 
@@ -35,7 +40,9 @@ def run(arguments: Namespace) -> None:
             states = read_reports(folder)
             shown = _table(states, shutil.get_terminal_size((80, LINES)).lines)
             print(f"{_TOP}{_CLEAR}{shown}", end="", flush=True)
-            if all(state["ended"] for state in states) and len(states) == max(state["size"] for state in states):
+            if all(state["ended"] for state in states) and len(states) == max(
+                state["size"] for state in states
+            ):
                 break
             time.sleep(_PAUSE)
     except KeyboardInterrupt:
@@ -56,12 +63,18 @@ def _folder(job: str) -> Path:
         entries = Path("/proc", job, "environ").read_bytes().split(b"\0")
         folder = Path("/proc", job, "cwd").resolve()
     except OSError as error:
-        raise ArgumentError(f"{job} is no directory, and process {job} cannot be looked at: {error.strerror}") from None
+        raise ArgumentError(
+            f"{job} is no directory, and process {job} cannot be looked at: {error.strerror}"
+        ) from None
     name = f"{settings.REPORT}=".encode()
-    found = [entry[len(name) :].decode(errors="surrogateescape") for entry in entries if entry.startswith(name)]
+    found = [
+        entry[len(name) :].decode(errors="surrogateescape")
+        for entry in entries
+        if entry.startswith(name)
+    ]
     if not found or not found[0]:
         raise ArgumentError(
-            f"process {job} was started without {settings.REPORT}=DIR, where its ranks would say what they are doing; "
-            f"kill -USR2 {job} has a rank print it"
+            f"process {job} was started without {settings.REPORT}=DIR, where its ranks would say"
+            f" what they are doing; kill -USR2 {job} has a rank print it"
         )
     return folder / found[0]

@@ -12,38 +12,154 @@ from .values import number, size, whole
 def add_arguments(parser: ArgumentParser) -> None:
     """Options, with defaults that reach a test accuracy of about 0.97 on the digits in seconds."""
     add = parser.add_argument
-    add("--data", default="digits", help="digits: 8 x 8 handwritten digits from scikit-learn (default); "
-        "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`")  # fmt: skip
-    add("--strategy", default="allreduce", help="allreduce (default), parameter_server, zero1 or zero2")
+    add(
+        "--data",
+        default="digits",
+        help=(
+            "digits: 8 x 8 handwritten digits from scikit-learn (default); "
+            "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`"
+        ),
+    )
+    add(
+        "--strategy",
+        default="allreduce",
+        help="allreduce (default), parameter_server, zero1 or zero2",
+    )
     add("--optimizer", default="adam", help="sgd, adam (default) or adamw")
-    add("--lr", type=number, metavar="R", help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)")
-    add("--schedule", default="constant", help="learning rate: constant (default), cosine:STEPS, linear:STEPS, step:EVERY")
-    add("--warmup", type=whole, default=0, metavar="STEPS", help="of the learning rate, before the schedule (default 0)")
-    add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers (default 512,512)")
-    add("--batch-size", type=whole, default=64, metavar="N", help="samples per step on all ranks together (default 64)")
+    add(
+        "--lr",
+        type=number,
+        metavar="R",
+        help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)",
+    )
+    add(
+        "--schedule",
+        default="constant",
+        help="learning rate: constant (default), cosine:STEPS, linear:STEPS, step:EVERY",
+    )
+    add(
+        "--warmup",
+        type=whole,
+        default=0,
+        metavar="STEPS",
+        help="of the learning rate, before the schedule (default 0)",
+    )
+    add(
+        "--hidden",
+        default="512,512",
+        metavar="N,N",
+        help="widths of the hidden layers (default 512,512)",
+    )
+    add(
+        "--batch-size",
+        type=whole,
+        default=64,
+        metavar="N",
+        help="samples per step on all ranks together (default 64)",
+    )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=whole, metavar="N", help="passes over the training data (default 15)")
+    length.add_argument(
+        "--epochs", type=whole, metavar="N", help="passes over the training data (default 15)"
+    )
     length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
-    add("--overlap", default="all", help="communication with computation: none, gradients, all (default: next forward too)")
-    add("--bucket-bytes", type=size, metavar="B", help="gradients sent together (default: 1/8 of the model's, up to 4M)")
-    add("--parameter-bucket-bytes", type=size, metavar="B", help="parameters sent together (default: as the gradients)")
+    add(
+        "--overlap",
+        default="all",
+        help="communication with computation: none, gradients, all (default: next forward too)",
+    )
+    add(
+        "--bucket-bytes",
+        type=size,
+        metavar="B",
+        help="gradients sent together (default: 1/8 of the model's, up to 4M)",
+    )
+    add(
+        "--parameter-bucket-bytes",
+        type=size,
+        metavar="B",
+        help="parameters sent together (default: as the gradients)",
+    )
     add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
-    add("--accumulate", type=whole, default=1, metavar="K", help="micro-batches per step (default 1)")
-    add("--clip-norm", type=number, metavar="X", help="largest norm of the gradients (default: no limit)")
-    add("--precision", default="float32", help="float64, float32 (default), float16 or bfloat16: in memory and on the wire")
-    add("--loss-scale", metavar="X", help="dynamic, or a number (default: dynamic with float16, else none)")
-    add("--algorithm", metavar="WORD", help="of the bucket collectives (default: ring, in one node circulant)")
-    add("--reproducible", type=whole, nargs="?", const=True, default=False, metavar="N", help="the same bits on any number of "
-        "ranks: batches are cut into N micro-batches (8), whose gradients are summed in fixed point")  # fmt: skip
-    add("--seed", type=whole, default=0, metavar="N", help="of the split, the first weights and the order (default 0)")
-    add("--device", default="cpu", help="cpu (default), or cuda: GPU = local rank modulo their number")
-    add("--checkpoint", metavar="DIR", help="write checkpoints here; a directory that all ranks share")
-    add("--checkpoint-every", type=whole, metavar="N", help="steps from one to the next (default: each epoch)")
+    add(
+        "--accumulate",
+        type=whole,
+        default=1,
+        metavar="K",
+        help="micro-batches per step (default 1)",
+    )
+    add(
+        "--clip-norm",
+        type=number,
+        metavar="X",
+        help="largest norm of the gradients (default: no limit)",
+    )
+    add(
+        "--precision",
+        default="float32",
+        help="float64, float32 (default), float16 or bfloat16: in memory and on the wire",
+    )
+    add(
+        "--loss-scale",
+        metavar="X",
+        help="dynamic, or a number (default: dynamic with float16, else none)",
+    )
+    add(
+        "--algorithm",
+        metavar="WORD",
+        help="of the bucket collectives (default: ring, in one node circulant)",
+    )
+    add(
+        "--reproducible",
+        type=whole,
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="N",
+        help=(
+            "the same bits on any number of ranks: batches are cut into N micro-batches (8), whose"
+            " gradients are summed in fixed point"
+        ),
+    )
+    add(
+        "--seed",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="of the split, the first weights and the order (default 0)",
+    )
+    add(
+        "--device",
+        default="cpu",
+        help="cpu (default), or cuda: GPU = local rank modulo their number",
+    )
+    add(
+        "--checkpoint",
+        metavar="DIR",
+        help="write checkpoints here; a directory that all ranks share",
+    )
+    add(
+        "--checkpoint-every",
+        type=whole,
+        metavar="N",
+        help="steps from one to the next (default: each epoch)",
+    )
     add("--keep", type=whole, default=3, metavar="N", help="how many checkpoints stay (default 3)")
-    add("--elastic", action="store_true", help="go on with fewer ranks when some die (Open MPI, mpirun --with-ft ulfm)")
+    add(
+        "--elastic",
+        action="store_true",
+        help="go on with fewer ranks when some die (Open MPI, mpirun --with-ft ulfm)",
+    )
     add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
-    add("--trace", metavar="FILE", help="write a timeline that Perfetto opens (https://ui.perfetto.dev)")
-    add("--metrics", metavar="FILE", help="add a JSON line to this file for each step and each epoch, as they end")
+    add(
+        "--trace",
+        metavar="FILE",
+        help="write a timeline that Perfetto opens (https://ui.perfetto.dev)",
+    )
+    add(
+        "--metrics",
+        metavar="FILE",
+        help="add a JSON line to this file for each step and each epoch, as they end",
+    )
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
     outfiles.add_done(parser)
 
@@ -72,13 +188,22 @@ def run(arguments: Namespace) -> None:
     (trainer, dataset), comm = surviving(comm, begin)
     outfiles.check(arguments, comm)
     trainer.strategy.meter.tracing = arguments.trace is not None
-    kept = {name: getattr(arguments, name) for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")}
-    trainer.fit(dataset, progress=True, **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")}, **kept)
+    kept = {
+        name: getattr(arguments, name)
+        for name in ("checkpoint", "checkpoint_every", "keep", "resume", "metrics")
+    }
+    trainer.fit(
+        dataset,
+        progress=True,
+        **{name: config[name] for name in ("epochs", "steps", "batch_size", "seed")},
+        **kept,
+    )
 
     def finish(comm: Any) -> None:
         """Write it all. Again where a rank dies before all have."""
         with Context.of(comm).watched("the result of a training"):
-            if arguments.trace and trainer.strategy.meter.steps:  # none where the checkpoint had them all
+            # none where the checkpoint had them all
+            if arguments.trace and trainer.strategy.meter.steps:
                 write_timeline(arguments.trace, trainer.strategy.meter.events, comm)
             result = document(trainer, config, comm) if arguments.json else None
             text = summary(trainer, comm)
@@ -99,7 +224,9 @@ def _config(arguments: Namespace) -> dict[str, Any]:
     config = {name: value for name, value in vars(arguments).items() if name not in apart}
     config["hidden"] = _widths(arguments.hidden)
     if arguments.resume and arguments.checkpoint is None:
-        raise ArgumentError("--resume needs --checkpoint DIR, the directory of the checkpoints to go on from")
+        raise ArgumentError(
+            "--resume needs --checkpoint DIR, the directory of the checkpoints to go on from"
+        )
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15
     if arguments.loss_scale is None and arguments.precision == "float16":

@@ -1,4 +1,4 @@
-"""measure the candidates on this machine and write the tuning table that selection reads (run under mpiexec)."""
+"""measure algorithms on this machine and write a tuning table (run under mpiexec)."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -10,23 +10,59 @@ from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
 from .bench import parse_sizes
-from .tune_plot import draw
+from .plots import draw_table
 from .values import number, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
-    add("--output", required=True, metavar="FILE", help="the table; what it says of other ranks, nodes and MPIs is kept")
-    add("--collectives", default="allreduce,reduce_scatter,allgather,bcast", metavar="A,B", help="default: %(default)s")
-    add("--sizes", default="1K:16M", metavar="A:B", help="bytes of the vector: 1K:16M (default), 1M, or 4K,1M")
-    add("--factor", type=whole, default=4, metavar="N", help="from each size of a range to the next (default 4)")
-    add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="pieces to try (default 16K,60000,256K,1M)")
+    add(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="the table; what it says of other ranks, nodes and MPIs is kept",
+    )
+    add(
+        "--collectives",
+        default="allreduce,reduce_scatter,allgather,bcast",
+        metavar="A,B",
+        help="default: %(default)s",
+    )
+    add(
+        "--sizes",
+        default="1K:16M",
+        metavar="A:B",
+        help="bytes of the vector: 1K:16M (default), 1M, or 4K,1M",
+    )
+    add(
+        "--factor",
+        type=whole,
+        default=4,
+        metavar="N",
+        help="from each size of a range to the next (default 4)",
+    )
+    add(
+        "--segments",
+        default="16K,60000,256K,1M",
+        metavar="A,B",
+        help="pieces to try (default 16K,60000,256K,1M)",
+    )
     add("--dtype", default="float32", help="element type (default float32)")
     add("--device", default="cpu", help="where the arrays of this table lie: cpu (default), cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
-    add("--min-time", type=number, default=2.0, metavar="S", help="seconds per size for all candidates together (default 2)")
-    add("--plot", metavar="FILE.svg", help="draw what the table now chooses here, over bytes and numbers of ranks")
+    add(
+        "--min-time",
+        type=number,
+        default=2.0,
+        metavar="S",
+        help="seconds per size for all candidates together (default 2)",
+    )
+    add(
+        "--plot",
+        metavar="FILE.svg",
+        help="draw what the table now chooses here, over bytes and numbers of ranks",
+    )
     outfiles.add_done(parser)
 
 
@@ -46,10 +82,13 @@ def run(arguments: Namespace) -> None:
     from ..support.gpus import device_module
 
     comm = Communicator(MPI.COMM_WORLD)
-    root, output = comm.Get_rank() == 0, Path(arguments.output)
+    root = comm.Get_rank() == 0
+    output = Path(arguments.output)
     names = [collectives.find(name.strip()).name for name in arguments.collectives.split(",")]
-    sizes, segments = parse_sizes(arguments.sizes, arguments.factor), parse_sizes(arguments.segments, option="--segments")
-    dtype, facts = element_type(arguments.dtype), measured_on(comm)
+    sizes = parse_sizes(arguments.sizes, arguments.factor)
+    segments = parse_sizes(arguments.segments, option="--segments")
+    dtype = element_type(arguments.dtype)
+    facts = measured_on(comm)
     if arguments.min_time <= 0:
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
     if arguments.nccl and arguments.device == "cpu":
@@ -59,15 +98,28 @@ def run(arguments: Namespace) -> None:
         _check_table(output)
     module = device_module(arguments.device, comm)
     tick = _progress(len(names) * len(sizes), root)
-    entries, link = tuning.tune(comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl)
+    entries, link = tuning.tune(
+        comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl
+    )
     if root:
         table.write(output, facts, entries, link)
         if arguments.plot:
             written = table.parse(output.read_text(encoding="utf-8"), str(output)).entries
             here = entries[0]["mpi"], entries[0]["transport"]
-            draw(arguments.plot, [one for one in written if (one.mpi, one.transport) == here and isinstance(one.ranks, int)],
-                 " over ".join(here))  # fmt: skip
-        print(*_summary(entries), f"written to {output}; use it with MPICOLL_TUNING_FILE={output}", sep="\n")
+            draw_table(
+                arguments.plot,
+                [
+                    one
+                    for one in written
+                    if (one.mpi, one.transport) == here and isinstance(one.ranks, int)
+                ],
+                " over ".join(here),
+            )
+        print(
+            *_summary(entries),
+            f"written to {output}; use it with MPICOLL_TUNING_FILE={output}",
+            sep="\n",
+        )
 
 
 def _check_table(output: Path) -> None:
@@ -79,7 +131,9 @@ def _check_table(output: Path) -> None:
             table.parse(output.read_text(encoding="utf-8"), str(output))
         except (OSError, ArgumentError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ArgumentError(f"--output {output} is there and is no tuning table: {reason}; name another file") from None
+            raise ArgumentError(
+                f"--output {output} is there and is no tuning table: {reason}; name another file"
+            ) from None
 
 
 def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]:
@@ -88,20 +142,33 @@ def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]
 
     def tick(rows: list[dict[str, Any]]) -> None:
         done.append(rows)
-        best, native = min(rows, key=lambda row: row["median_us"]), rows[0]
-        pieces = f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
+        best = min(rows, key=lambda row: row["median_us"])
+        native = rows[0]
+        pieces = (
+            f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
+        )
         if shown:
-            print(f"[{len(done)}/{total}] {best['collective']} {format_bytes(best['bytes'])}: {best['algorithm']}{pieces} "
-                  f"{format_seconds(best['median_us'] / 1e6)}, native {format_seconds(native['median_us'] / 1e6)}, "
-                  f"of {many(len(rows), 'candidate')}", flush=True)  # fmt: skip
+            print(
+                f"[{len(done)}/{total}] {best['collective']} {format_bytes(best['bytes'])}:"
+                f" {best['algorithm']}{pieces} {format_seconds(best['median_us'] / 1e6)}, native"
+                f" {format_seconds(native['median_us'] / 1e6)}, of {many(len(rows), 'candidate')}",
+                flush=True,
+            )
 
     return tick
 
 
 def _summary(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
     for entry in entries:
-        place = f"{many(entry['ranks'], 'rank')}, {many(entry['nodes'], 'node')}, {entry['mpi']}, {entry['transport']}"
+        place = (
+            f"{many(entry['ranks'], 'rank')}, {many(entry['nodes'], 'node')}, {entry['mpi']},"
+            f" {entry['transport']}"
+        )
         yield f"{entry['collective']} on {place}:"
         for rule in entry["rules"]:
-            pieces = f" in pieces of {format_bytes(rule['segment_bytes'])} bytes" if "segment_bytes" in rule else ""
+            pieces = (
+                f" in pieces of {format_bytes(rule['segment_bytes'])} bytes"
+                if "segment_bytes" in rule
+                else ""
+            )
             yield f"  from {rule['from']:>4}: {rule['algorithm']}{pieces}"

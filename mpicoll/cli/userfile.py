@@ -16,13 +16,18 @@ MODULE = "mpicoll_user_file"
 
 def add_argument(parser: ArgumentParser) -> None:
     """The option itself."""
-    parser.add_argument("--file", metavar="MINE.py", help="a file that calls mpicoll.register(collective, name, generator)")
+    parser.add_argument(
+        "--file",
+        metavar="MINE.py",
+        help="a file that calls mpicoll.register(collective, name, generator)",
+    )
 
 
 def load(path: str) -> list[algorithms.Algorithm]:
     """Import the file and return the algorithms it registers.
 
-    Raises ScheduleError for an algorithm found wrong, ArgumentError where the file cannot be read or registers nothing.
+    Raises ScheduleError for an algorithm found wrong, ArgumentError where the file cannot be read
+    or registers nothing.
     """
     if not os.path.isfile(path):
         raise ArgumentError(f"--file: there is no file {named(path)}")
@@ -47,10 +52,16 @@ def load(path: str) -> list[algorithms.Algorithm]:
 
 def _line_of(error: Exception, path: str) -> str:
     """The last line of the file that took part in an error, as text."""
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == os.path.abspath(path)]
+    lines = [
+        frame.lineno
+        for frame in extract_tb(error.__traceback__)
+        if frame.filename == os.path.abspath(path)
+    ]
     number = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     return f", line {number}," if number else ""
 
 
 def _registered() -> list[algorithms.Algorithm]:
-    return [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]
+    return [
+        algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
+    ]

@@ -1,4 +1,4 @@
-"""prove every algorithm at every size up to --max-size; exit status 1 at the first that is wrong."""
+"""prove every algorithm at every size up to --max-size; exit status 1 at the first wrong one."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -18,8 +18,19 @@ from .values import whole
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only these: collectives, algorithms, or both (default: all)")
-    parser.add_argument("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks (default 64)")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="only these: collectives, algorithms, or both (default: all)",
+    )
+    parser.add_argument(
+        "--max-size",
+        type=whole,
+        default=64,
+        metavar="N",
+        help="largest number of ranks (default 64)",
+    )
     userfile.add_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="write what was proved here")
 
@@ -29,32 +40,51 @@ def run(arguments: Namespace) -> int:
     if arguments.max_size < 1:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     outfiles.check(arguments)
-    every = [algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)]
+    every = [
+        algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
+    ]
     chosen = _named(arguments.words, userfile.load(arguments.file) if arguments.file else every)
-    start, proved, wrong = perf_counter(), [], None
+    start = perf_counter()
+    proved = []
+    wrong = None
     try:
         for result in _prove(chosen, arguments.max_size):
             proved.append(result)
             print(_line(result), flush=True)
     except ScheduleError as error:
         wrong = str(error)
-    seconds, total = perf_counter() - start, sum(result["cases"] for result in proved)
-    print(f"WRONG: {wrong}" if wrong else f"{_every(len(proved))} proved: {total:,} cases in {seconds:.1f} s")
+    seconds = perf_counter() - start
+    total = sum(result["cases"] for result in proved)
+    print(
+        f"WRONG: {wrong}"
+        if wrong
+        else f"{_every(len(proved))} proved: {total:,} cases in {seconds:.1f} s"
+    )
     if arguments.json:
-        document = {"schema": 1, "max_size": arguments.max_size, "algorithms": proved, "cases": total,
-                    "seconds": round(seconds, 3), "wrong": wrong}
+        document = {
+            "schema": 1,
+            "max_size": arguments.max_size,
+            "algorithms": proved,
+            "cases": total,
+            "seconds": round(seconds, 3),
+            "wrong": wrong,
+        }
         outfiles.write_json(arguments.json, document)
     return 1 if wrong else 0
 
 
-def _named(words: Sequence[str], known: Sequence[algorithms.Algorithm]) -> list[algorithms.Algorithm]:
-    """Those of the algorithms that the words name: a collective, an algorithm of any, or one of such a collective."""
+def _named(
+    words: Sequence[str], known: Sequence[algorithms.Algorithm]
+) -> list[algorithms.Algorithm]:
+    """The algorithms that the words name: by collective, by algorithm, or by both."""
     names = [*collectives.COLLECTIVES, *dict.fromkeys(one.name for one in known)]
     for word in words:
         if word not in names:
             hint = f"see `mpicoll list`{did_you_mean(word, names)}"
             raise ArgumentError(f"no collective and no algorithm is called {word!r}; {hint}")
-    of = [word for word in words if word in collectives.COLLECTIVES] or list(collectives.COLLECTIVES)
+    of = [word for word in words if word in collectives.COLLECTIVES] or list(
+        collectives.COLLECTIVES
+    )
     called = [word for word in words if word not in collectives.COLLECTIVES] or names
     found = [one for one in known if one.collective in of and one.name in called]
     if not found:
@@ -63,7 +93,7 @@ def _named(words: Sequence[str], known: Sequence[algorithms.Algorithm]) -> list[
 
 
 def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[dict[str, Any]]:
-    """Check all algorithms at all sizes on all cores; yield what is proved of one after the other."""
+    """Check all algorithms at all sizes on all cores; yield the result of each in order."""
     sizes = range(1, max_size + 1)
     # forked, so that the workers have the algorithms of the user's file too
     pool = ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork"))
@@ -71,8 +101,14 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
         work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes) for a in chosen]
         for algorithm, results in zip(chosen, work):
             cases, ordered, canonical = zip(*results)
-            yield {"collective": algorithm.collective, "algorithm": algorithm.name, "max_size": max_size,
-                   "cases": sum(cases), "ordered": all(ordered), "canonical": all(canonical)}
+            yield {
+                "collective": algorithm.collective,
+                "algorithm": algorithm.name,
+                "max_size": max_size,
+                "cases": sum(cases),
+                "ordered": all(ordered),
+                "canonical": all(canonical),
+            }
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -89,5 +125,8 @@ def _line(result: dict[str, Any]) -> str:
     collective = collectives.find(result["collective"])
     order = "in rank order" if result["ordered"] else "in any order"
     order = "in the canonical order" if result["canonical"] else order
-    proved = f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks {result['cases']:>6} cases"
+    proved = (
+        f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks"
+        f" {result['cases']:>6} cases"
+    )
     return f"{proved}   {order}" if collective.reduces else proved

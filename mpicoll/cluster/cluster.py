@@ -16,14 +16,15 @@ AGENT = "/dev/shm/agent"
 
 
 class Cluster:
-    """Hosts on one machine, each with a link of its own. A context manager: made on entry, gone on exit.
+    """Virtual hosts, each with a network link. A context manager.
 
     Parameters
     ----------
     hosts : int
         how many; they are called host0, host1, …
     rate : str, optional
-        of each link in both directions at once, in bits per second: "500mbit" or "1Gb/s". None: no limit.
+        of each link in both directions at once, in bits per second: "500mbit" or "1Gb/s". None: no
+        limit.
     slurm : Slurm, optional
         the hosts are nodes of a SLURM that is started on them.
 
@@ -54,12 +55,12 @@ class Cluster:
 
     @property
     def goodput(self) -> float:
-        """Bytes per second that TCP can carry over a link in each direction; infinite where it has no limit."""
+        """TCP goodput of a link in each direction in bytes per second; infinite without a limit."""
         return float("inf") if self.rate is None else links.goodput(self.rate)
 
     @property
     def burst(self) -> int:
-        """Bytes by which a link that was idle may be ahead of its rate: what short runs owe to the shaper."""
+        """Bytes by which an idle link may exceed its rate: the error of short measurements."""
         return 0 if self.rate is None else links.lead(self.rate)
 
     @property
@@ -104,7 +105,14 @@ class Cluster:
         for host in hosts:
             host.wait()
         number = self.hosts.index
-        login.feed("ip", [line for host in hosts for line in links.link(host.name, number(host.name), host.pid, self.rate)])
+        login.feed(
+            "ip",
+            [
+                line
+                for host in hosts
+                for line in links.link(host.name, number(host.name), host.pid, self.rate)
+            ],
+        )
         for host in hosts:
             host.feed("ip", links.interface(number(host.name)))
         if self.rate:
@@ -141,14 +149,18 @@ class Cluster:
         choices = "".join(f"  {computer.name}) pid={computer.pid} ;;\n" for computer in computers)
         return (
             "#!/bin/sh\n"
-            'while case $1 in -*) shift ;; *) false ;; esac; do :; done\n'
+            "while case $1 in -*) shift ;; *) false ;; esac; do :; done\n"
             f'case $1 in\n{choices}  *) echo "no such host: $1" >&2; exit 255 ;;\nesac\n'
             "shift\n"
             f'exec {" ".join(entrance("$pid"))} sh -c "$*"\n'
         )
 
-    def enter(self, host: str, command: Iterable[object], cwd: str | os.PathLike[str] | None = None) -> list[str]:
-        """The words that run `command` on a host (by name, or "login") in a directory, by default the current one.
+    def enter(
+        self, host: str, command: Iterable[object], cwd: str | os.PathLike[str] | None = None
+    ) -> list[str]:
+        """The arguments of `subprocess` functions that run `command` on a host, by name or "login".
+
+        cwd: by default the current directory.
 
         For the functions of `subprocess`. When the process started so is killed, so is the command.
         """
@@ -156,9 +168,14 @@ class Cluster:
         return [*self._computers[host].entrance(), *there, *map(str, command)]
 
     def call(
-        self, command: Iterable[object], host: str = "login", *, cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None, **options: Any,
-    ) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+        self,
+        command: Iterable[object],
+        host: str = "login",
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[Any]:
         """Run a command once, with what SLURM's commands need.
 
         Parameters
@@ -172,14 +189,23 @@ class Cluster:
         -------
         subprocess.CompletedProcess
         """
-        more = {"SLURM_CONF": slurm.CONF, "PATH": f"{PATH}:{slurm.COMMANDS}"} if self.slurm else {"PATH": PATH}
+        more = (
+            {"SLURM_CONF": slurm.CONF, "PATH": f"{PATH}:{slurm.COMMANDS}"}
+            if self.slurm
+            else {"PATH": PATH}
+        )
         settings = {**(os.environ if env is None else env), **more}
         return subprocess.run(self.enter(host, command, cwd), env=settings, **options)
 
     def run(
-        self, command: Sequence[str], mpi: str = "openmpi", *, cwd: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None, **options: Any,
-    ) -> subprocess.CompletedProcess[Any]:  # fmt: skip
+        self,
+        command: Sequence[str],
+        mpi: str = "openmpi",
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[Any]:
         """Run a command on all ranks.
 
         Parameters
@@ -209,7 +235,8 @@ class Cluster:
     def traffic(self) -> dict[str, int]:
         """Bytes of TCP payload that each host has sent over its link so far, by name.
 
-        What the launcher and its daemons tell `login` counts too, so measure many calls, and as a difference.
+        What the launcher and its daemons tell `login` counts too, so measure many calls, and as a
+        difference.
         """
         counted = links.payload(self.login.entrance())
         return {name: counted[name] for name in self.hosts}

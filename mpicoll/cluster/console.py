@@ -1,4 +1,4 @@
-"""The cluster's switches as a command on its login host: `cluster crash HOST`, and `boot`, `cut`, `mend`."""
+"""The command `cluster crash|boot|cut|mend HOST` on the cluster's login host."""
 
 import threading
 
@@ -7,7 +7,8 @@ from . import slurm
 from .cluster import Cluster
 
 SWITCHES = ("crash", "boot", "cut", "mend")
-_ORDERS, _ANSWERS = "/run/orders", "/run/answers"
+_ORDERS = "/run/orders"
+_ANSWERS = "/run/answers"
 #: hands its words to the owner of the cluster, and says what that answers
 _COMMAND = f"""#!/bin/sh
 echo "$*" > {_ORDERS}
@@ -17,10 +18,11 @@ read -r answer < {_ANSWERS}
 
 
 class Console:
-    """Within this context the command is there, on a cluster with SLURM. It ends with the process."""
+    """Provides the command on a cluster with SLURM. It ends with the process."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self._root = cluster, f"/proc/{cluster.login.pid}/root"
+        self._cluster = cluster
+        self._root = f"/proc/{cluster.login.pid}/root"
 
     def __enter__(self) -> "Console":
         self._cluster.login.write(f"{slurm.COMMANDS}/cluster", _COMMAND)
@@ -40,7 +42,10 @@ class Console:
 
     def _obey(self, switch: str = "", host: str = "", *_: str) -> str:
         if switch not in SWITCHES or host not in self._cluster.hosts:
-            return f"expected cluster {'|'.join(SWITCHES)} {'|'.join(self._cluster.hosts)}, got: {switch} {host}"
+            return (
+                f"expected cluster {'|'.join(SWITCHES)} {'|'.join(self._cluster.hosts)}, got:"
+                f" {switch} {host}"
+            )
         try:
             getattr(self._cluster, switch)(host)
         except MpicollError as error:

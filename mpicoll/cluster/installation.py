@@ -19,35 +19,50 @@ NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
 
 
 def find(mpi: str, python: str | None = None) -> tuple[str, str]:
-    """(python, mpiexec): an interpreter whose mpi4py uses `mpi`, and the launcher that belongs to it.
+    """(python, mpiexec): an interpreter whose mpi4py uses `mpi`, and its launcher.
 
-    The interpreter given, and no other; else this one if it will do, else that of a virtual environment `.venv-MPI` in the
-    current directory or the source tree. LaunchError where none has that MPI.
+    The interpreter given, and no other; else this one if it will do, else that of a virtual
+    environment `.venv-MPI` in the current directory or the source tree. LaunchError where none has
+    that MPI.
     """
     found = {place: library(place) for place in _interpreters(mpi, python)}
     for place, name in found.items():
         mpiexec = launcher(place)
         if name == NAMES[mpi] and mpiexec:
             return place, mpiexec
-    seen = "; ".join(f"{place} has {name or 'no mpi4py that works'}" for place, name in found.items())
-    what, where = (f"-e '.[{mpi}]'", "project's root") if SOURCE_TREE else (f"'mpicoll[{mpi}]'", "current directory")
+    seen = "; ".join(
+        f"{place} has {name or 'no mpi4py that works'}" for place, name in found.items()
+    )
+    what, where = (
+        (f"-e '.[{mpi}]'", "project's root")
+        if SOURCE_TREE
+        else (f"'mpicoll[{mpi}]'", "current directory")
+    )
     raise LaunchError(
-        f"expected a Python whose mpi4py uses {NAMES[mpi]}, with its mpiexec: {seen}. Make one with `python3 -m venv "
-        f".venv-{mpi} && .venv-{mpi}/bin/pip install {what}` in the {where}, or give its path (--python)."
+        f"expected a Python whose mpi4py uses {NAMES[mpi]}, with its mpiexec: {seen}. Make one with"
+        f" `python3 -m venv .venv-{mpi} && .venv-{mpi}/bin/pip install {what}` in the {where}, or"
+        " give its path (--python)."
     )
 
 
 def _interpreters(mpi: str, python: str | None) -> list[str]:
     """Absolute paths of those to ask."""
     roots = dict.fromkeys(filter(None, [Path.cwd(), SOURCE_TREE]))
-    places = [python] if python else [sys.executable, *(str(root / f".venv-{mpi}/bin/python") for root in roots)]
+    places = (
+        [python]
+        if python
+        else [sys.executable, *(str(root / f".venv-{mpi}/bin/python") for root in roots)]
+    )
     return [shutil.which(place) or os.path.abspath(place) for place in places]
 
 
 @lru_cache
 def library(python: str) -> str | None:
     """The name of the MPI library that this interpreter's mpi4py uses; None where it has none."""
-    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI;"
+        " print(MPI.get_vendor()[0])"
+    )
     try:
         said = subprocess.run([python, "-c", code], capture_output=True, text=True)
     except OSError:

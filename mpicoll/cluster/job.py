@@ -1,4 +1,4 @@
-"""How Open MPI, MPICH and Intel MPI start ranks on the cluster's hosts, remotely, as on a real one."""
+"""Launch commands of Open MPI, MPICH and Intel MPI for the cluster's hosts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,23 +14,38 @@ NETMODS = {
     "ucx": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
 }
 #: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
-INTEL = {"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0", "I_MPI_PIN": "0", "I_MPI_WAIT_MODE": "1"}
-#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them that a host was cut off
-DETECTOR = {"mpi_ft_detector": "true", "mpi_ft_detector_thread": "true", "mpi_ft_detector_period": "0.3",
-            "mpi_ft_propagator_with_rbcast": "true"}  # fmt: skip
-#: the default of OMPI_MCA_mpi_ft_detector_timeout, in seconds: at least, and for each process that shares a core, because
-#: no heartbeat is sent in MPI_Init, which takes so much longer (measured with 6 of them: 3 s is enough, 1 s is not)
-SILENCE, SILENCE_PER_PROCESS = 1.0, 0.5
+INTEL = {
+    "I_MPI_FABRICS": "shm:ofi",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": "eth0",
+    "I_MPI_PIN": "0",
+    "I_MPI_WAIT_MODE": "1",
+}
+#: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them
+#: that a host was cut off
+DETECTOR = {
+    "mpi_ft_detector": "true",
+    "mpi_ft_detector_thread": "true",
+    "mpi_ft_detector_period": "0.3",
+    "mpi_ft_propagator_with_rbcast": "true",
+}
+#: the default of OMPI_MCA_mpi_ft_detector_timeout, in seconds: at least, and for each process that
+#: shares a core, because no heartbeat is sent in MPI_Init, which takes so much longer (measured
+#: with 6 of them: 3 s is enough, 1 s is not)
+SILENCE = 1.0
+SILENCE_PER_PROCESS = 0.5
 #: and collectives that notice that ranks died
 NOTICING = {"coll": "^han"}
-#: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and leaves it there when it is
-#: killed; where it believes that the user has such a file already it does not, and each rank looks for itself. Intel's
-#: leaves nothing, and crashes on such a file
+#: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and
+#: leaves it there when it is killed; where it believes that the user has such a file already it
+#: does not, and each rank looks for itself. Intel's leaves nothing, and crashes on such a file
 TOPOLOGY = "HWLOC_XMLFILE"
 
 
 def silence(ranks: int, load: float, cores: int) -> float:
-    """Seconds without a heartbeat after which a rank of a job counts as lost, beside so many other processes.
+    """Seconds without a heartbeat after which a rank counts as lost.
+
+    load: the number of other processes that compete for the cores.
 
     >>> silence(4, 0.0, 8), silence(6, 6.0, 2)
     (1.0, 3.0)
@@ -45,12 +60,14 @@ class Job:
     Parameters
     ----------
     mpi : "openmpi", "mpich" or "intelmpi"
-    python : path of an interpreter whose mpi4py uses that MPI. By default this one if it will do, else that of a virtual
-        environment `.venv-MPI` in the current directory or the source tree.
+    python : path of an interpreter whose mpi4py uses that MPI. By default this one if it will do,
+        else that of a virtual environment `.venv-MPI` in the current directory or the source tree.
     ranks_per_host : int
-    placement : "node" fills hosts in order, "round-robin" puts rank r on host r modulo their number.
+    placement : "node" fills hosts in order, "round-robin" puts rank r on host r modulo their
+    number.
     netmod : of MPICH, "ofi" or "ucx".
-    survive : of Open MPI, whether the ranks that live may go on when others die (``--with-ft ulfm``).
+    survive : of Open MPI, whether the ranks that live may go on when others die (``--with-ft
+    ulfm``).
 
     Raises
     ------
@@ -70,15 +87,20 @@ class Job:
     def __post_init__(self) -> None:
         for name, allowed in (("mpi", NAMES), ("placement", PLACEMENTS), ("netmod", NETMODS)):
             if getattr(self, name) not in allowed:
-                raise ArgumentError(f"{name}: expected {' or '.join(allowed)}, got {getattr(self, name)!r}")
+                raise ArgumentError(
+                    f"{name}: expected {' or '.join(allowed)}, got {getattr(self, name)!r}"
+                )
         if self.ranks_per_host < 1:
             raise ArgumentError(f"ranks_per_host: expected 1 or more, got {self.ranks_per_host}")
         if self.survive and self.mpi != "openmpi":
-            raise ArgumentError(f"survive: expected mpi openmpi, got {self.mpi}, which ends the job when a rank dies")
+            raise ArgumentError(
+                f"survive: expected mpi openmpi, got {self.mpi}, which ends the job when a rank"
+                " dies"
+            )
         self._interpreter, self._mpiexec = find(self.mpi, self.python)
 
     def environment(self, environ: Mapping[str, str], hosts: int) -> dict[str, str]:
-        """The environment of the launcher, and so of the ranks: one BLAS thread each, a source tree importable.
+        """The environment of launcher and ranks: one BLAS thread, and a source tree on PYTHONPATH.
 
         Heartbeats may be as late as it takes beside what the cores of this machine have to do now.
         """
@@ -102,9 +124,10 @@ class Job:
         return [self._mpiexec, *self._hydra(hosts, agent), *ranks, *unset, *program]
 
     def _openmpi(self, hosts: Sequence[str], agent: str) -> list[str]:
-        # Unbound, or each host binds its first rank to the same core; yielding, or ranks that believe the machine theirs
-        # spin away whole ticks of the scheduler. `sm` only where ranks share a host: no other two see the same memory.
-        # And not with heartbeats: one that comes that way while its neighbour is in MPI_Init makes Open MPI 5.0.11 crash there.
+        # Unbound, or each host binds its first rank to the same core; yielding, or ranks that
+        # believe the machine theirs spin away whole ticks of the scheduler. `sm` only where ranks
+        # share a host: no other two see the same memory. And not with heartbeats: one that comes
+        # that way while its neighbour is in MPI_Init makes Open MPI 5.0.11 crash there.
         settings = {
             "pml": "ob1",
             "btl": "tcp,self,sm" if self.ranks_per_host > 1 and not self.survive else "tcp,self",
@@ -114,9 +137,22 @@ class Job:
         slots = ",".join(f"{host}:{self.ranks_per_host}" for host in hosts)
         order = "slot" if self.placement == "node" else "node"
         # the login host starts all daemons: hosts have no way into each other, and no agent
-        daemons = {"plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "oob_tcp_if_include": "eth0"}
+        daemons = {
+            "plm_ssh_agent": agent,
+            "plm_ssh_no_tree_spawn": "1",
+            "oob_tcp_if_include": "eth0",
+        }
         survive = ["--with-ft", "ulfm"] if self.survive else []
-        words = [*survive, "--allow-run-as-root", "--host", slots, "--map-by", f"{order}:oversubscribe", "--bind-to", "none"]
+        words = [
+            *survive,
+            "--allow-run-as-root",
+            "--host",
+            slots,
+            "--map-by",
+            f"{order}:oversubscribe",
+            "--bind-to",
+            "none",
+        ]
         for kind, values in (("--prtemca", daemons), ("--mca", settings)):
             words += [word for name, value in values.items() for word in (kind, name, value)]
         return words

@@ -1,4 +1,4 @@
-"""A computer of one's own inside this one: namespaces, the process that keeps them alive, and how to enter them."""
+"""Namespaces of a virtual host: the process that keeps them, and how to enter them."""
 
 import os
 import shutil
@@ -9,16 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..errors import LaunchError
 
 #: programs, and the Debian package that has them
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
+PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+}
 #: ip and tc are where a user's PATH often does not look
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 #: every kind but users and control groups
 UNSHARE = ("unshare", "--mount-proc", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
 
-# Says its process id, which `nsenter` inside the same process namespace needs, before it becomes `unshare`.
+# Says its process id, which `nsenter` inside the same process namespace needs, before it becomes
+# `unshare`.
 _OUTSIDE = 'echo $$; exec "$@"'
-# The first process: names the computer, then waits for the end of its input, with which all inside it ends. It ignores
-# CHLD, so that the kernel itself buries the orphans it inherits.
+# The first process: names the computer, then waits for the end of its input, with which all inside
+# it ends. It ignores CHLD, so that the kernel itself buries the orphans it inherits.
 _INSIDE = """set -e
 echo "$0" > /proc/sys/kernel/hostname
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -29,42 +36,60 @@ exec env --ignore-signal=CHLD cat
 
 
 class Namespaces:
-    """A computer called `name`: own network, processes, mounts, shared memory. It is there once `wait` has returned.
+    """A virtual host: its own network, processes, mounts and shared memory. Ready after `wait`.
 
-    inside: the Namespaces it is made in, and ends with. hosts: text that /etc/hosts has here and in all made inside.
+    inside: the Namespaces it is made in, and ends with. hosts: text that /etc/hosts has here and in
+    all made inside.
     """
 
     def __init__(self, name: str, inside: "Namespaces | None" = None, hosts: str = "") -> None:
-        self.name, self._inside = name, inside
+        self.name = name
+        self._inside = inside
         command = ["sh", "-c", _OUTSIDE, "sh", *UNSHARE, "sh", "-c", _INSIDE, name, hosts]
         # a session of its own: Ctrl-C is for the owner, which then takes leave in order
         self._first = subprocess.Popen(
-            [*(inside.entrance() if inside else ()), *command], env={**os.environ, "PATH": PATH}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+            [*(inside.entrance() if inside else ()), *command],
+            env={**os.environ, "PATH": PATH},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         assert self._first.stdin and self._first.stdout
-        self._life, self._said = self._first.stdin, self._first.stdout
+        self._life = self._first.stdin
+        self._said = self._first.stdout
         self.pid = ""
 
     def wait(self) -> None:
         """Return when everything is in place; LaunchError where the kernel or a program refuses."""
-        self.pid, said = self._said.readline().strip(), self._said.readline()
+        self.pid = self._said.readline().strip()
+        said = self._said.readline()
         if said != "ready\n":
             said += self._said.read()
             raise LaunchError(f"{self.name}: no namespaces of its own: {said.strip()}. {ADVICE}")
 
     def entrance(self) -> list[str]:
-        """The words before a command that is to run here. It starts in /, with the caller's environment."""
+        """The command prefix that runs a command here, in /, with the caller's environment."""
         return [*(self._inside.entrance() if self._inside else ()), *entrance(self.pid)]
 
     def run(self, command: Sequence[str], text: str = "", advice: str = "") -> None:
         """Run a command here, on this input; LaunchError, with this advice, where it fails."""
         # its output is a file: a daemon that it leaves behind would keep a pipe open
         with tempfile.TemporaryFile("w+") as said:
-            done = subprocess.run([*self.entrance(), *command], input=text, text=True, env={**os.environ, "PATH": PATH},
-                                  stdout=said, stderr=subprocess.STDOUT)  # fmt: skip
+            done = subprocess.run(
+                [*self.entrance(), *command],
+                input=text,
+                text=True,
+                env={**os.environ, "PATH": PATH},
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
             said.seek(0)
             if done.returncode:
-                raise LaunchError(f"{self.name}: {command[0]} refused: {said.read().strip()}. {advice}")
+                raise LaunchError(
+                    f"{self.name}: {command[0]} refused: {said.read().strip()}. {advice}"
+                )
 
     def feed(self, program: str, lines: Iterable[str]) -> None:
         """Run `ip` or `tc` here on a batch of lines."""
@@ -80,7 +105,8 @@ class Namespaces:
         self._life.close()
         try:
             self._first.wait(10)
-        except subprocess.TimeoutExpired:  # a process of it whose parent, outside, never asks for its exit status
+        # a process of it whose parent, outside, never asks for its exit status
+        except subprocess.TimeoutExpired:
             self._first.kill()
             self._first.wait()
         self._said.close()
@@ -92,7 +118,7 @@ class Namespaces:
 
 
 def entrance(pid: str) -> list[str]:
-    """The words that enter the namespaces of a process that is `unshare --pid`, which itself is not in the last of them.
+    """The command prefix that enters the namespaces held by process `pid`.
 
     To enter that one `nsenter` forks: what it runs is killed when `nsenter` is.
     """
@@ -100,21 +126,32 @@ def entrance(pid: str) -> list[str]:
     return ["nsenter", "--target", pid, *kinds, "setpriv", "--pdeathsig", "KILL"]
 
 
-ADVICE = "In a container, start that one with the right to make namespaces and mounts (--privileged)."
+ADVICE = (
+    "In a container, start that one with the right to make namespaces and mounts (--privileged)."
+)
 
 
 def unavailable() -> str | None:
-    """Why there can be no cluster here, in a sentence that says what to do; None where there can be one."""
+    """Why this machine cannot make a cluster, and what to do; None if it can."""
     if os.geteuid():
         return "the virtual cluster makes network namespaces and mounts: run it as root"
     if absent := missing(PACKAGES):
         return absent
     tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)
-    return f"no namespaces of its own: {tried.stderr.strip()}. {ADVICE}" if tried.returncode else None
+    return (
+        f"no namespaces of its own: {tried.stderr.strip()}. {ADVICE}" if tried.returncode else None
+    )
 
 
 def missing(programs: Mapping[str, str], *more: str) -> str | None:
-    """Which of {program: its package} are not here, in a sentence with what to install, `more` packages too; or None."""
+    """Which programs are missing and which packages to install; None if all are there.
+
+    programs: {program: package}; more: further packages to name.
+    """
     absent = [name for name in programs if not shutil.which(name, path=PATH)]
     packages = " ".join(sorted({*(programs[name] for name in absent), *more}))
-    return f"{', '.join(absent)} not found: install {packages} (Debian: apt-get install {packages})" if absent else None
+    return (
+        f"{', '.join(absent)} not found: install {packages} (Debian: apt-get install {packages})"
+        if absent
+        else None
+    )

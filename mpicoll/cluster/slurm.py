@@ -1,6 +1,7 @@
-"""SLURM on a cluster: munged and slurmctld on `login`, a slurmd on every host, each host with a /tmp of its own.
+"""SLURM on a cluster: munged and slurmctld on `login`, a slurmd and a private /tmp per host.
 
-Everything SLURM writes is below /run, which is memory that login and hosts share and that ends with them.
+Everything SLURM writes is below /run, which is memory that login and hosts share and that ends with
+them.
 """
 
 import os
@@ -20,14 +21,16 @@ CONF = "/run/slurm/slurm.conf"
 COMMANDS = "/run/bin"
 #: programs, and the Debian package that has them
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
-#: seconds after which slurmctld gives up a silent slurmd; and that a requeued job waits, as long as its old credentials live
-#: (with less than 20 what is left of its old steps, on a host that was cut off, ended the new ones)
-PATIENCE, CREDENTIALS = 5, 20
+#: seconds after which slurmctld gives up a silent slurmd; and that a requeued job waits, as long as
+#: its old credentials live (with less than 20 what is left of its old steps, on a host that was cut
+#: off, ended the new ones)
+PATIENCE = 5
+CREDENTIALS = 20
 #: seconds within which all of it must be up
 LIMIT = 30
 
-# Hosts inherit these mounts. SLURM's pmix plugin opens a libpmix.so that only the package libpmix-dev has: the link is
-# added here, since a cluster where Open MPI starts under srun has it.
+# Hosts inherit these mounts. SLURM's pmix plugin opens a libpmix.so that only the package
+# libpmix-dev has: the link is added here, since a cluster where Open MPI starts under srun has it.
 _LOGIN = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/slurm/state /run/munge /run/tmp /run/bin
@@ -42,13 +45,15 @@ fi
 cat > /run/slurm/slurm.conf
 number=0
 while [ $number -lt $1 ]; do mknod /run/slurm/gpu$number c 1 3; number=$((number + 1)); done
-if [ $1 -gt 0 ]; then echo "NodeName=$0 Name=gpu File=/run/slurm/gpu[0-$(($1 - 1))]" > /run/slurm/gres.conf; fi
-munged --key-file=/run/munge/key --socket=/run/munge/socket --pid-file=/run/munge/pid --seed-file=/run/munge/seed \\
-    --log-file=/run/munge/log
+if [ $1 -gt 0 ]; then
+    echo "NodeName=$0 Name=gpu File=/run/slurm/gpu[0-$(($1 - 1))]" > /run/slurm/gres.conf
+fi
+munged --key-file=/run/munge/key --socket=/run/munge/socket --pid-file=/run/munge/pid \\
+    --seed-file=/run/munge/seed --log-file=/run/munge/log
 SLURM_CONF=/run/slurm/slurm.conf slurmctld
 """
-# A host has a /tmp of its own; directories below the machine's that all hosts need are put back into it. A host that was
-# started again has neither old files nor an old slurmd.
+# A host has a /tmp of its own; directories below the machine's that all hosts need are put back
+# into it. A host that was started again has neither old files nor an old slurmd.
 _HOST = """set -e
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 for directory; do
@@ -73,7 +78,8 @@ class Slurm:
     memory : int
         in MB.
     shared : sequence of paths
-        directories below /tmp that hosts see (the current one, mpicoll's and this Python's always are).
+        directories below /tmp that hosts see (the current one, mpicoll's and this Python's always
+        are).
     settings : sequence of str
         more lines of slurm.conf.
 
@@ -102,23 +108,45 @@ class Slurm:
     def start(self, host: Namespaces) -> None:
         """Start a host's slurmd."""
         places = {os.path.realpath(place) for place in (os.curdir, HOME, sys.prefix, *self.shared)}
-        host.run(["sh", "-c", _HOST, host.name, *sorted(place for place in places if place.startswith("/tmp/"))])
+        host.run(
+            [
+                "sh",
+                "-c",
+                _HOST,
+                host.name,
+                *sorted(place for place in places if place.startswith("/tmp/")),
+            ]
+        )
 
     def wait(self, login: Namespaces, hosts: Sequence[str]) -> None:
         """Return when all these hosts are idle."""
-        command = [*login.entrance(), "env", f"SLURM_CONF={CONF}", "sinfo", "--noheader", "--Node", "--states=idle",
-                   "--format=%N"]  # fmt: skip
-        end, idle = time.monotonic() + LIMIT, set[str]()
+        command = [
+            *login.entrance(),
+            "env",
+            f"SLURM_CONF={CONF}",
+            "sinfo",
+            "--noheader",
+            "--Node",
+            "--states=idle",
+            "--format=%N",
+        ]
+        end = time.monotonic() + LIMIT
+        idle = set[str]()
         while not idle >= set(hosts):
             if time.monotonic() > end:
-                raise LaunchError(f"SLURM: after {LIMIT} s only these hosts are idle: {' '.join(sorted(idle)) or 'none'}; "
-                                  f"expected {' '.join(hosts)}. slurmctld says:\n{self._log(login)}")  # fmt: skip
+                raise LaunchError(
+                    f"SLURM: after {LIMIT} s only these hosts are idle:"
+                    f" {' '.join(sorted(idle)) or 'none'}; expected {' '.join(hosts)}. slurmctld"
+                    f" says:\n{self._log(login)}"
+                )
             done = subprocess.run(command, capture_output=True, text=True)
             idle = set(done.stdout.split())
             time.sleep(0.05)
 
     def _log(self, login: Namespaces) -> str:
-        return subprocess.run([*login.entrance(), "tail", "/run/slurm/slurmctld.log"], capture_output=True, text=True).stdout
+        return subprocess.run(
+            [*login.entrance(), "tail", "/run/slurm/slurmctld.log"], capture_output=True, text=True
+        ).stdout
 
     def _conf(self, count: int, names: str) -> str:
         """The text of slurm.conf."""
@@ -135,7 +163,8 @@ class Slurm:
             "SlurmdPidFile": "/run/slurm/%n/slurmd.pid",
             "SlurmctldLogFile": "/run/slurm/slurmctld.log",
             "SlurmdLogFile": "/run/slurm/%n/slurmd.log",
-            "SlurmdParameters": "config_overrides",  # hosts have the processors we say, not those of this machine
+            # hosts have the processors we say, not those of this machine
+            "SlurmdParameters": "config_overrides",
             "ProctrackType": "proctrack/linuxproc",  # neither control groups nor accounting
             "TaskPlugin": "task/none",
             "JobAcctGatherType": "jobacct_gather/none",
@@ -150,12 +179,22 @@ class Slurm:
             "SchedulerParameters": "batch_sched_delay=0,sched_interval=2",
             **({"GresTypes": "gpu"} if self.gpus else {}),
         }
-        nodes = f"NodeName={names} NodeAddr={SUBNET}.[{address(0).rpartition('.')[2]}-{count}] CPUs={self.cpus} " \
-                f"RealMemory={self.memory}{gres} State=UNKNOWN"  # fmt: skip
+        nodes = (
+            f"NodeName={names} NodeAddr={SUBNET}.[{address(0).rpartition('.')[2]}-{count}]"
+            f" CPUs={self.cpus} RealMemory={self.memory}{gres} State=UNKNOWN"
+        )
         partition = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-        return "\n".join([*(f"{name}={value}" for name, value in settings.items()), *self.settings, nodes, partition, ""])
+        return "\n".join(
+            [
+                *(f"{name}={value}" for name, value in settings.items()),
+                *self.settings,
+                nodes,
+                partition,
+                "",
+            ]
+        )
 
 
 def unavailable() -> str | None:
-    """Why there can be no SLURM here, in a sentence that says what to do; None where there can be."""
+    """Why SLURM cannot run here, and what to do; None if it can."""
     return missing(PACKAGES, "libpmix2")

@@ -17,7 +17,8 @@ from ..support.node import library, ranks_of_node
 def measured_on(comm: MPI.Comm) -> dict[str, Any]:
     """The facts a result is worth nothing without, the same dict on all ranks. Collective.
 
-    hosts and ranks_per_node are in the order of the nodes' lowest ranks; a node is where ranks can share memory.
+    hosts and ranks_per_node are in the order of the nodes' lowest ranks; a node is where ranks can
+    share memory.
     """
     placement = nodes(comm)
     facts = {
@@ -51,12 +52,14 @@ def machine() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model
+    )
     return f"{model}, {os.cpu_count()} cores"
 
 
 def command() -> str:
-    """The command line, with the program as one types it and not where it happens to be installed."""
+    """The command line, with the program's name as typed, without its path."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
     return " ".join([program, *sys.argv[1:]])

@@ -30,17 +30,22 @@ _ROUND_TRIPS = 10
 
 
 def write_timeline(
-    path: str | os.PathLike[str], events: Sequence[Event], comm: MPI.Intracomm, kinds: Sequence[str] = OF_TRAINING
+    path: str | os.PathLike[str],
+    events: Sequence[Event],
+    comm: MPI.Intracomm,
+    kinds: Sequence[str] = OF_TRAINING,
 ) -> None:
     """Write the events of all ranks to `path`, on rank 0, in Chrome's trace event format (JSON).
 
-    A process per rank, a thread per kind of events, in this order, and several where what is in flight overlaps. Times are
-    microseconds from the first event, those of other ranks moved to rank 0's clock, right to about half of the fastest round
-    trip at this moment. Collective. Raises ArgumentError on all ranks where nothing was traced or rank 0 cannot write. Rank 0
-    holds all events at once.
+    A process per rank, a thread per kind of events, in this order, and several where what is in
+    flight overlaps. Times are microseconds from the first event, those of other ranks moved to rank
+    0's clock, right to about half of the fastest round trip at this moment. Collective. Raises
+    ArgumentError on all ranks where nothing was traced or rank 0 cannot write. Rank 0 holds all
+    events at once.
     """
     check("path", path, isinstance(path, (str, os.PathLike)), "the path of a file")
-    own = comm.Split()  # a plain communicator: nothing of the user's can meet the messages of the clocks
+    # a plain communicator: nothing of the user's can meet the messages of the clocks
+    own = comm.Split()
     shift = clock_shift(own)
     shifted = [event._replace(begin=event.begin + shift, end=event.end + shift) for event in events]
     everyone = own.gather((platform.node(), shifted))
@@ -49,8 +54,9 @@ def write_timeline(
 
 
 def clock_shift(comm: MPI.Comm) -> float:
-    """Seconds to add to this rank's perf_counter to get that of rank 0, 0.0 there. Collective; rank 0 asks one by one."""
-    ours, theirs = numpy.zeros(1), numpy.zeros(1)
+    """Seconds to add to this rank's perf_counter to get rank 0's. Collective."""
+    ours = numpy.zeros(1)
+    theirs = numpy.zeros(1)
     if comm.Get_rank():
         for _ in range(_ROUND_TRIPS):
             comm.Recv(ours, 0)
@@ -65,16 +71,22 @@ def clock_shift(comm: MPI.Comm) -> float:
             comm.Recv(theirs, rank)
             end = perf_counter()
             trips.append((end - begin, (begin + end) / 2 - theirs[0]))
-        comm.Send(numpy.array([min(trips)[1]]), rank)  # in the fastest, the answer was written closest to the middle
+        # in the fastest, the answer was written closest to the middle
+        comm.Send(numpy.array([min(trips)[1]]), rank)
     return 0.0
 
 
 def _write(
-    path: str | os.PathLike[str], everyone: Sequence[tuple[str, Sequence[Event]]], kinds: Sequence[str]
+    path: str | os.PathLike[str],
+    everyone: Sequence[tuple[str, Sequence[Event]]],
+    kinds: Sequence[str],
 ) -> ArgumentError | None:
     """Write the trace; return what is wrong, or None."""
     if not any(events for _, events in everyone):
-        return ArgumentError(f"trace {os.fspath(path)}: expected events, got none; set meter.tracing before the training")
+        return ArgumentError(
+            f"trace {os.fspath(path)}: expected events, got none; set meter.tracing before the"
+            " training"
+        )
     try:
         write_whole(path, json.dumps(document(everyone, kinds), separators=(",", ":")))
     except ArgumentError as error:
@@ -82,13 +94,17 @@ def _write(
     return None
 
 
-def document(everyone: Sequence[tuple[str, Sequence[Event]]], kinds: Sequence[str] = OF_TRAINING) -> Json:
+def document(
+    everyone: Sequence[tuple[str, Sequence[Event]]], kinds: Sequence[str] = OF_TRAINING
+) -> Json:
     """The trace as a dict. everyone: (host, events) of each rank, times in seconds of one clock."""
     first = min(event.begin for _, events in everyone for event in events)
     entries: list[Json] = []
     for rank, (host, events) in enumerate(everyone):
-        entries += [_metadata("process_name", rank, 0, name=f"rank {rank} on {host}"),
-                    _metadata("process_sort_index", rank, 0, sort_index=rank)]  # fmt: skip
+        entries += [
+            _metadata("process_name", rank, 0, name=f"rank {rank} on {host}"),
+            _metadata("process_sort_index", rank, 0, sort_index=rank),
+        ]
         entries += _threads(rank, events, first, kinds)
     return {"traceEvents": entries, "displayTimeUnit": "ms"}
 
@@ -98,18 +114,23 @@ def _threads(rank: int, events: Sequence[Event], first: float, kinds: Sequence[s
     entries: list[Json] = []
     thread = 1  # viewers take thread 0 for the idle one
     for kind in kinds:
-        mine = sorted((event for event in events if event.kind == kind), key=lambda event: (event.begin, -event.end))
+        mine = sorted(
+            (event for event in events if event.kind == kind),
+            key=lambda event: (event.begin, -event.end),
+        )
         for number, track in enumerate(tracks(mine) if kind in _IN_FLIGHT else [mine], 1):
             name = kind if number == 1 else f"{kind} {number}"
-            entries += [_metadata("thread_name", rank, thread, name=name),
-                        _metadata("thread_sort_index", rank, thread, sort_index=thread)]  # fmt: skip
+            entries += [
+                _metadata("thread_name", rank, thread, name=name),
+                _metadata("thread_sort_index", rank, thread, sort_index=thread),
+            ]
             entries += [_complete(rank, thread, event, first) for event in track]
             thread += 1
     return entries
 
 
 def tracks(events: Iterable[Event]) -> list[list[Event]]:
-    """Deal events, in order of their begin, out to as few tracks as keep those of each track apart; at least one.
+    """Distribute events, in order of their begin, to the fewest tracks without overlap.
 
     Threads of these draw alike in every viewer, which the format's asynchronous events do not.
     """
@@ -129,5 +150,13 @@ def _metadata(kind: str, rank: int, thread: int, **values: object) -> Json:
 def _complete(rank: int, thread: int, event: Event, first: float) -> Json:
     """A complete event; whole nanoseconds, so that rounding lets no two overlap that only touch."""
     begin, end = (round((time - first) * 1e9) for time in (event.begin, event.end))
-    return {"ph": "X", "name": event.name, "cat": event.kind, "pid": rank, "tid": thread,
-            "ts": begin / 1000, "dur": (end - begin) / 1000, **({"args": event.facts} if event.facts else {})}  # fmt: skip
+    return {
+        "ph": "X",
+        "name": event.name,
+        "cat": event.kind,
+        "pid": rank,
+        "tid": thread,
+        "ts": begin / 1000,
+        "dur": (end - begin) / 1000,
+        **({"args": event.facts} if event.facts else {}),
+    }

@@ -1,4 +1,4 @@
-"""Timing: candidates alternate in one run, so that whatever disturbs the machine disturbs all of them alike."""
+"""Timing: candidates alternate in one run, so that a disturbance affects all of them alike."""
 
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -21,15 +21,19 @@ def alternate(
     teardown: Hook | None = None,
     calls: int = 1,
 ) -> dict[Name, Times]:
-    """Seconds per call of each candidate: {name: array of `repeats` times, each the maximum over ranks}. Collective.
+    """Seconds per call of each candidate: {name: `repeats` times, each the maximum over ranks}.
 
-    candidates: {name: function}. setup(name, repetition) and teardown(name, repetition) run outside the measured time.
-    calls: how many calls one time is the mean of; a few where one call takes about as long as the barrier before it.
+    Collective.
+
+    candidates: {name: function}. setup(name, repetition) and teardown(name, repetition) run outside
+    the measured time.
+    calls: how many calls one time is the mean of; a few where one call takes about as long as the
+    barrier before it.
     """
     names = list(candidates)
     times = np.zeros((len(names), repeats))
-    # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and a rotated order would
-    # keep every predecessor: so the order is shuffled, on all ranks alike.
+    # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and a
+    # rotated order would keep every predecessor: so the order is shuffled, on all ranks alike.
     shuffle = np.random.default_rng(0)
     for repetition in range(repeats):
         for which in shuffle.permutation(len(names)):
@@ -52,7 +56,7 @@ def _timed(comm: MPI.Comm, function: Function, calls: int) -> float:
 
 
 def collect(comm: MPI.Comm, figures: "np.ndarray[Any, Any]", op: MPI.Op) -> None:
-    """Over all ranks, in place, by MPI's own call: what is measured must not carry its own results."""
+    """Reduce figures over all ranks, in place, by MPI's own call and not the one measured."""
     MPI.Comm.Allreduce(comm, MPI.IN_PLACE, figures, op)
 
 
@@ -68,18 +72,23 @@ def repeats_for(
 ) -> int:
     """How many repetitions fill `seconds`, the same number on all ranks. Collective.
 
-    Each candidate runs twice: the first time binds plans and touches memory, the second is measured.
+    Each candidate runs twice: the first time binds plans and touches memory, the second is
+    measured.
     """
     trial = alternate(comm, candidates, 2, setup, teardown, calls)
-    return how_often({name: times[1] * calls for name, times in trial.items()}, seconds, least, most)
+    return how_often(
+        {name: times[1] * calls for name, times in trial.items()}, seconds, least, most
+    )
 
 
-#: a time is the mean of several calls where one is shorter than so many seconds, but of no more than this number
-SHORT, MOST_CALLS = 2e-3, 20
+#: a time is the mean of several calls where one is shorter than so many seconds, but of no more
+#: than this number
+SHORT = 2e-3
+MOST_CALLS = 20
 
 
 def calls_per_time(once: Mapping[Any, float]) -> int:
-    """How many calls one time should be the mean of. once: {name: seconds of one call}, the same on all ranks."""
+    """How many calls one time is averaged over. once: {name: seconds of one call}."""
     return max(1, min(MOST_CALLS, int(SHORT / max(min(once.values()), 1e-9))))
 
 

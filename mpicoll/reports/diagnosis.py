@@ -1,4 +1,4 @@
-"""Who is missing and where: what the states of all ranks say together, in a paragraph for a person at 2 a.m."""
+"""The diagnosis: a paragraph that says which ranks are missing and what the others wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .divergence import first_divergence
 from .files import State
 from .waiting import PATIENCE, calls_of, ends_of_chains, unreachable
 
-#: seconds: a rank whose last sign of life is so much older than that of others was ended, stopped or cut off
+#: seconds: a rank whose last sign of life is so much older than that of others was ended, stopped
+#: or cut off
 SILENT = 4.0
 
 
@@ -30,11 +31,20 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
     states = sorted(states, key=lambda state: state["rank"])
     latest = max((state["time"] for state in states), default=0.0)
     failed = [state for state in states if state.get("failed")]
-    old = [one for one in states if not one["ended"] and one not in failed and latest - one["time"] > SILENT]
+    old = [
+        one
+        for one in states
+        if not one["ended"] and one not in failed and latest - one["time"] > SILENT
+    ]
     awake = [state for state in states if state not in old and state not in failed]
     lines = [_absent(ranks, states), *(_silent(state, latest) for state in old), *_waiting(awake)]
-    lines += [_elsewhere(ranks, text) for text, ranks in _grouped(failed, lambda state: state["failed"])]
-    lines += [_elsewhere(ranks, f"{'is' if len(ranks) == 1 else 'are'} {text}") for text, ranks in _grouped(awake, _what_else)]
+    lines += [
+        _elsewhere(ranks, text) for text, ranks in _grouped(failed, lambda state: state["failed"])
+    ]
+    lines += [
+        _elsewhere(ranks, f"{'is' if len(ranks) == 1 else 'are'} {text}")
+        for text, ranks in _grouped(awake, _what_else)
+    ]
     if ended := [state["rank"] for state in awake if state["ended"]]:
         lines.append(f"{ranks_text(ended).capitalize()} came to the end of the program.")
     apart = first_divergence(states)
@@ -42,7 +52,9 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
         lines.append(apart.text)
     went_apart = apart.verdict if apart is not None else ""
     verdict = went_apart if _all_were_told(failed) else _failure(failed)
-    verdict = verdict or _missing(ranks, states, old) or went_apart or _verdict(ranks, awake, patience)
+    verdict = (
+        verdict or _missing(ranks, states, old) or went_apart or _verdict(ranks, awake, patience)
+    )
     return "\n".join(filter(None, [*lines, verdict if len(ranks) > 1 else ""]))
 
 
@@ -53,17 +65,23 @@ def _absent(ranks: Sequence[int], states: Sequence[State]) -> str:
     silent, _ = unreachable(states)
     lines = []
     if silent:
-        lines.append(f"{ranks_text(silent).capitalize()} did not answer: dead, stopped, or cut off from the others.")
+        lines.append(
+            f"{ranks_text(silent).capitalize()} did not answer: dead, stopped, or cut off from the"
+            " others."
+        )
     if absent := sorted(set(ranks) - {state["rank"] for state in states} - set(silent)):
         text = ranks_text(absent).capitalize()
-        lines.append(f"{text} left no report: not started, or ended before a Communicator was made.")
+        lines.append(
+            f"{text} left no report: not started, or ended before a Communicator was made."
+        )
     return "\n".join(lines)
 
 
 def _silent(state: State, latest: float) -> str:
     return (
-        f"Rank {state['rank']} (process {state['pid']} on {state['host']}) gave its last sign of life "
-        f"{latest - state['time']:.0f} s before the others: killed, stopped, or cut off. It was {_doing(state)}."
+        f"Rank {state['rank']} (process {state['pid']} on {state['host']}) gave its last sign of"
+        f" life {latest - state['time']:.0f} s before the others: killed, stopped, or cut off. It"
+        f" was {_doing(state)}."
     )
 
 
@@ -88,14 +106,17 @@ def _waiting(states: Sequence[State]) -> list[str]:
     lines = []
     for (name, number, text, site), those in ranks.items():
         at = f" at {site}" if site else ""
-        lines.append(f"{ranks_text(those).capitalize()} in call {number} of communicator {name}: {text}{at}.")
+        lines.append(
+            f"{ranks_text(those).capitalize()} in call {number} of communicator {name}: {text}{at}."
+        )
         lines += [f"  {line}" for line in calls.get((name, number, text, site), [])[:8]]
     return lines
 
 
 def _where(communicator: Mapping[str, Any], call: Mapping[str, Any]) -> str:
     """How far a call is."""
-    where, ranks = call["where"], communicator["ranks"]
+    where = call["where"]
+    ranks = communicator["ranks"]
     if where and ranks != list(range(len(ranks))):
         where += " (as ranks are numbered in that communicator)"
     if call.get("inside"):  # an op of the user's, or a handler of signals
@@ -111,14 +132,20 @@ def _doing(state: State) -> str:
     if calls := calls_of(state):
         communicator, call = calls[0]
         where = f", {call['where']}" if call["where"] else ""
-        return f"in call {call['number']} of communicator {communicator['name']}, {call['call']}{where}"
+        return (
+            f"in call {call['number']} of communicator {communicator['name']},"
+            f" {call['call']}{where}"
+        )
     past = [(one["name"], call) for one in state["communicators"] for call in one["past"]]
     last = min(past, key=lambda pair: pair[1]["seconds"], default=None)
     at = f" but at {state['at']}" if state["at"] else ""
     if last is None:
         return f"in no collective{at}"
     name, call = last
-    return f"in no collective{at}; its last was call {call['number']} of communicator {name}: {call['call']}"
+    return (
+        f"in no collective{at}; its last was call {call['number']} of communicator {name}:"
+        f" {call['call']}"
+    )
 
 
 def _elsewhere(ranks: Sequence[int], text: str) -> str:
@@ -133,11 +160,14 @@ def _failure(failed: Sequence[State]) -> str:
     if not failed:
         return ""
     first = min(failed, key=lambda state: state["time"])
-    return f"So the job ended because of rank {first['rank']}{', the first to fail' if len(failed) > 1 else ''}."
+    return (
+        "So the job ended because of rank"
+        f" {first['rank']}{', the first to fail' if len(failed) > 1 else ''}."
+    )
 
 
 def _all_were_told(failed: Sequence[State]) -> bool:
-    """Whether the job ended because ranks found that they had gone apart: who failed first says nothing then."""
+    """Whether all failures are mismatches of calls; then the order of failures means nothing."""
     return bool(failed) and all(CollectiveMismatch.__name__ in state["failed"] for state in failed)
 
 
@@ -148,24 +178,42 @@ def _missing(ranks: Sequence[int], states: Sequence[State], old: Sequence[State]
     if missing := sorted({*silent, *absent, *(state["rank"] for state in old)}):
         return f"So the job waits for {ranks_text(missing)}."
     if len(groups) > 1:
-        return f"So the network is down between {' and '.join(map(ranks_text, sorted(groups)))}: they do not hear each other."
+        return (
+            f"So the network is down between {' and '.join(map(ranks_text, sorted(groups)))}: they"
+            " do not hear each other."
+        )
     return ""
 
 
 def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> str:
     """What those that are there wait for."""
-    waiting = [(one["name"], call["number"], call["call"]) for state in states for one, call in calls_of(state, patience)]
+    waiting = [
+        (one["name"], call["number"], call["call"])
+        for state in states
+        for one, call in calls_of(state, patience)
+    ]
     if not waiting:
         return _first_to_die(states) or "No rank has waited in a collective for long."
-    if len({(name, number, text.split()[0]) for name, number, text in waiting}) > len({one[:2] for one in waiting}):
+    if len({(name, number, text.split()[0]) for name, number, text in waiting}) > len(
+        {one[:2] for one in waiting}
+    ):
         return _DIFFERENT
     if ends := ends_of_chains(states, ranks, patience):
         idle = all(not calls_of(state) for state in states if state["rank"] in ends)
         wait = "waits" if len(ends) == 1 else "wait"
-        why = "which made no such call" if idle else f"which {wait} for nobody: slow, stuck, or gone"
+        why = (
+            "which made no such call" if idle else f"which {wait} for nobody: slow, stuck, or gone"
+        )
         return f"So the others wait for {ranks_text(ends)}, {why}."
-    if busy := [state["rank"] for state in states if any(call.get("inside") for _, call in calls_of(state, patience))]:
-        return f"So the job waits for {ranks_text(busy)}, busy in the user's own code in the middle of a call."
+    if busy := [
+        state["rank"]
+        for state in states
+        if any(call.get("inside") for _, call in calls_of(state, patience))
+    ]:
+        return (
+            f"So the job waits for {ranks_text(busy)}, busy in the user's own code in the middle of"
+            " a call."
+        )
     if len({(name, text) for name, _, text in waiting}) > 1:
         return _DIFFERENT
     if len(alone := [state["rank"] for state in states if calls_of(state, patience)]) < len(states):
@@ -173,10 +221,14 @@ def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> 
     return "All ranks are in the same call: the network, or a rank that is slow, holds them up."
 
 
-_DIFFERENT = "So ranks are in different calls, which wait for each other; MPICOLL_CHECK=always names the first such call."
+_DIFFERENT = (
+    "So ranks are in different calls, which wait for each other; MPICOLL_CHECK=always names the"
+    " first such call."
+)
 
 
-#: seconds between deaths that tell no order: launchers end the others at once, and witnesses wake up when they get a core
+#: seconds between deaths that tell no order: launchers end the others at once, and witnesses wake
+#: up when they get a core
 _TOGETHER = 0.005
 
 
@@ -188,7 +240,10 @@ def _first_to_die(states: Sequence[State]) -> str:
     first = dead[0][0]
     together = [rank for died, rank in dead if died - first < _TOGETHER]
     if len(together) > 1:
-        return f"So {ranks_text(together)} died first, at the same time as far as can be told: one was killed, or crashed."
+        return (
+            f"So {ranks_text(together)} died first, at the same time as far as can be told: one was"
+            " killed, or crashed."
+        )
     before = f", {dead[1][0] - first:.3f} s before the next" if len(dead) > 1 else ""
     state = next(state for state in states if state["rank"] == together[0])
     where = f"(process {state['pid']} on {state['host']})"

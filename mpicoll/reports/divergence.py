@@ -10,7 +10,10 @@ from .files import State, past_calls
 
 
 class Divergence(NamedTuple):
-    """The first call that is not the same on all ranks. calls: (what, its ranks in the world); lines: with their places."""
+    """The first call that differs between ranks.
+
+    calls: (call, its ranks in the world); lines: the same with call sites, as text.
+    """
 
     communicator: str
     number: int
@@ -20,7 +23,10 @@ class Divergence(NamedTuple):
     @property
     def text(self) -> str:
         """In some lines."""
-        head = f"The first call that ranks do not have in common is call {self.number} of communicator {self.communicator}:"
+        head = (
+            f"The first call that ranks do not have in common is call {self.number} of communicator"
+            f" {self.communicator}:"
+        )
         return "\n".join([head, *self.lines])
 
     @property
@@ -48,8 +54,11 @@ def first_divergence(states: Sequence[State]) -> Divergence | None:
     for state in states:  # what was given up has ended, and is still under way
         for name, place, entry in _entries(state):
             places.setdefault((name, place), {})[entry.rank] = entry
-    different = {key: list(entries.values()) for key, entries in places.items()
-                 if len({entry.call for entry in entries.values()}) > 1}  # fmt: skip
+    different = {
+        key: list(entries.values())
+        for key, entries in places.items()
+        if len({entry.call for entry in entries.values()}) > 1
+    }
     if not different:
         return None
     name, place = min(different, key=lambda key: min(entry.begun for entry in different[key]))
@@ -58,7 +67,9 @@ def first_divergence(states: Sequence[State]) -> Divergence | None:
     told = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
     most = max(calls, key=lambda one: len(one[1]))[1]
     number = next(entry.number for entry in entries if entry.rank in most)
-    return Divergence(name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in told])
+    return Divergence(
+        name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in told]
+    )
 
 
 def _alike(said: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
@@ -73,7 +84,11 @@ def _entries(state: State) -> Iterator[tuple[str, int, _Entry]]:
     """(communicator, place, entry) of all calls of a rank that others make at the same place."""
     for one in past_calls(state):
         if one.place:
-            yield one.communicator, one.place, _Entry(state["rank"], one.number, one.call, one.site, one.begun)
+            yield (
+                one.communicator,
+                one.place,
+                _Entry(state["rank"], one.number, one.call, one.site, one.begun),
+            )
     for communicator in state["communicators"]:
         for call in communicator["under_way"]:
             if call.get("place"):

@@ -1,4 +1,4 @@
-"""Reports in files: one per rank, whole or not at all, so that those of a job that was killed can be read."""
+"""Report files: one per rank, written atomically, so that those of a killed job are readable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..support.files import parse_json, write_whole
 
 SCHEMA = 1
 State = dict[str, Any]
-#: {"words": [text], "rows": [[communicator, place, number, call, served, site, begun, seconds]]}: of what is text the number
-#: of the word
+#: {"words": [text], "rows": [[communicator, place, number, call, served, site, begun, seconds]]}:
+#: of what is text the number of the word
 History = dict[str, Any]
 
 
@@ -22,7 +22,7 @@ def death_file(rank: int) -> str:
 
 
 class PastCall(NamedTuple):
-    """A call that has ended, as a rank remembers it. place: among the calls that all ranks make in the same order, or 0.
+    """A completed call. place: its position among the ordered calls of the communicator, or 0.
 
     served: by which plan; "": by MPI. begun: seconds since 1970.
     """
@@ -41,12 +41,16 @@ def past_calls(state: State) -> list[PastCall]:
     """What a rank remembers, the oldest first; none where its record was not left."""
     history = state.get("history") or {"words": [], "rows": []}
     words = history["words"]
-    return [PastCall(words[name], place, number, words[call], words[served], words[site], begun, seconds)
-            for name, place, number, call, served, site, begun, seconds in history["rows"]]  # fmt: skip
+    return [
+        PastCall(
+            words[name], place, number, words[call], words[served], words[site], begun, seconds
+        )
+        for name, place, number, call, served, site, begun, seconds in history["rows"]
+    ]
 
 
 def write_report(folder: Path, state: State) -> None:
-    """Leave this rank's state in the folder, in the place of the one before; its history, where it has one, beside it."""
+    """Write this rank's state to the folder, and its history, if it has one, to a second file."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"rank-{state['rank']:05d}"
     if (history := state.get("history")) is not None:
@@ -65,7 +69,9 @@ def read_reports(folder: Path) -> list[State]:
     except OSError as error:
         raise ArgumentError(f"{folder} cannot be read: {error.strerror}") from None
     if not states:
-        raise ArgumentError(f"{folder} has no reports (rank-*.json): was the job run with MPICOLL_REPORT={folder}?")
+        raise ArgumentError(
+            f"{folder} has no reports (rank-*.json): was the job run with MPICOLL_REPORT={folder}?"
+        )
     return states
 
 
@@ -77,7 +83,10 @@ def _parsed(path: Path) -> State:
     except (ValueError, KeyError, TypeError):
         raise ArgumentError(f"{path} is no report of mpicoll") from None
     found: State = state
-    return found | {"died": _died(path.with_suffix(".died")), "history": _history(path.with_suffix(".calls"))}
+    return found | {
+        "died": _died(path.with_suffix(".died")),
+        "history": _history(path.with_suffix(".calls")),
+    }
 
 
 def _history(path: Path) -> History | None:

@@ -1,4 +1,4 @@
-"""What all ranks of a job are doing right now, as a table: a line for each rank, and who waits for whom."""
+"""The table of `mpicoll top`: a line per rank with its call and whom it waits for."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _HOST = 12
 
 
 def live_table(states: Sequence[State], now: float, width: int, lines: int) -> str:
-    """The table, no wider and no longer than a screen. now: seconds since 1970, as the hosts of the job count them."""
+    """The table, cut to the screen. now: seconds since 1970 by the clocks of the job's hosts."""
     states = sorted(states, key=lambda state: state["rank"])
     size = max(state["size"] for state in states)
     waits = awaited(states, range(size), PATIENCE)
     said = diagnose(states, range(size)).splitlines()
     verdict = said[-1] if said else ""
     head = f"{size} ranks, {sum(state['ended'] for state in states)} ended"
-    rows = {state["rank"]: _row(state, now, sorted(waits.get(state["rank"], ()))) for state in states}
+    rows = {
+        state["rank"]: _row(state, now, sorted(waits.get(state["rank"], ()))) for state in states
+    }
     room = max(lines - 4, 1)
     shown = _most_interesting(states, waits, room)
     text = [head, _ROW.format("rank", "host", "calls/s", "sent/s", "in", "call")]
@@ -34,12 +36,15 @@ def live_table(states: Sequence[State], now: float, width: int, lines: int) -> s
 
 
 def _most_interesting(states: Sequence[State], waits: dict[int, set[int]], room: int) -> list[int]:
-    """The ranks that there is room for: those that others wait for come first, then those that wait for longest."""
+    """The ranks to show: first those that others wait for, then those that wait longest."""
     wanted: dict[int, int] = {}
     for ranks in waits.values():
         for rank in ranks:
             wanted[rank] = wanted.get(rank, 0) + 1
-    longest = {state["rank"]: max((call["seconds"] for _, call in calls_of(state)), default=0.0) for state in states}
+    longest = {
+        state["rank"]: max((call["seconds"] for _, call in calls_of(state)), default=0.0)
+        for state in states
+    }
     first = sorted(longest, key=lambda rank: (-wanted.get(rank, 0), -longest[rank], rank))
     return sorted(first[:room])
 

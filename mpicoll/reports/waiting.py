@@ -7,7 +7,8 @@ from typing import Any
 
 from .files import State
 
-#: seconds for which a call must have been under way to count as one that waits, and not as one that works
+#: seconds for which a call must have been under way to count as one that waits, and not as one that
+#: works
 PATIENCE = 1.0
 
 #: (communicator, call) of something under way
@@ -17,11 +18,13 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 def calls_of(state: State, patience: float = 0.0) -> list[Pair]:
     """All that has been under way on a rank for so long, or was given up."""
     calls = [(one, call) for one in state["communicators"] for call in one["under_way"]]
-    return [(one, call) for one, call in calls if call["seconds"] >= patience or call.get("given_up")]
+    return [
+        (one, call) for one, call in calls if call["seconds"] >= patience or call.get("given_up")
+    ]
 
 
 def ends_of_chains(states: Sequence[State], ranks: Sequence[int], patience: float) -> list[int]:
-    """The ranks that others wait for and that wait for nobody themselves: theirs is the next step."""
+    """The ranks that others wait for and that do not wait themselves."""
     waits = awaited(states, ranks, patience)
     wanted: set[int] = set().union(*waits.values())
     return sorted(rank for rank in wanted if not waits.get(rank))
@@ -34,25 +37,33 @@ def awaited(states: Sequence[State], ranks: Sequence[int], patience: float) -> d
 
 
 def _awaited(state: State, known: Mapping[int, State], patience: float) -> set[int]:
-    """Whom this rank waits for: the peer of each call, else all that have not come to the call yet."""
+    """The ranks that this rank waits for: each call's peer, or all ranks not in the call yet."""
     found: set[int] = set()
     for communicator, call in calls_of(state, patience):
         if call.get("inside"):  # it is busy with the user's own code
             return set()
-        name, number, peer = communicator["name"], call["number"], call.get("peer")
+        name = communicator["name"]
+        number = call["number"]
+        peer = call.get("peer")
         if peer is None:
-            found.update(rank for rank in communicator["ranks"] if _progress(known.get(rank), name) < number)
+            found.update(
+                rank for rank in communicator["ranks"] if _progress(known.get(rank), name) < number
+            )
         elif not _has_passed(known.get(peer), name, number):
             found.add(peer)
     return found - {state["rank"]}
 
 
 def _communicator(state: State | None, name: str) -> Mapping[str, Any] | None:
-    return next((one for one in state["communicators"] if one["name"] == name), None) if state else None
+    return (
+        next((one for one in state["communicators"] if one["name"] == name), None)
+        if state
+        else None
+    )
 
 
 def _progress(state: State | None, name: str) -> int:
-    """The number of the last call on a communicator that a rank has begun, with none before it still under way."""
+    """The number of the last call that a rank has begun, with no earlier call under way."""
     one = _communicator(state, name)
     return min((call["number"] for call in one["under_way"]), default=one["calls"]) if one else 0
 
@@ -60,18 +71,25 @@ def _progress(state: State | None, name: str) -> int:
 def _has_passed(state: State | None, name: str, number: int) -> bool:
     """Whether a rank has this call behind it."""
     one = _communicator(state, name)
-    return one is not None and one["calls"] >= number and all(call["number"] != number for call in one["under_way"])
+    return (
+        one is not None
+        and one["calls"] >= number
+        and all(call["number"] != number for call in one["under_way"])
+    )
 
 
 def unreachable(states: Sequence[State]) -> tuple[list[int], list[list[int]]]:
     """(ranks that answered nobody, groups of ranks that answer each other but not across groups).
 
-    Of the groups the largest counts as the job, and the others as unreachable, unless there is no largest one.
+    Of the groups the largest counts as the job, and the others as unreachable, unless there is no
+    largest one.
     """
     asked = {state["rank"]: state for state in states if state.get("heard") or state.get("unheard")}
     groups: list[set[int]] = []
     for rank, state in asked.items():
-        group = {rank, *state["heard"]}.union(*(other for other in groups if other & {rank, *state["heard"]}))
+        group = {rank, *state["heard"]}.union(
+            *(other for other in groups if other & {rank, *state["heard"]})
+        )
         groups = [other for other in groups if not other & group] + [group]
     silent = {rank for state in asked.values() for rank in state["unheard"]}.difference(*groups)
     groups.sort(key=len, reverse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import ArgumentError, did_you_mean
 from ..support.files import write_whole
-from .values import elastic, wrong_option, wrong_setting
+from .job_settings import SETTING, not_elastic, wrong_setting
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
@@ -15,16 +15,21 @@ KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
 SHARED = ("launch.sh", "env.sh")
 
 _OPTION = re.compile(r"^#+SBATCH --([a-z-]+)(?:=(\S+))?(.*)$")
-_SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
 
 
-def write(kind: str, directory: str | Path, options: Mapping[str, str | None], settings: Mapping[str, str],
-          force: bool = False) -> list[Path]:  # fmt: skip
+def write(
+    kind: str,
+    directory: str | Path,
+    options: Mapping[str, str | None],
+    settings: Mapping[str, str],
+    force: bool = False,
+) -> list[Path]:
     """Write a script of this kind, and what it reads, into a directory; returns the paths written.
 
-    options: {name of an sbatch option: value, None where it takes none}, settings: {name of a variable at the top: value}.
-    Raises ArgumentError for values that cannot be used, and before anything is written for a script that is there, unless
-    `force`. What else is there is kept: the user's.
+    options: {name of an sbatch option: value, None where it takes none}, settings: {name of a
+    variable at the top: value}. Raises ArgumentError for values that cannot be used, and before
+    anything is written for a script that is there, unless `force`. What else is there is kept: the
+    user's.
     """
     directory = Path(directory)
     names = scripts(kind, options)
@@ -32,11 +37,23 @@ def write(kind: str, directory: str | Path, options: Mapping[str, str | None], s
         options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank each
     if settings.get("ELASTIC", "0") != "0":
         options = {"no-kill": None, **options}
-    texts = {names[0]: fill((TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0])}
-    texts |= {name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)}
+    texts = {
+        names[0]: fill(
+            (TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0]
+        )
+    }
+    texts |= {
+        name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)
+    }
     if os.path.exists(directory / names[0]) and not force:
-        raise ArgumentError(f"{directory / names[0]} is there already; remove it, or replace it with --force")
-    texts = {name: text for name, text in texts.items() if name == names[0] or not os.path.exists(directory / name)}
+        raise ArgumentError(
+            f"{directory / names[0]} is there already; remove it, or replace it with --force"
+        )
+    texts = {
+        name: text
+        for name, text in texts.items()
+        if name == names[0] or not os.path.exists(directory / name)
+    }
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -58,21 +75,36 @@ def scripts(kind: str, options: Mapping[str, object]) -> list[str]:
     return {"train": [train], "scaling": scaling}.get(kind, [f"{kind}.sbatch"])
 
 
-def fill(text: str, options: Mapping[str, str | None], settings: Mapping[str, str], name: str = "template") -> str:
-    """The text of a template with other values; options that it does not mention come after those it does."""
-    lines, options, settings = text.splitlines(), dict(options), dict(settings)
+def fill(
+    text: str,
+    options: Mapping[str, str | None],
+    settings: Mapping[str, str],
+    name: str = "template",
+) -> str:
+    """A template's text with values replaced; options it lacks are added after its own."""
+    lines = text.splitlines()
+    options = dict(options)
+    settings = dict(settings)
     last = max((number for number, line in enumerate(lines) if _OPTION.match(line)), default=-1)
     if options and last < 0:
-        raise ArgumentError(f"{name} is no batch script: it hands sbatch's options on, so give them when you run it")
+        raise ArgumentError(
+            f"{name} is no batch script: it hands sbatch's options on, so give them when you run it"
+        )
     for number, line in enumerate(lines):
         lines[number] = _filled(line, options, settings)
     if settings:
-        known = ", ".join(match[1] for match in map(_SETTING.match, text.splitlines()) if match and match[1] != "JOBS")
+        known = ", ".join(
+            match[1]
+            for match in map(SETTING.match, text.splitlines())
+            if match and match[1] != "JOBS"
+        )
         hint = did_you_mean(next(iter(settings)), known.split(", "))
         raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}{hint}")
     if options:
         lines[last] += "".join(f"\n{_given(key, value)}" for key, value in options.items())
-    _must_be_right(elastic({match[1]: match[2] for match in map(_SETTING.match, lines) if match}))
+    _must_be_right(
+        not_elastic({match[1]: match[2] for match in map(SETTING.match, lines) if match})
+    )
     return "\n".join([*lines, ""])
 
 
@@ -80,10 +112,12 @@ def _filled(line: str, options: dict[str, str | None], settings: dict[str, str])
     """The line with the value that it is for, which is then used up."""
     if (match := _OPTION.match(line)) and match[1] in options:
         return _given(match[1], options.pop(match[1])) + match[3]
-    if (match := _SETTING.match(line)) and match[1] in settings:
+    if (match := SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
         if re.search(r'["{}\\`\x00-\x1f\x7f]|\$(?![A-Za-z_])', value):
-            expected = "no quotes, braces, backslashes, backticks or line ends, and $ only before a name"
+            expected = (
+                "no quotes, braces, backslashes, backticks or line ends, and $ only before a name"
+            )
             raise ArgumentError(f"{match[1]}: expected {expected}, got {value!r}")
         _must_be_right(wrong_setting(match[1], value))
         return f': "${{{match[1]}:={value}}}"{match[3]}'
@@ -94,18 +128,13 @@ def _given(option: str, value: str | None) -> str:
     """The line that gives sbatch an option."""
     if value is None:
         return f"#SBATCH --{option}"
-    _must_be_right(wrong_option(option, str(value)))
-    return f"#SBATCH --{option}={_plain(option, value)}"
+    if not value or re.search(r"""[\s"'\\#`$\x00-\x1f\x7f]""", value):
+        raise ArgumentError(
+            f"--{option}: expected no spaces, quotes, backslashes, $, # or line ends, got {value!r}"
+        )
+    return f"#SBATCH --{option}={value}"
 
 
 def _must_be_right(wrong: str) -> None:
     if wrong:
         raise ArgumentError(wrong)
-
-
-def _plain(option: str, value: object) -> str:
-    """The value, where a line of #SBATCH takes it as it stands."""
-    text = str(value)
-    if not text or re.search(r"""[\s"'\\#`$\x00-\x1f\x7f]""", text):
-        raise ArgumentError(f"--{option}: expected no spaces, quotes, backslashes, $, # or line ends, got {value!r}")
-    return text

@@ -4,7 +4,7 @@ import pytest
 
 from mpicoll.cli import screen
 from mpicoll.cli.bench_lines import Lines, summary
-from mpicoll.cli.bench_plot import against_native, bandwidth, draw, share_of_link
+from mpicoll.cli.plots import against_native, bandwidth, draw_results, share_of_link
 
 
 def row(algorithm, nbytes, us, chose=None, wrong=0):
@@ -56,7 +56,7 @@ def test_the_picture_has_a_panel_for_each_quantity_and_says_what_a_share_above_o
     link = share_of_link("10Gb/s", 4)  # 1.5 m over the link, of 1 MiB: 1258 us
     assert [round(link.value(one), 2) for one in rows[3:6]] == [0.42, 1.05, 1.26]
     for panels, above in (([bandwidth(), against_native(rows), link], 1), ([bandwidth(), share_of_link("1Gb/s", 1)], 0)):
-        draw(str(tmp_path / "x.svg"), rows, "allreduce, 4 ranks", panels)
+        draw_results(str(tmp_path / "x.svg"), rows, "allreduce, 4 ranks", panels)
         said = (tmp_path / "x.svg").read_text()
         assert said.count("<!-- m, bytes of the vector -->") == len(panels)
         assert said.count("<!-- 1M -->") == len(panels) and said.count("above 1: what a short message puts") == above

@@ -8,7 +8,7 @@ import pytest
 
 from mpicoll import algorithms, cli
 from mpicoll.algorithms import NATIVE
-from mpicoll.cli.tune_plot import draw
+from mpicoll.cli.plots import draw_table
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.select.table import Entry, Rule
 from mpicoll.verify import prover
@@ -279,6 +279,6 @@ def test_a_table_as_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     rules = Rule(0, 0, "native", None), Rule(65536, 0, "ring", 60000)
     entries = [Entry("MPICH", "tcp", size, size, "allreduce", rules) for size in (2, 13)]
-    draw(tmp_path / "tuned.svg", entries, "MPICH over tcp")
+    draw_table(tmp_path / "tuned.svg", entries, "MPICH over tcp")
     drawn = (tmp_path / "tuned.svg").read_text()
     assert all(f"<!-- {text} -->" in drawn for text in ("allreduce", "13 on 13", "64K", "60000", "native", "ring"))
