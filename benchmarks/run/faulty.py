@@ -1,9 +1,11 @@
-"""Faulty programs that `bugs` starts: `mpiexec -n 3 python -m benchmarks.run.faulty root 20000 met`.
+"""Faulty programs that `bugs` starts, on 3 ranks.
 
-One function each. The classes are those of the MPI Bugs Initiative and of MPI-BugBench, for
-collectives; the programs are written anew. Rank 1 makes the mistake, in a line that ends with
-`# wrong`; where it makes no call, that line is where it is instead. `met`: calls of the same kinds
-were made before, so that no rank compares them for the first time.
+    mpiexec -n 3 python -m benchmarks.run.faulty root 20000 met
+
+A program is a call or a function. The classes are those of the MPI Bugs Initiative and of
+MPI-BugBench, for collectives; the programs are written anew. Rank 1 makes the mistake, in a line
+that ends with `# wrong`; where it makes no call, that line is where it is instead. `met`: calls of
+the same kinds were made before, so that no rank compares them for the first time.
 """
 
 import sys
@@ -16,19 +18,103 @@ from mpi4py import MPI
 
 import mpicoll
 
-#: {class: {name: program}}; a program takes the communicator and two vectors
-PROGRAMS: dict[str, dict[str, Callable[..., Any]]] = {}
-RANK, SIZE, WRONG = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size(), 1
+RANK = MPI.COMM_WORLD.Get_rank()
+SIZE = MPI.COMM_WORLD.Get_size()
+#: the rank that makes the mistake
+WRONG = 1
 HERE = RANK == WRONG
 #: seconds that a rank spends elsewhere
 LONG = 600
+MAX_OR_SUM = MPI.MAX if HERE else MPI.SUM
+NULL = MPI.DATATYPE_NULL
+
+#: {class: {name: a call with wrong arguments on rank WRONG}}; its lines are where it is wrong
+CALLS = {
+    "root": {
+        "root": lambda comm, x, y: comm.Bcast(x, root=int(HERE)),
+        "root_of_reduce": lambda comm, x, y: comm.Reduce(x, y, root=int(HERE)),
+        "root_of_request": lambda comm, x, y: comm.Ibcast(x, root=int(HERE)).Wait(),
+        "root_of_plan": lambda comm, x, y: comm.Bcast_init(x, root=int(HERE)),
+    },
+    "op": {
+        "op": lambda comm, x, y: comm.Allreduce(x, y, op=MAX_OR_SUM),
+        "op_of_request": lambda comm, x, y: comm.Iallreduce(x, y, op=MAX_OR_SUM).Wait(),
+        "op_of_reduce": lambda comm, x, y: comm.Reduce(x, y, MPI.PROD if HERE else MPI.SUM),
+    },
+    "type": {
+        "kind": lambda comm, x, y: comm.Allreduce(viewed(x, "i8"), viewed(y, "i8")),
+        "kind_moved": lambda comm, x, y: comm.Bcast(viewed(x, "i8")),
+        "smaller_kind": lambda comm, x, y: comm.Allreduce(viewed(x, "f4"), viewed(y, "f4")),
+    },
+    "count": {
+        "count": lambda comm, x, y: comm.Allreduce(half(x), half(y)),
+        "count_of_bcast": lambda comm, x, y: comm.Bcast(half(x)),
+        "count_of_request": lambda comm, x, y: comm.Iallreduce(half(x), half(y)).Wait(),
+        "counts_of_allgatherv": lambda comm, x, y: comm.Allgatherv(x, blocks(x, last=-int(HERE))),
+        "block_of_gatherv": lambda comm, x, y: comm.Gatherv(shorter(x), at_root(blocks(x))),
+        "block_of_scatterv": lambda comm, x, y: comm.Scatterv(at_root(blocks(x)), shorter(x)),
+        "blocks_of_alltoallv": lambda comm, x, y: comm.Alltoallv(
+            blocks(x, last=-int(HERE)), blocks(x)
+        ),
+    },
+    "invalid argument": {
+        "root_out_of_range": lambda comm, x, y: comm.Bcast(x, root=SIZE if HERE else 0),
+        "negative_root": lambda comm, x, y: comm.Reduce(x, y, root=-int(HERE)),
+        "null_op": lambda comm, x, y: comm.Allreduce(x, y, MPI.OP_NULL if HERE else MPI.SUM),
+        "no_op": lambda comm, x, y: comm.Allreduce(x, y, "sum" if HERE else MPI.SUM),
+        "null_communicator": lambda comm, x, y: null_or(comm).Allreduce(x, y),
+        "short_result": lambda comm, x, y: comm.Allreduce(x, shorter(y)),
+        "two_types": lambda comm, x, y: comm.Allreduce(x, viewed(y, "i8")),
+        "beyond_the_buffer": lambda comm, x, y: comm.Bcast([x, x.size + int(HERE), MPI.DOUBLE]),
+        "negative_count": lambda comm, x, y: comm.Bcast([x, -1 if HERE else x.size, MPI.DOUBLE]),
+        "null_type": lambda comm, x, y: comm.Bcast([x, x.size, NULL if HERE else MPI.DOUBLE]),
+        "in_place_beside_the_root": lambda comm, x, y: comm.Reduce(MPI.IN_PLACE if HERE else x, y),
+        "no_buffer": lambda comm, x, y: comm.Allreduce(None if HERE else x, None if HERE else y),
+        "counts_for_fewer_ranks": lambda comm, x, y: comm.Allgatherv(x, blocks(x, fewer=int(HERE))),
+    },
+}
+
+
+def viewed(array, dtype):
+    """The array, as another type on the wrong rank."""
+    return array.view(dtype) if HERE else array
+
+
+def half(array):
+    """The array, half of it on the wrong rank."""
+    return array[: array.size // 2] if HERE else array
+
+
+def shorter(array):
+    """The array, without its last element on the wrong rank."""
+    return array[:-1] if HERE else array
+
+
+def blocks(array, last=0, fewer=0):
+    """A vector with a block of this size for each rank. last: added to the last count."""
+    counts = [array.size] * (SIZE - fewer)
+    counts[-1] += last
+    return [np.zeros(array.size * SIZE), counts]
+
+
+def at_root(buffer):
+    return buffer if RANK == 0 else None
+
+
+def null_or(comm):
+    """The communicator, a null one on the wrong rank."""
+    return mpicoll.Communicator(MPI.COMM_NULL) if HERE else comm
+
+
+#: {name: function of the communicator and two vectors}; lines that are wrong end with `# wrong`
+PROGRAMS: dict[str, Callable[..., Any]] = {}
 
 
 def error(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A program of this class of errors."""
+    """A program of this class of errors, which `bugs` reads in the text."""
 
     def enter(program: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS.setdefault(kind, {})[program.__name__] = program
+        PROGRAMS[program.__name__] = program
         return program
 
     return enter
@@ -75,7 +161,6 @@ def reduce_for_allreduce(comm, x, y):
         comm.Reduce(x, y)  # wrong
     else:
         comm.Allreduce(x, y)
-    comm.Barrier()
 
 
 @error("order")
@@ -85,7 +170,6 @@ def gather_for_allgather(comm, x, y):
         comm.Gather(x, whole)  # wrong
     else:
         comm.Allgather(x, whole)
-    comm.Barrier()
 
 
 @error("order")
@@ -113,7 +197,6 @@ def without_blocking(comm, x, y):
         comm.Iallreduce(x, y).Wait()  # wrong
     else:
         comm.Allreduce(x, y)
-    comm.Barrier()
 
 
 @error("order")
@@ -124,7 +207,6 @@ def persistent(comm, x, y):
         plan.Wait()
     else:
         comm.Allreduce(x, y)
-    comm.Barrier()
 
 
 @error("order")
@@ -134,7 +216,6 @@ def scatter_for_gather(comm, x, y):
         comm.Scatter(whole, x)  # wrong
     else:
         comm.Gather(x, whole)
-    comm.Barrier()
 
 
 # Missing: a rank leaves a call out, or makes one too many.
@@ -160,7 +241,6 @@ def left_out(comm, x, y):
     if not HERE:
         comm.Bcast(x, root=WRONG)
     comm.Allreduce(x, y)  # wrong
-    comm.Barrier()
 
 
 @error("missing call")
@@ -168,7 +248,6 @@ def one_too_many(comm, x, y):
     if HERE:
         comm.Bcast(x, root=WRONG)  # wrong
     comm.Allreduce(x, y)
-    comm.Barrier()
 
 
 @error("missing call")
@@ -176,7 +255,6 @@ def one_step_less(comm, x, y):
     for _ in range(9 if HERE else 10):
         comm.Allreduce(x, y)
     comm.Bcast(x)  # wrong
-    comm.Barrier()
 
 
 @error("missing call")
@@ -236,145 +314,7 @@ def part_for_whole(comm, x, y):
         comm.Allreduce(x, y)
 
 
-# Arguments that must be equal on all ranks.
-
-
-@error("root")
-def root(comm, x, y):
-    comm.Bcast(x, root=1 if HERE else 0)  # wrong
-    comm.Barrier()
-
-
-@error("root")
-def root_of_reduce(comm, x, y):
-    comm.Reduce(x, y, root=1 if HERE else 0)  # wrong
-    comm.Barrier()
-
-
-@error("root")
-def root_of_request(comm, x, y):
-    comm.Ibcast(x, root=1 if HERE else 0).Wait()  # wrong
-    comm.Barrier()
-
-
-@error("root")
-def root_of_plan(comm, x, y):
-    comm.Bcast_init(x, root=1 if HERE else 0)  # wrong
-    comm.Barrier()
-
-
-@error("op")
-def op(comm, x, y):
-    comm.Allreduce(x, y, MPI.MAX if HERE else MPI.SUM)  # wrong
-    comm.Barrier()
-
-
-@error("op")
-def op_of_request(comm, x, y):
-    comm.Iallreduce(x, y, MPI.MAX if HERE else MPI.SUM).Wait()  # wrong
-    comm.Barrier()
-
-
-@error("op")
-def op_of_reduce(comm, x, y):
-    comm.Reduce(x, y, MPI.PROD if HERE else MPI.SUM)  # wrong
-    comm.Barrier()
-
-
-@error("type")
-def kind(comm, x, y):
-    i, j = x.view(np.int64), y.view(np.int64)
-    comm.Allreduce(*((i, j) if HERE else (x, y)))  # wrong
-    comm.Barrier()
-
-
-@error("type")
-def kind_moved(comm, x, y):
-    comm.Bcast(x.view(np.int64) if HERE else x)  # wrong
-    comm.Barrier()
-
-
-@error("type")
-def smaller_kind(comm, x, y):
-    i, j = x.view(np.float32), y.view(np.float32)
-    comm.Allreduce(*((i, j) if HERE else (x, y)))  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def count(comm, x, y):
-    n = x.size // 2 if HERE else x.size
-    comm.Allreduce(x[:n], y[:n])  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def count_of_bcast(comm, x, y):
-    n = x.size // 2 if HERE else x.size
-    comm.Bcast(x[:n])  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def count_of_request(comm, x, y):
-    n = x.size // 2 if HERE else x.size
-    comm.Iallreduce(x[:n], y[:n]).Wait()  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def counts_of_allgatherv(comm, x, y):
-    n = x.size
-    counts = [n, n, n - 1] if HERE else [n, n, n]
-    comm.Allgatherv(x, [np.zeros(n * SIZE), counts])  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def block_of_gatherv(comm, x, y):
-    n = x.size
-    whole = [np.zeros(n * SIZE), [n] * SIZE] if RANK == 0 else None
-    comm.Gatherv(x[: n - 1] if HERE else x, whole)  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def block_of_scatterv(comm, x, y):
-    n = x.size
-    whole = [np.zeros(n * SIZE), [n] * SIZE] if RANK == 0 else None
-    comm.Scatterv(whole, x[: n - 1] if HERE else x)  # wrong
-    comm.Barrier()
-
-
-@error("count")
-def blocks_of_alltoallv(comm, x, y):
-    n = x.size
-    sent = [np.zeros(n * SIZE), [n, n, n - 1] if HERE else [n] * SIZE]
-    comm.Alltoallv(sent, [np.zeros(n * SIZE), [n] * SIZE])  # wrong
-    comm.Barrier()
-
-
 # Arguments that no call may have.
-
-
-@error("invalid argument")
-def root_out_of_range(comm, x, y):
-    comm.Bcast(x, root=SIZE if HERE else 0)  # wrong
-
-
-@error("invalid argument")
-def negative_root(comm, x, y):
-    comm.Reduce(x, y, root=-1 if HERE else 0)  # wrong
-
-
-@error("invalid argument")
-def null_op(comm, x, y):
-    comm.Allreduce(x, y, MPI.OP_NULL if HERE else MPI.SUM)  # wrong
-
-
-@error("invalid argument")
-def no_op(comm, x, y):
-    comm.Allreduce(x, y, "sum" if HERE else MPI.SUM)  # wrong
 
 
 @error("invalid argument")
@@ -386,17 +326,6 @@ def freed(comm, x, y):
 
 
 @error("invalid argument")
-def null_communicator(comm, x, y):
-    one = mpicoll.Communicator(MPI.COMM_NULL) if HERE else comm
-    one.Allreduce(x, y)  # wrong
-
-
-@error("invalid argument")
-def short_result(comm, x, y):
-    comm.Allreduce(x, y[:-1] if HERE else y)  # wrong
-
-
-@error("invalid argument")
 def read_only(comm, x, y):
     if HERE:
         y.flags.writeable = False
@@ -404,46 +333,11 @@ def read_only(comm, x, y):
 
 
 @error("invalid argument")
-def two_types(comm, x, y):
-    comm.Allreduce(x, y.view(np.int64) if HERE else y)  # wrong
-
-
-@error("invalid argument")
-def beyond_the_buffer(comm, x, y):
-    comm.Bcast([x, x.size + (1 if HERE else 0), MPI.DOUBLE])  # wrong
-
-
-@error("invalid argument")
-def negative_count(comm, x, y):
-    comm.Bcast([x, -1 if HERE else x.size, MPI.DOUBLE])  # wrong
-
-
-@error("invalid argument")
-def null_type(comm, x, y):
-    comm.Bcast([x, x.size, MPI.DATATYPE_NULL if HERE else MPI.DOUBLE])  # wrong
-
-
-@error("invalid argument")
 def overlapping(comm, x, y):
     z = np.zeros(2 * x.size)
-    comm.Allreduce(z[:-1] if HERE else x[:-1], z[1:] if HERE else y[:-1], MPI.MAX) if x.size > 1 else None  # wrong
-    comm.Barrier()
-
-
-@error("invalid argument")
-def in_place_beside_the_root(comm, x, y):
-    comm.Reduce(MPI.IN_PLACE if HERE else x, y)  # wrong
-
-
-@error("invalid argument")
-def no_buffer(comm, x, y):
-    comm.Allreduce(None if HERE else x, None if HERE else y)  # wrong
-
-
-@error("invalid argument")
-def counts_for_fewer_ranks(comm, x, y):
-    n = x.size
-    comm.Allgatherv(x, [np.zeros(n * SIZE), [n] * (SIZE - 1 if HERE else SIZE)])  # wrong
+    send = z[:-1] if HERE else x[:-1]
+    receive = z[1:] if HERE else y[:-1]
+    comm.Allreduce(send, receive, MPI.MAX)  # wrong
 
 
 # Requests, plans and communicators: how long they live.
@@ -486,7 +380,6 @@ def freed_in_flight(comm, x, y):
     if HERE:
         plan.Start()
         plan.Free()  # wrong
-    comm.Barrier()
 
 
 @error("life of requests")
@@ -540,13 +433,12 @@ def written_while_a_plan_runs(comm, x, y):
 def flipped(comm, x, y):
     function = MPI.Op.Create(lambda a, b, datatype: _flip(a, b), commute=True)
     comm.Allreduce(x, y, function)  # wrong
-    comm.Barrier()
 
 
 def _flip(a, b):
     """As the memory of one host might."""
-    ours, result = np.frombuffer(a), np.frombuffer(b)
-    result += ours
+    result = np.frombuffer(b)
+    result += np.frombuffer(a)
     if HERE:
         result[-1] += 1
 
@@ -582,7 +474,9 @@ def of_nobody(comm, x, y):
 def meet(comm: mpicoll.Communicator, x: Any, y: Any) -> None:
     """Calls of all kinds, as they ought to be."""
     whole = np.zeros(SIZE * x.size)
-    for a, b in ((x, y), (x[: x.size // 2], y[: x.size // 2]), (x.view("i8"), y.view("i8")), (x.view("f4"), y.view("f4"))):
+    first = slice(x.size // 2)
+    others = ((array[first], array.view("i8"), array.view("f4")) for array in (x, y))
+    for a, b in ((x, y), *zip(*others)):
         for one in (MPI.SUM, MPI.MAX):
             comm.Allreduce(a, b, one)
             comm.Iallreduce(a, b, one).Wait()
@@ -602,16 +496,21 @@ def meet(comm: mpicoll.Communicator, x: Any, y: Any) -> None:
 
 
 def legal(comm: mpicoll.Communicator, calls: int) -> int:
-    """Calls that are as they ought to be; the same on all ranks, but not their memory or the spelling. Returns how many."""
-    draw, vectors = np.random.default_rng(1), {n: np.ones(n) for n in (1, 2, 100, 3000)}
-    plan_x, plan_y = np.ones(5), np.zeros(5)
-    plan, made = comm.Allreduce_init(plan_x, plan_y), 0
+    """Make correct calls, the same on all ranks but for memory and spelling; returns how many."""
+    draw = np.random.default_rng(1)
+    vectors = {n: np.ones(n) for n in (1, 2, 100, 3000)}
+    plan_x = np.ones(5)
+    plan_y = np.zeros(5)
+    plan = comm.Allreduce_init(plan_x, plan_y)
+    made = 0
     while made < calls:
         for what, size, where in draw.integers(0, (12, 4, SIZE), (1000, 3)):
             x = vectors[(1, 2, 100, 3000)[size]]
             if where == RANK:
                 x = x.copy()
-            given, y = [x, MPI.DOUBLE] if where == RANK else x, np.empty_like(x)
+            given = [x, MPI.DOUBLE] if where == RANK else x
+            y = np.empty_like(x)
+            counts = [np.empty(SIZE), [min(rank, x.size) for rank in range(SIZE)]]
             if what < 3:
                 comm.Allreduce(given, y, (MPI.SUM, MPI.MAX, MPI.MIN)[what])
             elif what == 3:
@@ -625,12 +524,12 @@ def legal(comm: mpicoll.Communicator, calls: int) -> int:
             elif what == 7:
                 comm.Barrier()
             elif what == 8:
-                comm.Allgatherv(x[:RANK], [np.empty(SIZE), [min(rank, x.size) for rank in range(SIZE)]])
+                comm.Allgatherv(x[:RANK], counts)
             elif what == 9:
                 plan.Start()
                 plan.Wait()
             elif what == 10:
-                comm.Gatherv(x[:RANK], [np.empty(SIZE), [min(rank, x.size) for rank in range(SIZE)]] if RANK == 0 else None)
+                comm.Gatherv(x[:RANK], at_root(counts))
             else:
                 comm.Alltoall(np.ones(SIZE * x.size), np.empty(SIZE * x.size))
         made += 1000
@@ -645,11 +544,12 @@ def main() -> None:
     if name == "legal":
         print(f"legal calls: {legal(comm, int(size))}", flush=True)
         return
-    x, y = np.ones(int(size)), np.zeros(int(size))
+    x = np.ones(int(size))
+    y = np.zeros(int(size))
     if met:
         meet(comm, x, y)
-    program = {name: program for programs in PROGRAMS.values() for name, program in programs.items()}[name]
-    program(comm, x, y)
+    programs = PROGRAMS | {name: call for calls in CALLS.values() for name, call in calls.items()}
+    programs[name](comm, x, y)
     comm.Barrier()
     print("came to its end", flush=True)
 

@@ -7,9 +7,7 @@ otherwise, see `tests.support.fuzzing.drawing`. One that hangs ends the job and 
 that a result that is written had none.
 """
 
-import argparse
 import json
-from pathlib import Path
 from time import perf_counter
 
 from mpi4py import MPI
@@ -18,32 +16,24 @@ import mpicoll
 from mpicoll.measure import measured_on
 from tests.support.fuzzing import Fuzzer, programs
 
+from .campaign import finish, parser_on_ranks, write
+
 #: programs of one seed
 BATCH = 50
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--calls", type=int, default=10_000, help="at least so many (default 10,000)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of the first programs, the next have the next (default 0)",
-    )
-    parser.add_argument(
-        "--again", type=Path, metavar="FILE", help="run the program in this file, and nothing else"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = parser_on_ranks(__doc__, "programs")
+    parser.add_argument("--calls", type=int, default=10_000, help="at least (default 10,000)")
     options = parser.parse_args()
+    comm = MPI.COMM_WORLD
     mpicoll.install_abort_hook()
-    fuzzer = Fuzzer(MPI.COMM_WORLD)
+    fuzzer = Fuzzer(comm)
     if options.again:
-        finish(["\n".join(fuzzer.run(json.loads(options.again.read_text(encoding="utf-8"))))])
+        program = json.loads(options.again.read_text(encoding="utf-8"))
+        finish(comm, ["\n".join(fuzzer.run(program))])
         return
-    facts = measured_on(MPI.COMM_WORLD)
+    facts = measured_on(comm)
     began = perf_counter()
     failures = []
     seed = options.seed
@@ -51,22 +41,17 @@ def main():
         failures.append(fuzzer.search(programs(), BATCH, seed))
         seed += 1
         document = {
-            "schema": 1,
             "environment": facts,
             "seeds": [options.seed, seed - 1],
             **counted(fuzzer, failures),
             "seconds": round(perf_counter() - began, 1),
         }
-        # a job that is cut short leaves what it has
-        if options.json and MPI.COMM_WORLD.Get_rank() == 0:
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if MPI.COMM_WORLD.Get_rank() == 0:
-        print(
-            "{calls} calls, {programs} programs, {seconds} s: {wrong} wrong, {errors} errors"
-            .format(**document),
-            flush=True,
-        )
-    finish(failures)
+        if comm.Get_rank() == 0:  # a job that is cut short leaves what it has
+            write(options.json, document)
+    if comm.Get_rank() == 0:
+        text = "{calls} calls, {programs} programs, {seconds} s: {wrong} wrong, {errors} errors"
+        print(text.format(**document), flush=True)
+    finish(comm, failures)
 
 
 def counted(fuzzer, failures):
@@ -92,14 +77,6 @@ def counted(fuzzer, failures):
         "checks": dict(sorted(fuzzer.checked.items())),
         "axes": dict(sorted(fuzzer.axes.items())),
     }
-
-
-def finish(failures):
-    """Say what failed; exit status 1 if anything did."""
-    text = "\n\n".join(filter(None, failures))
-    if text and MPI.COMM_WORLD.Get_rank() == 0:
-        print(text, flush=True)
-        MPI.COMM_WORLD.Abort(1)
 
 
 if __name__ == "__main__":

@@ -8,45 +8,43 @@ limit of waiting and a grace, if what they printed and left (MPICOLL_REPORT) lea
 if each checkpoint is whole. A job depends on its seed and the MPI alone.
 """
 
-import argparse
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from mpicoll.cluster import Cluster
-from mpicoll.cluster.installation import find
 from mpicoll.cluster.namespaces import unavailable
 from mpicoll.errors import ArgumentError
-from mpicoll.measure.provenance import command
 from mpicoll.reports import diagnose, read_reports
 
-ROOT = Path(__file__).resolve().parents[2]
+from .campaign import (
+    MARK,
+    ROOT,
+    Row,
+    carry_out,
+    end,
+    environment,
+    launched,
+    parser_of_jobs,
+    processes,
+    seeds,
+    settings,
+)
+
 #: seconds: of MPICOLL_TIMEOUT, beyond it until the last process has ended, and for a start and all
 #: that comes before
 TIMEOUT = 2
 GRACE = 10
 START = 40
-MARK = "MPICOLL_KILLS_JOB"
-#: what lets Open MPI run as root and with more ranks than cores
-PERMISSIONS = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 WHAT = ("killed", "stopped", "raised", "exited", "busy", "asleep", "holding", "cut")
 TRAINING = ["--data", "synthetic:600,32,4", "--hidden", "64,64", "--batch-size", "48"]
 
@@ -98,35 +96,8 @@ def planned(seed: int, mpi: str, cluster: bool) -> Plan:
     return Plan(seed, mpi, hosts, ranks, work, what, victim, after)
 
 
-@dataclass
-class Outcome:
-    """How a job ended. seconds: from the event to the end of the last rank, and of the launcher;
-    None: it did not.
-    """
-
-    ranks_s: float | None
-    launcher_s: float | None
-    status: int | None
-    happened: bool
-    checkpoint: str
-    by: list[str]
-    output: str
-    diagnosis: str
-
-    @property
-    def good(self) -> bool:
-        """Whether all is in order."""
-        ended = self.ranks_s is not None and self.ranks_s <= TIMEOUT + GRACE
-        return (
-            self.happened
-            and ended
-            and "diagnose" in self.by
-            and not self.checkpoint.startswith("damaged")
-        )
-
-
-def run(plan: Plan) -> Outcome:
-    """Start the job, wait until none of its processes is left, and look at what it left."""
+def run(plan: Plan) -> Row:
+    """Start the job, wait until none of its processes is left; a row of the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "reports").mkdir()
@@ -134,14 +105,35 @@ def run(plan: Plan) -> Outcome:
         ranks_s, launcher_s = job.watch()
         output = (folder / "output").read_text(errors="replace")
         try:
-            said = diagnose(read_reports(folder / "reports"), range(plan.ranks))
+            diagnosis = diagnose(read_reports(folder / "reports"), range(plan.ranks))
         except ArgumentError as error:  # no rank left one
-            said = str(error)
-        by = explained(plan, output, said)
-        happened = (folder / "happened").exists()
-        return Outcome(
-            ranks_s, launcher_s, job.status, happened, checkpoint(plan, folder), by, output, said
-        )
+            diagnosis = str(error)
+        by = explained(plan, output, diagnosis)
+        saved = checkpoint(plan, folder)
+        ended = ranks_s is not None and ranks_s <= TIMEOUT + GRACE
+        good = ended and (folder / "happened").exists() and "diagnose" in by
+        training = not isinstance(plan.work, str)
+        return {
+            "seed": plan.seed,
+            "mpi": plan.mpi,
+            "where": f"{plan.hosts} hosts" if plan.hosts else "one machine",
+            "ranks": plan.ranks,
+            "work": f"training, {plan.work[7]}, overlap {plan.work[9]}" if training else plan.work,
+            "what": plan.what,
+            "victims": plan.victims,
+            "after": plan.after,
+            "ranks_s": _rounded(ranks_s),
+            "launcher_s": _rounded(launcher_s),
+            "status": job.status,
+            "explained_by": by,
+            "checkpoint": saved,
+            "good": good and not saved.startswith("damaged"),
+            "output": f"--- output\n{output[-6000:]}\n--- diagnose\n{diagnosis}\n---",
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 2)
 
 
 class Running:
@@ -150,7 +142,7 @@ class Running:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
-        self.status = None
+        self.status: int | None = None
         self.mark = f"{MARK}={folder}".encode()
         self.launched = threading.Thread(target=self._in_cluster if plan.hosts else self._here)
         self.over = threading.Event()
@@ -178,39 +170,21 @@ class Running:
         end(self.mark)
         self.launched.join()
         since = happened or when(self.folder) or started
-        return (ranks_end or all_end) and (
-            ranks_end or all_end
-        ) - since, all_end and all_end - since
+        last = ranks_end or all_end
+        return last and last - since, all_end and all_end - since
 
     def _settings(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            **PERMISSIONS,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": "1",
-            "MPICOLL_TIMEOUT": str(TIMEOUT),
-            "MPICOLL_REPORT": str(self.folder / "reports"),
-            MARK: str(self.folder),
-        }
+        ours = {"MPICOLL_TIMEOUT": str(TIMEOUT), "MPICOLL_REPORT": str(self.folder / "reports")}
+        return settings(PYTHONUNBUFFERED="1", **ours, **{MARK: str(self.folder)})
 
     def _words(self) -> list[str]:
         facts = {**asdict(self.plan), "folder": str(self.folder)}
         return ["-m", "benchmarks.run.killed", json.dumps(facts)]
 
     def _here(self) -> None:
-        python, mpiexec = find(self.plan.mpi)
-        words = [mpiexec, "-n", str(self.plan.ranks), python, *self._words()]
-        with open(self.folder / "output", "w") as output:
-            self.status = subprocess.run(
-                words,
-                cwd=ROOT,
-                env=self._settings(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            ).returncode
+        plan = self.plan
+        output = self.folder / "output"
+        self.status = launched(plan.mpi, plan.ranks, self._words(), output, self._settings())
 
     def _in_cluster(self) -> None:
         plan = self.plan
@@ -243,28 +217,6 @@ def when(folder: Path) -> float | None:
         return None
 
 
-def processes(mark: bytes, module: bytes = b"benchmarks.run.killed") -> dict[int, str]:
-    """Those of the job, by number: "rank", which runs the module, or who starts ranks."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (path / "environ").read_bytes().split(b"\0"):
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                found[int(path.name)] = (
-                    "rank" if b"python" in words[0] and module in words else "launcher"
-                )
-        except OSError:  # it has ended
-            pass
-    return found
-
-
-def end(mark: bytes) -> None:
-    """Kill those of the job that are left."""
-    for pid in processes(mark):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def explained(plan: Plan, output: str, diagnosis: str) -> list[str]:
     """What leads to the victims, and to no other rank: the reports, what ranks printed, the
     launcher.
@@ -289,168 +241,50 @@ def explained(plan: Plan, output: str, diagnosis: str) -> list[str]:
 def checkpoint(plan: Plan, folder: Path) -> str:
     """Whether training goes on from what was saved."""
     directory = folder / "checkpoints"
-    steps = (
-        sorted(int(path.name.split("-")[1]) for path in directory.glob("step-*"))
-        if directory.exists()
-        else []
-    )
+    steps = [int(path.name.split("-")[1]) for path in directory.glob("step-*")]
     if not steps:
         return ""
-    python, mpiexec = find(plan.mpi)
-    words = [
-        mpiexec,
-        "-n",
-        "2",
-        python,
-        "-m",
-        "mpicoll",
-        "train",
-        *plan.work,
-        "--steps",
-        str(steps[-1] + 1),
-        "--checkpoint",
-        str(directory),
-        "--resume",
-    ]
-    said = subprocess.run(
-        words,
-        cwd=ROOT,
-        env={**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    whole = said.returncode == 0 and "skipped" not in said.stderr
+    last = max(steps)
+    words = ["-m", "mpicoll", "train", *plan.work, "--steps", str(last + 1)]
+    words += ["--checkpoint", str(directory), "--resume"]
+    output = folder / "resumed"
+    status = launched(plan.mpi, 2, words, output, settings(), limit=120)
+    said = output.read_text(errors="replace")
+    whole = status == 0 and "skipped" not in said
+    return f"went on from step {last}" if whole else f"damaged: {said[-2000:]}"
+
+
+def text_of(row: Row) -> str:
+    """A job in a line."""
     return (
-        f"went on from step {steps[-1]}"
-        if whole
-        else f"damaged: {said.stdout[-500:]}{said.stderr[-1500:]}"
+        "seed {seed:4} {mpi:8}{where:12}{ranks} ranks {what:9}{victims} ended after {ranks_s} s"
+        " (launcher {launcher_s} s), by {by}; {work} {checkpoint}"
+    ).format(**row, by=", ".join(row["explained_by"]))
+
+
+def summary(rows: list[Row]) -> str:
+    """In a line."""
+    bad = sum(not row["good"] for row in rows)
+    by = Counter(name for row in rows for name in row["explained_by"])
+    ended = [row["ranks_s"] for row in rows if row["ranks_s"] is not None]
+    counts = ", ".join(f"{name}: {count}" for name, count in by.items())
+    return (
+        f"{len(rows)} jobs, {bad} not in order; ended after {max(ended, default=0)} s at most;"
+        f" explained by {counts}"
     )
 
 
 def main() -> int:
-    options = _options()
+    parser = parser_of_jobs(__doc__, at_once=2)
+    both = ("openmpi", "mpich")
+    parser.add_argument("--mpi", nargs="+", choices=both, default=both, help="by turns (both)")
+    options = parser.parse_args()
     mpis = sorted(options.mpi, reverse=True)
     cluster = not unavailable()
-    seeds = [seed for first in options.seed for seed in range(first, first + options.jobs)]
-    plans = [planned(seed, mpis[seed % len(mpis)], cluster) for seed in seeds]
-    results = []
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for plan, outcome in zip(plans, pool.map(run, plans)):
-            results.append(row(plan, outcome))
-            print(text(results[-1]), flush=True)
-            if not outcome.good or options.verbose:
-                print(
-                    f"--- output\n{outcome.output[-6000:]}\n--- diagnose\n{outcome.diagnosis}\n---",
-                    flush=True,
-                )
-    print(summary(results))
-    if options.json:
-        document = {
-            "schema": 1,
-            "environment": environment(mpis),
-            "summary": summary(results),
-            "results": results,
-        }
-        options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return 0 if all(one["good"] for one in results) else 1
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--jobs", type=int, default=1, help="default 1")
-    add(
-        "--seed",
-        type=int,
-        nargs="+",
-        default=[1],
-        help="of the first job; that of the next is one more (default 1)",
-    )
-    add(
-        "--mpi",
-        nargs="+",
-        choices=("openmpi", "mpich"),
-        default=["openmpi", "mpich"],
-        help="by turns (default: both)",
-    )
-    add("--at-once", type=int, default=2, help="jobs at a time (default 2)")
-    add("--verbose", action="store_true", help="show what each job printed")
-    add("--json", type=Path, metavar="FILE")
-    return parser.parse_args()
-
-
-def row(plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    """What is kept of a job."""
-    where = f"{plan.hosts} hosts" if plan.hosts else "one machine"
-    work = (
-        plan.work if plan.work == "calls" else f"training, {plan.work[7]}, overlap {plan.work[9]}"
-    )
-    seconds = {
-        name: None if value is None else round(value, 2)
-        for name, value in (("ranks_s", outcome.ranks_s), ("launcher_s", outcome.launcher_s))
-    }
-    return {
-        "seed": plan.seed,
-        "mpi": plan.mpi,
-        "where": where,
-        "ranks": plan.ranks,
-        "work": work,
-        "what": plan.what,
-        "victims": plan.victims,
-        "after": plan.after,
-        **seconds,
-        "status": outcome.status,
-        "explained_by": outcome.by,
-        "checkpoint": outcome.checkpoint,
-        "good": outcome.good,
-    }
-
-
-def text(one: dict[str, Any]) -> str:
-    mark = "good" if one["good"] else "BAD "
-    return (
-        f"{mark} seed {one['seed']:4} {one['mpi']:8}{one['where']:12}{one['ranks']} ranks"
-        f" {one['what']:9}{one['victims']} ended after {one['ranks_s']} s (launcher"
-        f" {one['launcher_s']} s), by {', '.join(one['explained_by'])}; {one['work']}"
-        f" {one['checkpoint']}"
-    )
-
-
-def summary(results: list[dict[str, Any]]) -> str:
-    """In a line."""
-    bad = sum(not one["good"] for one in results)
-    by = Counter(name for one in results for name in one["explained_by"])
-    ended = [one["ranks_s"] for one in results if one["ranks_s"] is not None]
-    return (
-        f"{len(results)} jobs, {bad} not in order; ended after {max(ended, default=0)} s at most;"
-        " explained by "
-        + ", ".join(f"{name}: {count}" for name, count in by.items())
-    )
-
-
-def environment(mpis: list[str]) -> dict[str, Any]:
-    """What it was measured on, of each MPI."""
-    return {mpi: _info(mpi) for mpi in mpis} | {
-        "command": command(),
-        "timeout_s": TIMEOUT,
-        "grace_s": GRACE,
-    }
-
-
-def _info(mpi: str) -> dict[str, Any]:
-    python, mpiexec = find(mpi)
-    with tempfile.TemporaryDirectory() as name:
-        path = Path(name, "info.json")
-        subprocess.run(
-            [mpiexec, "-n", "2", python, "-m", "mpicoll", "info", "--json", str(path)],
-            cwd=ROOT,
-            check=True,
-            env={**os.environ, **PERMISSIONS, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-        )
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["environment"]
-    return {name: facts[name] for name in ("mpi", "mpi4py", "numpy", "python", "machine", "date")}
+    plans = [planned(seed, mpis[seed % len(mpis)], cluster) for seed in seeds(options)]
+    facts = environment(mpis) if options.json else {}
+    facts |= {"timeout_s": TIMEOUT, "grace_s": GRACE}
+    return carry_out(plans, run, text_of, summary, options, facts)
 
 
 if __name__ == "__main__":

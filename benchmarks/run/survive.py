@@ -22,7 +22,6 @@ when the first of them leaves the dead behind (all know then). *Recovery*: from 
 on until the next step can begin, the trainer's own part.
 """
 
-import argparse
 import errno
 import json
 import os
@@ -33,19 +32,29 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any, NamedTuple
 
 from mpicoll.cluster import Cluster
-from mpicoll.cluster.installation import find
 
+from .campaign import (
+    MARK,
+    ROOT,
+    Row,
+    carry_out,
+    end,
+    environment,
+    launched,
+    parser_of_jobs,
+    processes,
+    seeds,
+    settings,
+)
 from .dying import CUT, EVENTS, EVERYONE
-from .kills import MARK, PERMISSIONS, end, environment, processes
 
-ROOT = Path(__file__).resolve().parents[2]
 #: seconds that a job may take, on a busy machine; and steps of each
 LIMIT = 60
 STEPS = 60
@@ -168,65 +177,42 @@ def words(plan: Plan, folder: Path, elastic: bool) -> list[str]:
     return ["-m", *program, *training, *(["--elastic"] if elastic else [])]
 
 
-def launched(plan: Plan, folder: Path, elastic: bool) -> tuple[int | None, str]:
-    """Run a job; the exit status of its launcher (None: ranks had to be ended), and what it
-    printed.
-    """
-    settings = {
-        **os.environ,
-        **PERMISSIONS,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        EVENTS: str(folder / "events"),
-        MARK: str(folder),
-    }
+def trained(plan: Plan, folder: Path, elastic: bool) -> tuple[int | None, str]:
+    """Run a job: its launcher's exit status (None: it was ended), and what it printed."""
+    environ = settings(**{EVENTS: str(folder / "events"), MARK: str(folder)})
+    program = words(plan, folder, elastic)
+    path = folder / "output"
     with ExitStack() as stack:
-        output = stack.enter_context(open(folder / "output", "w+"))
+        output = stack.enter_context(open(path, "w"))
         cluster = stack.enter_context(Cluster(plan.hosts, RATE)) if plan.hosts else None
         pool = stack.enter_context(ThreadPoolExecutor(1))
-        streams: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL,
-            "stdout": output,
-            "stderr": subprocess.STDOUT,
-        }
-        program = words(plan, folder, elastic)
-        if cluster:
-            job = pool.submit(
-                cluster.run,
+
+        def on_hosts(cluster: Cluster) -> int:
+            done = cluster.run(
                 ["python", *program],
                 "openmpi",
                 ranks_per_host=plan.ranks // plan.hosts,
                 survive=elastic,
                 cwd=ROOT,
-                env=settings,
-                **streams,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
+            return done.returncode
+
+        job: Future[int | None]
+        if cluster:
+            job = pool.submit(on_hosts, cluster)
         else:
-            python, mpiexec = find("openmpi")
-            start = [
-                mpiexec,
-                *(["--with-ft", "ulfm"] if elastic else []),
-                "-n",
-                str(plan.ranks),
-                python,
-            ]
-            job = pool.submit(
-                subprocess.run,
-                [*start, *program],
-                cwd=ROOT,
-                env=settings,
-                start_new_session=True,
-                **streams,
-            )
+            arguments = ("openmpi", plan.ranks, program, path, environ)
+            job = pool.submit(launched, *arguments, survive=elastic)
         by_itself = watched(job, folder, cluster)
-        status = job.result().returncode if by_itself else None
-        output.seek(0)
-        return status, output.read()
+        status = job.result() if by_itself else None
+    return status, path.read_text(errors="replace")
 
 
-def watched(
-    job: "Future[subprocess.CompletedProcess[Any]]", folder: Path, cluster: Cluster | None
-) -> bool:
+def watched(job: "Future[int | None]", folder: Path, cluster: Cluster | None) -> bool:
     """Whether a job ends by itself, in time: all of it, or but for its launcher where a host was
     cut off, as ranks ask here.
     """
@@ -257,18 +243,18 @@ def uninterrupted(options: tuple[str, ...]) -> dict[str, Any]:
     ranks nor strategy matter.
     """
     with tempfile.TemporaryDirectory() as name:
-        status, output = launched(Plan(0, 1, options, "", (), False), Path(name), elastic=False)
+        status, output = trained(Plan(0, 1, options, "", (), False), Path(name), elastic=False)
         assert status == 0, output
         found: dict[str, Any] = json.loads(Path(name, "result.json").read_text())
         return found
 
 
-def run(plan: Plan, tolerance: float) -> dict[str, Any]:
+def run(plan: Plan, tolerance: float) -> Row:
     """Make the job; a row of the result."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = time.monotonic()
-        status, output = launched(plan, folder, elastic=True)
+        status, output = trained(plan, folder, elastic=True)
         seconds = round(time.monotonic() - begin, 2)
         lost, interruptions = interrupted(plan, folder / "events")
         causes = [one["cause"] for one in interruptions]
@@ -298,9 +284,7 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
             row["outcome"] = "disk full"
         else:
             row |= {"outcome": "failed", "good": False}
-        if not row["good"]:
-            row["output"] = output[-10000:]
-        return row
+        return row | {"output": output}
 
 
 class Event(NamedTuple):
@@ -411,55 +395,21 @@ def text_of(row: dict[str, Any]) -> str:
     happened = f"{row['died']} died, {row['cut']} cut"
     steps = ", ".join(f"{one['step_s']:.2f}" for one in row["interruptions"] if "step_s" in one)
     return (
-        f"{'good' if row['good'] else 'BAD '} {job}: {happened}: {row['outcome']}"
+        f"{job}: {happened}: {row['outcome']}"
         f" {row.get('difference', '')} {row['seconds']} s, interrupted for {steps or '-'} s"
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of_jobs(__doc__)
     add = parser.add_argument
-    add("--jobs", type=int, default=1, help="default 1")
-    add(
-        "--seed",
-        type=int,
-        nargs="+",
-        default=[1],
-        help="of the first job; that of the next is one more (default 1)",
-    )
-    add("--at-once", type=int, default=1, help="jobs at a time (default 1)")
     add("--tolerance", type=float, default=1e-5, help="relative, of each loss (default 1e-5)")
     add("--cluster", action="store_true", help="on hosts of the virtual cluster, which are cut off")
-    add("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    plans = [
-        planned(seed, options.cluster)
-        for first in options.seed
-        for seed in range(first, first + options.jobs)
-    ]
-    rows: list[dict[str, Any]] = []
+    plans = [planned(seed, options.cluster) for seed in seeds(options)]
     facts = environment(["openmpi"]) if options.json else {}
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for row in pool.map(lambda plan: run(plan, options.tolerance), plans):
-            rows.append(row)
-            print(text_of(row), flush=True)
-            if options.json:
-                # it has paths
-                kept = [
-                    {name: value for name, value in one.items() if name != "output"} for one in rows
-                ]
-                text = {
-                    "schema": 1,
-                    "environment": facts,
-                    "summary": summary(rows),
-                    "results": kept,
-                }
-                options.json.write_text(json.dumps(text, indent=1), encoding="utf-8")
-            if not row["good"]:
-                print(row["output"], flush=True)
-    bad = sum(not row["good"] for row in rows)
-    print(f"{len(rows)} jobs, {bad} not in order: {json.dumps(summary(rows))}")
-    return bool(bad)
+    make = partial(run, tolerance=options.tolerance)
+    return carry_out(plans, make, text_of, summary, options, facts)
 
 
 if __name__ == "__main__":

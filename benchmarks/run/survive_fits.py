@@ -12,27 +12,31 @@ was lost and it says so: a shard with its copy, or what was written to the optim
 that had not copied it.
 """
 
-import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from mpicoll.cluster.installation import find
-
-from .kills import MARK, PERMISSIONS, end, environment
+from .campaign import (
+    MARK,
+    Row,
+    carry_out,
+    end,
+    environment,
+    launched,
+    parser_of_jobs,
+    seeds,
+    settings,
+)
 from .refits import Plan as Training
+from .survive import RECOVERING
 
-ROOT = Path(__file__).resolve().parents[2]
 #: seconds that a job may take, on a busy machine
 LIMIT = 90
 PARALLEL = "mpicoll.train.parallel"
@@ -58,12 +62,6 @@ OF_A_COPY = {
 #: once before the first fit, when the strategy is made, and once in each
 RESTING = f"{PARALLEL}.hooks:ReducerHooks.rest"
 EPOCHS_END = "mpicoll.train.run:Run._write_down"
-RECOVERING = (
-    f"{PARALLEL}.generations:Generations.hand_over",
-    f"{PARALLEL}.generations:Generations.known",
-    "mpicoll.communicator.communicator:Communicator.shrink",
-    f"{PARALLEL}.generations:Generations.secure",
-)
 #: what says that part of the state was lost
 LOST = ("was lost with its copy", "no copy has that")
 
@@ -139,58 +137,24 @@ def _place(random: Random, steps: list[int], divided: bool) -> tuple[str, str, i
     return f"{name}, step {step + 1} of {steps}", place, step * often + random.randint(1, often)
 
 
-def launched(plan: Plan, folder: Path) -> tuple[int | None, str, list[dict[str, Any]]]:
-    """Run a job: the exit status of its launcher (None: it had to be ended), what it printed, what
-    each rank wrote.
-    """
-    settings = {
-        **os.environ,
-        **PERMISSIONS,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        MARK: str(folder),
-    }
-    python, mpiexec = find("openmpi")
-    survive = ["--with-ft", "ulfm"] if plan.ranks > 1 else []
-    words = [
-        mpiexec,
-        *survive,
-        "-n",
-        str(plan.ranks),
-        python,
-        "-m",
-        "benchmarks.run.dying",
-        json.dumps(plan.deaths),
-        "benchmarks.run.refits",
-        json.dumps(asdict(plan.training) | {"directory": str(folder)}),
-    ]
-    with open(folder / "output", "w+") as output:
-        status = None
-        try:
-            status = subprocess.run(
-                words,
-                cwd=folder,
-                env=settings,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                timeout=LIMIT,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            pass
-        end(f"{MARK}={folder}".encode())
-        output.seek(0)
-        written = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
-        return status, output.read(), written
+def trained(plan: Plan, folder: Path) -> tuple[int | None, str, list[dict[str, Any]]]:
+    """Run a job: its status as of `launched`, what it printed, what each rank wrote."""
+    words = ["-m", "benchmarks.run.dying", json.dumps(plan.deaths), "benchmarks.run.refits"]
+    words += [json.dumps(asdict(plan.training) | {"directory": str(folder)})]
+    output = folder / "output"
+    environ = settings(**{MARK: str(folder)})
+    survive = plan.ranks > 1
+    status = launched("openmpi", plan.ranks, words, output, environ, LIMIT, survive)
+    end(f"{MARK}={folder}".encode())
+    written = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
+    return status, output.read_text(errors="replace"), written
 
 
 @lru_cache
 def _undisturbed(text: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
-        status, output, written = launched(
-            Plan(0, 1, Training(**json.loads(text)), "", ()), Path(name)
-        )
+        plan = Plan(0, 1, Training(**json.loads(text)), "", ())
+        status, output, written = trained(plan, Path(name))
         assert status == 0, output
         return written[0]
 
@@ -207,11 +171,11 @@ def undisturbed(training: Training) -> dict[str, Any]:
     return _undisturbed(json.dumps(asdict(training) | {"options": options}))
 
 
-def run(plan: Plan, tolerance: float) -> dict[str, Any]:
+def run(plan: Plan, tolerance: float) -> Row:
     """Make the job; a row of the result."""
     with tempfile.TemporaryDirectory() as name:
         begin = time.monotonic()
-        status, output, written = launched(plan, Path(name))
+        status, output, written = trained(plan, Path(name))
         seconds = round(time.monotonic() - begin, 2)
     whole = undisturbed(plan.training)
     died = plan.ranks - len(written)
@@ -236,9 +200,7 @@ def run(plan: Plan, tolerance: float) -> dict[str, Any]:
         row |= {"outcome": "part of the state was lost", "good": excused}
     else:
         row |= {"outcome": "failed", "good": False}
-    if not row["good"]:
-        row["output"] = output[-10000:]
-    return row
+    return row | {"output": output}
 
 
 def _difference(result: dict[str, Any], whole: dict[str, Any]) -> float:
@@ -268,52 +230,22 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--jobs", type=int, default=1, help="default 1")
-    add(
-        "--seed",
-        type=int,
-        nargs="+",
-        default=[1],
-        help="of the first job; that of the next is one more (default 1)",
+def text_of(row: Row) -> str:
+    """A job in a line."""
+    return (
+        f"seed {row['seed']:4} {row['ranks']} ranks, {row['training']['options']['strategy']},"
+        f" {row['where']}: {row['outcome']} {row.get('difference', '')} {row['seconds']} s"
     )
-    add("--at-once", type=int, default=2, help="jobs at a time (default 2)")
-    add("--tolerance", type=float, default=2e-5, help="relative, of each number (default 2e-5)")
-    add("--json", type=Path, metavar="FILE")
+
+
+def main() -> int:
+    parser = parser_of_jobs(__doc__, at_once=2)
+    parser.add_argument("--tolerance", type=float, default=2e-5, help="relative (default 2e-5)")
     options = parser.parse_args()
-    plans = [planned(seed) for first in options.seed for seed in range(first, first + options.jobs)]
-    rows: list[dict[str, Any]] = []
+    plans = [planned(seed) for seed in seeds(options)]
     facts = environment(["openmpi"]) if options.json else {}
-    with ThreadPoolExecutor(options.at_once) as pool:
-        for row in pool.map(lambda plan: run(plan, options.tolerance), plans):
-            rows.append(row)
-            job = (
-                f"seed {row['seed']:4} {row['ranks']} ranks,"
-                f" {row['training']['options']['strategy']}, {row['where']}"
-            )
-            print(
-                "good" if row["good"] else "BAD ",
-                f"{job}: {row['outcome']} {row.get('difference', '')} {row['seconds']} s",
-                flush=True,
-            )
-            if options.json:
-                # it has paths
-                kept = [
-                    {name: value for name, value in one.items() if name != "output"} for one in rows
-                ]
-                text = {
-                    "schema": 1,
-                    "environment": facts,
-                    "summary": summary(rows),
-                    "results": kept,
-                }
-                options.json.write_text(json.dumps(text, indent=1), encoding="utf-8")
-            if not row["good"]:
-                print(row["output"], flush=True)
-    print(f"{len(rows)} jobs: {json.dumps(summary(rows))}")
-    return not all(row["good"] for row in rows)
+    make = partial(run, tolerance=options.tolerance)
+    return carry_out(plans, make, text_of, summary, options, facts)
 
 
 if __name__ == "__main__":

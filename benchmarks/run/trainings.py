@@ -7,7 +7,6 @@ that goes wrong is printed; `--again FILE` runs it, or any other configuration i
 that hangs ends the job and is printed too, so that a result that is written had none.
 """
 
-import argparse
 import faulthandler
 import json
 import sys
@@ -15,7 +14,6 @@ import threading
 import traceback
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 
 from mpi4py import MPI
@@ -23,6 +21,8 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.measure import measured_on
 from tests.support.trainings import differences, draw
+
+from .campaign import finish, parser_on_ranks, write
 
 #: seconds after which a training is taken to hang
 PATIENCE = 120.0
@@ -39,23 +39,13 @@ AXES = (
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_on_ranks(__doc__, "configurations")
     parser.add_argument("--trainings", type=int, default=500, help="how many (default 500)")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the first, the next have the next (default 0)"
-    )
-    parser.add_argument(
-        "--again",
-        type=Path,
-        metavar="FILE",
-        help="run the configuration in this file, and nothing else",
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     mpicoll.install_abort_hook()
     comm = MPI.COMM_WORLD
     if options.again:
-        finish(attempt(json.loads(options.again.read_text(encoding="utf-8")), comm))
+        finish(comm, attempt(json.loads(options.again.read_text(encoding="utf-8")), comm))
         return
     facts = measured_on(comm)
     began = perf_counter()
@@ -68,7 +58,6 @@ def main():
         for name in AXES:
             counts[name][str(config["options"][name])] += 1
     document = {
-        "schema": 1,
         "environment": facts,
         "seeds": [options.seed, options.seed + options.trainings - 1],
         "trainings": options.trainings,
@@ -79,13 +68,10 @@ def main():
         "seconds": round(perf_counter() - began, 1),
     }
     if comm.Get_rank() == 0:
-        print(
-            "{trainings} trainings, {seconds} s: {wrong} wrong, {hangs} hangs".format(**document),
-            flush=True,
-        )
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    finish(failures)
+        text = "{trainings} trainings, {seconds} s: {wrong} wrong, {hangs} hangs"
+        print(text.format(**document), flush=True)
+        write(options.json, document)
+    finish(comm, failures)
 
 
 def attempt(config, comm):
@@ -118,13 +104,6 @@ def patience(config, comm):
         yield
     finally:
         timer.cancel()
-
-
-def finish(failures):
-    """Say what failed; exit status 1 if anything did."""
-    if failures and MPI.COMM_WORLD.Get_rank() == 0:
-        print("\n\n".join(failures), flush=True)
-        MPI.COMM_WORLD.Abort(1)
 
 
 if __name__ == "__main__":

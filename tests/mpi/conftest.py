@@ -4,6 +4,7 @@ import shutil
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import numpy
@@ -46,6 +47,17 @@ def comm():
     yield communicator
     if communicator != MPI.COMM_NULL:
         communicator.Free()
+
+
+@pytest.fixture
+def group():
+    """The default process group of torch.distributed, on the backend."""
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll", timeout=timedelta(seconds=60))
+    yield dist.group.WORLD
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.fixture

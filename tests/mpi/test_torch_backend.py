@@ -8,33 +8,14 @@ import pytest
 from mpi4py import MPI
 
 from tests.support.cases import RANK, SIZE
+from tests.support.torch_group import TOTAL, each, mine, torch
 
-torch = pytest.importorskip("torch", reason="serves torch.distributed where PyTorch is installed: pip install 'mpicoll[torch]'")
+import torch.distributed as dist
 
-import torch.distributed as dist  # noqa: E402
+import mpicoll
+import mpicoll.torch
 
-import mpicoll  # noqa: E402
-import mpicoll.torch  # noqa: E402
-
-pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
-TOTAL = SIZE * (SIZE + 1) // 2  # the sum of rank + 1
-
-
-@pytest.fixture(autouse=True)
-def group():
-    """The default process group."""
-    dist.init_process_group("mpicoll", timeout=timedelta(seconds=60))
-    yield dist.group.WORLD
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def mine(*shape, dtype=torch.float32):
-    return torch.full(shape, RANK + 1, dtype=dtype)
-
-
-def each(make):
-    return [make(rank) for rank in range(SIZE)]
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.usefixtures("group")]
 
 
 # ---- the calls, waiting and not

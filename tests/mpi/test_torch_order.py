@@ -1,41 +1,21 @@
 """PyTorch matches calls by their order in the group alone: waiting and not, in callbacks, in backward."""
 
 import time
-from datetime import timedelta
 
 import pytest
 
 from tests.support.cases import RANK, SIZE
+from tests.support.torch_group import TOTAL, each, mine, torch
 
-torch = pytest.importorskip("torch", reason="serves torch.distributed where PyTorch is installed: pip install 'mpicoll[torch]'")
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
 
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # noqa: E402
-from torch.distributed.algorithms.join import Join  # noqa: E402
-from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+import mpicoll.torch  # noqa: F401
 
-import mpicoll.torch  # noqa: E402, F401
-
-pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
-TOTAL = SIZE * (SIZE + 1) // 2
-
-
-@pytest.fixture(autouse=True)
-def group():
-    """The default process group."""
-    dist.init_process_group("mpicoll", timeout=timedelta(seconds=60))
-    yield dist.group.WORLD
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def mine(*shape, dtype=torch.float32):
-    return torch.full(shape, RANK + 1, dtype=dtype)
-
-
-def each(make):
-    return [make(rank) for rank in range(SIZE)]
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.usefixtures("group")]
 
 
 def calls(size):
