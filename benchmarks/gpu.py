@@ -1,5 +1,4 @@
-"""An allreduce of arrays in GPU memory: ours, by hand, NCCL's, and what the machine can copy, in
-one run.
+"""Allreduce of arrays in GPU memory: ours, by hand, NCCL's, and the machine's copies, in one run.
 
     mpiexec -n 2 python -m benchmarks.gpu --json benchmarks/results/gpu-mpich-2.json
 
@@ -22,7 +21,7 @@ from mpi4py import MPI
 from mpicoll import Communicator, MpicollError, install_abort_hook
 from mpicoll.bench import Workload
 from mpicoll.buffers import gpu_mode
-from mpicoll.cli.bench import parse_sizes
+from mpicoll.cli.options import parse_sizes
 from mpicoll.measure import alternate, collect, how_often, measured_on, statistics
 from mpicoll.support.arrays import synchronize
 from mpicoll.support.gpus import DEVICES, device_module

@@ -1,3 +1,1 @@
-"""What mpicoll is measured against: MPI's forced algorithms, gloo, and PyTorch's own data
-parallelism on a transformer.
-"""
+"""Peers: MPI's forced algorithms, gloo, and PyTorch's own data parallelism on a transformer."""

@@ -1,5 +1,4 @@
-"""MPI's own collectives with a forced algorithm, switched inside one process: what the library
-could do at its best.
+"""MPI's own collectives with a forced algorithm, switched inside one process.
 
     with forced(comm, "allreduce") as candidates:
         candidates["ring"](MPI.IN_PLACE, vector)

@@ -1,5 +1,4 @@
-"""PyTorch's gloo as a peer: its collectives on NumPy arrays, in the process and on the ranks of an
-MPI communicator.
+"""PyTorch's gloo as a peer: its collectives on NumPy arrays, on an MPI communicator's ranks.
 
     with Gloo(comm) as gloo:
         gloo.allreduce(vector)

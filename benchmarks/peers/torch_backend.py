@@ -1,7 +1,7 @@
-"""PyTorch's own ways to train, and its allreduce, on the backend mpicoll and on gloo: two groups of
-the same ranks in one run.
+"""PyTorch's own training and allreduce on the backends mpicoll and gloo, in one run.
 
-    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.peers.torch_backend --link 200mbit --json F
+    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- \\
+        python -m benchmarks.peers.torch_backend --link 200mbit --json F
     mpiexec -n 2 python -m benchmarks.peers.torch_backend --link 10gbit --json F
 
 DistributedDataParallel (with buckets of --bucket-bytes, with which both are faster, and with its

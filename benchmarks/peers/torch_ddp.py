@@ -1,7 +1,7 @@
-"""Step time of PyTorch's own data parallelism (gloo) and of mpicoll's wrapper: one model, one
-batch, one run.
+"""Step time of PyTorch's own data parallelism (gloo) and of mpicoll's wrapper, in one run.
 
-    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.peers.torch_ddp --link 200mbit --json F
+    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- \\
+        python -m benchmarks.peers.torch_ddp --link 200mbit --json F
 
 Candidates: DistributedDataParallel with its default buckets and with buckets as small as ours; the
 faster of the two with ZeroRedundancyOptimizer would be its ZeRO-1, so both are there as well; and

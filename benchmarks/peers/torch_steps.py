@@ -1,5 +1,4 @@
-"""Step times of ways to train one transformer of PyTorch, in one run: what the comparisons with
-PyTorch's own share.
+"""Step times of ways to train one PyTorch transformer: shared by the comparisons with PyTorch.
 
 The batch is chosen so that computing takes RATIO times as long as communicating. Candidates
 alternate; a block of steps of each at a time, the first of which is not counted. Times are the

@@ -1,5 +1,4 @@
-"""A small transformer learns to continue text (Python's own help pages), on the ranks of an MPI
-job.
+"""A small transformer learns to continue text (Python's own help pages), on MPI ranks.
 
     mpiexec -n 2 python -m benchmarks.peers.transformer --strategy zero2 --steps 50
 

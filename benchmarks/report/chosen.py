@@ -1,5 +1,4 @@
-"""What `auto` takes now against the best that was measured: over all cells of the committed
-comparisons of collectives.
+"""`auto` against the best that was measured, over all committed comparisons of collectives.
 
 A cell is a collective at one size on one placement of ranks. What is chosen is asked of the table
 that comes with mpicoll; its time is that of the same algorithm in the same pieces in the cell. The

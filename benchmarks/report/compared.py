@@ -1,6 +1,4 @@
-"""Tables and pictures of the network measurements (benchmarks/results/, made by `python -m
-benchmarks.run.suite`).
-"""
+"""Tables and pictures of the network measurements of `benchmarks.run.suite`."""
 
 import json
 from math import isnan, nan
@@ -127,9 +125,8 @@ def metrics(job):
         return lambda nbytes: _ratio(job.median.get((name, nbytes)), job.median["auto", nbytes])
 
     def share(nbytes):
-        return (
-            f"{job.limit(nbytes) / job.median['auto', nbytes]:.2f}{'*' if job.short(nbytes) else ''}"
-        )
+        mark = "*" if job.short(nbytes) else ""
+        return f"{job.limit(nbytes) / job.median['auto', nbytes]:.2f}{mark}"
 
     def beside(wanted):
         return lambda nbytes: _ratio(job.best(nbytes, wanted), job.median["auto", nbytes])

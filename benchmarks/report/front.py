@@ -1,6 +1,4 @@
-"""What the README's front shows of the results: a picture of what is gained, and ten cells, wins
-and losses.
-"""
+"""The results at the front of the README: a picture of the gain, and ten cells, wins and losses."""
 
 from math import isnan
 

@@ -1,6 +1,4 @@
-"""The page of all algorithms: each with what it does, what it costs, where it comes from, and its
-picture.
-"""
+"""The page of all algorithms: what each does and costs, its source, and its picture."""
 
 import inspect
 import subprocess

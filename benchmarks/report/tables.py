@@ -1,5 +1,6 @@
-"""Write what the README and the pages of docs/ show: `python -m benchmarks.report.tables
-[--check]`.
+"""Write what the README and the pages of docs/ show.
+
+    python -m benchmarks.report.tables [--check]
 
 What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of
 benchmarks/results/NAME-*.json; after `<!-- output:COMMAND -->` it becomes what the command prints,

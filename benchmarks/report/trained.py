@@ -1,6 +1,4 @@
-"""Tables and the picture of the training measurements (benchmarks/results/training-*, torch-*,
-backend-*).
-"""
+"""Tables and the picture of the training measurements (results/training-*, torch-*, backend-*)."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""What proves that calls can be trusted, as the README shows it: what watching costs, fuzzing,
-soaking, random kills.
-"""
+"""What proves that calls can be trusted: cost of watching, fuzzing, soaking, random kills."""
 
 import json
 from collections import Counter

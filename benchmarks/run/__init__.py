@@ -1,3 +1,1 @@
-"""What measures: each module is one command, named after what it measures; `suite` runs those of
-the network.
-"""
+"""Measurements: each module is one command; `suite` runs those of the network."""

@@ -1,5 +1,6 @@
-"""Arrays that are used after a death: `python -m benchmarks.run.after_death --jobs 100 --json
-FILE`.
+"""Arrays that are used after a death.
+
+    python -m benchmarks.run.after_death --jobs 100 --json FILE
 
 Each job makes the calls of `bereaved` on Open MPI; one rank or two are killed at a random call of a
 random place in a collective. It is in order if all ranks that live end by themselves with right

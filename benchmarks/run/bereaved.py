@@ -1,5 +1,4 @@
-"""The job that `after_death` starts: random calls that go on with fewer ranks when some are killed
-(`dying`).
+"""The job of `after_death`: random calls that go on with fewer ranks after deaths.
 
     mpirun --with-ft ulfm -n 3 python -m benchmarks.run.dying DEATHS benchmarks.run.bereaved SEED
 

@@ -1,7 +1,8 @@
-"""Measure what the same bits cost: `mpiexec -n 2 python -m benchmarks.run.bits --json FILE`, or
-over the virtual cluster:
+"""Measure what the same bits cost.
 
-    mpicoll cluster --hosts 4 --rate 1gbit --mpi mpich -- python -m benchmarks.run.bits --link 1gbit --json FILE
+    mpiexec -n 2 python -m benchmarks.run.bits --json FILE
+    mpicoll cluster --hosts 4 --rate 1gbit --mpi mpich -- \\
+        python -m benchmarks.run.bits --link 1gbit --json FILE
 
 The same allreduce of float32, repeated in place, on an ordinary communicator, a deterministic and a
 reproducible one, each by what it chooses; they alternate. Times are medians of the maximum over

@@ -1,4 +1,6 @@
-"""Faulty programs, and what is said of them: `python -m benchmarks.run.bugs --json FILE`.
+"""Faulty programs, and what is said of them.
+
+    python -m benchmarks.run.bugs --json FILE
 
 Each program of `faulty` runs on 3 ranks of each MPI: on 4 and on 20,000 numbers, with calls that
 are met for the first time and with calls that were met before. A job is named if what it printed,

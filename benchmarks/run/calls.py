@@ -1,5 +1,6 @@
-"""What a user's calls take (small, repeated, first, bound) as a line of JSON: `mpiexec -n 2 python
-benchmarks/run/calls.py`.
+"""What a user's calls take (small, repeated, first, bound) as a line of JSON.
+
+    mpiexec -n 2 python benchmarks/run/calls.py
 
 It uses nothing but the public interface, so that `versions` can run it on any version of mpicoll:
 on the one that is imported first. Microseconds, the median over repetitions of the maximum over

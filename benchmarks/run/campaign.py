@@ -39,9 +39,8 @@ Row = dict[str, Any]
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with the option that all have. doc: of the module; its first clause is the help."""
-    summary = (doc or "").partition(":")[0]
-    made = argparse.ArgumentParser(description=" ".join(summary.split()))
+    """A parser with the option that all have. doc: of the module; its first line is the help."""
+    made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     made.add_argument("--json", type=Path, metavar="FILE", help="where results go")
     return made
 

@@ -1,5 +1,6 @@
-"""Measure what watching over calls costs: `mpiexec -n 2 python -m benchmarks.run.checks --json
-FILE`.
+"""Measure what watching over calls costs.
+
+    mpiexec -n 2 python -m benchmarks.run.checks --json FILE
 
 The same allreduce, repeated on the same memory, on communicators that compare their calls never,
 the first time, and always, and on one with a limit of waiting; they alternate. Times are medians of

@@ -1,7 +1,7 @@
-"""One collective over a network, everything that could serve it in one run: MPI, MPI forced, gloo,
-and all of ours.
+"""One collective over a network, by everything that can serve it: MPI, MPI forced, gloo, ours.
 
-    mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- python -m benchmarks.run.collective --link 500mbit …
+    mpicoll cluster --hosts 7 --rate 500mbit --mpi openmpi -- \\
+        python -m benchmarks.run.collective --link 500mbit …
 
 Candidates alternate in shuffled order; times are the maximum over ranks. `native` runs twice, under
 two names: how far the two are apart is the noise of the run. `auto` is a call without options. A
@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from mpicoll import Communicator, algorithms, install_abort_hook
 from mpicoll.bench import SPLITS, Candidate, compare, method_of
-from mpicoll.cli.bench import parse_sizes
+from mpicoll.cli.options import parse_sizes
 from mpicoll.cluster import goodput, lead
 from mpicoll.errors import ArgumentError
 from mpicoll.execute import native_method

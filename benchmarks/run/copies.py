@@ -1,5 +1,8 @@
-"""What copies for lost ranks cost: `python -m benchmarks.run.copies --hosts 2 3 4 --json FILE`, as
-root.
+"""What copies for lost ranks cost.
+
+    python -m benchmarks.run.copies --hosts 2 3 4 --json FILE
+
+It needs root.
 
 The same training with and without `--elastic` in turn, one rank per host of the virtual cluster:
 seconds of a step, and what the report says of the copies; medians of `--repeat` runs. wire_s: what

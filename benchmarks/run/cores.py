@@ -1,6 +1,4 @@
-"""What the system itself needs to move bytes: plain TCP between the ranks, and the seconds of its
-processors meanwhile.
-"""
+"""What the system needs to move bytes: plain TCP between the ranks, and its processor seconds."""
 
 import os
 import socket

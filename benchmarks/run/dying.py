@@ -1,5 +1,8 @@
-"""Run a program in which ranks are killed: `python -m benchmarks.run.dying DEATHS SCRIPT|MODULE
-[ARGUMENT…]`, on ranks.
+"""Run a program in which ranks are killed.
+
+    python -m benchmarks.run.dying DEATHS SCRIPT|MODULE [ARGUMENT…]
+
+Runs on ranks.
 
 DEATHS: JSON, `[[rank, "package.module:Class.method", call], …]`. The rank sends itself SIGKILL at
 that call of the method,

@@ -1,5 +1,6 @@
-"""Random programs of calls, every byte compared: `mpiexec -n 3 python -m benchmarks.run.fuzz
---calls 30000 --json FILE`.
+"""Random programs of calls, every byte compared.
+
+    mpiexec -n 3 python -m benchmarks.run.fuzz --calls 30000 --json FILE
 
 Programs are those of `tests.support.fuzzing`. One that goes wrong is made smaller and printed;
 `--again FILE` runs it, or any other program in a file, again. `--also` draws what is not drawn

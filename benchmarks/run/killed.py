@@ -1,7 +1,7 @@
-"""The job that `kills` starts on ranks: random collectives, or training, in which something happens
-to one rank.
+"""The job of `kills`: random collectives or training, in which something happens to one rank.
 
-    mpiexec -n 3 python -m benchmarks.run.killed '{"seed": 1, "work": "calls", "what": "killed", "victim": 2, …}'
+    mpiexec -n 3 python -m benchmarks.run.killed \\
+        '{"seed": 1, "work": "calls", "what": "killed", "victim": 2, …}'
 
 All ranks draw the same random numbers, so they make the same calls; each result is checked.
 """

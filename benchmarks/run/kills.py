@@ -1,5 +1,6 @@
-"""Jobs in which something happens to a rank: `python -m benchmarks.run.kills --jobs 100 --seed 1
---json FILE`.
+"""Jobs in which something happens to a rank.
+
+    python -m benchmarks.run.kills --jobs 100 --seed 1 --json FILE
 
 A rank is killed, stopped, raises, ends, or gets stuck; a host is cut off: at a random moment of
 random calls or of training with checkpoints (`killed`), on ranks of this machine or, where root

@@ -1,5 +1,6 @@
-"""Measure what a schedule costs in Python: `mpiexec -n 2 python -m benchmarks.run.overhead --json
-FILE`.
+"""Measure what a schedule costs in Python.
+
+    mpiexec -n 2 python -m benchmarks.run.overhead --json FILE
 
 The executor's ring, as a persistent plan and as repeated blocking calls, alternates with a ring
 written by hand over
@@ -177,9 +178,8 @@ def text(document):
             f"{row[name]['median_us']:>12.1f}"
             for name in ("hand_written", "plan", "blocking", "native")
         )
-        lines.append(
-            f"{format_bytes(row['bytes']):>8}{medians}{row['plan_ratio']:>8.2f}{row['blocking_ratio']:>12.2f}"
-        )
+        ratios = f"{row['plan_ratio']:>8.2f}{row['blocking_ratio']:>12.2f}"
+        lines.append(f"{format_bytes(row['bytes']):>8}{medians}{ratios}")
     lines.append(
         f"allreduce of {few['bytes']} bytes: mpi4py {few['plain']['median_us']:.2f} us, mpicoll"
         f" {few['mpicoll']['median_us']:.2f} us (x {few['mpicoll_ratio']:.2f},"

@@ -1,5 +1,8 @@
-"""A training of several fits, for jobs in which ranks die: `python -m benchmarks.run.refits JSON`,
-on ranks.
+"""A training of several fits, for jobs in which ranks die.
+
+    python -m benchmarks.run.refits JSON
+
+Runs on ranks.
 
 JSON: `steps`, of each fit, and what else a `Plan` has. Each rank that lives to the end writes
 `result-RANK.json` to the

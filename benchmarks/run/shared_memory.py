@@ -1,5 +1,6 @@
-"""Inside a node, schedules in several ways beside MPI's own call: `mpiexec -n 2 python -m
-benchmarks.run.shared_memory`.
+"""Inside a node, schedules in several ways beside MPI's own call.
+
+    mpiexec -n 2 python -m benchmarks.run.shared_memory
 
 Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays
 of `comm.empty`, by reading them where they lie; these with `direct` too, which also writes there.

@@ -1,5 +1,8 @@
-"""A step of a small model beside a loop written by hand: `python -m benchmarks.run.small_steps
---json FILE`, one rank.
+"""A step of a small model beside a loop written by hand.
+
+    python -m benchmarks.run.small_steps --json FILE
+
+Runs on one rank.
 
 The same network, data, batches and SGD with momentum in plain NumPy and by `Trainer`, in turn:
 milliseconds of a step by the clock and of the processor, each the least of `--repeat` turns, since

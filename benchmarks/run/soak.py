@@ -1,5 +1,6 @@
-"""Calls by the hundred thousand that must leave nothing behind: `mpiexec -n 2 python -m
-benchmarks.run.soak --json FILE`.
+"""Calls by the hundred thousand that must leave nothing behind.
+
+    mpiexec -n 2 python -m benchmarks.run.soak --json FILE
 
 Blocking and non-blocking calls, plans, and communicators, as in `tests.support.leaks`. Each kind is
 made on a communicator of its own; counted are resident memory after the first twentieth and at the

@@ -1,5 +1,6 @@
-"""Calls as programs spell them, beside mpi4py's own: `mpiexec -n 2 python -m
-benchmarks.run.spelling --json FILE`.
+"""Calls as programs spell them, beside mpi4py's own.
+
+    mpiexec -n 2 python -m benchmarks.run.spelling --json FILE
 
 First mpi4py's spellings of small calls and of 1 MiB, then mpi4py's `demo/osu_*.py` call by call, as
 these make them: lists of an mmap, a count and MPI.BYTE, at each of their sizes. Both alternate;

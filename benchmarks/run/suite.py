@@ -1,5 +1,8 @@
-"""All network measurements behind the README: `python -m benchmarks.run.suite [PART …]` (root, an
-hour).
+"""All network measurements behind the README.
+
+    python -m benchmarks.run.suite [PART …]
+
+It needs root, and takes an hour.
 
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts,
 from 64K and below it), forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast),

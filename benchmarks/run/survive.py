@@ -1,5 +1,6 @@
-"""Trainings that lose ranks and go on: `python -m benchmarks.run.survive [--cluster] --jobs 300
---seed 1 --json FILE`.
+"""Trainings that lose ranks and go on.
+
+    python -m benchmarks.run.survive [--cluster] --jobs 300 --seed 1 --json FILE
 
 Each job trains with `--elastic` on Open MPI; one rank or two are killed (SIGKILL) at a random call
 of a random place: at the start, in a phase of a collective, in forward, backward, update, copy,
@@ -288,7 +289,7 @@ def run(plan: Plan, tolerance: float) -> Row:
 
 
 class Event(NamedTuple):
-    """A line of the file that `dying` and `watched` write. who: a rank, or a host that was cut off."""
+    """A line of the events file. who: a rank, or a host that was cut off."""
 
     time: float
     who: int

@@ -1,5 +1,6 @@
-"""Trainings of several fits that lose ranks: `python -m benchmarks.run.survive_fits --jobs 300
---seed 1 --json FILE`.
+"""Trainings of several fits that lose ranks.
+
+    python -m benchmarks.run.survive_fits --jobs 300 --seed 1 --json FILE
 
 Each job runs `refits` with `elastic` on Open MPI: two or three fits, models that are seeded
 differently on each rank, parameters and optimizer state written before the first fit and between

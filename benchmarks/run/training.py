@@ -1,6 +1,7 @@
 """Step time of every strategy with and without overlap, over a network, in one run.
 
-    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- python -m benchmarks.run.training --link 200mbit --json F
+    mpicoll cluster --hosts 4 --rate 200mbit --mpi mpich -- \\
+        python -m benchmarks.run.training --link 200mbit --json F
 
 The batch is chosen so that computing takes 1.5 times as long as communicating: one forward (a third
 of the computation) then takes about as long as one allgather (half of the communication), so that

@@ -1,5 +1,6 @@
-"""Random trainings beside a reference in plain NumPy: `mpiexec -n 3 python -m
-benchmarks.run.trainings --json FILE`.
+"""Random trainings beside a reference in plain NumPy.
+
+    mpiexec -n 3 python -m benchmarks.run.trainings --json FILE
 
 Configurations are those of `tests.support.trainings`: functions and own layers of 1 to 40 tensors,
 every strategy, overlap, precision and size of buckets, shapes that no number of ranks divides. One

@@ -1,5 +1,6 @@
-"""Two versions of mpicoll against each other: `python -m benchmarks.run.versions --before TREE
---json FILE`.
+"""Two versions of mpicoll against each other.
+
+    python -m benchmarks.run.versions --before TREE --json FILE
 
 TREE is another checkout (`git worktree add TREE COMMIT`). Jobs on its mpicoll and on this one
 alternate, with the MPI of

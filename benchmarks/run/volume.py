@@ -1,5 +1,6 @@
-"""Count what each rank sends: `mpiexec -n 8 python -m benchmarks.run.volume --json
-benchmarks/results/volume-8.json`.
+"""Count what each rank sends.
+
+    mpiexec -n 8 python -m benchmarks.run.volume --json benchmarks/results/volume-8.json
 
 The bytes are counted where the sends are started (`comm.sent`), for a vector of 8 MiB, and given as
 a fraction of it.

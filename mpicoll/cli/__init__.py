@@ -56,6 +56,13 @@ class Parser(argparse.ArgumentParser):
             )
         return parsed, unknown
 
+    def add_argument(self, *names: Any, **keywords: Any) -> argparse.Action:
+        """Like argparse's; a default that is a number or a text is added to the help."""
+        default = keywords.get("default")
+        if default not in (None, (), argparse.SUPPRESS) and not isinstance(default, bool):
+            keywords["help"] += " (default %(default)s)"
+        return super().add_argument(*names, **keywords)
+
     def error(self, message: str) -> NoReturn:
         """Print the message, and end with status 2."""
         if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):

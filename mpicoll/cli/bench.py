@@ -5,12 +5,13 @@ from typing import Any
 
 from .. import collectives
 from ..errors import ArgumentError
-from ..support.units import many, parse_bytes, parse_rate
+from ..support.units import many, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
+from .options import add_shared, parse_sizes
 from .screen import comment, folded
-from .values import number, parsed, size, whole
+from .values import parsed, size, whole
 
 NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the
 median; the candidates alternate. busbw as nccl-tests defines it. native: mpi4py's plain method.
@@ -21,85 +22,26 @@ MORE = "each candidate has a line with --all, and an entry in --json FILE"
 def add_arguments(parser: ArgumentParser) -> None:
     """What is measured, how long, and where it goes."""
     add = parser.add_argument
-    add(
-        "--collective",
-        default="allreduce",
-        metavar="NAME",
-        help="allreduce (default), or another; see `mpicoll list`",
-    )
-    add(
-        "--algorithms",
-        default="all,auto",
-        metavar="A,B",
-        help="all,auto (default), words of `mpicoll list`, nccl",
-    )
-    add(
-        "--sizes",
-        default="4K:64M",
-        metavar="A:B",
-        help="bytes of the vector: 4K:64M (default), 1M, or 4K,1M",
-    )
-    add(
-        "--factor",
-        type=whole,
-        default=2,
-        metavar="N",
-        help="from each size of a range to the next (default 2)",
-    )
-    add("--dtype", default="float32", help="element type (default float32)")
-    add(
-        "--op",
-        default="sum",
-        help="sum (default), prod, max, min, land, lor, lxor, band, bor, bxor",
-    )
-    add(
-        "--segment-bytes",
-        type=size,
-        metavar="B",
-        help="cut messages into pieces of this size (default: as selected)",
-    )
-    add(
-        "--root",
-        type=whole,
-        default=0,
-        metavar="RANK",
-        help="of bcast, reduce, scatter and gather (default 0)",
-    )
+    add("--collective", default="allreduce", metavar="NAME", help="one of `mpicoll list`")
+    add("--algorithms", default="all,auto", metavar="A,B", help="words of `mpicoll list`, nccl")
+    add_shared(parser, "--dtype", sizes="4K:64M", factor=2, min_time=1.0)
+    add("--repeats", type=whole, metavar="N", help="repetitions per size, instead of --min-time")
+    add("--op", default="sum", help="or prod, max, min, land, lor, lxor, band, bor, bxor")
+    add("--segment-bytes", type=size, metavar="B", help="segment size (default: as selected)")
+    add("--root", type=whole, default=0, metavar="RANK", help="of a rooted collective")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
+    add_shared(parser, "--device", "--file")
+    add("--all", action="store_true", help="print a line for each candidate, however many")
     add(
-        "--min-time",
-        type=number,
-        default=1.0,
-        metavar="S",
-        help="seconds per size for all together (default 1)",
+        "--plot", metavar="FILE.svg", help="draw bus bandwidth and the speed-up over MPI's own call"
     )
-    add(
-        "--repeats", type=whole, metavar="N", help="repetitions of each size, instead of --min-time"
-    )
-    add(
-        "--device",
-        default="cpu",
-        help="cpu (default), or cuda: GPU = local rank modulo their number",
-    )
-    userfile.add_argument(parser)
-    add("--all", action="store_true", help="print a line for each candidate, however many they are")
-    add(
-        "--plot",
-        metavar="FILE.svg",
-        help="draw bus bandwidth over size, how many times as fast as MPI's own call",
-    )
-    add(
-        "--link",
-        metavar="RATE",
-        help="what the links between nodes carry, as 10Gb/s: draw the share of it, too",
-    )
+    add("--link", metavar="RATE", help="rate of the links between nodes, as 10Gb/s: draw its share")
     add(
         "--trace",
         metavar="FILE",
-        help="a timeline of all ranks for Perfetto: one more call of each candidate at each size",
+        help="write a Perfetto timeline of one more call per candidate and size",
     )
-    add("--json", metavar="FILE", help="write the results here")
-    outfiles.add_done(parser)
+    add_shared(parser, "--json", "--done")
 
 
 def run(arguments: Namespace) -> int:
@@ -152,28 +94,6 @@ def run(arguments: Namespace) -> int:
         write_timeline(arguments.trace, events, comm, OF_CALLS)
     comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
     return 1 if any(row["wrong"] for row in results) else 0
-
-
-def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:
-    """Numbers of bytes, ascending.
-
-    >>> parse_sizes("1K:4K"), parse_sizes("64,1K")
-    ([1024, 2048, 4096], [64, 1024])
-    """
-    if factor < 2:
-        raise ArgumentError(f"--factor: expected 2 or more, got {factor}")
-    sizes: set[Any] = set()
-    for entry in text.split(","):
-        low, _, high = entry.partition(":")
-        size, last = (parsed(option, parse_bytes, text) for text in (low, high or low))
-        if not 0 < size <= last < float("inf"):
-            raise ArgumentError(
-                f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}"
-            )
-        while size <= last:
-            sizes.add(size)
-            size *= factor
-    return sorted(sizes)
 
 
 def _words(arguments: Namespace) -> list[str]:

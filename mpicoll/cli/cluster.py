@@ -23,16 +23,16 @@ USAGE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The hosts, their links, and how ranks come onto them."""
-    from ..cluster import NAMES, NETMODS, PLACEMENTS
+    """The hosts, their links, and how ranks are placed; defaults are those of `Slurm` and `Job`."""
+    from ..cluster import NAMES, NETMODS, PLACEMENTS, Job, Slurm
 
     parser.usage = USAGE
     add = parser.add_argument
-    add("--hosts", type=whole, required=True, metavar="N", help="how many")
+    add("--hosts", type=whole, required=True, metavar="N", help="number of hosts")
     add(
         "--rate",
         metavar="R",
-        help="of each link, as 500mbit or 1Gb/s; none: no limit (needed without --slurm)",
+        help="of each link: 500mbit, 1Gb/s, or none: no limit (needed without --slurm)",
     )
     add(
         "--mpi",
@@ -40,35 +40,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose launcher starts the ranks (needed without --slurm)",
     )
     add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
-    add(
-        "--cpus", type=whole, default=4, metavar="N", help="of a host, as SLURM sees it (default 4)"
-    )
+    add("--cpus", type=whole, default=Slurm.cpus, metavar="N", help="of a host, as SLURM sees it")
     add(
         "--gpus",
         type=whole,
-        default=0,
+        default=Slurm.gpus,
         metavar="N",
-        help="of a host, as SLURM sees it: clones of /dev/null (default 0)",
+        help="of a host, as SLURM sees it: clones of /dev/null",
     )
     add(
         "--shared",
         nargs="+",
-        default=(),
+        default=Slurm.shared,
         metavar="DIR",
-        help="directories below /tmp that all hosts shall see",
+        help="directories below /tmp that all hosts see",
     )
-    add("--ranks-per-host", type=whole, default=1, metavar="N", help="default 1")
     add(
-        "--placement",
-        choices=PLACEMENTS,
-        default="node",
-        help="node fills hosts in order (default)",
+        "--ranks-per-host",
+        type=whole,
+        default=Job.ranks_per_host,
+        metavar="N",
+        help="number of ranks",
     )
-    add("--netmod", choices=tuple(NETMODS), default="ofi", help="of MPICH (default ofi)")
+    add("--placement", choices=PLACEMENTS, default=Job.placement, help="node fills hosts in order")
+    add("--netmod", choices=tuple(NETMODS), default=Job.netmod, help="of MPICH")
     add(
         "--survive",
         action="store_true",
-        help="ranks may go on when others die or a host is cut off (openmpi)",
+        help="ranks may outlive others and hosts that are cut off (openmpi)",
     )
     add(
         "--python",
@@ -79,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs=argparse.REMAINDER,
         metavar="-- COMMAND",
-        help="what runs there, with its own options",
+        help="the command, with its own options",
     )
 
 

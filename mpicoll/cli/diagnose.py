@@ -11,15 +11,14 @@ from .values import whole
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where the reports are."""
-    parser.add_argument(
-        "folder", metavar="DIR", type=Path, help="what MPICOLL_REPORT was in the job"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("folder", metavar="DIR", type=Path, help="the job's MPICOLL_REPORT")
+    add(
         "--calls",
         metavar="N",
         type=whole,
         default=0,
-        help="show the last N calls of each rank, too (up to 1000)",
+        help="also show the last N calls of each rank, up to 1000",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from . import gpus, outfiles
+from .options import add_shared
 from .values import whole
 
 _THREADS = ("single", "funneled", "serialized", "multiple")
@@ -14,24 +15,17 @@ _THREADS = ("single", "funneled", "serialized", "multiple")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where to write it, and what a job script expects."""
-    parser.add_argument("--json", metavar="FILE", help="write the same for programs here")
-    parser.add_argument(
+    add = parser.add_argument
+    add_shared(parser, "--json")
+    add(
         "--gpu",
         action="store_true",
         help=(
-            "try whether MPI takes device pointers, in a job of its own on each "
-            "node, and end with an error where there is no GPU that works"
+            "try device pointers, in a job of its own on each node, and fail without a working GPU"
         ),
     )
-    parser.add_argument(
-        "--ranks", type=whole, metavar="N", help="end with an error unless there are so many"
-    )
-    parser.add_argument(
-        "--ranks-per-node",
-        type=whole,
-        metavar="N",
-        help="end with an error unless each node has so many",
-    )
+    add("--ranks", type=whole, metavar="N", help="fail unless there are so many ranks")
+    add("--ranks-per-node", type=whole, metavar="N", help="fail unless each node has so many ranks")
 
 
 def run(arguments: Namespace) -> None:

@@ -23,8 +23,8 @@ NCCL = algorithms.NCCL
 SERVED_BY_NCCL = [
     name for name in collectives.COLLECTIVES if NCCL in algorithms.library_names(name)
 ]
-NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines: with
-{SEGMENTS} segments). ordered: operands stay in rank order, so that operations need not be
+NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines:
+with {SEGMENTS} segments). ordered: operands stay in rank order, so that operations need not be
 commutative. folded: at sizes that are no power of two, extra ranks fold into their neighbours
 first. All figures are counted by the verifier. nccl is beside them {algorithms.LIBRARIES[NCCL]},
 through CuPy, on arrays in device memory, only when asked for: for {", ".join(SERVED_BY_NCCL)}."""
@@ -34,8 +34,8 @@ _FIGURES = "  {:<21}{:>11} {:>4}  {:>9} {:>8}  {:>7}  {:>8}"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Of what, and how the table is written."""
-    parser.add_argument("collective", nargs="?", help="only this one: allreduce, say")
-    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    parser.add_argument("collective", nargs="?", help="one collective, such as allreduce")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
 
 
 def run(arguments: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,6 @@ from ..support.optional import require
 
 #: options that name a file which rank 0 writes after the work
 OPTIONS = ("plot", "json", "trace", "done", "output")
-
-
-def add_done(parser: ArgumentParser) -> None:
-    """The option, the same for all commands that work on the ranks."""
-    parser.add_argument(
-        "--done",
-        metavar="FILE",
-        help=(
-            "rank 0 writes this when all is done, and only then: what a job "
-            "script should go by, since a launcher's exit status may be 0 after the loss of a node"
-        ),
-    )
 
 
 def check(arguments: Namespace, comm: Any = None) -> None:

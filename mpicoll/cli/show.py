@@ -14,6 +14,7 @@ from ..verify import Cost, check, unproved
 from . import outfiles, userfile
 from .list import of_vector
 from .screen import LINES, folded, width
+from .options import add_shared
 from .plots import draw_schedule
 from .values import whole
 
@@ -24,29 +25,20 @@ _LAST = 4
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Which algorithm, and how many ranks."""
-    parser.add_argument("collective", help="allreduce, bcast, …")
-    parser.add_argument("algorithm", help="its word, as `mpicoll list` shows it")
-    parser.add_argument(
-        "--size", type=whole, default=4, metavar="N", help="number of ranks (default 4)"
-    )
-    parser.add_argument(
-        "--root", type=whole, default=0, metavar="R", help="of a rooted collective (default 0)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("collective", help="allreduce, bcast, …")
+    add("algorithm", help="a word of `mpicoll list`")
+    add("--size", type=whole, default=4, metavar="N", help="number of ranks")
+    add("--root", type=whole, default=0, metavar="R", help="of a rooted collective")
+    add(
         "--blocks",
         type=whole,
         metavar="N",
-        help="blocks of the vector; a pipeline's segments (default 4)",
+        help="blocks of the vector; segments of a pipeline (default 4)",
     )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="every block after every round, however many lines that takes",
-    )
-    userfile.add_argument(parser)
-    parser.add_argument(
-        "--plot", metavar="FILE.svg", help="draw it here, too: ranks across, rounds down"
-    )
+    add("--all", action="store_true", help="every block after every round, however long")
+    add("--plot", metavar="FILE.svg", help="draw it, too: ranks across, rounds down")
+    add_shared(parser, "--file")
 
 
 def run(arguments: Namespace) -> int:

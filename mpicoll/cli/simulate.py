@@ -19,7 +19,7 @@ from ..simulate import (
 )
 from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
-from .bench import parse_sizes
+from .options import add_shared, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
 from .screen import comment
 from .values import parsed, whole
@@ -36,70 +36,40 @@ COLUMNS = (
     ("x bound", 9),
     ("exact", 9),
 )
-NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as nccl-tests defines it.
-rounds: of the rank that has most. x bound: the time over a lower bound, the largest of what rounds,
-bytes and reductions take alone. exact: clocks = all ranks were run; formula = too much for that:
-closed form, equal blocks, rounds of the longest path."""
+NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as nccl-tests defines
+it. rounds: of the rank that has most. x bound: the time over a lower bound, the largest
+of what rounds, bytes and reductions take alone. exact: clocks = all ranks were run;
+formula = too much for that: closed form, equal blocks, rounds of the longest path."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Which collective, on what network."""
     add = parser.add_argument
     add("collective", help="allreduce, bcast, …")
-    add(
-        "--algorithms",
-        default="all",
-        metavar="A,B",
-        help="all (default), or words of `mpicoll list`",
-    )
-    add("--size", type=whole, default=64, metavar="N", help="number of ranks (default 64)")
+    add("--algorithms", default="all", metavar="A,B", help="words of `mpicoll list`")
+    add("--size", type=whole, default=64, metavar="N", help="number of ranks")
     add(
         "--bytes",
         default="1K,1M,64M",
         metavar="A:B",
-        help="of the vector: 1K:64M, 1M, or 1K,1M,64M (default)",
+        help="of the vector: a range, one size, or a list",
     )
-    add("--alpha", default="5us", metavar="T", help="time per message (default 5us)")
-    add(
-        "--bandwidth",
-        default="100Gb/s",
-        metavar="R",
-        help="of a rank's port, in bits per second (default 100Gb/s)",
-    )
-    add(
-        "--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns (default 0)"
-    )
-    add(
-        "--ranks-per-node",
-        type=whole,
-        metavar="N",
-        help="the ranks of a node share one port to the others",
-    )
-    add(
-        "--placement",
-        default="block",
-        metavar="WORD",
-        help="block (default): nodes are filled in turn; or cyclic",
-    )
+    add("--alpha", default="5us", metavar="T", help="time per message")
+    add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")
+    add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns")
+    add("--ranks-per-node", type=whole, metavar="N", help="the ranks of a node share one port")
+    add("--placement", default="block", metavar="WORD", help="block fills nodes in turn; or cyclic")
     add("--node-alpha", metavar="T", help="time per message inside a node (default: as --alpha)")
     add(
         "--node-bandwidth",
         metavar="R",
         help="of a rank's port inside a node (default: as --bandwidth)",
     )
+    add("--segment-bytes", default="256K", metavar="B", help="segment size of pipelined algorithms")
     add(
-        "--segment-bytes",
-        default="256K",
-        metavar="B",
-        help="segments of pipelined algorithms (default 256K)",
+        "--plot", metavar="FILE.svg", help="draw bus bandwidth and the share of the bound over size"
     )
-    userfile.add_argument(parser)
-    add(
-        "--plot",
-        metavar="FILE.svg",
-        help="draw bus bandwidth over size, and the share of the bound",
-    )
-    add("--json", metavar="FILE", help="write the results here")
+    add_shared(parser, "--file", "--json")
 
 
 def run(arguments: Namespace) -> None:

@@ -4,6 +4,7 @@ import re
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from string import Template
 
 from ..errors import ArgumentError, did_you_mean
 from . import outfiles
@@ -120,19 +121,15 @@ def _misspelt(path: str) -> Iterator[tuple[int, str]]:
     from ..slurm import Script
 
     script = Script(path)
+    values = {name: value for name, (_, value) in script.settings.items()}
+    options = commands()
     for number, text in script.commands:
-        for name, (_, value) in script.settings.items():
-            text = re.sub(rf"\$(?:{name}\b|{{{name}}})", lambda match, value=value: value, text)  # type: ignore[misc]
-        call = re.search(r"\bmpicoll\s+([a-z]+)\b(.*)", text)
-        if call is None or call[1] not in commands():
-            continue
-        known = commands()[call[1]]
-        for option in re.findall(r"(?<=\s)(--[A-Za-z][\w-]*)", call[2]):
-            if not any(one.startswith(option) for one in known):
-                yield (
-                    number,
-                    f"mpicoll {call[1]} has no option {option}{did_you_mean(option, known)}",
-                )
+        call = re.search(r"\bmpicoll\s+([a-z]+)\b(.*)", Template(text).safe_substitute(values))
+        if call and call[1] in options:
+            for option in re.findall(r"(?<=\s)(--[A-Za-z][\w-]*)", call[2]):
+                if not any(known.startswith(option) for known in options[call[1]]):
+                    hint = did_you_mean(option, options[call[1]])
+                    yield number, f"mpicoll {call[1]} has no option {option}{hint}"
 
 
 def _scaling(arguments: Namespace) -> int:

@@ -23,9 +23,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="DIR|PID",
-        help="what MPICOLL_REPORT was in the job, or a process of it on this machine",
+        help="the job's MPICOLL_REPORT, or the number of a process of it on this machine",
     )
-    parser.add_argument("--once", action="store_true", help="print it once; so does a pipe")
+    parser.add_argument("--once", action="store_true", help="print it once, as into a pipe")
 
 
 def run(arguments: Namespace) -> None:

@@ -5,58 +5,39 @@ from typing import Any
 
 from ..errors import ArgumentError
 from . import outfiles
+from .options import add_shared
 from .screen import folded
 from .values import number, size, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Options, with defaults that reach a test accuracy of about 0.97 on the digits in seconds."""
+    """Options; the defaults reach a test accuracy of about 0.97 on the digits in seconds."""
     add = parser.add_argument
     add(
         "--data",
         default="digits",
         help=(
-            "digits: 8 x 8 handwritten digits from scikit-learn (default); "
+            "digits: 8 x 8 handwritten digits from scikit-learn; "
             "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`"
         ),
     )
-    add(
-        "--strategy",
-        default="allreduce",
-        help="allreduce (default), parameter_server, zero1 or zero2",
-    )
-    add("--optimizer", default="adam", help="sgd, adam (default) or adamw")
-    add(
-        "--lr",
-        type=number,
-        metavar="R",
-        help="learning rate (default: the optimizer's, 0.1 for sgd, else 0.001)",
-    )
+    add("--strategy", default="allreduce", help="or parameter_server, zero1, zero2")
+    add("--optimizer", default="adam", help="sgd, adam or adamw")
+    add("--lr", type=number, metavar="R", help="learning rate (default: 0.1 for sgd, else 0.001)")
     add(
         "--schedule",
         default="constant",
-        help="learning rate: constant (default), cosine:STEPS, linear:STEPS, step:EVERY",
+        help="of the learning rate: constant, cosine:STEPS, linear:STEPS, step:EVERY",
     )
     add(
         "--warmup",
         type=whole,
         default=0,
         metavar="STEPS",
-        help="of the learning rate, before the schedule (default 0)",
+        help="steps of linear learning-rate warm-up",
     )
-    add(
-        "--hidden",
-        default="512,512",
-        metavar="N,N",
-        help="widths of the hidden layers (default 512,512)",
-    )
-    add(
-        "--batch-size",
-        type=whole,
-        default=64,
-        metavar="N",
-        help="samples per step on all ranks together (default 64)",
-    )
+    add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers")
+    add("--batch-size", type=whole, default=64, metavar="N", help="samples per step, of all ranks")
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
         "--epochs", type=whole, metavar="N", help="passes over the training data (default 15)"
@@ -65,28 +46,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--overlap",
         default="all",
-        help="communication with computation: none, gradients, all (default: next forward too)",
+        help="of communication: none, gradients (with backward), all (and with the next forward)",
     )
     add(
         "--bucket-bytes",
         type=size,
         metavar="B",
-        help="gradients sent together (default: 1/8 of the model's, up to 4M)",
+        help="size of gradient buckets (default: 1/8 of the model's, up to 4M)",
     )
     add(
         "--parameter-bucket-bytes",
         type=size,
         metavar="B",
-        help="parameters sent together (default: as the gradients)",
+        help="size of parameter buckets (default: as the gradients')",
     )
     add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
-    add(
-        "--accumulate",
-        type=whole,
-        default=1,
-        metavar="K",
-        help="micro-batches per step (default 1)",
-    )
+    add("--accumulate", type=whole, default=1, metavar="K", help="micro-batches per step")
     add(
         "--clip-norm",
         type=number,
@@ -96,7 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--precision",
         default="float32",
-        help="float64, float32 (default), float16 or bfloat16: in memory and on the wire",
+        help="in memory and messages: float64, float32, float16, bfloat16",
     )
     add(
         "--loss-scale",
@@ -116,8 +91,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=False,
         metavar="N",
         help=(
-            "the same bits on any number of ranks: batches are cut into N micro-batches (8), whose"
-            " gradients are summed in fixed point"
+            "the same bits on any number of ranks: gradients of N micro-batches (8) are summed in"
+            " fixed point"
         ),
     )
     add(
@@ -125,31 +100,29 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=whole,
         default=0,
         metavar="N",
-        help="of the split, the first weights and the order (default 0)",
+        help="of data split, initial weights and order",
     )
-    add(
-        "--device",
-        default="cpu",
-        help="cpu (default), or cuda: GPU = local rank modulo their number",
-    )
+    add_shared(parser, "--device")
     add(
         "--checkpoint",
         metavar="DIR",
-        help="write checkpoints here; a directory that all ranks share",
+        help="write checkpoints to this directory, which all ranks share",
     )
     add(
         "--checkpoint-every",
         type=whole,
         metavar="N",
-        help="steps from one to the next (default: each epoch)",
+        help="steps between checkpoints (default: an epoch)",
     )
-    add("--keep", type=whole, default=3, metavar="N", help="how many checkpoints stay (default 3)")
+    add("--keep", type=whole, default=3, metavar="N", help="number of checkpoints that are kept")
     add(
         "--elastic",
         action="store_true",
-        help="go on with fewer ranks when some die (Open MPI, mpirun --with-ft ulfm)",
+        help="continue without failed ranks (Open MPI, mpirun --with-ft ulfm)",
     )
-    add("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    add(
+        "--resume", action="store_true", help="continue from the newest checkpoint, if there is one"
+    )
     add(
         "--trace",
         metavar="FILE",
@@ -158,10 +131,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--metrics",
         metavar="FILE",
-        help="add a JSON line to this file for each step and each epoch, as they end",
+        help="append a JSON line for each step and each epoch to this file",
     )
-    add("--json", metavar="FILE", help="write configuration, losses, times and bytes here")
-    outfiles.add_done(parser)
+    add("--json", metavar="FILE", help="write configuration, losses, times and bytes to this file")
+    add_shared(parser, "--done")
 
 
 def run(arguments: Namespace) -> None:

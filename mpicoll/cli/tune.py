@@ -9,9 +9,8 @@ from typing import Any
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
-from .bench import parse_sizes
+from .options import add_shared, parse_sizes
 from .plots import draw_table
-from .values import number, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,49 +20,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        help="the table; what it says of other ranks, nodes and MPIs is kept",
+        help="the table; entries of other places are kept",
     )
     add(
         "--collectives",
         default="allreduce,reduce_scatter,allgather,bcast",
         metavar="A,B",
-        help="default: %(default)s",
+        help="to tune",
     )
-    add(
-        "--sizes",
-        default="1K:16M",
-        metavar="A:B",
-        help="bytes of the vector: 1K:16M (default), 1M, or 4K,1M",
-    )
-    add(
-        "--factor",
-        type=whole,
-        default=4,
-        metavar="N",
-        help="from each size of a range to the next (default 4)",
-    )
-    add(
-        "--segments",
-        default="16K,60000,256K,1M",
-        metavar="A,B",
-        help="pieces to try (default 16K,60000,256K,1M)",
-    )
-    add("--dtype", default="float32", help="element type (default float32)")
-    add("--device", default="cpu", help="where the arrays of this table lie: cpu (default), cuda")
+    add_shared(parser, "--dtype", sizes="1K:16M", factor=4, min_time=2.0)
+    add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="segment sizes to try")
+    add("--device", default="cpu", help="where the arrays of this table are: cpu, cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
-    add(
-        "--min-time",
-        type=number,
-        default=2.0,
-        metavar="S",
-        help="seconds per size for all candidates together (default 2)",
-    )
-    add(
-        "--plot",
-        metavar="FILE.svg",
-        help="draw what the table now chooses here, over bytes and numbers of ranks",
-    )
-    outfiles.add_done(parser)
+    add("--plot", metavar="FILE.svg", help="draw what the table chooses here, over bytes and ranks")
+    add_shared(parser, "--done")
 
 
 def run(arguments: Namespace) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from argparse import ArgumentParser
 from importlib.util import module_from_spec, spec_from_file_location
 from traceback import extract_tb
 
@@ -12,15 +11,6 @@ from ..support.files import named
 
 #: what the file is imported as, wherever it lies and whatever it is called
 MODULE = "mpicoll_user_file"
-
-
-def add_argument(parser: ArgumentParser) -> None:
-    """The option itself."""
-    parser.add_argument(
-        "--file",
-        metavar="MINE.py",
-        help="a file that calls mpicoll.register(collective, name, generator)",
-    )
 
 
 def load(path: str) -> list[algorithms.Algorithm]:

@@ -13,26 +13,16 @@ from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError, did_you_mean
 from ..verify import check_cases
 from . import outfiles, userfile
+from .options import add_shared
 from .values import whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Up to which size, and whose algorithms."""
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="WORD",
-        help="only these: collectives, algorithms, or both (default: all)",
-    )
-    parser.add_argument(
-        "--max-size",
-        type=whole,
-        default=64,
-        metavar="N",
-        help="largest number of ranks (default 64)",
-    )
-    userfile.add_argument(parser)
-    parser.add_argument("--json", metavar="FILE", help="write what was proved here")
+    add = parser.add_argument
+    add("words", nargs="*", metavar="WORD", help="collectives, algorithms, or both (default: all)")
+    add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
+    add_shared(parser, "--file", "--json")
 
 
 def run(arguments: Namespace) -> int:

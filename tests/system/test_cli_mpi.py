@@ -142,7 +142,7 @@ def test_tables_need_their_results(tmp_path):
 
 
 def test_sizes():
-    from mpicoll.cli.bench import parse_sizes
+    from mpicoll.cli.options import parse_sizes
 
     assert parse_sizes("4K:16K,100") == [100, 4096, 8192, 16384]
     assert parse_sizes("1K:5K", 4) == [1024, 4096]

@@ -1,0 +1,68 @@
+"""Options that several commands have, each declared once."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from ..errors import ArgumentError
+from ..support.units import parse_bytes
+from .values import number, parsed, whole
+
+#: {option: keywords of `add_argument`}
+SHARED: dict[str, dict[str, Any]] = {
+    "--sizes": {"metavar": "A:B", "help": "bytes of the vector: a range, one size, or a list"},
+    "--factor": {"type": whole, "metavar": "N", "help": "ratio of successive sizes of a range"},
+    "--dtype": {"default": "float32", "help": "element type"},
+    "--min-time": {
+        "type": number,
+        "metavar": "S",
+        "help": "seconds per size for all candidates together",
+    },
+    "--device": {
+        "default": "cpu",
+        "help": "cpu, or cuda: each rank uses the GPU of its local rank, modulo their number",
+    },
+    "--file": {
+        "metavar": "MINE.py",
+        "help": "a file that calls mpicoll.register(collective, name, generator)",
+    },
+    "--json": {"metavar": "FILE", "help": "write the results to this file"},
+    "--done": {
+        "metavar": "FILE",
+        "help": (
+            "rank 0 writes this file after success and only then; a job script checks it, since a"
+            " launcher's exit status may be 0 after the loss of a node"
+        ),
+    },
+}
+
+
+def add_shared(parser: ArgumentParser, *names: str, **defaults: Any) -> None:
+    """Add shared options, by name. defaults: {name without dashes: value}, which adds them too."""
+    for name in names:
+        parser.add_argument(name, **SHARED[name])
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, **SHARED[option] | {"default": default})
+
+
+def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:
+    """Numbers of bytes, ascending.
+
+    >>> parse_sizes("1K:4K"), parse_sizes("64,1K")
+    ([1024, 2048, 4096], [64, 1024])
+    """
+    if factor < 2:
+        raise ArgumentError(f"--factor: expected 2 or more, got {factor}")
+    sizes: set[int] = set()
+    for entry in text.split(","):
+        low, _, high = entry.partition(":")
+        size = parsed(option, parse_bytes, low)
+        last = parsed(option, parse_bytes, high or low)
+        if not 0 < size <= last < float("inf"):
+            raise ArgumentError(
+                f"{option}: expected sizes such as 4K:64M, 1M or 4K,64K, got {entry!r}"
+            )
+        while size <= last:
+            sizes.add(int(size))
+            size *= factor
+    return sorted(sizes)
