@@ -47,33 +47,44 @@ def compare(
     options: of `Workload`. Before and after the measured calls one of each candidate is checked,
     every element, on buffers that were wrong before.
     """
-    own = comm.Dup()  # freed with the plans and the scratch of this size
-    case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
+    private = comm.Dup()  # freed with the plans and the scratch of this size
+    case = Workload(private, collective, nbytes // dtype.itemsize, dtype, **options)
     made = {
-        one: one.make(case) if one.make else case.call(one.algorithm, one.segment_bytes)
-        for one in candidates
+        candidate: (
+            candidate.make(case)
+            if candidate.make
+            else case.call(candidate.algorithm, candidate.segment_bytes)
+        )
+        for candidate in candidates
     }
-    calls = {one: call for one, call in made.items() if call}
+    calls = {candidate: call for candidate, call in made.items() if call}
     hooks = _Hooks(case, dict.fromkeys(calls, 0))
     times = hooks.checked(calls, 3)
     # the first call binds plans and touches memory
-    times = {one: trial[1:] for one, trial in times.items()}
-    once = {one: trial.min() for one, trial in times.items()}
+    times = {candidate: trial[1:] for candidate, trial in times.items()}
+    once = {candidate: trial.min() for candidate, trial in times.items()}
     slowest = hopeless * min(once.values()) if hopeless else float("inf")
-    rest = {one: call for one, call in calls.items() if one.always or once[one] <= slowest}
+    rest = {
+        candidate: call
+        for candidate, call in calls.items()
+        if candidate.always or once[candidate] <= slowest
+    }
     # of the same: a lone short call finds the caches cold; but one of a rooted collective would
     # overlap the next
     several = 1 if case.collective.rooted else calls_per_time(once)
-    repeats = repeats or how_often({one: several * once[one] for one in rest}, seconds, least)
+    repeats = repeats or how_often(
+        {candidate: several * once[candidate] for candidate in rest}, seconds, least
+    )
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
-        times |= alternate(own, rest, repeats, hooks.setup, hooks.teardown, several)
+        times |= alternate(private, rest, repeats, hooks.setup, hooks.teardown, several)
     hooks.checked(rest, 1)
     counts = np.array(list(hooks.wrong.values()))
-    collect(own, counts, MPI.SUM)
+    collect(private, counts, MPI.SUM)
     entries = [
-        _entry(case, one, times[one], int(count), one in rest) for one, count in zip(calls, counts)
+        _entry(case, candidate, times[candidate], int(count), candidate in rest)
+        for candidate, count in zip(calls, counts)
     ]
-    own.Free()
+    private.Free()
     return entries
 
 
@@ -85,16 +96,16 @@ class _Hooks:
         self.wrong = wrong
         self._stack = ExitStack()
 
-    def setup(self, one: Candidate, repetition: int) -> None:
+    def setup(self, candidate: Candidate, repetition: int) -> None:
         self.case.prepare(poison=repetition == 0)
-        self._stack.enter_context(one.within())
+        self._stack.enter_context(candidate.within())
 
-    def teardown(self, one: Candidate, repetition: int) -> None:
+    def teardown(self, candidate: Candidate, repetition: int) -> None:
         self._stack.close()
 
-    def check(self, one: Candidate, repetition: int) -> None:
-        self.teardown(one, repetition)
-        self.wrong[one] += self.case.wrong() if repetition == 0 else 0
+    def check(self, candidate: Candidate, repetition: int) -> None:
+        self.teardown(candidate, repetition)
+        self.wrong[candidate] += self.case.wrong() if repetition == 0 else 0
 
     def checked(
         self, calls: dict[Candidate, Callable[[], object]], repeats: int

@@ -52,10 +52,13 @@ def _ended(text: str, size: int, plan: Located | None, seconds: float) -> None:
 def _kind(text: str, size: int, name: str) -> Kind:
     """Of a record's text, "Allreduce of 800 bytes", and a plan's name, "Allreduce (ring)"."""
     call, _, rest = text.partition(",")[0].partition(" of ")
-    found = re.match(r"(\d+) bytes", rest)
+    size_text = re.match(r"(\d+) bytes", rest)
     algorithm = re.search(r"\((\w+)\)", name)
     return Kind(
-        call, int(found[1]) if found else None, size, algorithm[1] if algorithm else "native"
+        call,
+        int(size_text[1]) if size_text else None,
+        size,
+        algorithm[1] if algorithm else "native",
     )
 
 

@@ -27,22 +27,22 @@ def traced(
 
     MPI's own calls are a call and nothing else, as it does not tell.
     """
-    own = comm.Dup()  # whose plans are all bound with a tracer
-    case = Workload(own, collective, nbytes // dtype.itemsize, dtype, **options)
+    private = comm.Dup()  # whose plans are all bound with a tracer
+    case = Workload(private, collective, nbytes // dtype.itemsize, dtype, **options)
     tracer = Tracer()
-    Context.of(own).tracer = tracer
+    Context.of(private).tracer = tracer
     events: list[Event] = []
-    for one in candidates:
-        call = case.call(one.algorithm, one.segment_bytes)
+    for candidate in candidates:
+        call = case.call(candidate.algorithm, candidate.segment_bytes)
         for tracer.events in ([], []):  # the first call binds plans and touches memory
             case.prepare(poison=False)
-            own.Barrier()
+            private.Barrier()
             begin = perf_counter()
             call()
             end = perf_counter()
-        word, pieces = case.served_by(one.algorithm, one.segment_bytes)
+        word, pieces = case.served_by(candidate.algorithm, candidate.segment_bytes)
         name = f"{collective} {word} {format_bytes(case.nbytes)}"
-        facts = {"bytes": case.nbytes, "asked for": one.algorithm, "pieces of": pieces}
+        facts = {"bytes": case.nbytes, "asked for": candidate.algorithm, "pieces of": pieces}
         events += [Event("call", name, begin, end, facts), *tracer.events]
-    own.Free()
+    private.Free()
     return events

@@ -38,15 +38,15 @@ def candidates(
     A segment size is tried if it divides a rank's share of the vector.
     """
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
-    found = [Candidate(NATIVE)]
+    made = [Candidate(NATIVE)]
     for algorithm in algorithms.registered(collective):
         pipelined = algorithm.blocks == "segments"  # always in segments
-        found += [
+        made += [
             Candidate(algorithm.name, cut)
             for cut in (segments if pipelined else cuts)
             if cut < nbytes
         ]
-    return found + [Candidate(NCCL)] * (nccl and NCCL in algorithms.library_names(collective))
+    return made + [Candidate(NCCL)] * (nccl and NCCL in algorithms.library_names(collective))
 
 
 def measure(
@@ -68,7 +68,7 @@ def measure(
     rows: Rows = []
     for nbytes in sizes:
         tried = candidates(collective, comm.Get_size(), nbytes, segments, nccl)
-        found = compare(
+        results = compare(
             comm,
             collective,
             tried,
@@ -78,8 +78,8 @@ def measure(
             hopeless=HOPELESS,
             module=module,
         )
-        tick(found)
-        rows += found
+        tick(results)
+        rows += results
     return rows
 
 
@@ -154,17 +154,17 @@ def _not_negative(equations: "np.ndarray[Any, Any]") -> list[float]:
 
     The most negative unknown is fixed at 0 and the rest solved again, until none is negative.
     """
-    wanted = list(range(equations.shape[1]))
+    unknowns = list(range(equations.shape[1]))
     solution = np.zeros(equations.shape[1])
     scale = np.abs(equations).max(axis=0) + 1e-300
-    while wanted:
-        found = np.linalg.lstsq(
-            equations[:, wanted] / scale[wanted], np.ones(len(equations)), rcond=None
+    while unknowns:
+        values = np.linalg.lstsq(
+            equations[:, unknowns] / scale[unknowns], np.ones(len(equations)), rcond=None
         )[0]
-        if (found >= 0).all():
-            solution[wanted] = found / scale[wanted]
+        if (values >= 0).all():
+            solution[unknowns] = values / scale[unknowns]
             break
-        wanted.pop(int(found.argmin()))
+        unknowns.pop(int(values.argmin()))
     return [float(value) for value in solution]
 
 

@@ -160,11 +160,11 @@ class Workload:
     def _exchanged(self) -> Any:
         """This rank's block of each rank."""
         share = self.count // self.size
-        mine = slice(self.rank * share, (self.rank + 1) * share)
-        every = self.module.concatenate(
-            [self._values(mine, self._table(rank)) for rank in range(self.size)]
+        block = slice(self.rank * share, (self.rank + 1) * share)
+        blocks = self.module.concatenate(
+            [self._values(block, self._table(rank)) for rank in range(self.size)]
         )
-        return every
+        return blocks
 
     def _values(self, span: slice | None, table: Array) -> Any:
         if span is None:

@@ -101,16 +101,18 @@ def _words(arguments: Namespace) -> list[str]:
     from .. import algorithms
 
     own = userfile.load(arguments.file) if arguments.file else []
-    known = algorithms.list_algorithms(arguments.collective)
+    registered = algorithms.list_algorithms(arguments.collective)
     asked = [word.strip() for word in arguments.algorithms.split(",")]
-    chosen = [word for one in asked for word in (known if one == "all" else [one])]
+    chosen = [word for one in asked for word in (registered if one == "all" else [one])]
     if algorithms.NCCL in chosen and arguments.device == "cpu":
         raise ArgumentError("nccl needs arrays in device memory: add --device cuda")
     for word in chosen:
         if word != "auto":
             algorithms.require(arguments.collective, word)
-    mine = [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
-    return list(dict.fromkeys([algorithms.NATIVE, *chosen, *mine]))
+    own_names = [
+        algorithm.name for algorithm in own if algorithm.collective == arguments.collective
+    ]
+    return list(dict.fromkeys([algorithms.NATIVE, *chosen, *own_names]))
 
 
 def _timing(arguments: Namespace) -> dict[str, Any]:

@@ -107,10 +107,10 @@ def summary(results: Sequence[Row]) -> Iterator[str]:
     )
     yield f"fastest: {'; '.join(said)}"
     autos = [next((row for row in rows if row["algorithm"] == "auto"), None) for rows in sizes]
-    lags = [(_lag(auto, one), auto) for auto, one in zip(autos, best) if auto]
+    lags = [(_lag(auto, row), auto) for auto, row in zip(autos, best) if auto]
     if lags:
-        lag, row = max(lags, key=lambda one: float(one[0]))
-        near = sum(one <= _EQUAL for one, _ in lags)
+        lag, row = max(lags, key=lambda pair: float(pair[0]))
+        near = sum(ratio <= _EQUAL for ratio, _ in lags)
         at = f"at {format_bytes(row['bytes'])} ({row['chose']})"
         worst = "" if lag <= _EQUAL else f"; at worst it took {lag:.2f} x as long, {at}"
         yield f"auto: as fast as the fastest at {near} of {many(len(lags), 'size')}{worst}"

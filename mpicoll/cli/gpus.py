@@ -34,11 +34,11 @@ def gather(comm: Any, trial: bool) -> list[dict[str, Any]]:
 
     result = trials(comm)[comm.Get_rank()]._asdict() if trial else None
     place = place_among(comm)
-    mine = facts()
+    own_facts = facts()
     aware, how = cuda_awareness()
     mode, why = gpu_mode_and_why()
-    seen = mine["devices"]
-    mine |= {
+    seen = own_facts["devices"]
+    own_facts |= {
         "host": MPI.Get_processor_name(),
         "uses": seen[place % len(seen)]["uuid"] if seen else None,
         "trial": result,
@@ -47,7 +47,7 @@ def gather(comm: Any, trial: bool) -> list[dict[str, Any]]:
         "gpu_mode": mode,
         "gpu_mode_because": why,
     }
-    return merge(comm.allgather(mine))
+    return merge(comm.allgather(own_facts))
 
 
 def merge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -50,17 +50,17 @@ def run(arguments: Namespace) -> None:
 
 def _check(where: dict[str, Any], ranks: int | None, each: int | None) -> None:
     """Raise LaunchError, on all ranks, where they are not as many, or not where, they should be."""
-    found = ", ".join(
+    placement = ", ".join(
         f"{host}: {count}" for host, count in zip(where["hosts"], where["ranks_per_node"])
     )
     if ranks not in (None, where["size"]):
         raise LaunchError(
-            f"expected {ranks} ranks, got {where['size']} ({found}): launcher and allocation"
+            f"expected {ranks} ranks, got {where['size']} ({placement}): launcher and allocation"
             " disagree; compare the launcher's -n with --nodes and --ntasks-per-node of the job"
         )
     if each is not None and set(where["ranks_per_node"]) != {each}:
         raise LaunchError(
-            f"expected {each} ranks on each node, got {found}: give the job"
+            f"expected {each} ranks on each node, got {placement}: give the job"
             f" --ntasks-per-node={each} (with --ntasks alone SLURM fills nodes as they come), and"
             " mpirun neither hosts nor a mapping"
         )

@@ -42,14 +42,14 @@ def _problem(arguments: Namespace) -> MpicollError | None:
 
 def _check_one(option: str, path: str) -> None:
     if option == "plot":
-        known = require("matplotlib.figure", "--plot").Figure().canvas.get_supported_filetypes()
-        if (suffix := Path(path).suffix[1:]) and suffix not in known:
-            ends = f"one of {', '.join(known)}, got {path!r}{did_you_mean(suffix, known)}"
+        formats = require("matplotlib.figure", "--plot").Figure().canvas.get_supported_filetypes()
+        if (suffix := Path(path).suffix[1:]) and suffix not in formats:
+            ends = f"one of {', '.join(formats)}, got {path!r}{did_you_mean(suffix, formats)}"
             raise ArgumentError(f"--plot: expected a file name that ends with {ends}")
-    there = os.path.lexists(path)
+    existed = os.path.lexists(path)
     try:
         open(path, "a", encoding="utf-8").close()
-        if not there:
+        if not existed:
             os.remove(path)  # a file that is there has a result in it
     except OSError as error:
         raise ArgumentError(f"--{option}: cannot write {named(path)} ({error.strerror})") from error

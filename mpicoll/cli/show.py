@@ -147,13 +147,13 @@ def _play(
 
 def _title(played: Played, name: str) -> str:
     where = f" from root {played.root}" if played.collective.rooted else ""
-    found = "wrong, up to where it fails"
+    result = "wrong, up to where it fails"
     if played.cost:
-        found = (
+        result = (
             f"{many(played.cost.rounds, 'round')}, a rank sends at most"
             f" {of_vector(played.cost.bytes_sent, played.blocks)}"
         )
-    return f"{played.collective.name} {name}, {played.size} ranks{where}: {found}."
+    return f"{played.collective.name} {name}, {played.size} ranks{where}: {result}."
 
 
 def _whole(played: Played) -> Iterator[str]:

@@ -176,10 +176,10 @@ def _predict(
     size = arguments.size
     about = estimate(algorithm, size, segments=segments, nodes=network.nodes(size))
     if about <= MOST_WORK:
-        found = predict(
+        prediction = predict(
             algorithm, size, nbytes, network, segments=segments, nodes=network.nodes(size)
         )
-        return found.seconds, found.rounds, "clocks"
+        return prediction.seconds, prediction.rounds, "clocks"
     cost = (
         None
         if network.levels

@@ -76,8 +76,8 @@ def _new(arguments: Namespace) -> None:
 
     options = {name: vars(arguments)[name.replace("-", "_")] for name in OPTIONS}
     settings = dict(_pair(text) for text in arguments.set)
-    given = {name: value for name, value in options.items() if value is not None}
-    written = write(arguments.kind, arguments.directory, given, settings, arguments.force)
+    chosen = {name: value for name, value in options.items() if value is not None}
+    written = write(arguments.kind, arguments.directory, chosen, settings, arguments.force)
     print(*(f"wrote {path}" for path in written), sep="\n")
     script = written[0]
     command = f"bash {script}"
@@ -101,18 +101,21 @@ def _pair(text: str) -> tuple[str, str]:
 def _check(arguments: Namespace) -> int:
     from ..slurm import mistakes
 
-    found = [
+    mistakes_found = [
         (script, *mistake)
         for script in arguments.script
         for mistake in (*mistakes(script), *_misspelt(script))
     ]
     print(
-        *(f"{script}:{line}: {message}" for script, line, message in found),
+        *(f"{script}:{line}: {message}" for script, line, message in mistakes_found),
         sep="\n",
-        end="\n" if found else "",
+        end="\n" if mistakes_found else "",
     )
-    print(f"{len(found)} {'mistake' if len(found) == 1 else 'mistakes'} found", file=sys.stderr)
-    return 1 if found else 0
+    print(
+        f"{len(mistakes_found)} {'mistake' if len(mistakes_found) == 1 else 'mistakes'} found",
+        file=sys.stderr,
+    )
+    return 1 if mistakes_found else 0
 
 
 def _misspelt(path: str) -> Iterator[tuple[int, str]]:

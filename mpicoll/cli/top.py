@@ -67,14 +67,14 @@ def _folder(job: str) -> Path:
             f"{job} is no directory, and process {job} cannot be looked at: {error.strerror}"
         ) from None
     name = f"{settings.REPORT}=".encode()
-    found = [
+    values = [
         entry[len(name) :].decode(errors="surrogateescape")
         for entry in entries
         if entry.startswith(name)
     ]
-    if not found or not found[0]:
+    if not values or not values[0]:
         raise ArgumentError(
             f"process {job} was started without {settings.REPORT}=DIR, where its ranks would say"
             f" what they are doing; kill -USR2 {job} has a rank print it"
         )
-    return folder / found[0]
+    return folder / values[0]

@@ -79,9 +79,9 @@ def run(arguments: Namespace) -> None:
             draw_table(
                 arguments.plot,
                 [
-                    one
-                    for one in written
-                    if (one.mpi, one.transport) == here and isinstance(one.ranks, int)
+                    entry
+                    for entry in written
+                    if (entry.mpi, entry.transport) == here and isinstance(entry.ranks, int)
                 ],
                 " over ".join(here),
             )

@@ -28,12 +28,12 @@ def whole(text: str) -> int:
 def number(text: str) -> float:
     """A finite number."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = float("nan")
-    if not isfinite(found):
+        value = float("nan")
+    if not isfinite(value):
         raise ArgumentTypeError(f"expected a finite number, got {shown(text)}")
-    return found
+    return value
 
 
 def sentence(parse: Callable[[str], Value]) -> Callable[[str], Value]:

@@ -64,22 +64,26 @@ def run(arguments: Namespace) -> int:
 
 
 def _named(
-    words: Sequence[str], known: Sequence[algorithms.Algorithm]
+    words: Sequence[str], registered: Sequence[algorithms.Algorithm]
 ) -> list[algorithms.Algorithm]:
     """The algorithms that the words name: by collective, by algorithm, or by both."""
-    names = [*collectives.COLLECTIVES, *dict.fromkeys(one.name for one in known)]
+    names = [*collectives.COLLECTIVES, *dict.fromkeys(one.name for one in registered)]
     for word in words:
         if word not in names:
             hint = f"see `mpicoll list`{did_you_mean(word, names)}"
             raise ArgumentError(f"no collective and no algorithm is called {word!r}; {hint}")
-    of = [word for word in words if word in collectives.COLLECTIVES] or list(
+    collective_names = [word for word in words if word in collectives.COLLECTIVES] or list(
         collectives.COLLECTIVES
     )
-    called = [word for word in words if word not in collectives.COLLECTIVES] or names
-    found = [one for one in known if one.collective in of and one.name in called]
-    if not found:
+    algorithm_names = [word for word in words if word not in collectives.COLLECTIVES] or names
+    chosen = [
+        one
+        for one in registered
+        if one.collective in collective_names and one.name in algorithm_names
+    ]
+    if not chosen:
         raise ArgumentError(f"there is no algorithm {' '.join(words)}; see `mpicoll list`")
-    return found
+    return chosen
 
 
 def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[dict[str, Any]]:

@@ -25,13 +25,13 @@ def find(mpi: str, python: str | None = None) -> tuple[str, str]:
     environment `.venv-MPI` in the current directory or the source tree. LaunchError where none has
     that MPI.
     """
-    found = {place: library(place) for place in _interpreters(mpi, python)}
-    for place, name in found.items():
+    libraries = {place: library(place) for place in _interpreters(mpi, python)}
+    for place, name in libraries.items():
         mpiexec = launcher(place)
         if name == NAMES[mpi] and mpiexec:
             return place, mpiexec
     seen = "; ".join(
-        f"{place} has {name or 'no mpi4py that works'}" for place, name in found.items()
+        f"{place} has {name or 'no mpi4py that works'}" for place, name in libraries.items()
     )
     what, where = (
         (f"-e '.[{mpi}]'", "project's root")

@@ -45,32 +45,32 @@ def write_timeline(
     """
     check("path", path, isinstance(path, (str, os.PathLike)), "the path of a file")
     # a plain communicator: nothing of the user's can meet the messages of the clocks
-    own = comm.Split()
-    shift = clock_shift(own)
+    private = comm.Split()
+    shift = clock_shift(private)
     shifted = [event._replace(begin=event.begin + shift, end=event.end + shift) for event in events]
-    everyone = own.gather((platform.node(), shifted))
-    own.Free()
+    everyone = private.gather((platform.node(), shifted))
+    private.Free()
     raise_everywhere(comm, _write(path, everyone, kinds) if everyone else None)
 
 
 def clock_shift(comm: MPI.Comm) -> float:
     """Seconds to add to this rank's perf_counter to get rank 0's. Collective."""
-    ours = numpy.zeros(1)
-    theirs = numpy.zeros(1)
+    own_time = numpy.zeros(1)
+    peer_time = numpy.zeros(1)
     if comm.Get_rank():
         for _ in range(_ROUND_TRIPS):
-            comm.Recv(ours, 0)
+            comm.Recv(own_time, 0)
             comm.Send(numpy.array([perf_counter()]), 0)
-        comm.Recv(ours, 0)
-        return float(ours[0])
+        comm.Recv(own_time, 0)
+        return float(own_time[0])
     for rank in range(1, comm.Get_size()):
         trips = []
         for _ in range(_ROUND_TRIPS):
             begin = perf_counter()
-            comm.Send(ours, rank)
-            comm.Recv(theirs, rank)
+            comm.Send(own_time, rank)
+            comm.Recv(peer_time, rank)
             end = perf_counter()
-            trips.append((end - begin, (begin + end) / 2 - theirs[0]))
+            trips.append((end - begin, (begin + end) / 2 - peer_time[0]))
         # in the fastest, the answer was written closest to the middle
         comm.Send(numpy.array([min(trips)[1]]), rank)
     return 0.0
@@ -114,11 +114,11 @@ def _threads(rank: int, events: Sequence[Event], first: float, kinds: Sequence[s
     entries: list[Json] = []
     thread = 1  # viewers take thread 0 for the idle one
     for kind in kinds:
-        mine = sorted(
+        of_kind = sorted(
             (event for event in events if event.kind == kind),
             key=lambda event: (event.begin, -event.end),
         )
-        for number, track in enumerate(tracks(mine) if kind in _IN_FLIGHT else [mine], 1):
+        for number, track in enumerate(tracks(of_kind) if kind in _IN_FLIGHT else [of_kind], 1):
             name = kind if number == 1 else f"{kind} {number}"
             entries += [
                 _metadata("thread_name", rank, thread, name=name),

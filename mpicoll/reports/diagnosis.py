@@ -86,11 +86,11 @@ def _silent(state: State, latest: float) -> str:
 
 
 def _grouped(states: Sequence[State], text: Callable[[State], str]) -> list[tuple[str, list[int]]]:
-    found: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for state in states:
         if said := text(state):
-            found.setdefault(said, []).append(state["rank"])
-    return list(found.items())
+            ranks_of.setdefault(said, []).append(state["rank"])
+    return list(ranks_of.items())
 
 
 def _waiting(states: Sequence[State]) -> list[str]:
@@ -188,14 +188,14 @@ def _missing(ranks: Sequence[int], states: Sequence[State], old: Sequence[State]
 def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> str:
     """What those that are there wait for."""
     waiting = [
-        (one["name"], call["number"], call["call"])
+        (communicator["name"], call["number"], call["call"])
         for state in states
-        for one, call in calls_of(state, patience)
+        for communicator, call in calls_of(state, patience)
     ]
     if not waiting:
         return _first_to_die(states) or "No rank has waited in a collective for long."
     if len({(name, number, text.split()[0]) for name, number, text in waiting}) > len(
-        {one[:2] for one in waiting}
+        {call[:2] for call in waiting}
     ):
         return _DIFFERENT
     if ends := ends_of_chains(states, ranks, patience):

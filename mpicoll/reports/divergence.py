@@ -64,30 +64,30 @@ def first_divergence(states: Sequence[State]) -> Divergence | None:
     name, place = min(different, key=lambda key: min(entry.begun for entry in different[key]))
     entries = different[name, place]
     calls = _alike([(entry.call, entry.rank) for entry in entries])
-    told = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
-    most = max(calls, key=lambda one: len(one[1]))[1]
+    described = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
+    most = max(calls, key=lambda pair: len(pair[1]))[1]
     number = next(entry.number for entry in entries if entry.rank in most)
     return Divergence(
-        name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in told]
+        name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in described]
     )
 
 
-def _alike(said: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+def _alike(pairs: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
     """Each text, and the ranks that have it."""
-    found: dict[str, list[int]] = {}
-    for text, rank in said:
-        found.setdefault(text, []).append(rank)
-    return list(found.items())
+    ranks_of: dict[str, list[int]] = {}
+    for text, rank in pairs:
+        ranks_of.setdefault(text, []).append(rank)
+    return list(ranks_of.items())
 
 
 def _entries(state: State) -> Iterator[tuple[str, int, _Entry]]:
     """(communicator, place, entry) of all calls of a rank that others make at the same place."""
-    for one in past_calls(state):
-        if one.place:
+    for past in past_calls(state):
+        if past.place:
             yield (
-                one.communicator,
-                one.place,
-                _Entry(state["rank"], one.number, one.call, one.site, one.begun),
+                past.communicator,
+                past.place,
+                _Entry(state["rank"], past.number, past.call, past.site, past.begun),
             )
     for communicator in state["communicators"]:
         for call in communicator["under_way"]:

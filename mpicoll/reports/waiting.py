@@ -17,9 +17,15 @@ Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 def calls_of(state: State, patience: float = 0.0) -> list[Pair]:
     """All that has been under way on a rank for so long, or was given up."""
-    calls = [(one, call) for one in state["communicators"] for call in one["under_way"]]
+    calls = [
+        (communicator, call)
+        for communicator in state["communicators"]
+        for call in communicator["under_way"]
+    ]
     return [
-        (one, call) for one, call in calls if call["seconds"] >= patience or call.get("given_up")
+        (communicator, call)
+        for communicator, call in calls
+        if call["seconds"] >= patience or call.get("given_up")
     ]
 
 
@@ -32,11 +38,11 @@ def ends_of_chains(states: Sequence[State], ranks: Sequence[int], patience: floa
 
 def awaited(states: Sequence[State], ranks: Sequence[int], patience: float) -> dict[int, set[int]]:
     """The ranks that each rank waits for."""
-    known = {state["rank"]: state for state in states}
-    return {state["rank"]: _awaited(state, known, patience) & set(ranks) for state in states}
+    by_rank = {state["rank"]: state for state in states}
+    return {state["rank"]: _awaited(state, by_rank, patience) & set(ranks) for state in states}
 
 
-def _awaited(state: State, known: Mapping[int, State], patience: float) -> set[int]:
+def _awaited(state: State, by_rank: Mapping[int, State], patience: float) -> set[int]:
     """The ranks that this rank waits for: each call's peer, or all ranks not in the call yet."""
     found: set[int] = set()
     for communicator, call in calls_of(state, patience):
@@ -47,16 +53,25 @@ def _awaited(state: State, known: Mapping[int, State], patience: float) -> set[i
         peer = call.get("peer")
         if peer is None:
             found.update(
-                rank for rank in communicator["ranks"] if _progress(known.get(rank), name) < number
+                rank
+                for rank in communicator["ranks"]
+                if _progress(by_rank.get(rank), name) < number
             )
-        elif not _has_passed(known.get(peer), name, number):
+        elif not _has_passed(by_rank.get(peer), name, number):
             found.add(peer)
     return found - {state["rank"]}
 
 
 def _communicator(state: State | None, name: str) -> Mapping[str, Any] | None:
     return (
-        next((one for one in state["communicators"] if one["name"] == name), None)
+        next(
+            (
+                communicator
+                for communicator in state["communicators"]
+                if communicator["name"] == name
+            ),
+            None,
+        )
         if state
         else None
     )
@@ -64,17 +79,21 @@ def _communicator(state: State | None, name: str) -> Mapping[str, Any] | None:
 
 def _progress(state: State | None, name: str) -> int:
     """The number of the last call that a rank has begun, with no earlier call under way."""
-    one = _communicator(state, name)
-    return min((call["number"] for call in one["under_way"]), default=one["calls"]) if one else 0
+    communicator = _communicator(state, name)
+    return (
+        min((call["number"] for call in communicator["under_way"]), default=communicator["calls"])
+        if communicator
+        else 0
+    )
 
 
 def _has_passed(state: State | None, name: str, number: int) -> bool:
     """Whether a rank has this call behind it."""
-    one = _communicator(state, name)
+    communicator = _communicator(state, name)
     return (
-        one is not None
-        and one["calls"] >= number
-        and all(call["number"] != number for call in one["under_way"])
+        communicator is not None
+        and communicator["calls"] >= number
+        and all(call["number"] != number for call in communicator["under_way"])
     )
 
 

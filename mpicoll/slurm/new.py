@@ -93,13 +93,13 @@ def fill(
     for number, line in enumerate(lines):
         lines[number] = _filled(line, options, settings)
     if settings:
-        known = ", ".join(
+        names = ", ".join(
             match[1]
             for match in map(SETTING.match, text.splitlines())
             if match and match[1] != "JOBS"
         )
-        hint = did_you_mean(next(iter(settings)), known.split(", "))
-        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {known}{hint}")
+        hint = did_you_mean(next(iter(settings)), names.split(", "))
+        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {names}{hint}")
     if options:
         lines[last] += "".join(f"\n{_given(key, value)}" for key, value in options.items())
     _must_be_right(

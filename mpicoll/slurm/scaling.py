@@ -31,18 +31,20 @@ def gather(directory: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     against the row of its kind with the fewest nodes, speedup (of the rate) and efficiency
     (speed-up per node). Raises ArgumentError where there is nothing to gather.
     """
-    found = {match[0]: match for match in map(_NAME.fullmatch, _names(directory)) if match}
-    order = sorted(found, key=lambda name: (found[name][1], int(found[name][2])))
+    matches = {match[0]: match for match in map(_NAME.fullmatch, _names(directory)) if match}
+    order = sorted(matches, key=lambda name: (matches[name][1], int(matches[name][2])))
     rows = []
     missing = []
     for name in order:
         try:
             rows.append(
-                _row(found[name], parse_json((Path(directory) / name / "result.json").read_bytes()))
+                _row(
+                    matches[name], parse_json((Path(directory) / name / "result.json").read_bytes())
+                )
             )
         except (OSError, ValueError, TypeError, KeyError, OverflowError):
             missing.append(name)
-    if not found:
+    if not matches:
         raise ArgumentError(
             f"{directory}: expected directories strong-N and weak-N, as scaling.sh makes them"
         )
