@@ -39,7 +39,7 @@ LAST_WORDS: list[Callable[[str], object]] = []
 def install_abort_hook() -> None:
     """Let a failure of one rank end the whole job, and say what it was.
 
-    A failure is an exception that nobody catches, in the main thread or another, and an end with an
+    A failure is an uncaught exception, in the main thread or another, and an end with an
     exit status other
     than 0: ``sys.exit("no such file")``. Without the hook that rank waits in MPI_Finalize for the
     others, and they wait for its messages: a hang. The exit status of the job is that of the rank,
@@ -191,7 +191,7 @@ def _living() -> list[int]:
     """The ranks of the world that have not died, as far as MPI knows."""
     try:
         failed = failed_ranks(MPI.COMM_WORLD)
-    except (NotImplementedError, MPI.Exception):  # nobody who lives knows of deaths here
+    except (NotImplementedError, MPI.Exception):  # survivors do not learn of deaths here
         failed = []
     return [rank for rank in range(MPI.COMM_WORLD.Get_size()) if rank not in failed]
 

@@ -84,7 +84,7 @@ def _report() -> None:
 
 
 def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
-    """Seconds of MPI's own call; None where nobody knows its size, or it is that of some ranks."""
+    """Seconds of MPI's own call; None if its size is unknown or not all ranks made it."""
     if not kind.nbytes or kind.size != world.Get_size():
         return None
     try:

@@ -251,7 +251,7 @@ class Workload:
         """The algorithm that serves the call, and the pieces that its messages are cut into."""
         name = self.collective.name
         asked = None if algorithm == "auto" else algorithm
-        # of which `explain` does not speak; where there is a root, nobody else knows the bytes
+        # `explain` does not cover these; only a root knows the bytes of all
         if self.split != "even":
             nbytes = None if self.collective.rooted else self.nbytes
             return choose(

@@ -72,7 +72,7 @@ def merge(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe(hosts: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines for a person; what is alike on all hosts is said once."""
+    """The facts as text; facts that are equal on all hosts are printed once."""
     yield from _said("CUDA-aware", hosts, _awareness)
     yield from _said(
         "device memory", hosts, lambda host: f"{host['gpu_mode']}: {host['gpu_mode_because']}"

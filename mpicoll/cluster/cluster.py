@@ -136,7 +136,7 @@ class Cluster:
         self._start([host])
 
     def cut(self, host: str) -> None:
-        """Unplug a host from the network; nobody is told. `mend` plugs it in again."""
+        """Disconnect a host from the network, silently. `mend` connects it again."""
         self.login.feed("ip", [f"link set {host} down"])
 
     def mend(self, host: str) -> None:

@@ -31,7 +31,7 @@ class Console:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """The thread goes on waiting for orders, and nobody is left to give one."""
+        """Nothing to do: the thread waits for orders until the process ends."""
 
     def _serve(self) -> None:
         while True:

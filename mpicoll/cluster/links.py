@@ -9,7 +9,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 
-#: a subnet nobody outside can see, so that all clusters may use it
+#: a subnet that is invisible outside, so that all clusters may use it
 SUBNET = "10.78.0"
 MOST_HOSTS = 250
 LOGIN = 254

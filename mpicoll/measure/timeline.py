@@ -81,7 +81,7 @@ def _write(
     everyone: Sequence[tuple[str, Sequence[Event]]],
     kinds: Sequence[str],
 ) -> ArgumentError | None:
-    """Write the trace; return what is wrong, or None."""
+    """Write the trace; return the error, or None."""
     if not any(events for _, events in everyone):
         return ArgumentError(
             f"trace {os.fspath(path)}: expected events, got none; set meter.tracing before the"

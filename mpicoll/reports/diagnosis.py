@@ -233,7 +233,7 @@ _TOGETHER = 0.005
 
 
 def _first_to_die(states: Sequence[State]) -> str:
-    """Where a job is ended as soon as one of its processes dies, nobody has waited for that one."""
+    """The first rank to die, where the launcher ended the job before others could wait for it."""
     dead = sorted((state["died"], state["rank"]) for state in states if state.get("died"))
     if not dead or any(state.get("last_words") for state in states):
         return ""

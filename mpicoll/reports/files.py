@@ -12,7 +12,7 @@ from ..support.files import parse_json, write_whole
 SCHEMA = 1
 State = dict[str, Any]
 #: {"words": [text], "rows": [[communicator, place, number, call, served, site, begun, seconds]]}:
-#: of what is text the number of the word
+#: text is stored as the index of a word
 History = dict[str, Any]
 
 

@@ -98,7 +98,7 @@ def _has_passed(state: State | None, name: str, number: int) -> bool:
 
 
 def unreachable(states: Sequence[State]) -> tuple[list[int], list[list[int]]]:
-    """(ranks that answered nobody, groups of ranks that answer each other but not across groups).
+    """(ranks that did not answer, groups of ranks that answer each other but no other group).
 
     Of the groups the largest counts as the job, and the others as unreachable, unless there is no
     largest one.
