@@ -3,11 +3,10 @@
     mpiexec -n 2 python -m benchmarks.gpu --json benchmarks/results/gpu-mpich-2.json
 
 `staged`: through host memory. `direct`: device pointers go to MPI, where MPICOLL_GPU says so. `by
-hand`: as a good user
-writes it: pinned memory, one copy down, MPI_Allreduce, one copy up; float16, which MPI has not, as
-float32. `nccl`: where it can serve. `host`: the same call on arrays in host memory. Candidates
-alternate in shuffled order; each call's input is new and each result is looked at; times are the
-maximum over ranks, and end when the result is in device memory.
+hand`: as a good user writes it: pinned memory, one copy down, MPI_Allreduce, one copy up; float16,
+which MPI has not, as float32. `nccl`: where it can serve. `host`: the same call on arrays in host
+memory. Candidates alternate in shuffled order; each call's input is new and each result is looked
+at; times are the maximum over ranks, and end when the result is in device memory.
 """
 
 import argparse

@@ -39,11 +39,10 @@ LAST_WORDS: list[Callable[[str], object]] = []
 def install_abort_hook() -> None:
     """Let a failure of one rank end the whole job, and say what it was.
 
-    A failure is an uncaught exception, in the main thread or another, and an end with an
-    exit status other
-    than 0: ``sys.exit("no such file")``. Without the hook that rank waits in MPI_Finalize for the
-    others, and they wait for its messages: a hang. The exit status of the job is that of the rank,
-    or 1.
+    A failure is an uncaught exception, in the main thread or another, and an end with an exit
+    status other than 0: ``sys.exit("no such file")``. Without the hook that rank waits in
+    MPI_Finalize for the others, and they wait for its messages: a hang. The exit status of the job
+    is that of the rank, or 1.
 
     ``python -m mpi4py script.py`` does the same from outside, but for threads, and without the half
     second in which launchers read what was printed. Not seen: ``raise SystemExit(1)``, and an

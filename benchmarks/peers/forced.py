@@ -22,9 +22,8 @@ hosts x 2 ranks the signatures were those of the flat algorithms, and without th
 above they were of two levels. allgather and bcast reduce nothing: on 4 ranks, breakpoints on
 ompi_coll_base_* stopped in each function of that name (Open MPI 5.0.11), and each rank's messages,
 as strace shows them over libfabric's tcp provider, had the sizes of each algorithm (MPICH 5.0.2).
-What an algorithm cannot serve Open MPI
-may serve by another, silently: ring with fewer elements than ranks, doubling where the ranks are no
-power of two.
+What an algorithm cannot serve Open MPI may serve by another, silently: ring with fewer elements
+than ranks, doubling where the ranks are no power of two.
 """
 
 import ctypes

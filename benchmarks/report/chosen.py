@@ -33,8 +33,8 @@ class Cell(NamedTuple):
     as long that takes.
 
     ratio: None where what is chosen was not measured in the pieces that it is chosen in. free: the
-    same against what a call may
-    choose: without MPI's forced algorithms, which a job chooses when it starts.
+    same against what a call may choose: without MPI's forced algorithms, which a job chooses when
+    it starts.
     """
 
     place: str

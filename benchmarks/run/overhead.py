@@ -3,9 +3,8 @@
     mpiexec -n 2 python -m benchmarks.run.overhead --json FILE
 
 The executor's ring, as a persistent plan and as repeated blocking calls, alternates with a ring
-written by hand over
-mpi4py and with MPI's own allreduce: in place, float32, on the same array. Times are medians of the
-maximum over ranks.
+written by hand over mpi4py and with MPI's own allreduce: in place, float32, on the same array.
+Times are medians of the maximum over ranks.
 """
 
 import argparse

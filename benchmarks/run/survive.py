@@ -12,10 +12,9 @@ if it ends by itself, in time, with all its steps and epochs, and with these los
 was lost with its copy, or the disk was full, and it says that.
 
 With `--cluster` the jobs run on hosts of the virtual cluster, with one rank or two each, and in
-most of them it is a host that
-is lost: its network is cut off when one of its ranks comes to the place. Its ranks live, and must
-end, too; so must the others. Only mpirun may stay, and is ended then. Seeds there mean other jobs
-than without `--cluster`.
+most of them it is a host that is lost: its network is cut off when one of its ranks comes to the
+place. Its ranks live, and must end, too; so must the others. Only mpirun may stay, and is ended
+then. Seeds there mean other jobs than without `--cluster`.
 
 How long a loss takes is told as two numbers. *Interruption*: from the loss to the end of the first
 step that all who are left have made without it, as a user feels it; `noticed_s` of that are over

@@ -7,10 +7,9 @@ differently on each rank, parameters and optimizer state written before the firs
 two. One rank or two are killed (SIGKILL): before a fit, while it begins, in its first step or a
 later one, after its last, at the end of an epoch, while the others recover. A job is in order if it
 ends by itself, in time, and all ranks that live have the losses, epochs and parameters of one rank
-to which
-nothing happened: to the bit with `reproducible`, else within `--tolerance`; or if part of the state
-was lost and it says so: a shard with its copy, or what was written to the optimizer with the rank
-that had not copied it.
+to which nothing happened: to the bit with `reproducible`, else within `--tolerance`; or if part of
+the state was lost and it says so: a shard with its copy, or what was written to the optimizer with
+the rank that had not copied it.
 """
 
 import json

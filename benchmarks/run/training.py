@@ -5,10 +5,9 @@
 
 The batch is chosen so that computing takes 1.5 times as long as communicating: one forward (a third
 of the computation) then takes about as long as one allgather (half of the communication), so that
-everything can be hidden, but only if all
-is overlapped: the step times of `none`, `gradients` and `all` are 5 : 4 : 3 at best. Candidates
-alternate; a block of steps of each at a time, the first of which is not counted. Times are the
-maximum over ranks of each step, then the median.
+everything can be hidden, but only if all is overlapped: the step times of `none`, `gradients` and
+`all` are 5 : 4 : 3 at best. Candidates alternate; a block of steps of each at a time, the first of
+which is not counted. Times are the maximum over ranks of each step, then the median.
 
 `limit` is the shortest step that these links and cores allow: the time the links need for the
 bytes, or, if longer, the computing without overlap and the seconds in which plain TCP occupies the

@@ -3,11 +3,9 @@
     python -m benchmarks.run.versions --before TREE --json FILE
 
 TREE is another checkout (`git worktree add TREE COMMIT`). Jobs on its mpicoll and on this one
-alternate, with the MPI of
-this Python: the calls of `calls`, and steps of training. Times are medians over rounds, the ratio
-is the median of the
-rounds' ratios: what else the machine does slows both jobs of a round down. How far the ratios are
-apart is the noise.
+alternate, with the MPI of this Python: the calls of `calls`, and steps of training. Times are
+medians over rounds, the ratio is the median of the rounds' ratios: what else the machine does slows
+both jobs of a round down. How far the ratios are apart is the noise.
 """
 
 import argparse

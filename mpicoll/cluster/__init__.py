@@ -10,9 +10,9 @@ or, from Python:
 It needs root, util-linux and iproute2. Each host has its own name, address, link, processes, System
 V and POSIX shared memory, and TMPDIR, so ranks of two hosts can only meet over the network; the
 command is launched from one more host, `login`, whose link has no limit. Files are the machine's
-own, so a command finds its program and leaves its results where
-it would without the cluster: only /dev/shm (with TMPDIR in it) is private to a host, and /etc/hosts
-to the cluster. There is no way out to other networks.
+own, so a command finds its program and leaves its results where it would without the cluster: only
+/dev/shm (with TMPDIR in it) is private to a host, and /etc/hosts to the cluster. There is no way
+out to other networks.
 
 All of it lives in namespaces under one process, which ends when the pipe from its owner closes.
 However the owner goes, even by kill -9, the kernel then removes processes, links and mounts, and as
