@@ -1,22 +1,35 @@
 """Nodes: which ranks share one, found once per process group; and what all ranks must have in common."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from ..buffers import require_awareness
 from ..errors import MpicollError
 from ..support import settings
-from ..support.checks import must_agree
-from ..support.node import fabric, library, ranks_of_node
-from .channel import ranks_within
+from ..support.checks import must_agree, text_of
+from ..support.node import fabric, library
 
 SHARED_MEMORY = "shared memory"
+#: in place of the digest of a rank that could not read what it needs
+_FAILED = -1
 _REMEDY = "Set it alike for all ranks (mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
 
 
-class Topology(NamedTuple):
+class _Place(NamedTuple):
+    """The fields of a `Topology`."""
+
+    nodes: tuple[int, ...]
+    fabric: str
+    library: str
+    refusal: str = "nobody asked"
+
+
+class Topology(_Place):
     """Where the ranks of a communicator are, and what carries their messages.
 
     nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. fabric: what MPI uses between nodes.
@@ -24,12 +37,7 @@ class Topology(NamedTuple):
     them go through MPI; or "".
     """
 
-    nodes: tuple[int, ...]
-    fabric: str
-    library: str
-    refusal: str = "nobody asked"
-
-    @property
+    @cached_property
     def node_count(self) -> int:
         """How many nodes."""
         return max(self.nodes) + 1
@@ -42,20 +50,19 @@ class Topology(NamedTuple):
 
 def discover(
     comm: MPI.Comm,
+    node: MPI.Intracomm,
     given: Mapping[str, object] | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> Topology:
-    """The `Topology` of a communicator. Collective. given: what the caller asks for, which must be equal, too.
+    """The `Topology` of a communicator. Collective. node: its ranks on this node.
 
-    prepare: reads what this rank needs for its calls.
+    given: what the caller asks for, which must be equal, too. prepare: reads what this rank needs for its calls.
 
     A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
     that decide how a call is served: ranks that chose differently would wait for each other for ever. LaunchError, on all
     ranks too, where MPICOLL_GPU=direct and MPI does not take device pointers. MpicollError, on all
     ranks, where one of them cannot read a file: it may have no descriptor left.
     """
-    with ranks_of_node(comm) as node:
-        leader = MPI.Intracomm.bcast(node, comm.Get_rank())
     facts: dict[str, object] = {}
     failure = None
     try:
@@ -65,19 +72,33 @@ def discover(
     except (OSError, ImportError) as error:
         # in a call this rank alone would raise it, and the others would wait
         failure = MpicollError(f"rank {comm.Get_rank()} cannot make a communicator: {error}")
-    everyone = MPI.Comm.allgather(comm, (failure, leader, facts, given or {}))
+    digest = _FAILED if failure is not None else _digest(facts, given)
+    leader = MPI.Intracomm.bcast(node, comm.Get_rank())
+    words = np.empty((comm.Get_size(), 2), np.int64)
+    MPI.Comm.Allgather(comm, np.array([leader, digest], np.int64), words)
+    if (words[:, 1] != words[0, 1]).any() or failure is not None:
+        _raise_difference(MPI.Comm.allgather(comm, (failure, facts, given or {})))
+    require_awareness(comm)
+    return Topology(_numbered(words[:, 0].tolist()), fabric(), library())
+
+
+def _digest(*facts: object) -> int:
+    """A number that is equal on ranks whose facts print alike, and as good as never where they do not."""
+    return int.from_bytes(blake2b(text_of(facts).encode(), digest_size=7).digest(), "big")
+
+
+def _raise_difference(everyone: Sequence[tuple[MpicollError | None, Mapping[str, object], Mapping[str, object]]]) -> None:
+    """Raise the first failure, or what ranks do not agree on. Facts may be equal that do not print alike."""
     for failure, *_ in everyone:
         if failure is not None:
             raise failure
-    must_agree([facts for _, _, facts, _ in everyone], _REMEDY)
+    must_agree([facts for _, facts, _ in everyone], _REMEDY)
     must_agree([wishes for *_, wishes in everyone])
-    require_awareness(comm)
-    return Topology(_numbered(leader for _, leader, *_ in everyone), fabric(), library())
 
 
-def inherited(comm: MPI.Comm, parent: MPI.Comm, topology: Topology) -> Topology:
-    """The `Topology` of `comm`, whose ranks are some of `parent`'s. Local."""
-    return topology._replace(nodes=_numbered(topology.nodes[rank] for rank in ranks_within(comm, parent)))
+def inherited(topology: Topology, places: Sequence[int]) -> Topology:
+    """The `Topology` of a communicator of some ranks of another one. places: the rank there of each of its ranks. Local."""
+    return topology._replace(nodes=_numbered(topology.nodes[place] for place in places))
 
 
 def _numbered(labels: Iterable[int]) -> tuple[int, ...]:
