@@ -119,6 +119,9 @@ class Wire:
     @cached_property
     def world_ranks(self) -> Sequence[int]:
         """The rank in the world of each of its ranks; for reports."""
+        is_whole = self.size == MPI.COMM_WORLD.Get_size()
+        if is_whole and MPI.Comm.Compare(self.comm, MPI.COMM_WORLD) == MPI.CONGRUENT:
+            return range(self.size)
         return ranks_within(self.comm, MPI.COMM_WORLD)
 
     def take(self) -> int:

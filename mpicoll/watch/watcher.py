@@ -104,7 +104,7 @@ class Watcher:
         """Who waits for whom, when this rank has waited for so long: the text of CollectiveTimeout."""
         assert context.timeout is not None
         widest = self._widest(context)
-        states = self._others(widest)
+        states, ranks = self._others(widest)
         under_way = context.recorder.under_way
         calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
         head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (a timeout after {context.timeout} s)"
@@ -113,8 +113,10 @@ class Watcher:
             context.given_up = [{**call, "given_up": True} for call in calls_now]
         if self.folder is not None:
             self._report()
+        if len(ranks) < len(widest.channel.ranks):
+            head += f"\nWhat {len(ranks)} of {len(widest.channel.ranks)} ranks are doing:"
         patience = min(_PATIENCE, context.timeout / 2)
-        return f"{head}\n{diagnose([self.whole_state(), *states], widest.channel.world_ranks, patience)}"
+        return f"{head}\n{diagnose([self.whole_state(), *states], ranks, patience)}"
 
     def _widest(self, context: Context) -> Context:
         """The largest communicator with all ranks of this one: who waits here may be waited for elsewhere."""
@@ -122,16 +124,15 @@ class Watcher:
         wider = [one for one in Context.living() if one.timeout and ranks <= set(one.channel.world_ranks)]
         return max([context, *wider], key=lambda one: len(one.channel.ranks))
 
-    def _others(self, context: Context) -> list[State]:
-        """What the other ranks are doing, by their own answers or by their reports."""
-        ranks = set(context.channel.world_ranks) - {self.rank}
+    def _others(self, context: Context) -> tuple[list[State], list[int]]:
+        """What other ranks are doing, by their own answers or by their reports; and which ranks these are, and this one."""
         if self._may_call_mpi:
-            states, silent = ask_others(context, ANSWER, self._answer)
-            self._more |= {"heard": sorted(ranks.difference(silent)), "unheard": silent}
-            return states
-        if self.folder is None:
-            return []
-        return self._next_reports(self.folder, ranks)
+            states, asked, silent = ask_others(context, self.state(), ANSWER, self._answer)
+            self._more |= {"heard": sorted(set(asked).difference(silent)), "unheard": silent}
+            return states, sorted([*asked, self.rank])
+        ranks = context.channel.world_ranks
+        states = self._next_reports(self.folder, set(ranks) - {self.rank}) if self.folder is not None else []
+        return states, ranks
 
     def _next_reports(self, folder: Path, ranks: set[int]) -> list[State]:
         """What they wrote after this moment, where they do within ANSWER; a report tells of the second before it."""
