@@ -15,7 +15,7 @@ that ranks went apart (`accounts`).
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +52,26 @@ def tag_bits() -> int:
     return (limit + 1).bit_length() - 1
 
 
+def _most_channels() -> int:
+    """How many channels a wire has."""
+    return 1 << max(0, tag_bits() - _CHANNEL_BITS)
+
+
+def words_of_wire() -> int:
+    """Bytes of the words by which processes find each other's rings: one for each channel."""
+    return _most_channels() * WORD
+
+
+def random_name() -> int:
+    """What a wire may be called, as a number: the largest that any rank says."""
+    return int.from_bytes(os.urandom(3), "big")
+
+
+def name_of(number: int) -> str:
+    """The name of a wire."""
+    return f"{number:06x}"
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
@@ -74,11 +94,10 @@ class Wire:
         self.comm = comm
         self.name = name
         self.size = self.comm.Get_size()
-        self.has_met = False
         self.neighbours = NOBODY
+        self.has_met = False
         self.bits = min(_CHANNEL_BITS, tag_bits())
         self._channels = 0
-        self._most = 1 << (tag_bits() - self.bits)
         self._users = 0
         self._lock = threading.Lock()
 
@@ -86,17 +105,18 @@ class Wire:
     def of(cls, comm: MPI.Comm) -> Wire:
         """That of a communicator. Collective."""
         with _explained(), node_of(comm) as node:
-            return cls.between(comm, node)
+            wire = cls.between(comm, "", NOBODY)
+            wire.meet(comm, node)
+            return wire
 
     @classmethod
-    def between(cls, comm: MPI.Comm, node: MPI.Intracomm) -> Wire:
-        """The same. node: the ranks of `comm` on this node."""
+    def between(cls, comm: MPI.Comm, name: str, neighbours: Neighbours) -> Wire:
+        """The same for ranks that have met. name, neighbours: what came of it."""
         with _explained():
             private = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
-        name = np.array(secrets.randbits(24), np.int64)
-        MPI.Comm.Bcast(comm, name)
-        wire = cls(private, f"{int(name):06x}")
-        wire.meet(comm, node)
+        wire = cls(private, name)
+        wire.neighbours = neighbours
+        wire.has_met = True
         return wire
 
     @classmethod
@@ -112,9 +132,14 @@ class Wire:
         return end
 
     def meet(self, comm: MPI.Comm, node: MPI.Intracomm) -> None:
-        """Find the processes that read each other's memory. Collective. comm: its ranks."""
-        self.neighbours = meet(comm, node, self._most * WORD)
+        """Find the processes that read each other's memory. Collective. comm: its ranks; node: those of this node."""
+        neighbours, problem = meet(node, comm.Get_rank(), words_of_wire())
+        words = np.array([bool(problem), random_name()], np.int64)
+        MPI.Comm.Allreduce(comm, MPI.IN_PLACE, words, MPI.MAX)
+        texts = MPI.Comm.allgather(comm, problem) if words[0] else ()
+        self.neighbours = neighbours.but_for({rank: text for rank, text in enumerate(texts) if text})
         self.has_met = True
+        self.name = self.name or name_of(words[1])
 
     @cached_property
     def world_ranks(self) -> Sequence[int]:
@@ -128,7 +153,7 @@ class Wire:
         """The number of a channel that nobody has; -1: there is none left."""
         with self._lock:
             self._channels += 1
-            return self._channels - 1 if self._channels <= self._most else -1
+            return self._channels - 1 if self._channels <= _most_channels() else -1
 
     def use(self) -> None:
         """One more communicator travels on it."""

@@ -126,8 +126,9 @@ class Context(Waits):
         prepare: Callable[[], object] = lambda: None,
     ) -> "Context":
         with survival.making(comm), node_of(comm) as node:
-            topology = discover(comm, node, given, prepare)
-            return cls._set(comm, cls(comm, topology, Channel.first(Wire.between(comm, node))))
+            topology, neighbours, name = discover(comm, node, given, prepare)
+            channel = Channel.first(Wire.between(comm, name, neighbours))
+            return cls._set(comm, cls(comm, topology, channel))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:

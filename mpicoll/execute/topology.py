@@ -10,13 +10,13 @@ from mpi4py import MPI
 
 from ..buffers import require_awareness
 from ..errors import MpicollError
+from ..shared_memory import Neighbours, meet
 from ..support import settings
 from ..support.checks import must_agree, text_of
 from ..support.node import fabric, library
+from .channel import name_of, random_name, words_of_wire
 
 SHARED_MEMORY = "shared memory"
-#: in place of the digest of a rank that could not read what it needs
-_FAILED = -1
 _REMEDY = "Set it alike for all ranks (mpirun -x NAME, mpiexec -genv NAME VALUE, srun --export=ALL)"
 
 
@@ -48,13 +48,36 @@ class Topology(_Place):
         return self.fabric if self.node_count > 1 else SHARED_MEMORY
 
 
+class Discovery(NamedTuple):
+    """What ranks find out when they meet.
+
+    name: of the wire between them. neighbours: the processes that read each other's memory.
+    """
+
+    topology: Topology
+    neighbours: Neighbours
+    name: str
+
+
+class _Said(NamedTuple):
+    """What a rank says where not all is well and alike.
+
+    failure: why it cannot make a communicator. problem: why it shares no memory, or "". facts, wishes: must be equal.
+    """
+
+    failure: MpicollError | None
+    problem: str
+    facts: Mapping[str, object]
+    wishes: Mapping[str, object]
+
+
 def discover(
     comm: MPI.Comm,
     node: MPI.Intracomm,
     given: Mapping[str, object] | None = None,
     prepare: Callable[[], object] = lambda: None,
-) -> Topology:
-    """The `Topology` of a communicator. Collective. node: its ranks on this node.
+) -> Discovery:
+    """What the ranks of a communicator have to know of each other. Collective. node: those on this node.
 
     given: what the caller asks for, which must be equal, too. prepare: reads what this rank needs for its calls.
 
@@ -72,14 +95,24 @@ def discover(
     except (OSError, ImportError) as error:
         # in a call this rank alone would raise it, and the others would wait
         failure = MpicollError(f"rank {comm.Get_rank()} cannot make a communicator: {error}")
-    digest = _FAILED if failure is not None else _digest(facts, given)
-    leader = MPI.Intracomm.bcast(node, comm.Get_rank())
-    words = np.empty((comm.Get_size(), 2), np.int64)
-    MPI.Comm.Allgather(comm, np.array([leader, digest], np.int64), words)
-    if (words[:, 1] != words[0, 1]).any() or failure is not None:
-        _raise_difference(MPI.Comm.allgather(comm, (failure, facts, given or {})))
-    require_awareness(comm)
-    return Topology(_numbered(words[:, 0].tolist()), fabric(), library())
+    neighbours, problem = meet(node, comm.Get_rank(), words_of_wire())
+    is_well = failure is None and not problem
+    everyone = np.empty((comm.Get_size(), 4), np.int64)
+    own = np.array([min(neighbours.cards), is_well, _digest(facts, given), random_name()], np.int64)
+    MPI.Comm.Allgather(comm, own, everyone)
+    leaders, are_well, digests, names = everyone.T
+    problems = {}
+    try:
+        if not are_well.all() or (digests != digests[0]).any():
+            said: list[_Said] = MPI.Comm.allgather(comm, _Said(failure, problem, facts, given or {}))
+            _raise_difference(said)
+            problems = {rank: one.problem for rank, one in enumerate(said) if one.problem}
+        require_awareness(comm)
+    except Exception:
+        neighbours.release()
+        raise
+    topology = Topology(_numbered(leaders.tolist()), fabric(), library())
+    return Discovery(topology, neighbours.but_for(problems), name_of(names.max()))
 
 
 def _digest(*facts: object) -> int:
@@ -87,13 +120,13 @@ def _digest(*facts: object) -> int:
     return int.from_bytes(blake2b(text_of(facts).encode(), digest_size=7).digest(), "big")
 
 
-def _raise_difference(everyone: Sequence[tuple[MpicollError | None, Mapping[str, object], Mapping[str, object]]]) -> None:
+def _raise_difference(everyone: Sequence[_Said]) -> None:
     """Raise the first failure, or what ranks do not agree on. Facts may be equal that do not print alike."""
-    for failure, *_ in everyone:
-        if failure is not None:
-            raise failure
-    must_agree([facts for _, facts, _ in everyone], _REMEDY)
-    must_agree([wishes for *_, wishes in everyone])
+    for one in everyone:
+        if one.failure is not None:
+            raise one.failure
+    must_agree([one.facts for one in everyone], _REMEDY)
+    must_agree([one.wishes for one in everyone])
 
 
 def inherited(topology: Topology, places: Sequence[int]) -> Topology:

@@ -26,17 +26,20 @@ _KEPT = 16
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory.
+    """By which others find a process's memory: numbers, which go around as they are.
 
-    rings: the location of the words that lead to its rings. refusal: why it shares none, or "". bell: where its `Bell` is.
+    rank: in the communicator whose ranks meet. shares: whether it shares its memory. rings: the location of the words that
+    lead to its rings. bell: the descriptor of its `Bell`, and bell_file: what tells that from other files.
     """
 
-    pid: int
-    descriptor: int
-    token: int
-    rings: int
-    refusal: str
-    bell: tuple[int, int]
+    rank: int
+    shares: int = 0
+    pid: int = 0
+    descriptor: int = 0
+    token: int = 0
+    rings: int = 0
+    bell: int = -1
+    bell_file: int = 0
 
 
 class Neighbour:
@@ -113,6 +116,13 @@ class Neighbours(NamedTuple):
     problems: dict[int, str]
     block: Block | None
 
+    def but_for(self, problems: dict[int, str]) -> Neighbours:
+        """The same, when all ranks know of the problems. Local."""
+        if self.block is not None and self.cards.keys() <= problems.keys():
+            HEAP.release(self.block)
+            return Neighbours({}, problems, None)
+        return self._replace(problems=problems)
+
     def among(self, ranks: Sequence[int], nodes: Sequence[int], rank: int) -> Neighbours:
         """The same for a communicator of some of the ranks, `rank` in it being this one. Local.
 
@@ -158,43 +168,35 @@ def refusal() -> str:
     return ""
 
 
-def meet(comm: MPI.Comm, node: MPI.Intracomm, nbytes: int) -> Neighbours:
-    """Find out which ranks of each node see each other's memory. Collective.
+def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
+    """The processes of this node, and why this rank shares no memory with them, or "". Collective over the node.
 
-    Cards go around in the node alone; all ranks of `comm` learn only what is in the way, where anything is.
-
-    node: the ranks of `comm` on this node. nbytes: of the words that others of the node read here, zeros.
+    All ranks have to be told of such `problems` before memory is used. rank: of this process in the communicator whose ranks
+    meet. nbytes: of the words that others of the node read here, zeros.
     """
-    rank, problem, block, card = comm.Get_rank(), refusal(), None, Card(0, 0, 0, 0, "", (-1, 0))
+    problem, block, card = refusal(), None, Card(rank)
     if not problem and node.Get_size() > 1:
         try:
-            descriptor, block = HEAP.descriptor(), HEAP.acquire(nbytes)
+            block = HEAP.acquire(nbytes)
             clear(block)  # before other ranks know of it
-            card = Card(os.getpid(), descriptor, HEAP.token, block.location, "", BELL.place())
+            card = _card(rank, block)
         except OSError as error:
             problem = f"no memory to share: {error.strerror or error}"
-    cards: dict[int, Card] = dict(node.allgather((rank, card._replace(refusal=problem))))
-    problem = problem or _unmapped(cards, rank)
-    problems = _of_all(comm, problem)
-    if block is not None and all(other in problems for other in cards):
-        HEAP.release(block)
-        block = None
-    return Neighbours(cards, problems, block)
+    words = np.empty((node.Get_size(), len(card)), np.int64)
+    node.Allgather(np.array(card, np.int64), words)
+    cards = {one.rank: one for one in map(Card._make, words.tolist())}
+    return Neighbours(cards, {}, block), problem or _unmapped(cards, rank)
 
 
-def _of_all(comm: MPI.Comm, problem: str) -> dict[int, str]:
-    """The problems of the ranks that have one."""
-    is_any = np.array([bool(problem)], np.int32)
-    MPI.Comm.Allreduce(comm, MPI.IN_PLACE, is_any, MPI.MAX)
-    if not is_any[0]:
-        return {}
-    return {other: text for other, text in enumerate(MPI.Comm.allgather(comm, problem)) if text}
+def _card(rank: int, block: Block) -> Card:
+    """That of this process. Raises OSError where it has no descriptor left."""
+    return Card(rank, True, os.getpid(), HEAP.descriptor(), HEAP.token, block.location, *BELL.place())
 
 
 def _unmapped(cards: dict[int, Card], rank: int) -> str:
     """Map the memory of the others that share theirs; why that fails, or ""."""
     for other, card in cards.items():
-        if other != rank and not card.refusal:
+        if other != rank and card.shares:
             try:
                 Neighbour.of(card)
             except (OSError, ValueError) as error:

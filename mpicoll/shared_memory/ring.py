@@ -434,7 +434,8 @@ class Links:
     def ring(self) -> None:
         """Wake the watchers of the other ranks, which may be in a call that cannot look around."""
         for other in self.ranks:
-            ring(self._cards[other].pid, self._cards[other].bell)
+            card = self._cards[other]
+            ring(card.pid, card.bell, card.bell_file)
 
     def close(self) -> None:
         """Give rings and slots back; everything was read."""

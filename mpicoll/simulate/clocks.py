@@ -14,8 +14,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
-from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from .. import collectives
 from ..errors import ArgumentError, ScheduleError
@@ -120,11 +120,11 @@ def estimate_work(
     """About how many rounds and transfers all ranks have together, which is what `predict` takes its time for.
 
     A few ranks are asked, and the upper quartile stands for all: in some algorithms up to half of the ranks do nothing but
-    hand over and get back. They are chosen by chance, the same ones each time: ranks with the same work may be at regular
-    places.
+    hand over and get back. They are chosen as if by chance, the same ones each time: ranks with the same work may be at
+    regular places.
     """
     blocks = algorithm.vector_blocks(size, segments, nodes)
-    asked = Random(size).sample(range(size), min(size, _ASKED))
+    asked = sorted({crc32(b"%d %d" % (number, size)) * size >> 32 for number in range(_ASKED)})
     counts = sorted(
         sum(1 + len(phase.starts) for phase in _by_rounds(rank, program, lambda first, count: 1, {Reduce: 0, Copy: 0}))
         for rank, program in zip(asked, _programs(algorithm, size, root, blocks, nodes, asked))

@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -38,7 +38,9 @@ from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
 from .state import calls_under_way, history_of_process, state_of_process
-from .witness import Witness
+
+if TYPE_CHECKING:
+    from .witness import Witness
 
 #: seconds: between two looks around, between two reports, between two that have the last calls, and that an answer may take
 TICK, REPORT, HISTORY, ANSWER = 0.1, 1.0, 5.0, 2.0
@@ -167,6 +169,8 @@ class Watcher:
         self._report()
 
     def _accompanied(self, folder: Path) -> Witness | None:
+        from .witness import Witness  # another process, for those who want reports
+
         try:
             return Witness(folder / death_file(self.rank))
         except OSError as error:  # no room for another process: who dies first will not be known
