@@ -130,7 +130,7 @@ def make_trial() -> Result:
 
 def _words(ended: Ended) -> str:
     """What a trial said, in a line: its own words, how it crashed, or else the beginning of its output."""
-    from .pointer_trial import SAID
+    from .pointer_trial import LIMIT, SAID
 
     lines = [" ".join(line.split()) for line in ended.output.splitlines() if line.strip("-= ")]
     said = [line.partition(SAID)[2] for line in lines if SAID in line]

@@ -1,7 +1,7 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
-Two ranks that send each other messages have pipes in each direction, a ring of a few entries each. A pipe is an order of messages: blocking
-calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
+Two ranks that send each other messages have pipes in each direction, a ring of a few entries each. A pipe is an order of
+messages: blocking calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
 (`track`), so that none waits behind a message of the other that is not yet wanted. Where ranks start plans in different
 orders they do: then such a message is kept aside. All words of a pipe lie in
 the memory of the sender; the receiver writes only how many messages it has read, so that nothing is ever written to memory

@@ -143,4 +143,3 @@ def test_parts_of_a_part_share_what_their_messages_travel_on():
     for one in made:
         one.Free()
     half.Free()
-
