@@ -2,7 +2,6 @@
 
 import builtins
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def did_you_mean(word: object, words: Iterable[str]) -> str:
@@ -11,6 +10,8 @@ def did_you_mean(word: object, words: Iterable[str]) -> str:
     >>> did_you_mean("rign", ["ring", "tree"]), did_you_mean("xyz", ["ring", "tree"])
     (' (did you mean ring?)', '')
     """
+    from difflib import get_close_matches  # for a program that is wrong; others need not load it
+
     known = {one.lower(): one for one in words}
     near = get_close_matches(str(word)[:80].lower(), known, n=1)
     return f" (did you mean {known[near[0]]}?)" if near else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from inspect import signature
+from itertools import chain
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, joined, renamed
 from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
+from .patterns import node_members
 
 #: what serves calls without a schedule: MPI's own call, a candidate for every collective, and NCCL, where it is asked for
 NATIVE, NCCL = "native", "nccl"
@@ -82,10 +84,10 @@ class Algorithm(NamedTuple):
 def _placed(algorithm: Algorithm, nodes: tuple[int, ...]) -> Generator:
     if algorithm.node_aware:
         return partial(algorithm.generator, nodes=nodes)
-    order = sorted(range(len(nodes)), key=lambda rank: nodes.index(nodes[rank]))  # node by node, by their lowest ranks
-    if not algorithm.neighbours or order == list(range(len(nodes))):
+    if not algorithm.neighbours:
         return algorithm.generator
-    return _in_order(algorithm, order)
+    order = list(chain.from_iterable(node_members(len(nodes), nodes)))  # node by node, by their lowest ranks
+    return algorithm.generator if order == list(range(len(nodes))) else _in_order(algorithm, order)
 
 
 def _in_order(algorithm: Algorithm, order: list[int]) -> Generator:

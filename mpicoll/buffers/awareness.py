@@ -1,20 +1,25 @@
 """Whether MPI takes device pointers: the library says so, a trial in a job of its own has shown it, or nobody knows."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import sys
 from datetime import datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 from ..errors import LaunchError
-from ..support import child_job, settings
+from ..support import settings
 from ..support.node import on_each_host
 from ..support.settings import AUTO, DIRECT, STAGED
 from . import proofs
-from .pointer_trial import LIMIT, SAID
 from .proofs import Result
+
+if TYPE_CHECKING:
+    from ..support.child_job import Ended
 
 #: how MPICH's MPIX_GPU_query_support numbers CUDA
 _MPICH_CUDA = 0
@@ -105,6 +110,9 @@ def trials(comm: MPI.Comm) -> list[Result]:
 
 def make_trial() -> Result:
     """Let two ranks of a job of their own exchange and reduce device memory, and keep what it shows. Never raises."""
+    from ..support import child_job  # what starts processes is loaded for a trial alone
+    from .pointer_trial import LIMIT
+
     when = datetime.now().astimezone().isoformat(timespec="seconds")
     mpiexec = child_job.own_launcher()
     try:
@@ -120,8 +128,10 @@ def make_trial() -> Result:
     return result
 
 
-def _words(ended: child_job.Ended) -> str:
+def _words(ended: Ended) -> str:
     """What a trial said, in a line: its own words, how it crashed, or else the beginning of its output."""
+    from .pointer_trial import LIMIT, SAID
+
     lines = [" ".join(line.split()) for line in ended.output.splitlines() if line.strip("-= ")]
     said = [line.partition(SAID)[2] for line in lines if SAID in line]
     said += [f"it crashed: {line.rpartition(_CRASH)[2]}" for line in lines if _CRASH in line]

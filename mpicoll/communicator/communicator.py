@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from .. import collectives, select
-from ..bench import profile
 from ..calls import arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..execute import Context, all_agree, list_at_exit, note_missing, refusal
@@ -151,6 +150,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
                 _compare_at_exit()
             WATCHER.start()
             if settings.profile():
+                from ..bench import profile  # with the whole harness of benchmarks, for those who ask
+
                 profile.start()
             problem = table.problem(context.topology.library)
             if problem:

@@ -18,8 +18,11 @@ from .recorder import remembered
 
 #: says nothing: any other word is larger
 _SILENT = np.iinfo(np.int64).min
-#: bytes of what one rank says where ranks differ
+#: bytes of what one rank says where ranks differ, and how many of such texts go around
 _TEXT = 1000
+_MOST_TEXTS = 64
+#: in place of others
+UNTOLD = "something else again"
 
 
 class Statement(NamedTuple):
@@ -110,12 +113,23 @@ def _earlier(
 
 
 def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Request, None, list[str]]:
-    """The texts of all ranks."""
-    rows = np.zeros((len(context.channel.ranks), _TEXT), np.uint8)
-    given = text.encode()[:_TEXT]
-    rows[context.channel.rank, : len(given)] = np.frombuffer(given, np.uint8)
+    """The texts of all ranks, of which `_MOST_TEXTS` that differ are passed on.
+
+    A rank whose text is another one has `UNTOLD` instead. What goes around grows with the number of ranks by 8 bytes each.
+    """
+    rank, size = context.channel.rank, len(context.channel.ranks)
+    encoded = text.encode()[:_TEXT]
+    digests = np.full(size, _SILENT)
+    digests[rank] = crc32(encoded)
+    yield from largest_of_all(context, digests, number)
+    _, first = np.unique(digests, return_index=True)
+    speakers = np.sort(first)[:_MOST_TEXTS]  # the lowest rank of each
+    rows = np.zeros((speakers.size, _TEXT), np.uint8)
+    row = np.flatnonzero(speakers == rank)
+    rows[row, : len(encoded)] = np.frombuffer(encoded, np.uint8)
     yield from largest_of_all(context, rows, number)
-    return [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in rows]
+    told = {int(digests[one]): bytes(row).rstrip(b"\0").decode(errors="ignore") for one, row in zip(speakers, rows)}
+    return [told.get(digest, UNTOLD) for digest in digests.tolist()]
 
 
 def _difference(said: Sequence[str], number: int, is_same: bool) -> str:

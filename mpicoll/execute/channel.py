@@ -1,7 +1,8 @@
 """The private communicators that messages travel on, and the tags by which those of one call are told from all others.
 
 A `Wire` is a duplicate that the user never sees, made when a communicator is wrapped. Communicators made from one that
-has all the ranks of its wire share that wire: MPI grants a few thousand contexts at most. Each has a `Channel` on it: a
+has all the ranks of its wire share that wire, those made from one that has a part of them share another one: MPI grants a few
+thousand contexts at most. Each has a `Channel` on it: a
 range of tags, laid out as
 
     channel | kind of message (2 bits) | number of the call | fingerprint of all calls up to it
@@ -14,11 +15,14 @@ that ranks went apart (`accounts`).
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
+from itertools import count
+from operator import eq
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -26,6 +30,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicollError
+from ..shared_memory import NOBODY, WORD, Neighbours, meet
+from ..support.node import ranks_of_node, ranks_within
+from .survival import survivable
 from .withdrawal import ABANDONED, cancelled, still_under_way
 
 #: kinds of messages: of single calls, of persistent plans, of the comparison of calls, between watchers
@@ -45,6 +52,26 @@ def tag_bits() -> int:
     return (limit + 1).bit_length() - 1
 
 
+def _most_channels() -> int:
+    """How many channels a wire has."""
+    return 1 << max(0, tag_bits() - _CHANNEL_BITS)
+
+
+def words_of_wire() -> int:
+    """Bytes of the words by which processes find each other's rings: one for each channel."""
+    return _most_channels() * WORD
+
+
+def random_name() -> int:
+    """What a wire may be called, as a number: the largest that any rank says."""
+    return int.from_bytes(os.urandom(3), "big")
+
+
+def name_of(number: int) -> str:
+    """The name of a wire."""
+    return f"{number:06x}"
+
+
 @contextmanager
 def _explained() -> Iterator[None]:
     try:
@@ -57,29 +84,44 @@ def _explained() -> Iterator[None]:
 
 
 class Wire:
-    """A private duplicate of a communicator. name: by which reports of all ranks know it, the same on all of them."""
+    """A private duplicate of a communicator, on which the messages of several travel.
+
+    name: by which reports of all ranks know it, the same on all of them. neighbours: the processes that read each other's
+    memory.
+    """
 
     def __init__(self, comm: MPI.Intracomm, name: str) -> None:
-        self.comm, self.name = comm, name
+        self.comm = comm
+        self.name = name
         self.size = self.comm.Get_size()
-        self.world_ranks = ranks_within(self.comm, MPI.COMM_WORLD)
+        self.neighbours = NOBODY
+        self.has_met = False
         self.bits = min(_CHANNEL_BITS, tag_bits())
-        self._channels, self._most = 0, 1 << (tag_bits() - self.bits)
+        self._channels = 0
         self._users = 0
         self._lock = threading.Lock()
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Wire:
         """That of a communicator. Collective."""
+        with _explained(), node_of(comm) as node:
+            wire = cls.between(comm, "", NOBODY)
+            wire.meet(comm, node)
+            return wire
+
+    @classmethod
+    def between(cls, comm: MPI.Comm, name: str, neighbours: Neighbours) -> Wire:
+        """The same for ranks that have met. name, neighbours: what came of it."""
         with _explained():
             private = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
-        name = np.array(secrets.randbits(24), np.int64)
-        MPI.Comm.Bcast(comm, name)
-        return cls(private, f"{int(name):06x}")
+        wire = cls(private, name)
+        wire.neighbours = neighbours
+        wire.has_met = True
+        return wire
 
     @classmethod
     def begun(cls, comm: MPI.Comm, name: str) -> Callable[[], Wire]:
-        """The same without waiting for other ranks: a function that makes it later."""
+        """The same without waiting for other ranks, which share no memory: a function that makes it later."""
         with _explained():
             private, request = MPI.Intracomm(comm).Idup()
 
@@ -89,11 +131,29 @@ class Wire:
 
         return end
 
+    def meet(self, comm: MPI.Comm, node: MPI.Intracomm) -> None:
+        """Find the processes that read each other's memory. Collective. comm: its ranks; node: those of this node."""
+        neighbours, problem = meet(node, comm.Get_rank(), words_of_wire())
+        words = np.array([bool(problem), random_name()], np.int64)
+        MPI.Comm.Allreduce(comm, MPI.IN_PLACE, words, MPI.MAX)
+        texts = MPI.Comm.allgather(comm, problem) if words[0] else ()
+        self.neighbours = neighbours.but_for({rank: text for rank, text in enumerate(texts) if text})
+        self.has_met = True
+        self.name = self.name or name_of(words[1])
+
+    @cached_property
+    def world_ranks(self) -> Sequence[int]:
+        """The rank in the world of each of its ranks; for reports."""
+        is_whole = self.size == MPI.COMM_WORLD.Get_size()
+        if is_whole and MPI.Comm.Compare(self.comm, MPI.COMM_WORLD) == MPI.CONGRUENT:
+            return range(self.size)
+        return ranks_within(self.comm, MPI.COMM_WORLD)
+
     def take(self) -> int:
         """The number of a channel that nobody has; -1: there is none left."""
         with self._lock:
             self._channels += 1
-            return self._channels - 1 if self._channels <= self._most else -1
+            return self._channels - 1 if self._channels <= _most_channels() else -1
 
     def use(self) -> None:
         """One more communicator travels on it."""
@@ -106,6 +166,7 @@ class Wire:
             self._users -= 1
             last = self._users == 0
         if last:
+            self.neighbours.release()
             self.comm.Free()
 
 
@@ -118,10 +179,16 @@ class Share(NamedTuple):
 
 
 class Channel:
-    """One communicator's messages on a wire. ranks: the number on the wire of each of its ranks; rank: this one's."""
+    """One communicator's messages on a wire.
+
+    number: of those on the wire. ranks: the number on the wire of each of its ranks; rank: this one's.
+    """
 
     def __init__(self, wire: Wire, number: int, ranks: Sequence[int], rank: int) -> None:
-        self.wire, self.ranks, self.rank = wire, ranks, rank
+        self.wire = wire
+        self.number = number
+        self.ranks = ranks
+        self.rank = rank
         self._spare: Wire | None = None
         self.name = f"{wire.name}.{number}"
         self.open, self.lock = True, threading.RLock()  # for the watcher, a thread that may not use what is being freed
@@ -144,18 +211,22 @@ class Channel:
         """The first channel of a wire. Local."""
         return cls(wire, wire.take(), range(wire.size), wire.comm.Get_rank())
 
-    def share(self, parent: MPI.Comm) -> Share | None:
+    def share(self, parent: MPI.Comm) -> Share:
         """What communicators of some ranks of `parent`, whose channel this is, may travel on. Collective.
 
-        None: a part of the wire's ranks shares nothing. One rank of a wire gives all its numbers away, so that threads may
-        make communicators at the same time.
+        One rank of a wire gives all its numbers away, so that threads may make communicators at the same time. A part of the
+        wire's ranks, of which that rank may be none, has another wire for what is made from it.
         """
-        if len(self.ranks) < self.wire.size:
-            return None
-        number = _number_of(self.wire, parent, self.ranks.index(0))
+        number = -1
+        if len(self.ranks) == self.wire.size:
+            if not self.wire.has_met:  # the first communicator made from the only one on this wire
+                with node_of(parent) as node:
+                    self.wire.meet(parent, node)
+            number = _number_of(self.wire, parent, self.ranks.index(0))
         if number >= 0:
             return Share(self.wire, number, self.ranks)
-        number = _number_of(self._spare, parent, 0) if self._spare is not None else -1
+        if self._spare is not None:
+            number = _number_of(self._spare, parent, 0)
         if number < 0:
             self._replace_spare(Wire.of(parent))
             number = _number_of(self._spare, parent, 0)
@@ -171,22 +242,30 @@ class Channel:
         self._spare = wire
 
     @staticmethod
-    def of_part(share: Share | None, comm: MPI.Comm, parent: MPI.Comm) -> Channel:
-        """The channel of a communicator of some ranks of `parent`. Local, unless it shares nothing."""
+    def of_part(share: Share | None, comm: MPI.Comm, places: Sequence[int]) -> Channel:
+        """The channel of a communicator of some ranks of another one. Local, unless it shares nothing.
+
+        places: the rank there of each of its ranks.
+        """
         if share is None:
             return Channel.of_its_own(comm)
-        ranks = [share.ranks[rank] for rank in ranks_within(comm, parent)]
-        return Channel(share.wire, share.number, ranks, comm.Get_rank())
+        if len(places) == len(share.ranks) and all(map(eq, places, count())):
+            return Channel(share.wire, share.number, share.ranks, comm.Get_rank())
+        return Channel(share.wire, share.number, array("i", [share.ranks[place] for place in places]), comm.Get_rank())
+
+    def neighbours(self, nodes: Sequence[int]) -> Neighbours:
+        """The ranks that read each other's memory. Local. nodes: of each rank."""
+        return self.wire.neighbours.among(self.ranks, nodes, self.rank)
 
     @property
     def world_ranks(self) -> list[int]:
-        """The rank in the world of each of its ranks."""
+        """The rank in the world of each of its ranks; for reports."""
         return [self.wire.world_ranks[rank] for rank in self.ranks]
 
     @property
     def own_name(self) -> str:
         """A name that no other communicator has: those of one `Split` have the same number on the wire."""
-        return self.name if len(self.ranks) == self.wire.size else f"{self.name}/{self.world_ranks[0]}"
+        return self.name if len(self.ranks) == self.wire.size else f"{self.name}/{self.ranks[0]}"
 
     def shut(self) -> None:
         """No other thread uses it any more. Before MPI's Comm_free, in which MPICH lets no other thread in."""
@@ -312,12 +391,24 @@ def _number_of(wire: Wire | None, parent: MPI.Comm, giver: int) -> int:
     return int(number)
 
 
-def ranks_within(comm: MPI.Comm, parent: MPI.Comm) -> list[int]:
-    """The ranks in `parent` of the ranks of `comm`. Local."""
-    ours, theirs = comm.Get_group(), parent.Get_group()
-    try:
-        # MPICH 5.0.2 gives a grid of fewer ranks than its parent the group of all of these, its own first
-        return list(ours.Translate_ranks(None, theirs))[: comm.Get_size()]
-    finally:
-        ours.Free()
-        theirs.Free()
+@contextmanager
+def node_of(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
+    """The ranks of this node. Collective. Where one leaves with an error, the others do not wait for it there."""
+    with ranks_of_node(comm) as node:
+        try:
+            yield node
+        except Exception:
+            if survivable():
+                node.Revoke()
+            raise
+
+
+def places_in(comm: MPI.Comm, parent: MPI.Comm) -> Sequence[int]:
+    """The rank in `parent` of each of the ranks of `comm`. Collective over these.
+
+    They tell each other: MPI's Translate_ranks compares each with each in Open MPI, and MPICH 5.0.2 gives a grid of fewer
+    ranks than its parent the group of all of these.
+    """
+    places = np.empty(comm.Get_size(), np.int32)
+    MPI.Comm.Allgather(comm, np.array([parent.Get_rank()], np.int32), places)
+    return array("i", places.tobytes())

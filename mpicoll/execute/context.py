@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mpi4py import MPI
 
 from ..errors import MpicollError, RankFailure
-from ..shared_memory import PLANS, RING_BYTES, TASKS, Links, Neighbours, meet, track
+from ..shared_memory import NOBODY, PLANS, TASKS, Links, track
 from ..support import settings
 from ..support.arrays import Device
 from ..support.at_exit import after_exit_functions
@@ -18,7 +18,7 @@ from ..support.checks import agree
 from ..support.settings import ALWAYS, OFF
 from . import survival
 from .arithmetic import calls_as_mpi_computes
-from .channel import CALL, Channel, Share, Wire
+from .channel import CALL, Channel, Share, Wire, node_of, places_in
 from .known import Known, KnownCalls
 from .pool import ScratchPool
 from .progress import PROGRESS
@@ -38,7 +38,7 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 _COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
-_UNMET = Neighbours("Idup makes a communicator without a word between its ranks", {}, None)
+_UNMET = "Idup makes a communicator without a word between its ranks"
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "deterministic": settings.deterministic, "reproducible": settings.reproducible, "check": settings.check_mode,
@@ -68,10 +68,10 @@ class Context(Waits):
     ) -> None:  # fmt: skip
         """alone: without a word to other ranks; so none of them can say where memory lies that they could share."""
         super().__init__(comm, channel)
-        found = _UNMET if alone else meet(comm, topology.nodes, RING_BYTES)
-        self.topology = topology._replace(refusal=found.refusal)
-        rank, bit = comm.Get_rank(), channel.number_bit
-        self.links = found.block and Links(self.look, rank, found.cards, found.block, bit)
+        found = NOBODY if alone else channel.neighbours(topology.nodes)
+        self.topology = topology._replace(refusal=_UNMET if alone else found.refusal(topology.nodes))
+        self.links = found.block and Links(
+            self.look, channel.rank, found.cards, found.block, channel.number, channel.number_bit)
         self.measured: dict[object, Any] = {} if measured is None else measured
         self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
         self.pool, self.known = ScratchPool(), KnownCalls()
@@ -125,17 +125,19 @@ class Context(Waits):
         given: dict[str, Any] | None = None,
         prepare: Callable[[], object] = lambda: None,
     ) -> "Context":
-        with survival.making(comm):
-            topology = discover(comm, given, prepare)
-            return cls._set(comm, cls(comm, topology, Channel.of_its_own(comm)))
+        with survival.making(comm), node_of(comm) as node:
+            topology, neighbours, name = discover(comm, node, given, prepare)
+            channel = Channel.first(Wire.between(comm, name, neighbours))
+            return cls._set(comm, cls(comm, topology, channel))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
         """Give a communicator of some ranks of `parent` its context. share: what `Channel.share` said."""
         if comm != MPI.COMM_NULL:
             whole = cls.of(parent)
-            topology = inherited(comm, parent, whole.topology)
-            cls._set(comm, cls(comm, topology, Channel.of_part(share, comm, parent)))._like(whole)
+            places = places_in(comm, parent)
+            topology = inherited(whole.topology, places)
+            cls._set(comm, cls(comm, topology, Channel.of_part(share, comm, places)))._like(whole)
         return comm
 
     @classmethod
@@ -143,7 +145,7 @@ class Context(Waits):
         """Give a duplicate of `parent` its context, with all that was measured so far; share: likewise."""
         whole = cls.of(parent)
         # a copy: what one of them measures later, another may be asked for earlier, in different order on the ranks
-        channel = Channel.of_part(share, comm, parent)
+        channel = Channel.of_part(share, comm, range(comm.Get_size()))
         cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))._like(whole)
         return comm
 

@@ -19,8 +19,7 @@ from mpi4py import MPI
 
 from ..errors import RankFailure
 from ..support.checks import ranks_text
-from ..support.node import failed_ranks
-from .channel import ranks_within
+from ..support.node import failed_ranks, ranks_within
 
 #: by which mpirun tells each rank that it was given --with-ft ulfm
 _ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"

@@ -18,7 +18,6 @@ from mpi4py import MPI
 
 from .. import algorithms
 from ..execute import Context
-from ..measure import alternate
 from ..support import settings
 from ..support.units import format_bytes
 from . import table
@@ -139,6 +138,8 @@ def _probe(trial: Trial, comm: MPI.Intracomm, query: Query, link: Link, which: i
 
 def _timed(comm: MPI.Comm, functions: dict[Candidate, Callable[[], object]], limit: float) -> dict[Candidate, float]:
     """Seconds of each candidate, in `limit` or little more. Times are the largest of all ranks, so all decide alike."""
+    from ..measure import alternate  # where no probe is made nothing is measured
+
     first: dict[Candidate, float] = {}
     spent = 0.0
     for one, function in functions.items():

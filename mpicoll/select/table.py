@@ -19,7 +19,6 @@ the device although its messages pass through the host. Without it, 16-bit types
 import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,7 +207,7 @@ def link(topology: Topology) -> Link | None:
 @lru_cache(maxsize=1)
 def shipped() -> Table:
     """The table that comes with mpicoll: made from measured runs, see its `source`."""
-    return parse(files(__package__).joinpath("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
+    return parse(Path(__file__).with_name("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
 
 
 def read_tables() -> None:

@@ -3,11 +3,10 @@
 from .bell import BELL
 from .heap import HEAP, shared_array
 from .messages import Distant, Incoming, Landing, Outgoing, Polled, Writing
-from .neighbours import Neighbours, meet
-from .ring import BLOCKING, PLANS, RING_BYTES, TASKS, Links, track
+from .neighbours import NOBODY, Neighbours, meet
+from .ring import BLOCKING, PLANS, TASKS, WORD, Links, track
 
 __all__ = [
-    "BELL", "BLOCKING", "HEAP", "PLANS", "RING_BYTES", "TASKS", "Distant", "Incoming", "Landing",
-    "Links", "Neighbours",
+    "BELL", "BLOCKING", "HEAP", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming", "Landing", "Links", "Neighbours",
     "Outgoing", "Polled", "Writing", "meet", "shared_array", "track",
 ]

@@ -54,9 +54,8 @@ class Bell:
             return False
 
 
-def ring(pid: int, place: tuple[int, int]) -> None:
-    """Tell another process of the node, if it is there, that a communicator was given up."""
-    descriptor, inode = place
+def ring(pid: int, descriptor: int, inode: int) -> None:
+    """Tell another process of the node, if it is there, that a communicator was given up. descriptor, inode: see `place`."""
     with suppress(OSError):
         pipe = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

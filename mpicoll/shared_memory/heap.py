@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import secrets
 import threading
 import weakref
 from bisect import bisect_right
@@ -96,7 +95,7 @@ class Heap:
     """
 
     def __init__(self) -> None:
-        self.token = secrets.randbits(63)
+        self.token = int.from_bytes(os.urandom(8), "big") >> 1
         self.in_use = False
         self.epoch = 0
         self.is_inherited = False

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from ..buffers import gpu_mode
@@ -25,17 +26,20 @@ _KEPT = 16
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory.
+    """By which others find a process's memory: numbers, which go around as they are.
 
-    rings: the location of its rings. refusal: why it shares none, or "". bell: where its `Bell` is.
+    rank: in the communicator whose ranks meet. shares: whether it shares its memory. rings: the location of the words that
+    lead to its rings. bell: the descriptor of its `Bell`, and bell_file: what tells that from other files.
     """
 
-    pid: int
-    descriptor: int
-    token: int
-    rings: int
-    refusal: str
-    bell: tuple[int, int]
+    rank: int
+    shares: int = 0
+    pid: int = 0
+    descriptor: int = 0
+    token: int = 0
+    rings: int = 0
+    bell: int = -1
+    bell_file: int = 0
 
 
 class Neighbour:
@@ -102,14 +106,53 @@ class Neighbour:
 
 
 class Neighbours(NamedTuple):
-    """What came of it. refusal: why nodes share no memory, those that do not, or "".
+    """The processes of a communicator that read each other's memory.
 
-    cards: of the ranks of this node, by rank; block: where this rank's rings lie, or None where it has none.
+    cards: of the ranks of this node, by rank, this one's among them; empty where they share no memory. problems: by rank,
+    why ranks, of all nodes, share none. block: where this rank's words lie, or None where it has none.
     """
 
-    refusal: str
     cards: dict[int, Card]
+    problems: dict[int, str]
     block: Block | None
+
+    def but_for(self, problems: dict[int, str]) -> Neighbours:
+        """The same, when all ranks know of the problems. Local."""
+        if self.block is not None and self.cards.keys() <= problems.keys():
+            HEAP.release(self.block)
+            return Neighbours({}, problems, None)
+        return self._replace(problems=problems)
+
+    def among(self, ranks: Sequence[int], nodes: Sequence[int], rank: int) -> Neighbours:
+        """The same for a communicator of some of the ranks, `rank` in it being this one. Local.
+
+        ranks: where each of its ranks is in this communicator. nodes: the node of each of its ranks.
+        """
+        here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+        problems = {}
+        if self.problems:
+            problems = {other: self.problems[one] for other, one in enumerate(ranks) if one in self.problems}
+        if len(here) < 2 or self.block is None or not problems.keys().isdisjoint(here):
+            return Neighbours({}, problems, None)
+        return Neighbours({other: self.cards[ranks[other]] for other in here}, problems, self.block)
+
+    def release(self) -> None:
+        """No communicator uses the words any more. They stay where one was closed before others had read its messages."""
+        if self.block is not None and not any(words_at(self.block.address, self.block.nbytes)):
+            HEAP.release(self.block)
+
+    def refusal(self, nodes: Sequence[int]) -> str:
+        """Why nodes share no memory, those that do not, or "". nodes: of each rank."""
+        if not self.problems or len(set(nodes)) == len(nodes):
+            return ""
+        lowest: dict[int, str] = {}
+        for other, text in sorted(self.problems.items()):
+            lowest.setdefault(nodes[other], f"rank {other}: {text}")
+        return "; ".join(lowest.values())
+
+
+#: of a communicator whose ranks have not met
+NOBODY = Neighbours({}, {}, None)
 
 
 def refusal() -> str:
@@ -125,43 +168,42 @@ def refusal() -> str:
     return ""
 
 
-def meet(comm: MPI.Comm, nodes: Sequence[int], nbytes: int) -> Neighbours:
-    """Find out whether the ranks of each node see each other's memory, and tell everyone. Collective.
+def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
+    """The processes of this node, and why this rank shares no memory with them, or "". Collective over the node.
 
-    nodes: of each rank. nbytes: of the rings that this rank needs for each other rank of its node.
+    All ranks have to be told of such `problems` before memory is used. rank: of this process in the communicator whose ranks
+    meet. nbytes: of the words that others of the node read here, zeros.
     """
-    rank = comm.Get_rank()
-    here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    if len(set(nodes)) == len(nodes):
-        return Neighbours("", {}, None)
-    problem, block, card = refusal(), None, Card(0, 0, 0, 0, "", (-1, 0))
-    if not problem and len(here) > 1:
+    problem, block, card = refusal(), None, Card(rank)
+    if not problem and node.Get_size() > 1:
         try:
-            descriptor, block = HEAP.descriptor(), HEAP.acquire(nbytes * len(here))
-            # before anybody knows of it: what an earlier communicator left there would be read as messages
-            words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")
-            card = Card(os.getpid(), descriptor, HEAP.token, block.location, "", BELL.place())
+            block = HEAP.acquire(nbytes)
+            clear(block)  # before other ranks know of it
+            card = _card(rank, block)
         except OSError as error:
             problem = f"no memory to share: {error.strerror or error}"
-    cards = MPI.Comm.allgather(comm, card._replace(refusal=problem))
-    mine = {other: cards[other] for other in here}
-    if len(here) > 1 and not any(one.refusal for one in mine.values()):
-        problem = _mapped(mine, rank)
-    problems: list[str] = MPI.Comm.allgather(comm, problem)
-    texts = {nodes[other]: f"rank {other}: {text}" for other, text in reversed(list(enumerate(problems))) if text}
-    refused = "; ".join(texts.values())
-    if block is not None and nodes[rank] in texts:
-        HEAP.release(block)
-        block = None
-    return Neighbours(refused, mine if block is not None else {}, block)
+    words = np.empty((node.Get_size(), len(card)), np.int64)
+    node.Allgather(np.array(card, np.int64), words)
+    cards = {one.rank: one for one in map(Card._make, words.tolist())}
+    return Neighbours(cards, {}, block), problem or _unmapped(cards, rank)
 
 
-def _mapped(cards: dict[int, Card], rank: int) -> str:
-    """Map the memory of the others; why that fails, or ""."""
+def _card(rank: int, block: Block) -> Card:
+    """That of this process. Raises OSError where it has no descriptor left."""
+    return Card(rank, True, os.getpid(), HEAP.descriptor(), HEAP.token, block.location, *BELL.place())
+
+
+def _unmapped(cards: dict[int, Card], rank: int) -> str:
+    """Map the memory of the others that share theirs; why that fails, or ""."""
     for other, card in cards.items():
-        if other != rank:
+        if other != rank and card.shares:
             try:
                 Neighbour.of(card)
             except (OSError, ValueError) as error:
                 return f"the memory of rank {other} cannot be mapped: {error}"
     return ""
+
+
+def clear(block: Block) -> None:
+    """Fill a block with zeros: what an earlier communicator left there would be read as messages."""
+    words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")

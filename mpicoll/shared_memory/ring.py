@@ -1,19 +1,23 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
-Each pair of ranks has pipes in each direction, a ring of a few entries each. A pipe is an order of messages: blocking
-calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
+Two ranks that send each other messages have pipes in each direction, a ring of a few entries each. A pipe is an order of
+messages: blocking calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
 (`track`), so that none waits behind a message of the other that is not yet wanted. Where ranks start plans in different
 orders they do: then such a message is kept aside. All words of a pipe lie in
 the memory of the sender; the receiver writes only how many messages it has read, so that nothing is ever written to memory
 that was given back.
+
+Rings are made when a rank first sends to another one. Until then the receiver finds zeros: each process has a word for every
+communicator on a wire, which leads to a directory, a word for each rank of the node, which leads to the ring for that rank.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +27,7 @@ from .. import buffers
 from .bell import ring
 from .heap import HEAP, Block
 from .mapping import words_at
-from .neighbours import Card, Neighbour
+from .neighbours import Card, Neighbour, clear
 
 #: pipes: of blocking calls; of calls that do not block; of plans
 BLOCKING, TASKS, PLANS = range(0, 1), range(1, 5), range(5, 9)
@@ -38,7 +42,7 @@ _WORDS = _AT[-1] + 4
 SLOTS = 4
 CHUNK, _SMALL_CHUNK, _FEW_RANKS = 512 << 10, 32 << 10, 8
 #: bytes of the words for one receiver
-RING_BYTES = _PIPES * _WORDS * 8
+_RING_BYTES = _PIPES * _WORDS * 8
 #: looks at a word before others get the core: where each rank may have one of its own, and where not
 _LOOKS, _FEW_LOOKS = 400, 8
 #: so many looks, and MPI may advance what is under way there
@@ -49,6 +53,10 @@ _UNWANTED = 5e-3
 THROUGH_MPI, WRITTEN = 0, 1
 #: in place of the bytes of a message: they are those of memory that the receiver may write to
 OPEN = 1 << 62
+#: bytes of a word
+WORD = 8
+#: the words of a pipe on which nothing was sent yet; nothing is written there
+_UNSENT = memoryview(bytes(_WORDS * WORD)).cast("Q")
 
 
 class Slot(NamedTuple):
@@ -63,16 +71,22 @@ class Pipe:
 
     count: messages published, or read. waiting: those that are not yet published whole. opened: by tag, location and bytes of
     memory that the receiver may write to, in its turn. chunk: bytes of the largest slot. overtakes: whether calls may come in
-    another order to the receiver.
+    another order to the receiver. find: of the receiver, finds the words once the sender has made them.
 
     A message that nobody wants yet, before one that is awaited, is copied and kept for its call.
     """
 
     __slots__ = ("words", "count", "waiting", "opened", "pace", "chunk", "overtakes", "_blocks", "_slots", "_is_pushed",
-                 "_kept", "_unwanted")  # fmt: skip
+                 "_kept", "_unwanted", "_find")  # fmt: skip
 
-    def __init__(self, words: Any, pace: Pace, chunk: int, overtakes: bool) -> None:
-        self.words, self.pace, self.chunk, self.overtakes = words, pace, chunk, overtakes
+    def __init__(
+        self, words: Any, pace: Pace, chunk: int, overtakes: bool, find: Callable[[], Any] | None = None
+    ) -> None:
+        self.words = words
+        self.pace = pace
+        self.chunk = chunk
+        self.overtakes = overtakes
+        self._find = find
         #: by tag: location, or minus the address of the copy, and bytes
         self._kept: defaultdict[int, deque[tuple[int, int, Any]]] = defaultdict(deque)
         self._unwanted: tuple[tuple[int, int], float] = (0, 0), 0.0
@@ -167,7 +181,7 @@ class Pipe:
             return location, nbytes
         words, count = self.words, self.count
         if words[PUBLISHED] <= count:
-            return None
+            return self.next(tag, peer) if words is _UNSENT and self._is_found() else None
         at = _AT[count % ENTRIES]
         other, location, nbytes = words[at], words[at + 1], words[at + 2]
         if nbytes >= OPEN:
@@ -182,6 +196,14 @@ class Pipe:
         self._count_read()
         return self.next(tag, peer)
 
+    def _is_found(self) -> bool:
+        """Whether the sender has made the words of this pipe by now."""
+        words = self._find() if self._find is not None else None
+        if words is None:
+            return False
+        self.words = words
+        return True
+
     def _is_not_wanted(self, tag: int) -> bool:
         """Whether nobody has taken the next message for so long that others may be behind it that are wanted first."""
         if not self.overtakes:
@@ -194,6 +216,8 @@ class Pipe:
     def tags(self) -> Iterator[int]:
         """Those of messages that have come and were not taken."""
         yield from (*self._kept, *self.opened)
+        if self.words is _UNSENT:
+            self._is_found()
         words, count = self.words, self.count
         if words[PUBLISHED] > count:
             yield words[_AT[count % ENTRIES]]
@@ -274,34 +298,47 @@ class Pace:
         self._looks = 0
 
 
-class Links:
-    """The pipes of one communicator's rank to and from the others of its node.
+class Peers(dict[int, Neighbour]):
+    """The other processes of the node by rank, each looked up when it is first asked for."""
 
-    look: what is done now and then by those who wait. cards: of all ranks of the node, by rank; block: where this rank's own
-    rings lie, all zeros. bit: of the tag of a call that is no plan, at which its number begins.
+    def __init__(self, cards: dict[int, Card]) -> None:
+        super().__init__()
+        self._cards = cards
+
+    def __missing__(self, rank: int) -> Neighbour:
+        self[rank] = peer = Neighbour.of(self._cards[rank])
+        return peer
+
+
+class Links:
+    """The pipes of one communicator's rank to and from the others of its node, made when they are first asked for.
+
+    look: what is done now and then by those who wait. cards: of all ranks of the node, by rank. words: of this process, which
+    lead to its rings, of all communicators on the wire; number: of this communicator among these.
+    bit: of the tag of a call that is no plan, at which its number begins.
+
+    What two threads, or a signal handler, make at the same time is made by the one whose `setdefault` comes first.
     """
 
-    def __init__(self, look: Look, rank: int, cards: dict[int, Card], block: Block, bit: int) -> None:
-        self._block, self._bit = block, bit
+    def __init__(self, look: Look, rank: int, cards: dict[int, Card], words: Block, number: int, bit: int) -> None:
         self._cards = cards
+        self._words = words_at(words.address, words.nbytes)
+        self._number = number
+        self._bit = bit
+        self._rank = rank
         self.ranks = [other for other in cards if other != rank]
+        self.chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
         crowded = len(cards) > len(os.sched_getaffinity(0))
-        self.chunk = chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
-        self._paces = paces = [Pace(look, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
-        places = {other: place for place, other in enumerate(cards)}
-        self._out: dict[int, list[Pipe]] = {}
-        self._in: dict[int, list[Pipe]] = {}
-        self.peers: dict[int, Neighbour] = {}
-        own = words_at(block.address, block.nbytes)
-        for other in self.ranks:
-            self.peers[other] = peer = Neighbour.of(cards[other])
-            theirs = peer.words(cards[other].rings + places[rank] * RING_BYTES, RING_BYTES)
-            mine = own[places[other] * RING_BYTES // 8 :]
-            for pipes, words in ((self._out, mine), (self._in, theirs)):
-                pipes[other] = [
-                    Pipe(words[pipe * _WORDS : (pipe + 1) * _WORDS], paces[pipe not in BLOCKING], chunk, pipe not in BLOCKING)
-                    for pipe in range(_PIPES)
-                ]
+        self._paces = [Pace(look, crowded) for _ in range(2)]  # the caller's thread's, and of whoever advances tasks
+        self.peers = Peers(cards)
+        self._places = {other: place for place, other in enumerate(cards)}
+        #: by peer and the first pipe of their kind
+        self._out: dict[tuple[int, int], Pipes] = {}
+        self._in: dict[tuple[int, int], Pipes] = {}
+        #: this rank's rings, by the receiver; by its own rank the directory that leads to them
+        self._blocks: dict[int, Block] = {}
+        #: the words of the rings of others that were found, by the sender
+        self._rings: dict[int, Any] = {}
 
     def pace(self, kind: range) -> Pace:
         """That of calls of one kind."""
@@ -309,35 +346,106 @@ class Links:
 
     def to(self, peer: int, kind: range) -> Pipes:
         """The pipes to a rank that calls of one kind use."""
-        return self._of_kind(self._out[peer], kind)
+        pipes = self._out.get((peer, kind.start))
+        if pipes is None:
+            ring = self._ring_to(peer)
+            made = [Pipe(_part(ring, pipe), self.pace(kind), self.chunk, kind is not BLOCKING) for pipe in kind]
+            pipes = self._out.setdefault((peer, kind.start), self._of_kind(made, kind))
+        return pipes
 
     def from_(self, peer: int, kind: range) -> Pipes:
         """The pipes from a rank."""
-        return self._of_kind(self._in[peer], kind)
+        pipes = self._in.get((peer, kind.start))
+        if pipes is None:
+            made = [
+                Pipe(_UNSENT, self.pace(kind), self.chunk, kind is not BLOCKING, partial(self._part_from, peer, pipe))
+                for pipe in kind
+            ]
+            pipes = self._in.setdefault((peer, kind.start), self._of_kind(made, kind))
+        return pipes
 
     def _of_kind(self, pipes: list[Pipe], kind: range) -> Pipes:
-        return Pipes(pipes[kind.start : kind.stop], 0 if kind is PLANS else self._bit)
+        return Pipes(pipes, 0 if kind is PLANS else self._bit)
+
+    # Rings.
+
+    def _ring_to(self, peer: int) -> Any:
+        """The words of the ring for a receiver, which is told of it."""
+        directory = self._block(self._rank, len(self._cards) * WORD)
+        ring = self._block(peer, _RING_BYTES)
+        words_at(directory.address, directory.nbytes)[self._places[peer]] = ring.location
+        self._words[self._number] = directory.location
+        return words_at(ring.address, ring.nbytes)
+
+    def _block(self, owner: int, nbytes: int) -> Block:
+        """A block of zeros, the same each time."""
+        block = self._blocks.get(owner)
+        if block is None:
+            made = HEAP.acquire(nbytes)
+            clear(made)
+            block = self._blocks.setdefault(owner, made)
+            if block is not made:
+                HEAP.release(made)
+        return block
+
+    def _part_from(self, peer: int, pipe: int) -> Any:
+        """The words of a pipe from a rank; None where that has made none yet."""
+        ring = self._ring_from(peer)
+        return None if ring is None else _part(ring, pipe)
+
+    def _ring_from(self, peer: int) -> Any:
+        """The words of the ring from a rank; None where that has made none, or has freed the communicator."""
+        if peer not in self._rings:
+            neighbour = self.peers[peer]
+            try:
+                (directory,) = neighbour.words(self._cards[peer].rings + self._number * WORD, WORD)
+                if not directory:
+                    return None
+                (ring,) = neighbour.words(directory + self._places[self._rank] * WORD, WORD)
+                if not ring:
+                    return None
+                self._rings[peer] = neighbour.words(ring, _RING_BYTES)
+            except OSError:  # it has given up the memory
+                return None
+        return self._rings[peer]
+
+    # All of them.
 
     def tags(self) -> Iterator[int]:
         """Those of messages that have come and were not taken."""
-        return chain.from_iterable(pipe.tags() for pipe in chain.from_iterable(self._in.values()))
+        sending = [peer for peer in self.ranks if self._ring_from(peer) is not None]
+        for peer, kind in product(sending, (BLOCKING, TASKS, PLANS)):
+            for pipe in self.from_(peer, kind).pipes:
+                yield from pipe.tags()
 
     def all_read(self) -> bool:
         """Whether the other ranks have read everything."""
-        return all(pipe.is_read() for pipe in chain.from_iterable(self._out.values()))
+        return all(pipe.is_read() for pipe in self._outward())
 
     def give_up(self) -> None:
         """Tell whoever reads what this rank has sent that it may have used its memory again."""
-        for pipe in chain.from_iterable(self._out.values()):
+        for pipe in self._outward():
             pipe.words[GIVEN_UP] = 1
+
+    def _outward(self) -> Iterator[Pipe]:
+        for pipes in list(self._out.values()):  # another thread may make one
+            yield from pipes.pipes
 
     def ring(self) -> None:
         """Wake the watchers of the other ranks, which may be in a call that cannot look around."""
         for other in self.ranks:
-            ring(self._cards[other].pid, self._cards[other].bell)
+            card = self._cards[other]
+            ring(card.pid, card.bell, card.bell_file)
 
     def close(self) -> None:
         """Give rings and slots back; everything was read."""
-        for pipe in chain.from_iterable(self._out.values()):
+        for pipe in self._outward():
             pipe.close()
-        HEAP.release(self._block)
+        self._words[self._number] = 0
+        while self._blocks:
+            HEAP.release(self._blocks.popitem()[1])
+
+
+def _part(ring: Any, pipe: int) -> Any:
+    """The words of one pipe of a ring."""
+    return ring[pipe * _WORDS : (pipe + 1) * _WORDS]

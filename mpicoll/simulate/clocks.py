@@ -14,8 +14,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from .. import collectives
 from ..errors import ArgumentError, ScheduleError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Seconds. Clocks count whole ticks, so that sums are exact, and what should happen at the same time does.
 TICK = 1e-24
+#: ranks that an estimate asks
+_ASKED = 12
 
 
 def _ticks(seconds: float) -> int:
@@ -106,7 +108,7 @@ def predict(
         elements = -(-elements // blocks) * blocks
     measure = _measure(bounds(elements, blocks), itemsize)
     price: dict[type, int] = {Reduce: _ticks(network.gamma), Copy: _ticks(network.copying)}
-    programs = _programs(algorithm, size, root, blocks, nodes)
+    programs = _programs(algorithm, size, root, blocks, nodes, range(size))
     clocks = Clocks([_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)], network)
     ticks = clocks.play()
     return Prediction(ticks * TICK, max(rank.rounds for rank in clocks.ranks), clocks.messages)
@@ -117,22 +119,25 @@ def estimate_work(
 ) -> int:
     """About how many rounds and transfers all ranks have together, which is what `predict` takes its time for.
 
-    A few ranks are asked, and their median stands for all.
+    A few ranks are asked, and the upper quartile stands for all: in some algorithms up to half of the ranks do nothing but
+    hand over and get back. They are chosen as if by chance, the same ones each time: ranks with the same work may be at
+    regular places.
     """
-    programs = _programs(algorithm, size, root, algorithm.vector_blocks(size, segments, nodes), nodes)
-    counts = [
+    blocks = algorithm.vector_blocks(size, segments, nodes)
+    asked = sorted({crc32(b"%d %d" % (number, size)) * size >> 32 for number in range(_ASKED)})
+    counts = sorted(
         sum(1 + len(phase.starts) for phase in _by_rounds(rank, program, lambda first, count: 1, {Reduce: 0, Copy: 0}))
-        for rank, program in list(enumerate(programs))[:: max(1, size // 5)]
-    ]
-    return round(median(counts) * size)
+        for rank, program in zip(asked, _programs(algorithm, size, root, blocks, nodes, asked))
+    )
+    return counts[3 * len(counts) // 4] * size
 
 
 def _programs(
-    algorithm: Algorithm, size: int, root: int, blocks: int, nodes: tuple[int, ...] | None
+    algorithm: Algorithm, size: int, root: int, blocks: int, nodes: tuple[int, ...] | None, ranks: Iterable[int]
 ) -> list[Iterator[tuple[Operation, ...]]]:
-    """The rounds of every rank, as iterators."""
+    """The rounds of these ranks, as iterators."""
     collective, generator = collectives.find(algorithm.collective), algorithm.placed(nodes)
-    return [collective.program(generator, rank, size, root, blocks) for rank in range(size)]
+    return [collective.program(generator, rank, size, root, blocks) for rank in ranks]
 
 
 def _measure(edges: Sequence[int], itemsize: int) -> Measure:

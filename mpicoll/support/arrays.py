@@ -3,17 +3,19 @@
 import sys
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ArgumentError
 from .optional import require
 from .units import shown
 
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
 #: an array of numbers on the host or on a device; CuPy's have the interface of NumPy's
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Device(AbstractContextManager[object], Protocol):
@@ -43,7 +45,7 @@ def synchronize(module: ModuleType) -> None:
 
 def element_type(text: str) -> np.dtype[Any]:
     """The NumPy dtype of this name, bfloat16 among them. Raises ArgumentError; LaunchError without ml_dtypes."""
-    name: DTypeLike = require("ml_dtypes", "bfloat16").bfloat16 if text == "bfloat16" else text
+    name: "DTypeLike" = require("ml_dtypes", "bfloat16").bfloat16 if text == "bfloat16" else text
     try:
         found = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):

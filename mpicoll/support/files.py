@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
+    partial = target.with_name(f".{target.name[:200]}.{os.urandom(4).hex()}")
     try:
         with open(partial, "xb") as file:
             file.write(data)

@@ -7,7 +7,6 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import numpy
 from mpi4py import MPI
@@ -110,6 +109,8 @@ def _device(runtime: Any, number: int) -> dict[str, Any]:
 
 def _uuid(raw: bytes, number: int) -> str:
     """As nvidia-smi writes it. CuPy's bytes end before the first 0: the driver then tells all 16."""
+    from uuid import UUID
+
     if len(raw) != 16:
         handle, whole = ctypes.c_int(), (ctypes.c_ubyte * 16)()
         driver = ctypes.CDLL("libcuda.so.1")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import MAX_MESSAGE_BYTES, Generator, Part, Reduce, bounds, pieces
-from .endless import Endless, ends_within
+from .endless import Endless, EndsWithin
 from .flow import flows_in_pieces, flows_read_late, moves_straight
 from .symbolic import Expressions, Run, SortedRound, sort
 from .writing import must_leave_alone_what_is_written, writes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: a generator that yields so many rounds for each rank and block does not end; those of the registry yield at most four
 _MOST_ROUNDS = 64
-#: seconds of computing after which the generators of all ranks are taken to loop; ours take a tenth of one for 64 ranks
+#: seconds of computing after which the generator of a rank is taken to loop; ours take milliseconds for 512 ranks
 _LONGEST = 5.0
 
 
@@ -149,8 +149,7 @@ def programs_of(
     collective: Collective, generator: Generator, size: int, root: int, blocks: int
 ) -> list[list[SortedRound]]:
     """The rounds of every rank, sorted."""
-    with ends_within(_LONGEST):
-        return [_program_of(collective, generator, (rank, size, root, blocks)) for rank in range(size)]
+    return [_program_of(collective, generator, (rank, size, root, blocks)) for rank in range(size)]
 
 
 def _program_of(collective: Collective, generator: Generator, of: tuple[int, int, int, int]) -> list[SortedRound]:
@@ -158,7 +157,8 @@ def _program_of(collective: Collective, generator: Generator, of: tuple[int, int
     rank, size, _, blocks = of
     most = _MOST_ROUNDS * size * blocks
     try:
-        program = [sort(step) for step in islice(collective.program(generator, *of), most)]
+        with EndsWithin(_LONGEST):
+            program = [sort(step) for step in islice(collective.program(generator, *of), most)]
     except Exception as error:  # whatever a user's generator raises
         reason = error if isinstance(error, ScheduleError) else repr(error)
         raise ScheduleError(f"the generator of rank {rank} fails{_place(generator, error)}: {reason}") from error

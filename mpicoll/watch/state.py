@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ def state_of_process(rank: int, size: int, **more: Any) -> State:
     frames = frames_of_threads()
     main = frames.get(threading.main_thread().ident or 0)
     return {
-        "schema": SCHEMA, "rank": rank, "size": size, "host": socket.gethostname(), "pid": os.getpid(),
+        "schema": SCHEMA, "rank": rank, "size": size, "host": os.uname().nodename, "pid": os.getpid(),
         "time": time.time(), "at": site_of(main) if main is not None else "", **more,
         "communicators": _communicators(frames),
     }  # fmt: skip

@@ -23,7 +23,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -38,7 +38,9 @@ from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
 from .state import calls_under_way, history_of_process, state_of_process
-from .witness import Witness
+
+if TYPE_CHECKING:
+    from .witness import Witness
 
 #: seconds: between two looks around, between two reports, between two that have the last calls, and that an answer may take
 TICK, REPORT, HISTORY, ANSWER = 0.1, 1.0, 5.0, 2.0
@@ -104,7 +106,7 @@ class Watcher:
         """Who waits for whom, when this rank has waited for so long: the text of CollectiveTimeout."""
         assert context.timeout is not None
         widest = self._widest(context)
-        states = self._others(widest)
+        states, ranks = self._others(widest)
         under_way = context.recorder.under_way
         calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
         head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (a timeout after {context.timeout} s)"
@@ -113,8 +115,10 @@ class Watcher:
             context.given_up = [{**call, "given_up": True} for call in calls_now]
         if self.folder is not None:
             self._report()
+        if len(ranks) < len(widest.channel.ranks):
+            head += f"\nWhat {len(ranks)} of {len(widest.channel.ranks)} ranks are doing:"
         patience = min(_PATIENCE, context.timeout / 2)
-        return f"{head}\n{diagnose([self.whole_state(), *states], widest.channel.world_ranks, patience)}"
+        return f"{head}\n{diagnose([self.whole_state(), *states], ranks, patience)}"
 
     def _widest(self, context: Context) -> Context:
         """The largest communicator with all ranks of this one: who waits here may be waited for elsewhere."""
@@ -122,16 +126,15 @@ class Watcher:
         wider = [one for one in Context.living() if one.timeout and ranks <= set(one.channel.world_ranks)]
         return max([context, *wider], key=lambda one: len(one.channel.ranks))
 
-    def _others(self, context: Context) -> list[State]:
-        """What the other ranks are doing, by their own answers or by their reports."""
-        ranks = set(context.channel.world_ranks) - {self.rank}
+    def _others(self, context: Context) -> tuple[list[State], list[int]]:
+        """What other ranks are doing, by their own answers or by their reports; and which ranks these are, and this one."""
         if self._may_call_mpi:
-            states, silent = ask_others(context, ANSWER, self._answer)
-            self._more |= {"heard": sorted(ranks.difference(silent)), "unheard": silent}
-            return states
-        if self.folder is None:
-            return []
-        return self._next_reports(self.folder, ranks)
+            states, asked, silent = ask_others(context, self.state(), ANSWER, self._answer)
+            self._more |= {"heard": sorted(set(asked).difference(silent)), "unheard": silent}
+            return states, sorted([*asked, self.rank])
+        ranks = context.channel.world_ranks
+        states = self._next_reports(self.folder, set(ranks) - {self.rank}) if self.folder is not None else []
+        return states, ranks
 
     def _next_reports(self, folder: Path, ranks: set[int]) -> list[State]:
         """What they wrote after this moment, where they do within ANSWER; a report tells of the second before it."""
@@ -166,6 +169,8 @@ class Watcher:
         self._report()
 
     def _accompanied(self, folder: Path) -> Witness | None:
+        from .witness import Witness  # another process, for those who want reports
+
         try:
             return Witness(folder / death_file(self.rank))
         except OSError as error:  # no room for another process: who dies first will not be known

@@ -5,6 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.execute import channel, topology
+from mpicoll.shared_memory import HEAP
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = pytest.mark.mpi
@@ -94,3 +96,50 @@ def test_duplicates_that_were_never_used_are_freed(comm):
     for _ in range(3):
         idup(comm).Free()
     same(np.array(comm.allreduce(1)), np.array(SIZE))
+
+
+# What it costs, counted.
+
+
+def refuses(*_):
+    raise AssertionError("not needed")
+
+
+def test_ranks_meet_once_for_all_that_is_made_from_a_communicator(monkeypatch):
+    """A duplicate and parts of it look for no processes, translate no ranks and take no memory before they are used."""
+    parent = mpicoll.Communicator(WORLD.Dup())
+    for place in ("meet", "ranks_within"):
+        monkeypatch.setattr(channel, place, refuses)
+    monkeypatch.setattr(type(HEAP), "acquire", refuses)
+    made = [WAYS[way](parent) for way in ("Dup", "Split", "Create", "Create_cart")]
+    monkeypatch.undo()
+    x = np.arange(1000.0)
+    for one in made:
+        y = np.empty_like(x)
+        one.Allreduce(x, y, algorithm="ring")
+        same(y, x * SIZE)
+        one.Free()
+    parent.Free()
+
+
+def test_ranks_that_agree_tell_each_other_numbers_alone(monkeypatch):
+    monkeypatch.setattr(topology, "_raise_difference", refuses)
+    mpicoll.Communicator(WORLD.Dup(), timeout=100).Free()
+    monkeypatch.undo()
+    mpicoll.Communicator(WORLD.Dup(), timeout=100 if RANK else 100.0).Free()  # equal, though they do not print alike
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs a part")
+def test_parts_of_a_part_share_what_their_messages_travel_on():
+    """MPI has about 2,000 contexts: each takes one, not two."""
+    half = mpicoll.Communicator(WORLD.Dup()).Split(RANK % 2)
+    made = [half.Split(0, -RANK) for _ in range(5)]
+    assert len({id(one._context.channel.wire) for one in made}) == 1
+    for one in made:
+        y = np.empty(500)
+        one.Allreduce(np.ones(500), y, algorithm="ring")
+        same(y, np.full(500, float(half.size)))
+    assert len({one._context.channel.own_name for one in made}) == len(made)
+    for one in made:
+        one.Free()
+    half.Free()

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.execute import agreement
 from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -237,3 +238,12 @@ def test_other_spellings_are_no_earlier_difference():
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
     text = raised_alike(comm, lambda: comm.Bcast(x) if RANK == LAST else allreduce(comm, x[:500]))
     assert "came before that" not in text, text
+
+
+def test_texts_that_are_too_many_are_counted(monkeypatch):
+    """Of ranks that all say something else some are told, so that what goes around does not grow as their number squared."""
+    monkeypatch.setattr(agreement, "_MOST_TEXTS", 1)
+    comm = mpicoll.Communicator(WORLD.Dup())
+    text = raised_alike(comm, lambda: allreduce(comm, np.ones(1000 + RANK)))
+    assert re.search(r"rank 0: Allreduce of 8000 bytes", text)
+    assert f"{'ranks' if SIZE > 2 else 'rank'} 1" in text and agreement.UNTOLD in text

@@ -255,11 +255,11 @@ def test_the_track_of_a_call_is_the_pipe_of_its_messages(comm):
     if links is None or SIZE == 1:
         return
     peer = links.ranks[0]
-    numbered = [(context.call_track(number), links.to(peer, TASKS), context.call_tag(number, 77)) for number in range(9)]
-    plans = [context.next_plan_tag() for _ in range(9)]
-    numbered += [(context.plan_track(tag), links.to(peer, PLANS), tag) for tag in plans]
-    for track, pipes, tag in numbered:
-        assert pipes.of(tag) is links._out[peer][track]
+    numbered = [(context.call_track(number), TASKS, context.call_tag(number, 77)) for number in range(9)]
+    numbered += [(context.plan_track(tag), PLANS, tag) for tag in (context.next_plan_tag() for _ in range(9))]
+    for track, kind, tag in numbered:
+        pipes = links.to(peer, kind)
+        assert pipes.of(tag) is pipes.pipes[kind.index(track)]
     assert len({track for track, *_ in numbered}) == len(TASKS) + len(PLANS)
 
 

@@ -340,8 +340,8 @@ def test_one_rank_that_cannot_map_the_others(monkeypatch, fault):
 
     if RANK == SIZE - 1:
         if fault == "another process":
-            monkeypatch.setattr(neighbours.Card, "_replace", lambda card, **changes: card.__class__(
-                os.getppid(), card.descriptor, 5, card.rings, changes["refusal"], card.bell))  # fmt: skip
+            own_card = neighbours._card
+            monkeypatch.setattr(neighbours, "_card", lambda *given: own_card(*given)._replace(pid=os.getppid(), token=5))
         else:
             monkeypatch.setattr(neighbours.Neighbour, "of", _refused)
     comm = mpicoll.Communicator(WORLD.Dup())

@@ -12,10 +12,11 @@ from tests.support.launching import PATIENCE, ROOT, environment, installations, 
 COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/counterfeit'}"
 TRIAL = """
 import json
-from mpicoll.buffers import awareness
-awareness.LIMIT, launcher = {limit}, {launcher!r}
+from mpicoll.buffers import awareness, pointer_trial
+from mpicoll.support import child_job
+pointer_trial.LIMIT, launcher = {limit}, {launcher!r}
 if launcher:
-    awareness.child_job.own_launcher = lambda: launcher
+    child_job.own_launcher = lambda: launcher
 print(json.dumps([awareness.make_trial(), awareness.last_trial()]))
 """
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from mpicoll.reports import diagnose, live_table
+from mpicoll.watch.answers import packed, runs_of, unpacked
 
 NOW = 1000.0
 
@@ -253,3 +254,18 @@ def test_the_live_table_fits_the_screen():
 def test_the_live_table_tells_who_is_silent_and_who_has_ended():
     table = live_table([idle(0, time=NOW - 9), idle(1, ended=True), idle(2)], NOW, 200, 50)
     assert "silent for 9.00s" in table and "ended\n" in table
+
+
+@pytest.mark.parametrize("ranks", [[], [3], [0, 1, 2], [5, 3, 1], [0, 2, 4, 5, 6, 9], [1, 0, 3, 2, 5, 4]])
+def test_an_answer_says_the_ranks_of_a_communicator(ranks):
+    given = state(1, communicator(4, ranks=ranks), communicator(5, name="w.1", ranks=ranks))
+    assert unpacked(packed(given)) == given
+
+
+def test_answers_do_not_grow_with_the_number_of_ranks():
+    size = 100_000
+    assert runs_of(range(size)) == [(0, 1, size)] and runs_of(range(1, size, 2)) == [(1, 2, size // 2)]
+    few, many = (packed(state(1, communicator(4, ranks=range(count)))) for count in (10, size))
+    assert len(many) - len(few) < 10
+    first, second = (unpacked(many)["communicators"][0]["ranks"] for _ in range(2))
+    assert first is second

@@ -1,12 +1,15 @@
 """Code that never comes back is interrupted, at a moment when that is heard."""
 
 import signal
+from contextlib import suppress
 from threading import Thread
 from time import process_time
 
 import pytest
 
-from mpicoll.verify.endless import Endless, ends_within
+from mpicoll.algorithms.allgather import ring
+from mpicoll.verify import prover
+from mpicoll.verify.endless import Endless, EndsWithin
 
 
 def burn(seconds):
@@ -24,13 +27,13 @@ class Slow:
 
 
 def test_errors_in_a_destructor_are_not_heard_so_it_is_interrupted_after_it():
-    with pytest.raises(Endless), ends_within(0.05):
+    with pytest.raises(Endless), EndsWithin(0.05):
         Slow()
         burn(60)
 
 
 def test_it_is_tried_again_where_it_is_swallowed_and_all_is_as_before():
-    with pytest.raises(Endless), ends_within(0.05):
+    with pytest.raises(Endless), EndsWithin(0.05):
         try:
             burn(60)
         except BaseException:
@@ -38,11 +41,30 @@ def test_it_is_tried_again_where_it_is_swallowed_and_all_is_as_before():
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0) and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
+def test_it_never_escapes_from_what_begins_and_ends_the_limit():
+    """Wherever the signal comes: either the block is interrupted, or nothing is, and no timer is left."""
+    for microseconds in range(1, 400):
+        with suppress(Endless), EndsWithin(microseconds * 1e-6):
+            burn(microseconds * 1e-6)
+        assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+    burn(0.2)
+
+
+def test_the_limit_is_one_for_each_rank(monkeypatch):
+    """Ranks that take less each may take more together: 512 ranks of our algorithms did."""
+    def slow_ring(rank, size):
+        burn(0.1)
+        yield from ring(rank, size)
+
+    monkeypatch.setattr(prover, "_LONGEST", 0.4)
+    prover.check("allgather", slow_ring, 8)
+
+
 def test_other_threads_are_let_alone():
     done = []
 
     def run():
-        with ends_within(0.01):
+        with EndsWithin(0.01):
             burn(0.1)
         done.append(True)
 

@@ -100,6 +100,19 @@ def test_the_order_of_pieces_and_the_layout_of_scratch_know_neither_mpi_nor_nump
     assert not {"mpi4py", "numpy"} & {used.split(".")[0] for used in imported(module)}
 
 
+#: what takes long to load and no program needs at its start
+LATER = {"bz2", "difflib", "lzma", "secrets", "socket", "statistics", "subprocess", "tempfile", "uuid", "numpy.typing",
+         "mpicoll.bench", "mpicoll.measure", "mpicoll.cli", "mpicoll.train", "mpicoll.verify", "mpicoll.support.child_job"}
+
+
+def test_a_communicator_is_made_without_what_few_programs_need():
+    code = "import sys, numpy; from mpi4py import MPI; before = set(sys.modules); import mpicoll; "
+    code += "mpicoll.Communicator(MPI.COMM_WORLD); print(*(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "mpicoll.communicator" in result.stdout.split()
+    assert not LATER & set(result.stdout.split())
+
+
 def test_only_buffers_and_the_choice_of_a_device_import_cupy():
     using = {name for name in MODULES if any(used.split(".")[0] == "cupy" for used in imported(name))}
     assert using <= {"buffers.device", "support.gpus"}

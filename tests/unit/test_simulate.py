@@ -3,6 +3,7 @@
 import pytest
 
 from mpicoll import ArgumentError, ScheduleError, algorithms
+from mpicoll.algorithms.patterns import Lanes
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
 from mpicoll.simulate.clocks import TICK, Clocks, Phase, Transfer, estimate_work, predict
@@ -275,6 +276,51 @@ def test_work_is_estimated_before_it_is_done():
         assert estimate_work(allreduce(word), 64) == 64 * found.rounds + 2 * found.messages + local
     assert estimate_work(allreduce("recursive_doubling"), 4096) == 12 * 3 * 4096
     assert estimate_work(allreduce("pipeline"), 4096) > 4096 * 4096  # rounds in which a rank has to wait for its turn
+
+
+@pytest.mark.parametrize("word", ["halving_doubling", "recursive_doubling", "circulant", "reduce_bcast"])
+@pytest.mark.parametrize("size", [96, 100, 120, 150, 200, 255, 257])
+def test_ranks_that_do_little_do_not_stand_for_all(word, size):
+    """With 100,000 ranks all that were asked, at every 20,000th, handed their vector over and did nothing else."""
+    found = predict(allreduce(word), size, 8 * size, NETWORK)
+    rounds = sum(len(list(allreduce(word).generator(rank, size))) for rank in range(size))
+    work = rounds + 2 * found.messages
+    assert work / 2 <= estimate_work(allreduce(word), size) <= 2 * work
+
+
+def test_all_ranks_of_a_simulation_hold_the_nodes_in_common():
+    nodes = tuple(rank // 4 for rank in range(64))
+    lanes = [Lanes(rank, 64, nodes) for rank in range(64)]
+    assert len({id(one.members) for one in lanes}) == 1
+    assert [one.place_of(rank) for rank, one in enumerate(lanes)] == [(rank // 4, rank % 4) for rank in range(64)]
+    assert Lanes(0, 64, list(nodes)).members == lanes[0].members
+
+
+class Label:
+    """The name of a node, which counts how often it is compared."""
+
+    compared = 0
+
+    def __init__(self, name):
+        self.name = name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        Label.compared += 1
+        return self.name == other.name
+
+
+def test_node_order_is_found_in_one_pass():
+    size = 2000
+    nodes = tuple(Label(rank % 50) for rank in range(size))
+    Label.compared = 0
+    generator = allreduce("ring").placed(nodes)
+    assert Label.compared <= size
+    first = next(op for op in next(iter(generator(0, size))) if isinstance(op, Send))
+    assert first.peer == 50  # the next rank of its node
+    assert allreduce("recursive_doubling").placed(nodes) is allreduce("recursive_doubling").generator
 
 
 def test_times_with_units():

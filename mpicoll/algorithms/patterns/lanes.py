@@ -9,9 +9,11 @@ among the nodes in every lane of this rank, with the lane's cells as blocks.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, TypeAlias, Union
+from typing import Any, ClassVar, TypeAlias, Union
+from weakref import WeakValueDictionary
 
 from ...schedule import Generator, Operation, joined, operations_of, renamed
 
@@ -23,6 +25,35 @@ Places: TypeAlias = Union[Mapping[str, str], None]
 RINGED = 8
 
 
+class NodeMap:
+    """The ranks of each node, in the order of the nodes' lowest ranks, and where each rank is. Held in common by all ranks."""
+
+    def __init__(self, size: int, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.members = node_members(size, nodes)
+        self.count = max(map(len, self.members))
+        #: node and local rank, by rank
+        self.node_of = array("l", bytes(array("l").itemsize * size))
+        self.local_of = array("l", self.node_of)
+        for node, ranks in enumerate(self.members):
+            for local, rank in enumerate(ranks):
+                self.node_of[rank] = node
+                self.local_of[rank] = local
+
+    _in_use: ClassVar[WeakValueDictionary[tuple[int, int], NodeMap]] = WeakValueDictionary()
+
+    @classmethod
+    def of(cls, size: int, nodes: Nodes) -> NodeMap:
+        """That of these nodes; the same one for all who use it at the same time, as all ranks of a simulation do."""
+        if nodes is not None and not isinstance(nodes, tuple):  # which may change
+            return cls(size, nodes)
+        key = size, id(nodes)
+        found = cls._in_use.get(key)
+        if found is None:
+            found = cls._in_use[key] = cls(size, nodes)
+        return found
+
+
 class Lanes:
     """The lanes as one rank sees them. nodes: the node of each rank, any labels; None: ranks 0 and 1, 2 and 3, …
 
@@ -31,10 +62,12 @@ class Lanes:
     """
 
     def __init__(self, rank: int, size: int, nodes: Nodes) -> None:
-        self.members = node_members(size, nodes)
+        self._map = NodeMap.of(size, nodes)
+        self.members = self._map.members
         self.node, self.local = self.place_of(rank)
-        self.nodes, self.ranks = len(self.members), len(self.members[self.node])
-        self.count = max(map(len, self.members))
+        self.nodes = len(self.members)
+        self.ranks = len(self.members[self.node])
+        self.count = self._map.count
 
     def cells(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
         """The cells of `count` nodes from `first` on (cyclic) as ranges of blocks, in a vector that is ours to cut."""
@@ -44,7 +77,7 @@ class Lanes:
 
     def place_of(self, rank: int) -> tuple[int, int]:
         """(node, local rank) of a rank."""
-        return next((node, ranks.index(rank)) for node, ranks in enumerate(self.members) if rank in ranks)
+        return self._map.node_of[rank], self._map.local_of[rank]
 
     def suited(self, ring: Generator, circulant: Generator) -> Generator:
         """Which of two algorithms suits this many nodes."""
@@ -101,5 +134,5 @@ def node_members(size: int, nodes: Nodes) -> list[list[int]]:
 
 def lane_blocks(size: int, nodes: Nodes = None) -> int:
     """How many cells a vector has."""
-    members = node_members(size, nodes)
-    return max(map(len, members)) * len(members)
+    node_map = NodeMap.of(size, nodes)
+    return node_map.count * len(node_map.members)
