@@ -43,8 +43,8 @@ OF_A_FIT = {
 OF_A_STEP = {
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 5),
     "backward": (f"{PARALLEL}.hooks:ReducerHooks.backward", 3),
-    "update": (f"{PARALLEL}.optimizer_step:Update.step", 1),
-    "publish": (f"{PARALLEL}.optimizer_step:Update._publish", 1),
+    "update": (f"{PARALLEL}.optimizer_step:Update.prepare", 1),
+    "publish": (f"{PARALLEL}.optimizer_step:Update.publish", 1),
 }
 OF_A_COPY = {
     "copy, before": (f"{PARALLEL}.generations:Generations._copy_gradients", 1),

@@ -154,7 +154,7 @@ def test_heartbeats_of_the_virtual_cluster_may_be_late_where_cores_are_shared():
 def test_a_host_that_is_cut_off(hosts, ranks, victim, strategy):
     """One rank misses its heartbeats. All others must be told, those that wait for it in a tree of agreement, too."""
     options = ("--strategy", strategy, "--overlap", "all", "--precision", "float32")
-    cut = (victim, f"{PARALLEL}.optimizer_step:Update._publish", 40, CUT)
+    cut = (victim, f"{PARALLEL}.optimizer_step:Update.publish", 40, CUT)
     row = trained(Plan(0, ranks, options, "", (cut,), False, hosts), ROUNDING)
     assert row["outcome"] == "went on" and row["cut"] == 1 and "step_s" in row["interruptions"][0], row
 
@@ -236,7 +236,7 @@ def test_elastic_on_one_rank_or_with_a_parameter_server_is_refused():
     assert "with elastic one of allreduce, zero1, zero2" in run("openmpi", 2, *TRAIN, "--strategy", "parameter_server")[1]
 
 
-TRAINER, STEP = "mpicoll.train.trainer:Trainer.fit", f"{PARALLEL}.optimizer_step:Update.step"
+TRAINER, STEP = "mpicoll.train.trainer:Trainer.fit", f"{PARALLEL}.optimizer_step:Update.prepare"
 FORWARD, SECURE = f"{PARALLEL}.hooks:ReducerHooks.forward", f"{PARALLEL}.generations:Generations.secure"
 SAMPLER = "mpicoll.train.data.sampler:Sampler.__init__"
 LAST = "mpicoll.train.monitor.meter:Meter.summary_of_ranks"

@@ -152,7 +152,7 @@ def likely_cause(trainer: Trained, report: Mapping[str, Any], everywhere: Sequen
     ranks = max(count for _, count in everywhere)
     ratio = report["communication_s"] / max(report["compute_s"], 1e-9)
     causes = (
-        (options.strategy == "parameter_server", "a parameter server sends nothing beside computation; take another strategy"),
+        (options.served, "a parameter server sends nothing beside computation; take another strategy"),
         (len(trainer.model.layers) == 1, "a function, or a single layer, has all its gradients at once"),
         (MPI.Query_thread() < MPI.THREAD_MULTIPLE, "MPI did not grant THREAD_MULTIPLE, so nothing moves meanwhile"),
         (options.algorithm == "native", "MPI's own calls move little while ranks compute; take another --algorithm"),
@@ -185,7 +185,7 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state on this rank, without padding and buckets that are on their way."""
     options, reducer, update = trainer.options, trainer.strategy.reducer, trainer.strategy.update
     elements, size = reducer.layout.plain[-1], trainer.comm.Get_size()
-    itemsize, serves = reducer.parameters.itemsize, options.strategy == "parameter_server"
+    itemsize, serves = reducer.parameters.itemsize, options.served
     copies = size + 1 if serves and reducer.rank == 0 else 1  # rank 0 has those of all, and their sum
     gradients = elements * itemsize // (size if options.scattered else 1)
     if options.micro_batches is not None:  # those of each micro-batch, and their sums

@@ -107,7 +107,7 @@ class Options:
         nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the node.
         """
         with ranks_of_node(comm) as node:  # alike: where one rank shares its node with all others, so do they
-            within = node.Get_size() == comm.Get_size() > 1 and on_host and self.strategy != "parameter_server"
+            within = node.Get_size() == comm.Get_size() > 1 and on_host and not self.served
         chosen: Any = WITHIN_NODE if within else RING
         if getattr(comm, "deterministic", False) and not self.reproducible:
             chosen = CANONICAL
@@ -133,8 +133,7 @@ class Options:
         check("clip_norm", norm, good, "a norm above 0, or None")
         LossScale.of(self.loss_scale)
         check("elastic", self.elastic, self.elastic in (False, True), "False or True")
-        spread = self.strategy != "parameter_server" or not self.elastic
-        check("strategy", self.strategy, spread, "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state")
+        check("strategy", self.strategy, not (self.served and self.elastic), "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state")
         self._check_collectives()
         self._check_reproducible()
 
@@ -156,7 +155,7 @@ class Options:
 
     def _serves(self, algorithm: str) -> bool:
         """Whether all collectives of the strategy know the algorithm, or its counterpart."""
-        if self.strategy == "parameter_server":
+        if self.served:
             return algorithm == RING  # the default, which it does not use
         names = _counterparts(algorithm)
         return all(names[collective] in _known(collective) for collective in self.collectives)
@@ -182,6 +181,11 @@ class Options:
         if self.reproducible is False:
             return None
         return MICRO_BATCHES if self.reproducible is True else self.reproducible
+
+    @property
+    def served(self) -> bool:
+        """Whether rank 0 updates everything for the others."""
+        return self.strategy == "parameter_server"
 
     @property
     def sharded(self) -> bool:

@@ -10,7 +10,6 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
-from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
@@ -18,15 +17,13 @@ from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
 from ..optim import LossScale, Optimizer
-from .bucket_reducer import BucketReducer, bucket_layout
 from .buckets import BucketLayout
 from .generations import Generations
 from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
-from .parameter_server import ParameterServer, ReproducibleServer
-from .reducer import Reducer
+from .reducer import Reducer, bucket_layout
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -41,19 +38,18 @@ class Strategy:
     def __init__(self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options) -> None:
         self.model, self.comm, self.options = model, comm, options
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._serves = options.strategy == "parameter_server"
         values, module, stored = model.parameters, module_of(model.parameters), element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         layout = self._layout(stored.itemsize)
         flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
         self.meter = Meter(comm, module, self._estimate(flat.nbytes))
-        self.reducer = self._reducer(layout, flat)
+        self.reducer = Reducer(layout, flat, comm, self.meter, options)
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
         self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
-        loader = ScatteringLoader if self._serves else LocalLoader
+        loader = ScatteringLoader if self.options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         self._losses: list[list[float]] = []  # of the micro-batches of each step
         self.generations: Generations | None = None
@@ -63,20 +59,12 @@ class Strategy:
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
-        if self._serves:
-            return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
+        if self.options.served:
+            return bucket_layout(tensors, (), self.size, self.options, itemsize)
         finished = self.comm.bcast(self.model.backward_order())  # of rank 0: a model may decide by chance
         layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])  # it may have left some out
         order = [number for layer in layers for number, tensor in enumerate(tensors) if tensor.layer == layer]
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
-
-    def _reducer(self, layout: BucketLayout, flat: Array) -> Reducer:
-        if self._serves and self.options.micro_batches is not None:
-            low, high = bounds(self.options.micro_batches, self.size)[self.rank : self.rank + 2]
-            return ReproducibleServer(layout, flat, self.comm, self.meter, high - low)
-        if self._serves:
-            return ParameterServer(layout, flat, self.comm, self.meter)
-        return BucketReducer(layout, flat, self.comm, self.meter, self.options)
 
     def _estimate(self, nbytes: int) -> int | None:
         """Bytes per step where libraries, which cannot be counted, move the buckets: the least there can be."""
@@ -87,7 +75,7 @@ class Strategy:
     def predicted_bytes(self, nbytes: int | None = None) -> int | None:
         """What a rank sends per step in theory, from the bytes of all parameters with padding; None for a parameter server."""
         options, nbytes = self.options, self.reducer.parameters.nbytes if nbytes is None else nbytes
-        if self._serves:
+        if self.options.served:
             return None
         times = options.accumulate if options.scattered else 1
         words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
@@ -97,25 +85,43 @@ class Strategy:
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
 
-        Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all ranks, for the step before.
+        Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all
+        ranks, for the step before.
         """
         self.update.confirm()
-        losses, rows, scale = [], 0, self.scale.value if self.scale else 1.0
+        losses, rows = self._learn(batches, samples)
+        if self.generations is not None:
+            losses_of_step = [self._completed(losses, self.generations)]
+        else:
+            losses_of_step = losses
+        factor = self.update.prepare()
+        if factor is not None:
+            self.update.apply(factor)
+        self._losses.append(losses_of_step)
+        if self.generations is not None:
+            self.generations.take(losses_of_step[0], factor)
+        if factor is not None:
+            self.update.publish()
+        if self.generations is not None:
+            self.generations.send()
+        return sum(losses) * samples / max(1, rows)
+
+    def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
+        """Forward and backward: the loss of each micro-batch, and the rows of all."""
+        losses = []
+        scale = self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
             with self.meter.computing("forward and backward"):
                 losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
             self.reducer.end()
-            rows += len(labels)
-        if self.generations is None:
-            self.update.step()
-            self._losses.append(losses)
-        else:
-            self._step_together(losses, self.generations)
-        return sum(losses) * samples / max(1, rows)
+        return losses, sum(len(labels) for _, labels in batches)
 
-    def _step_together(self, losses: list[float], generations: Generations) -> None:
-        """The update, of which a rank makes all or, where others have died, nothing; then it knows the loss of the batch."""
+    def _completed(self, losses: list[float], generations: Generations) -> float:
+        """The loss of the batch, when all gradients have come.
+
+        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
+        """
         total = numpy.zeros(1)
         mine: Array | Contributions = numpy.array([sum(losses)])
         if self.options.micro_batches is not None:  # the same sum whoever has which
@@ -125,13 +131,7 @@ class Strategy:
         self.reducer.collect()
         with self.meter.waiting("loss"):
             request.Wait()
-
-        def made(factor: float | None) -> None:
-            self._losses.append([float(total[0])])
-            generations.take(float(total[0]), factor)
-
-        self.update.step(made)
-        generations.send()
+        return float(total[0])
 
     def take_up(self) -> list[float]:
         """Go on after an exception has left a step, if one has: the losses of the steps that were made. Collective.
@@ -178,7 +178,7 @@ class Strategy:
     def describe(self) -> str:
         """Which collectives run in each step."""
         options = self.options
-        if self._serves:
+        if self.options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
         return f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, overlap {options.overlap})"

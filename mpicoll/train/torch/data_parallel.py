@@ -14,7 +14,7 @@ from ...support.checks import check
 from ...support.optional import require
 from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
-from ..parallel import BucketReducer, Options
+from ..parallel import Options, Reducer
 from .flat_parameters import Flat, forget
 from .sharded_optimizer import sharded, state_bytes
 
@@ -73,8 +73,8 @@ class DataParallel(torch.nn.Module):
             self.meter = Meter(comm, require("cupy") if self.device.type == "cuda" else numpy)
         self.flats: list[Flat] = []
         self._orders: Orders | None = None
-        self._places: dict[str, tuple[BucketReducer, int]] = {}  # reducer and number of each parameter
-        self._needs: dict[torch.nn.Module, set[tuple[BucketReducer, int]]] = {}  # reducers, and the layer in each
+        self._places: dict[str, tuple[Reducer, int]] = {}  # reducer and number of each parameter
+        self._needs: dict[torch.nn.Module, set[tuple[Reducer, int]]] = {}  # reducers, and the layer in each
         self._seen: dict[torch.nn.Module, int] = {}  # modules in forward order
         self._finished: list[str] = []  # parameters in backward order
         self._running, self._sends, self._first, self._reduced = False, True, True, False

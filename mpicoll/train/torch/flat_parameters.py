@@ -11,7 +11,7 @@ from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..parallel import Bucket, BucketReducer, Options, bucket_layout, zeros
+from ..parallel import Bucket, Options, Reducer, bucket_layout, zeros
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -68,7 +68,7 @@ class Flat:
             view: Any = layout.view(values, number)
             parameter.data = view.copy_(parameter.data)
         self._places = [parameter.data_ptr() for parameter in self.parameters]
-        self.reducer = BucketReducer(layout, array_of(self.values), comm, meter, options, self.fill)
+        self.reducer = Reducer(layout, array_of(self.values), comm, meter, options, self.fill)
         self.views = [tensor_of(self.reducer.gradient(number)) for number in range(len(tensors))]
         self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
 
