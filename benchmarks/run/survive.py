@@ -57,17 +57,17 @@ PLACES = {
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 170),
     "backward": (f"{PARALLEL}.hooks:ReducerHooks.backward", 110),
     "update": (f"{PARALLEL}.optimizer_step:Update._apply", 58),
-    "copy, before": (f"{PARALLEL}.generations:Generations._copy_gradients", 60),
-    "copy, sending": (f"{PARALLEL}.generations:Generations._send", 60),
+    "copy, before": (f"{PARALLEL}.backup:Backup._copy_gradients", 60),
+    "copy, sending": (f"{PARALLEL}.backup:Backup._send", 60),
     "copy, following": (f"{PARALLEL}.replica:Replica.follow", 115),
     "publish": (f"{PARALLEL}.optimizer_step:Update.publish", 58),
     "checkpoint": ("mpicoll.train.checkpoint.directory:Checkpoints._write_files", 6),
     "epoch's end": ("mpicoll.train.run:Run._write_down", 6),
 }
 #: the same, while the others recover
-RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
+RECOVERING = (f"{PARALLEL}.backup:Backup.hand_over", f"{PARALLEL}.backup:Backup.known",
               "mpicoll.communicator.communicator:Communicator.shrink",
-              f"{PARALLEL}.generations:Generations.secure")  # fmt: skip
+              f"{PARALLEL}.backup:Backup.secure")  # fmt: skip
 #: what fails where a disk is full; at the first call a directory is tried, before the first step
 WRITING = "mpicoll.train.checkpoint.directory:write_file"
 

@@ -36,7 +36,7 @@ PARALLEL, TRAINER = "mpicoll.train.parallel", "mpicoll.train.trainer:Trainer"
 OF_A_FIT = {
     "before a fit": f"{TRAINER}.fit",
     "a fit begins": f"{TRAINER}._check_data",
-    "its base": f"{PARALLEL}.generations:Generations.secure",
+    "its base": f"{PARALLEL}.backup:Backup.secure",
     "its end": "mpicoll.train.monitor.meter:Meter.summary_of_ranks",
 }
 #: once in each step, or several times
@@ -47,15 +47,15 @@ OF_A_STEP = {
     "publish": (f"{PARALLEL}.optimizer_step:Update.publish", 1),
 }
 OF_A_COPY = {
-    "copy, before": (f"{PARALLEL}.generations:Generations._copy_gradients", 1),
-    "copy, sending": (f"{PARALLEL}.generations:Generations._send", 1),
+    "copy, before": (f"{PARALLEL}.backup:Backup._copy_gradients", 1),
+    "copy, sending": (f"{PARALLEL}.backup:Backup._send", 1),
 }
 #: once before the first fit, when the strategy is made, and once in each
 RESTING = f"{PARALLEL}.hooks:ReducerHooks.rest"
 EPOCHS_END = "mpicoll.train.run:Run._write_down"
-RECOVERING = (f"{PARALLEL}.generations:Generations.hand_over", f"{PARALLEL}.generations:Generations.known",
+RECOVERING = (f"{PARALLEL}.backup:Backup.hand_over", f"{PARALLEL}.backup:Backup.known",
               "mpicoll.communicator.communicator:Communicator.shrink",
-              f"{PARALLEL}.generations:Generations.secure")  # fmt: skip
+              f"{PARALLEL}.backup:Backup.secure")  # fmt: skip
 #: what says that part of the state was lost
 LOST = ("was lost with its copy", "no copy has that")
 

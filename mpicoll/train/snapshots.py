@@ -63,8 +63,8 @@ class Snapshots:
         if found is None:
             return 0
         strategy, history, meta = self._strategy, self._history, found.meta
-        if strategy.generations is not None:
-            strategy.generations.whole = False
+        if strategy.backup is not None:
+            strategy.backup.whole = False
         strategy.forget()
         self._checkpoints.together(f"read {found.path}", lambda: strategy.update.restore(found, meta["updates"]))
         strategy.reducer.replaced()

@@ -118,8 +118,9 @@ class Trainer:
         self.optimizer, values = optimizer, self.model.parameters
         nbytes = values.size * element_type(self.options.precision).itemsize
         self._asked, self._nbytes, self._on_host = self.options, nbytes, module_of(values) is numpy
-        self._history, self._begun = History(), History()
-        self._survival = elastic.Survival(self._made) if self.options.elastic else None
+        self._history = History()
+        #: the history with which the present fit began
+        self._begun = History()
         self.strategy = self._made(self.comm)
         self.optimizer.owned = True
 
@@ -213,79 +214,102 @@ class Trainer:
             checkpoint, and after each 100 steps (``MPICOLL_CHECK=always``: each one; ``off``: never).
         """
         options = FitOptions(epochs, steps, batch_size, seed, checkpoint, checkpoint_every, keep, resume, progress, metrics)
-        self._begun = History(list(self.losses), list(self.epochs))
-        if self.strategy.generations is None:
+        self._begun = self._history.copy()
+        if self.strategy.backup is None:
             self._fit(dataset, options)
         else:
-            self.strategy.generations.open(self.losses)
+            self.strategy.backup.open(self.losses)
             elastic.surviving(self.comm, lambda comm: self._fit_on(comm, dataset, options))
 
     def _fit_on(self, comm: Communicator, dataset: Dataset | None, options: FitOptions) -> None:
         """The same on the ranks of `comm`: fewer than before where some have died."""
         recovered = None
         if comm is not self.comm:
-            assert self._survival is not None
-            recovered = self._survival.recover(self.strategy, comm, options.checkpoint is not None)
-            self.strategy, self.comm = recovered.strategy, comm
+            has_checkpoint = options.checkpoint is not None
+            recovered = elastic.recover(self.strategy, comm, self._made, has_checkpoint)
+            self.strategy = recovered.strategy
+            self.comm = comm
         self._fit(dataset, options, recovered)
 
-    def _fit(self, dataset: Dataset | None, options: FitOptions, recovered: elastic.Recovered | None = None) -> None:
+    def _fit(
+        self,
+        dataset: Dataset | None,
+        options: FitOptions,
+        recovered: elastic.Recovered | None = None,
+    ) -> None:
         """Make the steps that are left. recovered: where ranks have died."""
         agree(self.comm, options.facts())
         together(self.comm, options.check)
         together(self.comm, self._check_model)
-        strategy, history = self.strategy, self._history
+        strategy = self.strategy
+        backup = strategy.backup
+        history = self._history
         if recovered is None:  # else nothing is left of what an exception may have ended
             history.losses += strategy.take_up()
-            self._begun = History(list(history.losses), list(history.epochs))
+            self._begun = history.copy()
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
-        micro = strategy.options.micro_batches
-        sampler = Sampler(facts["training samples"], options.batch_size, options.seed, strategy.rank, strategy.size, micro)
+        sampler = Sampler(
+            facts["training samples"],
+            options.batch_size,
+            options.seed,
+            strategy.rank,
+            strategy.size,
+            strategy.options.micro_batches,
+        )
         data = {**facts, "batch_size": options.batch_size, "seed": options.seed}
-        lost = recovered.lost if recovered is not None else None
-        losses = recovered.losses if recovered is not None else None
-        resume = options.resume or lost is not None
         snapshots = None
         if options.checkpoint is not None:
-            snapshots = Snapshots(options.checkpoint, options.keep, resume or losses is not None, strategy, history, data)
-        length = len(sampler)
-        if losses is None:
-            done = self._begin(snapshots if resume else None, lost, length, options.steps_of(sampler))
+            may_exist = options.resume or (recovered is not None and not recovered.begins_again)
+            snapshots = Snapshots(
+                options.checkpoint, options.keep, may_exist, strategy, history, data
+            )
+        epoch = len(sampler)
+        steps = options.steps_of(sampler)
+        if recovered is None or recovered.losses is None:
+            lost = None if recovered is None else recovered.lost
+            resumes = options.resume or lost is not None
+            done = self._begin(snapshots if resumes else None, lost, epoch, steps)
             cut_short = history.cut_short
         else:
-            history.losses = losses
+            history.losses = recovered.losses
             done = len(history.losses) - len(self._begun.losses)
-            cut_short = done == options.steps_of(sampler) and done % length > 0
-        known = len(self._begun.epochs) + done // length + cut_short
+            cut_short = done == steps and done % epoch > 0
+        known = len(self._begun.epochs) + done // epoch + cut_short
         del history.epochs[known:]
         run = Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)
-        if strategy.generations is not None:
-            strategy.generations.secure(history.losses)
+        if backup is not None:
+            backup.secure(history.losses)
         if len(history.epochs) < known:  # ranks died when its steps were made
             run.write_down()
         run()
         strategy.hooks.rest()
-        if strategy.generations is not None:
-            strategy.generations.wait()
+        if backup is not None:
+            backup.wait()
         if strategy.meter.steps:
             strategy.meter.summary_of_ranks()
 
-    def _begin(self, snapshots: Snapshots | None, lost: ShardsLost | None, epoch: int, steps: int) -> int:
-        """Where `fit` begins: the steps done before. lost: with ranks that died; epoch: its steps; steps: asked for."""
+    def _begin(
+        self, snapshots: Snapshots | None, lost: ShardsLost | None, epoch: int, steps: int
+    ) -> int:
+        """Where `fit` begins: the steps done before.
+
+        lost: with ranks that died; epoch: its steps; steps: asked for.
+        """
         history = self._history
         done = snapshots.resume() if snapshots else 0
         if lost is not None:
             if not done:
                 raise lost
-            assert self._survival is not None
-            self._survival.recoveries[-1]["step"] = len(history.losses)
+            assert self.strategy.backup is not None
+            self.strategy.backup.recoveries[-1]["step"] = len(history.losses)
         self._begun.losses = history.losses[: len(history.losses) - done]
         history.cut_short = history.cut_short and done % epoch > 0  # else it was another fit's
         if history.cut_short and done < steps:
             history.epochs.pop()  # it goes on, and is written down when it is over
             history.cut_short = False
-        self._begun.epochs = history.epochs[: len(history.epochs) - done // epoch - history.cut_short]
+        before = len(history.epochs) - done // epoch - history.cut_short
+        self._begun.epochs = history.epochs[:before]
         return done
 
     def report(self) -> dict[str, Any]:
@@ -325,9 +349,7 @@ class Trainer:
         if not meter.steps:
             raise ArgumentError("report() needs at least one step; call fit() first")
         seconds = {name: meter.typical(name) for name in ("step_s", "compute_s", "communication_s", "exposed_s")}
-        copies = {} if strategy.generations is None else strategy.generations.report()
-        if self._survival is not None:
-            copies["recoveries"] = self._survival.recoveries
+        copies = {} if strategy.backup is None else strategy.backup.report()
         return seconds | (meter.ranks or {}) | copies | {
             "hidden": meter.hidden(),
             "bytes_sent_per_step": meter.typical("bytes"),

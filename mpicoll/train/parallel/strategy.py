@@ -17,8 +17,8 @@ from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
 from ..optim import LossScale, Optimizer
+from .backup import Backup
 from .buckets import BucketLayout
-from .generations import Generations
 from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
@@ -52,10 +52,10 @@ class Strategy:
         loader = ScatteringLoader if self.options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         self._losses: list[list[float]] = []  # of the micro-batches of each step
-        self.generations: Generations | None = None
+        self.backup: Backup | None = None
         if options.elastic:
-            self.generations = Generations(self.update, self.scale, comm._context.topology.nodes)
-            self.reducer.before_last = self.generations.wait
+            self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
+            self.reducer.before_last = self.backup.wait
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
@@ -90,20 +90,20 @@ class Strategy:
         """
         self.update.confirm()
         losses, rows = self._learn(batches, samples)
-        if self.generations is not None:
-            losses_of_step = [self._completed(losses, self.generations)]
+        if self.backup is not None:
+            losses_of_step = [self._completed(losses, self.backup)]
         else:
             losses_of_step = losses
         factor = self.update.prepare()
         if factor is not None:
             self.update.apply(factor)
         self._losses.append(losses_of_step)
-        if self.generations is not None:
-            self.generations.take(losses_of_step[0], factor)
+        if self.backup is not None:
+            self.backup.take(losses_of_step[0], factor)
         if factor is not None:
             self.update.publish()
-        if self.generations is not None:
-            self.generations.send()
+        if self.backup is not None:
+            self.backup.send()
         return sum(losses) * samples / max(1, rows)
 
     def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
@@ -117,7 +117,7 @@ class Strategy:
             self.reducer.end()
         return losses, sum(len(labels) for _, labels in batches)
 
-    def _completed(self, losses: list[float], generations: Generations) -> float:
+    def _completed(self, losses: list[float], backup: Backup) -> float:
         """The loss of the batch, when all gradients have come.
 
         Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
@@ -127,7 +127,7 @@ class Strategy:
         if self.options.micro_batches is not None:  # the same sum whoever has which
             mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
         request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
-        generations.follow()
+        backup.follow()
         self.reducer.collect()
         with self.meter.waiting("loss"):
             request.Wait()
@@ -156,7 +156,7 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
-        if self.generations is not None:
+        if self.backup is not None:
             known, self._losses = [sum(step) for step in self._losses], []
             return known
         if self.options.micro_batches is not None:

@@ -61,7 +61,7 @@ def holders(nodes: Sequence[int]) -> list[int]:
     return chosen
 
 
-class Known(NamedTuple):
+class BackupStatus(NamedTuple):
     """What a rank tells of its generations when others have died."""
 
     rank: int
@@ -77,7 +77,7 @@ class Known(NamedTuple):
     copied: bool
 
 
-class Plan(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """Where the living take up."""
 
     #: which generation
@@ -88,8 +88,11 @@ class Plan(NamedTuple):
     is_open: bool = False
 
 
-class Generations:
-    """Those of one rank. Collective: all ranks of `update.reducer.comm` make it, and call its methods, together."""
+class Backup:
+    """The generations of one rank, and its replicas of others.
+
+    Collective: all ranks of `update.reducer.comm` make it, and call its methods, together.
+    """
 
     def __init__(self, update: Update, scale: LossScale | None, nodes: Sequence[int]) -> None:
         self.update, self.scale, self.reducer = update, scale, update.reducer
@@ -104,8 +107,11 @@ class Generations:
         #: whether the state was whole when it was made or has been completed since
         self.whole = True
         #: those of more ranks, until all of these ranks have secured a base of their own
-        self.before: Generations | None = None
+        self.before: Backup | None = None
+        #: of each step: bytes sent, seconds that takes, seconds in which nothing else is done
         self.costs: list[tuple[int, float, float]] = []
+        #: of each time that ranks were lost: `ranks` left, last completed `step`, `seconds` taken
+        self.recoveries: list[dict[str, Any]] = []
         self.holders = holders(nodes)
         self._secure = False
         self._base = self._note(None)
@@ -258,24 +264,29 @@ class Generations:
         self.costs.append((copying.nbytes, seconds + self._copied, exposed))
 
     def report(self) -> dict[str, Any]:
-        """Medians per step: bytes that this rank sends for copies, seconds that takes, and those it does nothing else."""
+        """Medians of `costs`, memory, and `recoveries`."""
         costs = self.costs or [(0, 0.0, 0.0)]
         nbytes, seconds, exposed = (median(one[number] for one in costs) for number in range(3))
-        return {"copy_bytes_per_step": int(nbytes), "copy_s": seconds, "copy_exposed_s": exposed,
-                "copy_bytes_held": self.nbytes}  # fmt: skip
+        return {
+            "copy_bytes_per_step": int(nbytes),
+            "copy_s": seconds,
+            "copy_exposed_s": exposed,
+            "copy_bytes_held": self.nbytes,
+            "recoveries": self.recoveries,
+        }
 
     # When ranks have died.
 
-    def known(self) -> Known:
+    def known(self) -> BackupStatus:
         """What the others must know of this rank."""
         copied = not self._divided or self._secure or self._is_copied()
-        return Known(self.rank, self.newest, self._held, self._secure, self.whole, copied)
+        return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
 
     def _is_copied(self) -> bool:
         """Whether, before the base is secure, all parameters have come, and the replicas are those of the former fit's end."""
         return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
-    def plan(self, known: Sequence[Known]) -> Plan | None:
+    def plan(self, known: Sequence[BackupStatus]) -> RecoveryPlan | None:
         """Where those that live take up; None where that is not for these generations to say, but those before them.
 
         Raises ShardsLost where part of the state was lost.
@@ -288,14 +299,14 @@ class Generations:
         self._require_base(known, living)
         if not self._divided:
             server = newest.index(max(newest))
-            return Plan(max(newest), {known[server].rank: server}, is_open)
+            return RecoveryPlan(max(newest), {known[server].rank: server}, is_open)
         servers = {rank: living.get(rank, living.get(self.holders[rank], -1)) for rank in range(self.size)}
         if lost := [rank for rank, server in servers.items() if server < 0]:
             raise ShardsLost(f"the optimizer state of {ranks_text(lost)} was lost with its copy: both ranks died", tuple(lost))
         copies = [known[server].held for rank, server in servers.items() if rank not in living]
-        return Plan(min(newest + ([] if is_open else copies)), servers, is_open)
+        return RecoveryPlan(min(newest + ([] if is_open else copies)), servers, is_open)
 
-    def _require_base(self, known: Sequence[Known], living: Mapping[int, int]) -> None:
+    def _require_base(self, known: Sequence[BackupStatus], living: Mapping[int, int]) -> None:
         """Raise ShardsLost where ranks died before the base of the fit was secure, and part of it is gone."""
         dead = tuple(rank for rank in range(self.size) if rank not in living)
         begin = f"{ranks_text(dead)} died before the first step of this fit was made, and"
@@ -305,12 +316,12 @@ class Generations:
         if not all(one.secure for one in holders) and not all(one.copied for one in known):
             raise ShardsLost(f"{begin} optimizer state had been changed since the last one: no copy has that", dead)
 
-    def counts(self, plan: Plan) -> tuple[list[float], tuple[int, Any]]:
+    def counts(self, plan: RecoveryPlan) -> tuple[list[float], tuple[int, Any]]:
         """The losses up to a generation, and its counts: of updates, and of the loss scale."""
         made = self._base if plan.is_open or plan.generation == self.first else self._made[plan.generation]
         return self.losses[: len(self.losses) - self.newest + plan.generation], (made.optimizer.steps, made.scale)
 
-    def hand_over(self, comm: Communicator, plan: Plan, update: Update, steps: int) -> None:
+    def hand_over(self, comm: Communicator, plan: RecoveryPlan, update: Update, steps: int) -> None:
         """Give the planned generation to the update of those that live, which owns other parts. steps: of its optimizer.
 
         Raises BadGradient, on all ranks, where an update was made from gradients that were not finite.
@@ -329,7 +340,7 @@ class Generations:
             self._check(vectors[PARAMETERS], low, steps)
             update.restore(_Window(vectors, low), steps, low, low + WINDOW)
 
-    def _state_of(self, owner: int, plan: Plan) -> list[Array]:
+    def _state_of(self, owner: int, plan: RecoveryPlan) -> list[Array]:
         if not self._divided or plan.is_open and owner == self.rank:
             return self._vectors()
         rows = list(self._replicas[owner].after(plan.generation, self._made))
