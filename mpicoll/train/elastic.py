@@ -20,7 +20,9 @@ Result = TypeVar("Result")
 
 
 def living(world: MPI.Intracomm) -> Communicator:
-    """A Communicator of some ranks, or of those that live, where some die while it is made. Collective over these.
+    """A Communicator of some ranks, or of those that live, where some die while it is made.
+
+    Collective over these.
 
     Parameters
     ----------
@@ -43,13 +45,17 @@ def living(world: MPI.Intracomm) -> Communicator:
             comm = Communicator(world)
         if all_agree(world, comm is not None) and comm is not None:
             return comm
-        before, world = world, MPI.Intracomm(world.Shrink())
+        before = world
+        world = MPI.Intracomm(world.Shrink())
         note_missing(world, before)
         _require_majority(before, world)
 
 
-def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tuple[Result, Communicator]:
-    """What act(comm) returns, when it has on all ranks that live; else all of them do it again, on fewer ranks.
+def surviving(
+    comm: Communicator, act: Callable[[Communicator], Result]
+) -> tuple[Result, Communicator]:
+    """What act(comm) returns, when it has on all ranks that live; else all of them do it again, on
+    fewer ranks.
 
     Parameters
     ----------
@@ -66,27 +72,33 @@ def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tupl
     Raises
     ------
     RankFailure
-        Where part of a training's state was lost; where ranks send heartbeats and no more than half of them are left.
+        Where part of a training's state was lost; where ranks send heartbeats and no more than half
+        of them are left.
     """
     while True:
         result: Any = None
         try:
-            result, good = act(comm), True
+            result = act(comm)
+            good = True
         except RankFailure as failure:
             good = False
             if isinstance(failure, ShardsLost):  # on all ranks
                 raise
         if all_agree(comm, good):
             return result, comm
-        before, comm = comm, comm.shrink()
+        before = comm
+        comm = comm.shrink()
         _require_majority(before, comm)
 
 
 def _require_majority(before: MPI.Intracomm, comm: MPI.Intracomm) -> None:
     if not outnumbers(before, comm):
         sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
-        raise RankFailure(f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, and this "
-                          "host may be the one that is cut off. Begin again from a checkpoint")  # fmt: skip
+        raise RankFailure(
+            f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, "
+            "and this "
+            "host may be the one that is cut off. Begin again from a checkpoint"
+        )
 
 
 def require(comm: Communicator, parameters: Array) -> None:
@@ -94,9 +106,14 @@ def require(comm: Communicator, parameters: Array) -> None:
     if problem := refusal():
         raise LaunchError(f"elastic: lost ranks cannot be survived here. {problem}")
     if comm.Get_size() == 1 and not deaths():  # the last of several may well go on
-        raise ArgumentError("elastic: expected at least 2 ranks, got 1: start more, or leave it out")
+        raise ArgumentError(
+            "elastic: expected at least 2 ranks, got 1: start more, or leave it out"
+        )
     if module_of(parameters) is not numpy:
-        raise ArgumentError("elastic: expected a model in host memory, got one on a device; leave it out, or use the CPU")
+        raise ArgumentError(
+            "elastic: expected a model in host memory, got one on a device; leave it out, or use "
+            "the CPU"
+        )
 
 
 class Recovered(NamedTuple):
@@ -117,7 +134,10 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    old: Strategy, comm: Communicator, make: Callable[[Communicator], Strategy], has_checkpoint: bool
+    old: Strategy,
+    comm: Communicator,
+    make: Callable[[Communicator], Strategy],
+    has_checkpoint: bool,
 ) -> Recovered:
     """A strategy on the ranks that live, with the newest state that all of them can have.
 
@@ -160,7 +180,9 @@ def recover(
 
 
 def _detach(old: Strategy) -> None:
-    """Give the model and the optimizer memory of their own, until a new strategy lends it another."""
+    """Give the model and the optimizer memory of their own, until a new strategy lends it
+    another.
+    """
     old.model.lend(old.reducer.plain_now)
     masters = old.update.masters
     # the dtype is that of the arithmetic

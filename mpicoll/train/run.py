@@ -38,20 +38,48 @@ class FitOptions:
 
     def facts(self) -> dict[str, object]:
         """By name, what must be equal on all ranks."""
-        return {name: value for name, value in asdict(self).items() if name not in ("progress", "metrics")}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("progress", "metrics")
+        }
 
     def check(self) -> None:
         """Raise ArgumentError for the first value that cannot be used."""
-        epochs, steps = self.epochs, self.steps
-        check("epochs, steps", (epochs, steps), (epochs is None) != (steps is None), "one of them, the other None")
-        check_integer("steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1)
+        epochs = self.epochs
+        steps = self.steps
+        check(
+            "epochs, steps",
+            (epochs, steps),
+            (epochs is None) != (steps is None),
+            "one of them, the other None",
+        )
+        check_integer(
+            "steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1
+        )
         check_integer("batch_size", self.batch_size, 1)
-        directory, resume = self.checkpoint, self.resume
-        check("checkpoint", directory, directory is None or os.fspath(directory), "the name of a directory")
+        directory = self.checkpoint
+        resume = self.resume
+        check(
+            "checkpoint",
+            directory,
+            directory is None or os.fspath(directory),
+            "the name of a directory",
+        )
         if self.checkpoint_every is not None:
             check_integer("checkpoint_every", self.checkpoint_every, 1)
-            check("checkpoint", directory, directory is not None, "a directory, since checkpoint_every is given")
-        check("resume", resume, directory is not None or not resume, "False, or a checkpoint directory to resume from")
+            check(
+                "checkpoint",
+                directory,
+                directory is not None,
+                "a directory, since checkpoint_every is given",
+            )
+        check(
+            "resume",
+            resume,
+            directory is not None or not resume,
+            "False, or a checkpoint directory to resume from",
+        )
         if self.progress:
             require("tqdm")
 

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 
 class Tensor(NamedTuple):
-    """A parameter of the model: its name and shape, and the layer (a number) whose computation needs it."""
+    """A parameter of the model: its name and shape, and the layer (a number) whose computation
+    needs it.
+    """
 
     name: str
     shape: tuple[int, ...]

@@ -11,6 +11,22 @@ from .strategy import Strategy
 from .vote import Vote
 
 __all__ = [
-    "Backup", "Bucket", "DriftCheck", "OptionKeywords", "Options", "Overlap", "ParametersDiffer", "Precision",
-    "RecoveryPlan", "Reducer", "Reduction", "ShardsLost", "Strategy", "StrategyName", "Vote", "bad_gradient", "bucket_layout", "zeros",
+    "Backup",
+    "Bucket",
+    "DriftCheck",
+    "OptionKeywords",
+    "Options",
+    "Overlap",
+    "ParametersDiffer",
+    "Precision",
+    "RecoveryPlan",
+    "Reducer",
+    "Reduction",
+    "ShardsLost",
+    "Strategy",
+    "StrategyName",
+    "Vote",
+    "bad_gradient",
+    "bucket_layout",
+    "zeros",
 ]

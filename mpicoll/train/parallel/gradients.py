@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 #: buffers that the buckets of zero2 share: two on their way and one that backward writes; where
 #: micro-batches are added up their arrivals need memory too, so one less
-SLOTS, SLOTS_ADDING = 3, 2
+SLOTS = 3
+SLOTS_ADDING = 2
 
 
 class PersistentCollective(Protocol):

@@ -17,9 +17,7 @@ from .norm import squared_norm_of
 from .reducer import Reducer
 from .vote import Vote
 
-_REMEDY = (
-    "lower the learning rate, clip (clip_norm), or skip such steps (loss_scale='dynamic')"
-)
+_REMEDY = "lower the learning rate, clip (clip_norm), or skip such steps (loss_scale='dynamic')"
 _NO_SCALE_HELPS = (
     f"{HOPELESS} steps in a row were skipped: gradients are not finite with any loss scale; "
     "look for nan and infinity in the data and in the loss"
@@ -128,7 +126,8 @@ class Update:
                     self._apply(bucket, gradients, factor)
 
     def _finite(self) -> Iterator[bool]:
-        """For each bucket, as they come, whether its sum is finite, as it is where all gradients are.
+        """For each bucket, as they come, whether its sum is finite, as it is where all gradients
+        are.
 
         On a device the host would stand still for each: there all are summed first, and it waits
         once.
@@ -198,53 +197,77 @@ class Update:
     # Checkpoints.
 
     def pieces(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What lies in `part` of the flat buffer and is owned here: (first in plain order, first in the shard, elements)."""
+        """What lies in `part` of the flat buffer and is owned here: (first in plain order, first in
+        the shard, elements).
+        """
         for start, owned in zip(self.starts, self.reducer.owned):
-            low, high = max(part.start, owned.start), min(part.stop, owned.stop)
+            low = max(part.start, owned.start)
+            high = min(part.stop, owned.stop)
             if low < high:
                 for plain, first, size in self.reducer.layout.runs(slice(low, high)):
                     yield plain, start + first - owned.start, size
 
     def vectors(self) -> dict[str, list[tuple[int, Array]]]:
-        """{name: [(start in plain order, array), …]}: this rank's share of parameters and optimizer state."""
+        """{name: [(start in plain order, array), …]}: this rank's share of parameters and optimizer
+        state.
+        """
         reducer = self.reducer
         parameters = self.masters
         if parameters is None:
-            parameters = reducer.module.concatenate([reducer.parameters[part] for part in reducer.owned])
+            parameters = reducer.module.concatenate(
+                [reducer.parameters[part] for part in reducer.owned]
+            )
         source: dict[str, Array] = {"parameters": parameters, **self.optimizer.state}
         kept: dict[str, list[tuple[int, Array]]] = {name: [] for name in source}
         for bucket in reducer.layout.buckets:
             # where all ranks own everything, each writes its shard of it
-            mine = reducer.owned[bucket.number] if reducer.divided else bucket.shard(reducer.rank, reducer.size)
+            mine = (
+                reducer.owned[bucket.number]
+                if reducer.divided
+                else bucket.shard(reducer.rank, reducer.size)
+            )
             for plain, first, size in self.pieces(mine):
                 for name, array in source.items():
                     kept[name].append((plain, array[first : first + size]))
         return kept
 
-    def restore(self, checkpoint: Readable, steps: int, low: int = 0, high: int | None = None) -> None:
-        """Take parameters and optimizer state, as `vectors` of any number of ranks gave them, and the number of updates.
+    def restore(
+        self, checkpoint: Readable, steps: int, low: int = 0, high: int | None = None
+    ) -> None:
+        """Take parameters and optimizer state, as `vectors` of any number of ranks gave them, and
+        the number of updates.
 
         low, high: of the elements, in plain order, that are there; by default all.
         """
-        reducer, self.optimizer.steps = self.reducer, steps
+        reducer = self.reducer
+        self.optimizer.steps = steps
         if self._vote is not None:
             self._vote.end()
         self.bad = []
         high = reducer.layout.plain[-1] if high is None else high
         for plain, first, size in _within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():
-                array[first : first + size] = reducer.module.asarray(checkpoint.read(slot, plain, plain + size))
+                array[first : first + size] = reducer.module.asarray(
+                    checkpoint.read(slot, plain, plain + size)
+                )
             if self.masters is not None:
                 read = checkpoint.read("parameters", plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
-        for plain, first, size in _within(reducer.layout.runs(slice(0, reducer.layout.size)), low, high):
+        for plain, first, size in _within(
+            reducer.layout.runs(slice(0, reducer.layout.size)), low, high
+        ):
             read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
             reducer.parameters[first : first + size] = read
 
 
-def _within(runs: Iterable[tuple[int, int, int]], low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """What of some runs, (first in plain order, first elsewhere, elements), lies between two places of the plain order."""
+def _within(
+    runs: Iterable[tuple[int, int, int]], low: int, high: int
+) -> Iterator[tuple[int, int, int]]:
+    """What of some runs, (first in plain order, first elsewhere, elements), lies between two places
+    of the plain order.
+    """
     for plain, first, size in runs:
-        begin, end = max(plain, low), min(plain + size, high)
+        begin = max(plain, low)
+        end = min(plain + size, high)
         if begin < end:
             yield begin, first + begin - plain, end - begin

@@ -1,6 +1,7 @@
 """The reducer: parameters and gradients of a rank in flat buffers, and what of them is in flight.
 
-The gradients of each bucket are sent as soon as they are there, its parameters come before they are needed.
+The gradients of each bucket are sent as soon as they are there, its parameters come before they are
+needed.
 """
 
 from __future__ import annotations

@@ -30,15 +30,24 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """Every rank computes its share of each batch and ends each step with the same parameters. All calls are collective.
+    """Every rank computes its share of each batch and ends each step with the same parameters.
+
+    All calls are collective.
 
     model: its first parameters are those of rank 0; it then lives in the reducer's buffers.
     """
 
-    def __init__(self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options) -> None:
-        self.model, self.comm, self.options = model, comm, options
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        values, module, stored = model.parameters, module_of(model.parameters), element_type(options.precision)
+    def __init__(
+        self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options
+    ) -> None:
+        self.model = model
+        self.comm = comm
+        self.options = options
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        values = model.parameters
+        module = module_of(model.parameters)
+        stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         layout = self._layout(stored.itemsize)
         flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
@@ -46,12 +55,15 @@ class Strategy:
         self.reducer = Reducer(layout, flat, comm, self.meter, options)
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale))
+        self.update = together(
+            comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale)
+        )
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if self.options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
-        self._losses: list[list[float]] = []  # of the micro-batches of each step
+        #: of each step those of its micro-batches on this rank, or that of the whole batch
+        self._losses: list[list[float]] = []
         self.backup: Backup | None = None
         if options.elastic:
             self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
@@ -61,25 +73,38 @@ class Strategy:
         tensors = self.model.tensors
         if self.options.served:
             return bucket_layout(tensors, (), self.size, self.options, itemsize)
-        finished = self.comm.bcast(self.model.backward_order())  # of rank 0: a model may decide by chance
-        layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])  # it may have left some out
-        order = [number for layer in layers for number, tensor in enumerate(tensors) if tensor.layer == layer]
+        # of rank 0: a model may decide by chance
+        finished = self.comm.bcast(self.model.backward_order())
+        # it may have left some out
+        layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])
+        order = [
+            number
+            for layer in layers
+            for number, tensor in enumerate(tensors)
+            if tensor.layer == layer
+        ]
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
     def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where libraries, which cannot be counted, move the buckets: the least there can be."""
+        """Bytes per step where libraries, which cannot be counted, move the buckets: the least
+        there can be.
+        """
         if self.options.counted:
             return None
         return self.predicted_bytes(nbytes)
 
     def predicted_bytes(self, nbytes: int | None = None) -> int | None:
-        """What a rank sends per step in theory, from the bytes of all parameters with padding; None for a parameter server."""
-        options, nbytes = self.options, self.reducer.parameters.nbytes if nbytes is None else nbytes
+        """What a rank sends per step in theory, from the bytes of all parameters with padding; None
+        for a parameter server.
+        """
+        options = self.options
+        nbytes = self.reducer.parameters.nbytes if nbytes is None else nbytes
         if self.options.served:
             return None
         times = options.accumulate if options.scattered else 1
         words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
-        halves = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words + options.sharded
+        reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
+        halves = reductions + options.sharded
         return halves * (self.size - 1) * nbytes // self.size
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
@@ -90,21 +115,20 @@ class Strategy:
         """
         self.update.confirm()
         losses, rows = self._learn(batches, samples)
+        own_loss = sum(losses)
         if self.backup is not None:
-            losses_of_step = [self._completed(losses, self.backup)]
-        else:
-            losses_of_step = losses
+            losses = [self._completed(losses, self.backup)]
         factor = self.update.prepare()
         if factor is not None:
             self.update.apply(factor)
-        self._losses.append(losses_of_step)
+        self._losses.append(losses)
         if self.backup is not None:
-            self.backup.take(losses_of_step[0], factor)
+            self.backup.record(losses[0], factor)
         if factor is not None:
             self.update.publish()
         if self.backup is not None:
             self.backup.send()
-        return sum(losses) * samples / max(1, rows)
+        return own_loss * samples / max(1, rows)
 
     def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
         """Forward and backward: the loss of each micro-batch, and the rows of all."""
@@ -134,35 +158,46 @@ class Strategy:
         return float(total[0])
 
     def take_up(self) -> list[float]:
-        """Go on after an exception has left a step, if one has: the losses of the steps that were made. Collective.
+        """Go on after an exception has left a step, if one has: the losses of the steps that were
+        made. Collective.
 
         Raises ArgumentError where ranks have not made the same updates.
         """
         self.reducer.abandon()
         everyone = self.comm.allgather({"the updates that were made": self.update.optimizer.steps})
-        must_agree(everyone, "An exception has left them in different steps: go on from a checkpoint (resume=True)")
+        must_agree(
+            everyone,
+            "An exception has left them in different steps: go on from a checkpoint (resume=True)",
+        )
         del self._losses[min(self.comm.allgather(len(self._losses))) :]
         return self.reduce_losses()
 
     def forget(self) -> None:
-        """Parameters and state are about to be replaced: what was made since the last losses counts for nothing. Collective."""
+        """Parameters and state are about to be replaced: what was made since the last losses counts
+        for nothing. Collective.
+        """
         self.reducer.abandon()
         self._losses = []
 
     def reduce_losses(self) -> list[float]:
-        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
+        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all
+        parameters have come.
 
         Raises BadGradient, on all ranks, for the last step.
         """
         self.update.confirm()
         self.reducer.wait()
         if self.backup is not None:
-            known, self._losses = [sum(step) for step in self._losses], []
+            known = [sum(step) for step in self._losses]
+            self._losses = []
             return known
         if self.options.micro_batches is not None:
-            everyone, self._losses = self.comm.allgather(self._losses), []
-            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]  # exact but for one rounding
-        losses, self._losses = numpy.array([sum(step) for step in self._losses], "f8"), []
+            everyone = self.comm.allgather(self._losses)
+            self._losses = []
+            # exact but for one rounding
+            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]
+        losses = numpy.array([sum(step) for step in self._losses], "f8")
+        self._losses = []
         self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
         result: list[float] = losses.tolist()
         return result
@@ -181,7 +216,10 @@ class Strategy:
         if self.options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
-        return f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, overlap {options.overlap})"
+        return (
+            f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, "
+            f"overlap {options.overlap})"
+        )
 
 
 def _laid_out(values: Array, layout: BucketLayout, flat: Array) -> Array:

@@ -28,7 +28,8 @@ class Vote:
 
     def end(self) -> bool:
         """Whether any rank said yes, the same on all; False where nothing was asked."""
-        request, self._request = self._request, None
+        request = self._request
+        self._request = None
         if request is None:
             return False
         request.Wait()
