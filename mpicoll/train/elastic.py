@@ -96,8 +96,7 @@ def _require_majority(before: MPI.Intracomm, comm: MPI.Intracomm) -> None:
         sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
         raise RankFailure(
             f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, "
-            "and this "
-            "host may be the one that is cut off. Begin again from a checkpoint"
+            "and this host may be the one that is cut off. Begin again from a checkpoint"
         )
 
 

@@ -324,9 +324,8 @@ def _check_seen(path: Path, files: Sequence[dict[str, int]]) -> None:
         seen = path / file_name(rank)
         if not seen.exists() or seen.stat().st_size != file["bytes"]:
             raise LaunchError(
-                f"checkpoints: rank 0 on {socket.gethostname()} does not see {seen} as rank {rank} "
-                "wrote it; "
-                "the directory must be shared by all nodes"
+                f"checkpoints: rank 0 on {socket.gethostname()} does not see {seen} as rank "
+                f"{rank} wrote it; the directory must be shared by all nodes"
             )
 
 

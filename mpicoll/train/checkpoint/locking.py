@@ -55,10 +55,9 @@ def _in_use(path: Path, directory: Path, holder: dict[str, Any]) -> str:
     job = f", SLURM job {holder['job']}" if holder.get("job") else ""
     who = f"process {holder.get('process', '?')} on {holder.get('host', 'an unknown host')}{job}"
     return (
-        f"checkpoints: {directory} is in use by another training ({who}); expected a directory for "
-        "each, since two would "
-        "overwrite each other's checkpoints. Wait for it, or use another directory; if it is "
-        f"dead, remove {path}"
+        f"checkpoints: {directory} is in use by another training ({who}); expected a directory "
+        "for each, since two would overwrite each other's checkpoints. Wait for it, or use "
+        f"another directory; if it is dead, remove {path}"
     )
 
 

@@ -52,8 +52,8 @@ class Samples:
         ):
             raise errors.BufferError(
                 f"{self.kind} data: expected real features of shape (samples, width) and as many "
-                "integer labels, "
-                f"got shapes {x.shape} and {y.shape}, features of {x.dtype} and labels of {y.dtype}"
+                f"integer labels, got shapes {x.shape} and {y.shape}, features of {x.dtype} and "
+                f"labels of {y.dtype}"
             )
         for extreme in (y.min(initial=0), y.max(initial=0)):
             if not 0 <= extreme < _CLASSES:

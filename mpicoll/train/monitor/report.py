@@ -147,9 +147,8 @@ def _times(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     ranks = f"{_ms(report['compute_min_s'])} to {_ms(report['compute_max_s'])}"
     yield (
         f"per step: {_ms(report['step_s'])}, computing {_ms(report['compute_s'])} (ranks: "
-        f"{ranks}), "
-        f"communicating {_ms(report['communication_s'])}, exposed {_ms(report['exposed_s'])}, "
-        f"of it {_ms(waiting)} waiting for the slowest rank"
+        f"{ranks}), communicating {_ms(report['communication_s'])}, exposed "
+        f"{_ms(report['exposed_s'])}, of it {_ms(waiting)} waiting for the slowest rank"
     )
     ratio = (
         report["compute_max_s"] / report["compute_median_s"] if report["compute_median_s"] else 1.0
@@ -295,8 +294,8 @@ def _copies(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("copy_bytes_per_step"):
         yield (
             f"copies for lost ranks, per step: {report['copy_bytes_per_step']:,} bytes sent in "
-            f"{_ms(report['copy_s'])}, "
-            f"{_ms(report['copy_exposed_s'])} spent on it, {report['copy_bytes_held']:,} bytes held"
+            f"{_ms(report['copy_s'])}, {_ms(report['copy_exposed_s'])} spent on it, "
+            f"{report['copy_bytes_held']:,} bytes held"
         )
     for recovery in report.get("recoveries", ()):
         yield (

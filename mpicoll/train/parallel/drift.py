@@ -24,8 +24,7 @@ EVERY = 100
 RATE = "learning rate"
 _REMEDY = (
     "write to parameters on all ranks alike, let a schedule depend on the step alone, and go on "
-    "from a checkpoint "
-    "(MPICOLL_CHECK=always compares after each step)"
+    "from a checkpoint (MPICOLL_CHECK=always compares after each step)"
 )
 
 

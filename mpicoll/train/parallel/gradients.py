@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mpi4py import MPI
@@ -34,8 +35,10 @@ class PersistentCollective(Protocol):
     def Free(self) -> object: ...
 
 
+#: one that is started and awaited; or a blocking call, where nothing is done meanwhile
+Collective: TypeAlias = PersistentCollective | Callable[[], object]
 #: a collective, None where there is nothing to do, and where this rank finds its part of the sums
-Reduction: TypeAlias = tuple[PersistentCollective | None, Array]
+Reduction: TypeAlias = tuple[Collective | None, Array]
 
 
 class GradientStore(ABC):
@@ -172,8 +175,8 @@ class ServedGradients(GradientStore):
 
     def _reduction(self, bucket: Bucket) -> Reduction:
         rows = None if self._rank else self._rows
-        plan = self._comm.Gather_init(self._flat, rows, root=0, algorithm="linear")
-        return plan, self._flat[:0] if rows is None else rows[0]
+        gather = partial(self._comm.Gather, self._flat, rows, root=0, algorithm="linear")
+        return gather, self._flat[:0] if rows is None else rows[0]
 
     def arrived(self, bucket: Bucket) -> None:
         for gradients in self._rows[1:]:
@@ -293,10 +296,10 @@ class SeparateGradients(GradientStore):
             algorithm = self._algorithms["reduce_scatter"]
             return self._comm.Reduce_scatter_block_init(mine, part, algorithm=algorithm), part
         sums = self._sums[bucket.start : bucket.stop]
-        plan: PersistentCollective
+        plan: Collective
         if self._served:
             received = None if self._rank else sums
-            plan = self._comm.Reduce_init(mine, received, root=0, algorithm="linear")
+            plan = partial(self._comm.Reduce, mine, received, root=0, algorithm="linear")
         else:
             algorithm = self._algorithms["allreduce"]
             plan = self._comm.Allreduce_init(mine, sums, algorithm=algorithm)

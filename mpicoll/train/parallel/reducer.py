@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from ...support.arrays import Array, module_of
 from ..model import Tensor
 from ..monitor import Mark, Meter
 from .buckets import Bucket, BucketLayout, groups
-from .gradients import PersistentCollective, gradient_store
+from .gradients import Collective, PersistentCollective, gradient_store
 from .options import Options
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Reducer:
         self.owned = [self._owned(bucket, options) for bucket in layout.buckets]
         self.gradients = gradient_store(layout, parameters, comm, options, self.owned)
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
-        weakref.finalize(self, _free, [*filter(None, self.gradients.plans), *self._gathers])
+        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
         _, limit = options.bucket_elements(parameters.itemsize)
         self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(layout.buckets, key=self._first_layer), limit)
@@ -138,12 +139,12 @@ class Reducer:
     def _first_layer(self, bucket: Bucket) -> int:
         return min((self.layout.tensors[number].layer for number in bucket.tensors), default=0)
 
-    def _publications(self, options: Options) -> list[PersistentCollective]:
+    def _publications(self, options: Options) -> list[Collective]:
         """What brings the owned parameters of each bucket to all ranks."""
         comm = self.comm
         parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
         if options.served:
-            return [comm.Bcast_init(part, root=0, algorithm="binomial") for part in parts]
+            return [partial(comm.Bcast, part, root=0, algorithm="binomial") for part in parts]
         algorithm = options.algorithms["allgather"]
         return [comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
 
@@ -282,11 +283,9 @@ class Reducer:
         if is_last and self.before_last is not None:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
-        plan = self.gradients.plans[bucket.number]
-        if plan is None:
-            self.gradients.arrived(bucket)
-        else:
-            self._start("reduce", bucket, plan)
+        collective = self.gradients.plans[bucket.number]
+        if collective is None or not self._start("reduce", bucket, collective):
+            self._arrived(bucket)
         if self.gradients.every_micro_batch and not self._overlaps:
             self._collect(bucket)
 
@@ -310,6 +309,10 @@ class Reducer:
     def _collect(self, bucket: Bucket) -> None:
         """Wait for the reduction of a bucket, if it is on its way."""
         if self._wait("reduce", bucket):
+            self._arrived(bucket)
+
+    def _arrived(self, bucket: Bucket) -> None:
+        with self.meter.computing(f"arrived {bucket.number}"):
             self.gradients.arrived(bucket)
 
     def abandon(self) -> None:
@@ -355,7 +358,8 @@ class Reducer:
             return
         for group in self._parameter_groups:
             for bucket in group:
-                self._start("gather", bucket, self._gathers[bucket.number])
+                if not self._start("gather", bucket, self._gathers[bucket.number]):
+                    self._current[bucket.number] = self.generation
         if not self._gathers_later:
             self.wait()
 
@@ -404,13 +408,19 @@ class Reducer:
     # Collectives in flight.
 
     def _start(
-        self, kind: Literal["reduce", "gather"], bucket: Bucket, plan: PersistentCollective
-    ) -> None:
+        self, kind: Literal["reduce", "gather"], bucket: Bucket, collective: Collective
+    ) -> bool:
+        """Whether it is in flight now; a blocking one is done."""
         name = f"{kind} {bucket.number}"
-        started = _Started(plan, name, perf_counter(), self.meter.mark())
+        if callable(collective):
+            with self.meter.communicating(name):
+                collective()
+            return False
+        started = _Started(collective, name, perf_counter(), self.meter.mark())
         self._started[kind, bucket.number] = started
-        self.meter.count(getattr(plan, "nbytes", 0))
-        plan.Start()
+        self.meter.count(getattr(collective, "nbytes", 0))
+        collective.Start()
+        return True
 
     def _wait(self, kind: Literal["reduce", "gather"], bucket: Bucket) -> bool:
         """Whether there was something to wait for."""
@@ -429,8 +439,10 @@ def _in_flight(started: _Started) -> tuple[float, float]:
     return (task.begun, task.ended) if task else (started.time, perf_counter())
 
 
-def _free(plans: Iterable[PersistentCollective]) -> None:
+def _free(collectives: Iterable[Collective | None]) -> None:
     """Free the plans of a reducer that is gone, or at exit, when those in flight cannot be."""
-    for plan in plans:
-        if not getattr(plan, "in_flight", False):
-            plan.Free()
+    for collective in collectives:
+        if collective is None or callable(collective):
+            continue
+        if not getattr(collective, "in_flight", False):
+            collective.Free()

@@ -127,8 +127,7 @@ class DataParallel(torch.nn.Module):
         """No copy can take part in the collectives of this one."""
         raise ArgumentError(
             "copy.deepcopy: expected a module of PyTorch, got a DataParallel, whose ranks and "
-            "buffers "
-            "cannot be copied: copy its .module, which gives an ordinary module"
+            "buffers cannot be copied: copy its .module, which gives an ordinary module"
         )
 
     def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
@@ -225,9 +224,8 @@ class DataParallel(torch.nn.Module):
             "backward()",
             "another",
             adds or not self._reduced,
-            "step() after a backward whose gradients were sent; "
-            "to add micro-batches up, use no_sync() for all but the last (zero2: accumulate above "
-            "1)",
+            "step() after a backward whose gradients were sent; to add micro-batches up, use "
+            "no_sync() for all but the last (zero2: accumulate above 1)",
         )
         for flat in self.flats:
             flat.check_places()

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 _REMEDY = (
-    "it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); other "
-    "types and "
-    "other memory (parameter.data = …, module.double()) before the first backward"
+    "it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); "
+    "other types and other memory (parameter.data = …, module.double()) before the first backward"
 )
 
 
@@ -37,9 +36,8 @@ class ShardedGradient(torch.Tensor):
             return super().__torch_function__(func, types, args, kwargs or {})
         raise ArgumentError(
             "gradient: expected its values to be used by the optimizer alone, got "
-            f"{func.__name__}: under "
-            "ZeRO they are summed over ranks, and each has those of its shard; to clip them, "
-            "wrap(…, clip_norm=…)"
+            f"{func.__name__}: under ZeRO they are summed over ranks, and each has those of its "
+            "shard; to clip them, wrap(…, clip_norm=…)"
         )
 
 
