@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ...support.arrays import Array, module_of
 from ...support.checks import check
 from .hooks import Hooks
+from .lendable import Lendable
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class _Parameter:
         self.gradients = gradients
 
 
-class FunctionModel:
+class FunctionModel(Lendable):
     """Trains arrays by a function that computes a loss and its gradients.
 
     Nothing can be overlapped with backward here: gradients are there all at once.
@@ -97,26 +98,7 @@ class FunctionModel:
         self.gradients = None
         self.layers = [_Parameter(array.shape) for array in named.values()]
         flat = [self._module.asarray(array).ravel() for array in named.values()]
-        self._parameters: Array | None = self._module.concatenate(flat)
-
-    def lend(self, read: Callable[[], Array]) -> None:
-        """The arrays lie elsewhere now; `read()` gives a copy of all in order."""
-        self._parameters = None
-        self._read = read
-
-    @property
-    def is_lent(self) -> bool:
-        """Whether its parameters lie in the buffers of a trainer."""
-        return self._parameters is None
-
-    def is_lent_by(self, read: Callable[[], Array]) -> bool:
-        """Whether `lend` was called last with this function."""
-        return self.is_lent and self._read == read
-
-    @property
-    def parameters(self) -> Array:
-        """All parameters, one after the other."""
-        return self._read() if self._parameters is None else self._parameters
+        self._parameters = self._module.concatenate(flat)
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,14 @@ from ...support.arrays import Array, module_of
 from ...support.checks import check, check_integer, text_of
 from .hooks import Finished, Hooks
 from .layers import Linear, ReLU, cross_entropy
+from .lendable import Lendable
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Model:
+class Model(Lendable):
     """A chain of layers whose parameters and gradients are views into flat arrays.
 
     A trainer gives the layers views into buffers of its own: `parameters` then is a copy, and
@@ -73,8 +74,8 @@ class Model:
         views.
         """
         gradients: Array = module_of(parameters).zeros_like(parameters)
-        self._parameters: Array | None = parameters
-        self.gradients: Array | None = gradients
+        self._parameters = parameters
+        self.gradients = gradients
         start = 0
         for layer in self.layers:
             stop = start + sum(math.prod(shape) for shape in layer.shapes)
@@ -82,41 +83,6 @@ class Model:
                 *(_views(flat[start:stop], layer.shapes) for flat in (parameters, gradients))
             )
             start = stop
-
-    def lend(self, read: Callable[[], Array]) -> None:
-        """The layers get other views now (`Layer.bind`); `read()` gives a copy of all parameters in
-        the order of `tensors`.
-        """
-        self._parameters = None
-        self.gradients = None
-        self._read = read
-
-    @property
-    def is_lent(self) -> bool:
-        """Whether its parameters lie in the buffers of a trainer."""
-        return self._parameters is None
-
-    def is_lent_by(self, read: Callable[[], Array]) -> bool:
-        """Whether `lend` was called last with this function."""
-        return self.is_lent and self._read == read
-
-    @property
-    def parameters(self) -> Array:
-        """All parameters in the order of `tensors`."""
-        return self._read() if self._parameters is None else self._parameters
-
-    @parameters.setter
-    def parameters(self, values: Array) -> None:
-        """For `model.parameters += …`."""
-        own = self._parameters
-        check(
-            "parameters",
-            "those in its buffers",
-            own is not None,
-            "a model that no trainer has taken over",
-        )
-        assert own is not None
-        own[...] = values
 
     @property
     def tensors(self) -> list[Tensor]:
