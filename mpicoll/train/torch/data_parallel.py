@@ -88,7 +88,7 @@ class DataParallel(torch.nn.Module):
         self.flats: list[Flat] = []
         self._orders: Orders | None = None
         self._places: dict[str, tuple[Reducer, int]] = {}  # reducer and number of each parameter
-        # reducers, and the layer in each
+        #: reducers, and the layer in each
         self._needs: dict[torch.nn.Module, set[tuple[Reducer, int]]] = {}
         self._seen: dict[torch.nn.Module, int] = {}  # modules in forward order
         self._finished: list[str] = []  # parameters in backward order
