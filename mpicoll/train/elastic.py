@@ -54,8 +54,7 @@ def living(world: MPI.Intracomm) -> Communicator:
 def surviving(
     comm: Communicator, act: Callable[[Communicator], Result]
 ) -> tuple[Result, Communicator]:
-    """What act(comm) returns, when it has on all ranks that live; else all of them do it again, on
-    fewer ranks.
+    """What act(comm) returns once it succeeds on all live ranks, with fewer ranks if some died.
 
     Parameters
     ----------
@@ -179,9 +178,7 @@ def recover(
 
 
 def _detach(old: Strategy) -> None:
-    """Give the model and the optimizer memory of their own, until a new strategy lends it
-    another.
-    """
+    """Give the model and the optimizer memory of their own, until a strategy replaces it."""
     old.model.lend(old.reducer.plain_now)
     masters = old.update.masters
     # the dtype is that of the arithmetic

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """Trains a model on the ranks of a communicator with the losses of a single process, up to
-    rounding. Collective.
+    """Train a model on the ranks of a communicator, with the losses of a single process.
+
+    Up to rounding. Collective.
 
     Parameters
     ----------
@@ -139,16 +140,15 @@ class Trainer:
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """For each epoch `epoch`, `loss`, `test_accuracy`, `seconds`, `compute_s`,
-        `communication_s`, `exposed_s`.
+        """Costs and results of each epoch.
+
+        `epoch`, `loss`, `test_accuracy`, `seconds`, `compute_s`, `communication_s`, `exposed_s`.
         """
         return self._history.epochs
 
     @property
     def test_accuracy(self) -> float | None:
-        """Which part of the test samples is classified correctly, after the last epoch; None where
-        that is not known.
-        """
+        """The part of the test samples classified correctly after the last epoch, or None."""
         return self._history.test_accuracy
 
     @property
@@ -158,8 +158,9 @@ class Trainer:
 
     @property
     def params(self) -> dict[str, Array]:
-        """The parameters after the last update by name, views of the trainer's buffers; waits for
-        those under way. Local.
+        """The parameters after the last update by name, views of the trainer's buffers. Local.
+
+        Waits for those in flight.
         """
         reducer = self.strategy.reducer
         reducer.wait()
@@ -447,9 +448,7 @@ class Trainer:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
-    """Raise ArgumentError for what is no optimizer, or one whose state belongs to other
-    parameters.
-    """
+    """Raise ArgumentError unless it is an optimizer that no other trainer has."""
     check(
         "optimizer",
         optimizer,

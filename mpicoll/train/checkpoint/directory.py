@@ -1,5 +1,6 @@
-"""Checkpoints in a directory: every rank writes its own file, and the whole appears by one rename,
-or not at all.
+"""Checkpoints in a directory: each is published whole, by one rename, or not at all.
+
+Every rank writes its own file.
 
     DIR/step-0000000123/manifest.json     step, vectors and the place of each piece, sizes and
     checksums, `meta`
@@ -129,8 +130,9 @@ class Checkpoints:
         return self.directory / name
 
     def load(self, accept: Callable[[Json], None] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that is whole; one that is damaged is skipped, and rank 0 says so
-        on standard error.
+        """The newest checkpoint that is whole.
+
+        A damaged one is skipped, and rank 0 says so on standard error.
 
         Parameters
         ----------
@@ -191,9 +193,7 @@ class Checkpoints:
             yield
 
     def together(self, what: str, act: Callable[[], Result]) -> Result:
-        """What act() gives on this rank; where it fails on any, the first failure is raised on all:
-        nobody waits.
-        """
+        """What act() gives on this rank; the first failure of any rank is raised on all."""
 
         def explained() -> Result:
             try:
@@ -244,8 +244,9 @@ class Checkpoints:
         _flush(self.directory)
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest; later steps stay, as only the user knows whether another run
-        still needs them.
+        """Remove all but the newest.
+
+        Later steps stay: only the user knows whether another run still needs them.
         """
         names = [name for name in self._names() if _step_of(name) <= step]
         kept = [name for name in names if not name.endswith("-replaced")][: self.keep]
@@ -254,9 +255,7 @@ class Checkpoints:
                 self._discard(self.directory / name)
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint: hidden first, since one that is half removed would be reported as
-        damaged.
-        """
+        """Remove a checkpoint, hidden first: half removed it would be reported as damaged."""
         hidden = self.directory / _hidden(path.name)
         path.rename(hidden)
         # NFS keeps files that are still mapped; the next save removes them
@@ -275,9 +274,7 @@ class Checkpoints:
 
     @contextmanager
     def _staging(self, name: str) -> Iterator[Path]:
-        """A new directory under a hidden name of its own; it is gone afterwards, unless it was
-        renamed.
-        """
+        """A new directory under a hidden name; removed afterwards unless it was renamed."""
         path = self.directory / self.comm.bcast(_hidden(name))
         self._on_root(f"make {path}", path.mkdir)
         try:

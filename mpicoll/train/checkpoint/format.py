@@ -1,5 +1,4 @@
-"""One checkpoint's files: the pieces of a rank, the manifest that says what lies where, and reading
-them back. No MPI.
+"""One checkpoint's files: the pieces of a rank, the manifest, and reading them. No MPI.
 
 A manifest is JSON: schema, step, `vectors` {name: {dtype, total, pieces: [[start, stop, rank,
 offset in bytes], …]}}, `files` [{bytes, crc32} of each rank's file], `meta`, and the crc32 of all
@@ -262,9 +261,7 @@ def read_manifest(path: Path) -> Json:
 
 
 def _check_fields(content: Json) -> None:
-    """Raise one of many errors unless what is read of a manifest is there, and its pieces lie
-    within the files.
-    """
+    """Raise an error unless all fields are there, and the pieces lie within the files."""
     check_integer("step", content["step"], 0)
     content["meta"].items()
     sizes = [file["bytes"] for file in content["files"]]

@@ -1,6 +1,4 @@
-"""One writer at a time in a directory: a lock that ends with its process, and a note of
-who has it.
-"""
+"""A lock on a directory for one writer, which ends with its process, and notes who it is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""SIGUSR1 and SIGTERM as a wish that training stops at the next step, instead of the end of the
-process.
-"""
+"""SIGUSR1 and SIGTERM request that training stops at the next step."""
 
 from __future__ import annotations
 
@@ -12,24 +10,21 @@ from types import FrameType
 
 
 class Stop:
-    """What has been asked for: `received` is None, or the name of the first signal that came
-    ("SIGUSR1", "SIGTERM").
-    """
+    """A request to stop: `received` is None, or the first signal ("SIGUSR1", "SIGTERM")."""
 
     def __init__(self) -> None:
         self.received: str | None = None
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Handler: it sets the flag and nothing else, since it may run in the middle of an MPI
-        call's bookkeeping.
-        """
+        """Handler: it sets a flag only, as it may run in the middle of an MPI call."""
         self.received = self.received or signal.Signals(number).name
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Within this context SIGUSR1 and SIGTERM only set `received` of the `Stop` it gives; then the
-    former handlers are back.
+    """A context in which SIGUSR1 and SIGTERM only set `received` of the `Stop` it gives.
+
+    The former handlers are restored at its end.
 
     Outside the main thread, where Python sets no handlers, it changes nothing and `received` stays
     None. Signals reach ranks at different times, or some ranks only: the ranks have to agree on

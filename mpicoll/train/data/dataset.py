@@ -1,6 +1,4 @@
-"""Data sets: samples in memory or in a mapped file, and their split into training and test
-samples.
-"""
+"""Data sets: samples in memory or in a mapped file, for training and for testing."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ _CLASSES = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features (n, width), integer labels (n,) from 0, and which rows of them count: `order`, or
-    all where it is None.
+    """Features (n, width), integer labels (n,) from 0, and the `order` of the rows (None: all).
 
     The rows are taken when they are asked for, so a shuffle or a split never copies the features.
     Labels of every integer type come out as int64: files have uint8, in which arithmetic wraps
@@ -78,9 +75,7 @@ class Samples:
         return self._rows_of(self.labels, rows, "int64")
 
     def _rows_of(self, array: Array, rows: Rows, dtype: str | None = None) -> Array:
-        """Aligned and writable: a slice of a mapped file is neither, which not every user can work
-        with; it is copied.
-        """
+        """Rows of an array, aligned and writable: those of a mapped file are copied."""
         found = array[rows if self.order is None else self.order[rows]]
         if isinstance(rows, numpy.ndarray) and dtype in (None, found.dtype.name):
             return found  # new, and so both
@@ -199,8 +194,9 @@ class Dataset:
         return int(features.shape[1] * features.itemsize)
 
     def in_precision(self, dtype: DTypeLike) -> Dataset:
-        """The same with training features of this type; a subclass, which may take rows in its own
-        way, stays as it is.
+        """The same data set with training features of this type.
+
+        A subclass, which may take rows in its own way, is returned as it is.
         """
         if type(self) is not Dataset:
             return self
@@ -233,9 +229,7 @@ class Dataset:
         return self._training.take(rows)
 
     def take_test(self, rows: Rows) -> Batch:
-        """Some of the test samples, numbered from 0 to below `tests`, as `take` gives training
-        samples.
-        """
+        """Some of the test samples, by numbers below `tests`, as `take` gives training samples."""
         return self._test.take(rows)
 
     @cached_property
@@ -247,8 +241,7 @@ class Dataset:
         )
 
     def facts(self) -> dict[str, int]:
-        """What must be equal wherever the same data is loaded: shapes, classes, and a checksum of
-        the labels in order.
+        """What must be equal on all ranks: shapes, classes, a checksum of the labels in order.
 
         Reads all labels and no features.
         """
@@ -263,8 +256,9 @@ class Dataset:
         }
 
     def sampled(self) -> int:
-        """A checksum of a few rows of the features, in float32: enough to tell other data, or data
-        scaled otherwise.
+        """A checksum of a few rows of the features, in float32.
+
+        It tells other data, or data scaled otherwise.
         """
         rows = numpy.unique(numpy.linspace(0, len(self) - 1, 16).astype("int64"))
         with numpy.errstate(all="ignore"):
@@ -272,9 +266,7 @@ class Dataset:
 
     @property
     def features(self) -> Array:
-        """Features of all training samples in order, (samples, width); a copy where the data is
-        split or mapped.
-        """
+        """All training features in order, (samples, width); a copy if split or mapped."""
         return self._training.take_features()
 
     @property
@@ -284,9 +276,7 @@ class Dataset:
 
     @property
     def test_features(self) -> Array:
-        """Features of all test samples in order, (tests, width); a copy where the data is split or
-        mapped.
-        """
+        """All test features in order, (tests, width); a copy if split or mapped."""
         return self._test.take_features()
 
     @property

@@ -46,8 +46,7 @@ def _checked(dataset: Dataset | None, rank: int, where: str) -> Dataset:
 
 
 class LocalLoader:
-    """Every rank has the data set, and takes its share of each batch, ahead of time, from its own
-    memory or disk.
+    """Every rank has the data set, and reads its share of each batch ahead of time.
 
     like: an array on the model's device. dtype: of the arithmetic.
     """
@@ -95,8 +94,7 @@ class LocalLoader:
                 yield [self._place(*batch) for batch in parts_of_batch]
 
     def test(self, parts: int | None = None) -> Iterator[Batch]:
-        """This rank's share of the test samples, a block at a time, so that a mapped file stays
-        where it is.
+        """This rank's share of the test samples, a block at a time.
 
         parts: blocks are cut from so many parts, where these are the same for any number of ranks.
         """
@@ -121,9 +119,7 @@ class LocalLoader:
 
 
 class ScatteringLoader(LocalLoader):
-    """Rank 0 has the data and scatters the samples of each step; nobody else's data set is looked
-    at.
-    """
+    """Rank 0 has the data set, and scatters the samples of each step."""
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         used = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))

@@ -33,8 +33,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 
 
 class Archive:
-    """The arrays of the file `path`, which `numpy.savez` or `savez_compressed` wrote, by name:
-    `archive["x"]`.
+    """The arrays of an .npz file that `numpy.savez` wrote, by name: `archive["x"]`.
 
     names: those of all its arrays. An array of `savez` is a read-only map of the file, whose pages
     are read when they are used (its checksum is not looked at); one of `savez_compressed` is read
@@ -68,9 +67,7 @@ class Archive:
         )
 
     def _read(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
-        """The array of one member: a map of it, or what is in it where it is compressed or
-        empty.
-        """
+        """The array of one member: a map of it, or a copy if it is compressed or empty."""
         with archive.open(info) as member:
             version = npy.read_magic(member)
             if version not in _HEADERS:
@@ -98,8 +95,9 @@ class Archive:
 
 
 def _data_offset(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a member begin in the file: behind its local header, whose last two fields
-    give its length.
+    """Where the bytes of a member begin in the file: after its local header.
+
+    The last two fields of the header give its length.
     """
     assert archive.fp is not None  # it is open
     archive.fp.seek(info.header_offset + 26)

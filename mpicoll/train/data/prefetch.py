@@ -1,6 +1,4 @@
-"""Work done ahead of time by a background thread: the next batches, while the present one is
-trained on.
-"""
+"""A background thread that computes the next batches during the present step."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ def prefetched(
     items: Iterable[Item],
     depth: int = 2,
 ) -> Generator[Value, None, None]:
-    """Iterate over `function(item)` in order, computed by one background thread, up to `depth`
-    items ahead.
+    """Iterate over `function(item)` in order, computed ahead by one background thread.
+
+    Up to `depth` items are computed ahead.
 
     The thread starts when the first value is asked for, and has ended when the iteration has: by
     exhaustion, an exception or `close()`, which waits for the call in progress. An exception of

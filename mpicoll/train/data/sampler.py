@@ -22,8 +22,7 @@ def shares(count: int, parts: int) -> list[int]:
 
 
 class Sampler:
-    """Which samples each rank takes in each step: every sample once per epoch, for any number of
-    ranks.
+    """Which samples each rank takes in each step: each once per epoch, for any number of ranks.
 
     The global batches depend on (samples, batch_size, seed, epoch) alone, so training does not
     depend on the number of ranks, and can go on with another number. The last batch of an epoch
@@ -122,8 +121,7 @@ class Sampler:
             yield order[start : start + self.batch_size]
 
     def epochs(self, steps: int, start: int = 0) -> Iterator[list[NDArray[numpy.int64]]]:
-        """For `steps` steps in all, of which `start` are done: lists of batches, one list per
-        epoch.
+        """Lists of batches, one list per epoch, for steps `start` to `steps`.
 
         The first list leaves out what the epoch it falls into has done, the last one is possibly
         cut short. None is empty: after a whole number of epochs the first list is that of the next

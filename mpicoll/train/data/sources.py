@@ -49,8 +49,7 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> Dataset:
 def synthetic(
     seed: int = 0, samples: int = 65536, features: int = 1024, classes: int = 16
 ) -> Dataset:
-    """Normal features whose class is the largest output of a hidden random linear map; a fifth is
-    for testing.
+    """Normal features, labelled by a hidden random linear map; a fifth is for testing.
 
     Parameters
     ----------
@@ -85,8 +84,9 @@ def synthetic(
 
 
 def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
-    """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,), or `x`
-    and `y`, or as TRAINING.
+    """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,).
+
+    Other names are those of TRAINING, such as `x` and `y`.
 
     With `test_features` and `test_labels` (or `x_test` and `y_test`) those are for testing, else a
     fifth by `seed`. Arrays written by `numpy.savez` stay in the file and are read as needed. Raises
@@ -105,9 +105,7 @@ def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
 def _pair(
     archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = False
 ) -> tuple[Array, Array] | None:
-    """The arrays of the first pair that is all there; None where no name of any pair is and none is
-    needed.
-    """
+    """The arrays of the first pair that is complete; None if no name is there nor needed."""
     for features, labels in pairs:
         if {features, labels} <= set(archive.names):
             return archive[features], archive[labels]

@@ -26,8 +26,9 @@ LossFunction: TypeAlias = Callable[[Any, tuple[Array, Array]], tuple[Any, Arrays
 
 
 class _Parameter:
-    """A layer of such a model: one array, whose gradient is written when the function has returned
-    them all.
+    """A layer of such a model: one array.
+
+    Its gradient is written when the function has returned all of them.
     """
 
     parameters: Sequence[Array] = ()
@@ -132,9 +133,7 @@ class FunctionModel(Lendable):
         hooks: Hooks = Hooks(),
         scale: float = 1.0,
     ) -> float:
-        """Loss and gradients of these rows as their part of a batch of `samples` rows; see
-        `Model.learn`.
-        """
+        """Loss and gradients of these rows as their part of a batch; see `Model.learn`."""
         share = len(labels) / samples
         for number in range(len(self.layers)):
             hooks.forward(number)

@@ -73,9 +73,7 @@ class Linear:
         return f"Linear({self.inputs}, {self.outputs})"
 
     def initialize(self, random: numpy.random.Generator) -> tuple[Array, Array]:
-        """First values of weights and biases, float64: He's normal weights, for the ReLU that
-        follows, and zeros.
-        """
+        """First weights and biases, float64: He's normal weights, for a ReLU, and zeros."""
         return random.standard_normal(self.shapes[0]) * math.sqrt(2 / self.inputs), numpy.zeros(
             self.outputs
         )

@@ -70,9 +70,7 @@ class Model(Lendable):
         self._use(numpy.concatenate(values).astype(dtype))
 
     def _use(self, parameters: Array) -> None:
-        """Take over a flat array of parameters; make gradients of its kind; give each layer its
-        views.
-        """
+        """Adopt a flat array of parameters, make gradients like it, and give layers their views."""
         gradients: Array = module_of(parameters).zeros_like(parameters)
         self._parameters = parameters
         self.gradients = gradients
@@ -243,9 +241,7 @@ class Model(Lendable):
 
 
 def _kinds(count: int) -> list[str]:
-    """What the tensors of a layer are called: those of a layer with two at most are weights and
-    biases.
-    """
+    """Names of a layer's tensors: weights and biases if there are at most two."""
     return (
         ["weights", "biases"][:count]
         if count <= 2

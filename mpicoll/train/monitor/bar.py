@@ -15,8 +15,9 @@ Advance: TypeAlias = Callable[[int, float, float | None], None]
 
 @contextmanager
 def progress_bar(samples: int, done: int, shown: bool) -> Iterator[Advance]:
-    """Yield `advance(count, loss, hidden)`, which moves a bar over `samples` samples, of which
-    `done` are done, where `shown`.
+    """Yield `advance(count, loss, hidden)`, which moves a bar if it is `shown`.
+
+    The bar has `samples` samples, of which `done` are done.
 
     hidden: the part of the communication that computation hides, or None.
     """

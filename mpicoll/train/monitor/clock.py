@@ -1,5 +1,6 @@
-"""When the arithmetic that was asked for is done: at once on the host, later on a device, which the
-host must not wait for.
+"""When arithmetic is done: at once on the host, later on a device.
+
+The host must not wait for the device to find out.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ class _Asked(NamedTuple):
 
 
 class DeviceClock(HostClock):
-    """Of arithmetic in the current stream of a device: marks are events in it, and only `settle`
-    waits for them.
+    """A clock for the current stream of a device: marks are events; only `settle` waits.
 
     module: CuPy. The device's clock and the host's drift apart, so each `settle` compares them
     anew.

@@ -28,8 +28,7 @@ _COMPARED = 1000
 
 
 class Meter:
-    """Clocks and byte counters around the phases of a step; all times are those of
-    `time.perf_counter`, in seconds.
+    """Clocks and byte counters around the phases of a step, in seconds of `perf_counter`.
 
     `step_s`: the whole step. `compute_s`: the phases of arithmetic. `communication_s`: during which
     anything was being moved, with or without computation beside it, waiting for ranks that compute
@@ -61,18 +60,14 @@ class Meter:
         self.ranks: dict[str, Any] | None = None
 
     def adopt(self, other: Meter, steps: int) -> None:
-        """Go on where another one, of a strategy that is no more, has ended: with its first `steps`
-        steps.
-        """
+        """Continue another meter, of a strategy that ended, after its first `steps` steps."""
         self._steps = other.steps[:steps]
         self.tracing = other.tracing
         self.events = other.events
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one step: its phases are added up, and the sums appended to `steps`, unless an
-        exception ends it.
-        """
+        """Around one step: sums of its phases are appended to `steps`, unless it raises."""
         outside = self._now
         self._now = dict.fromkeys(FIELDS, 0)
         current = _Step(self._now, perf_counter())
@@ -106,9 +101,7 @@ class Meter:
             self.events.append(Event("compute", name, begin, end))
 
     def mark(self) -> Mark:
-        """The arithmetic that was asked for until now, which a collective needs that is started
-        next: for `in_flight`.
-        """
+        """The arithmetic asked for until now, the input of the next collective: for `in_flight`."""
         return self._clock.mark()
 
     def computing(self, name: str = "compute") -> _Computing:
@@ -120,8 +113,9 @@ class Meter:
         return _Waiting(self, name)
 
     def communicating(self, name: str = "communicate") -> _Blocking:
-        """Around blocking collectives of gradients or parameters, with no other one in flight:
-        exposed communication.
+        """Around blocking collectives of gradients or parameters: exposed communication.
+
+        No other one is in flight.
         """
         return _Blocking(self, name, "bytes")
 
@@ -146,9 +140,7 @@ class Meter:
             self.events.append(Event("communication", name, begin, end))
 
     def count(self, nbytes: int) -> None:
-        """Add bytes of gradients or parameters handed to MPI by non-blocking collectives in this
-        step.
-        """
+        """Add bytes of gradients or parameters that non-blocking collectives of this step send."""
         self._now["bytes"] += nbytes
 
     def _brought_up_to_date(self) -> list[_Step]:
@@ -168,15 +160,14 @@ class Meter:
         return sum(step[field] for step in self.steps[start:])
 
     def typical(self, field: str, start: int = 0, stop: int | None = None) -> float:
-        """Median of a field over the steps start to stop (default: all); of bytes, one that
-        occurred.
-        """
+        """Median of a field over the steps start to stop; of bytes, one that occurred."""
         values = [step[field] for step in self.steps[start:stop]]
         return median_low(values) if field.endswith("bytes") else median(values)
 
     def hidden(self, start: int = 0, stop: int | None = None) -> float | None:
-        """Which part of the communication that computation could hide was hidden in the steps start
-        to stop.
+        """Which part of the communication that computation could hide was hidden.
+
+        In the steps start to stop.
 
         Medians over the steps: (communication - exposed) / min(compute, communication), from 0 to
         1; None where nothing was computed or communicated, there are no such steps, or MPI's own
@@ -265,9 +256,7 @@ class _Computing(_Phase):
 
 
 class _Waiting(_Phase):
-    """What the main thread waits for is exposed only once the device has nothing left to
-    compute.
-    """
+    """Waiting is exposed only after the device has computed all that was asked for."""
 
     __slots__ = ("asked",)
 

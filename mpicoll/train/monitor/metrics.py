@@ -22,8 +22,7 @@ Log: TypeAlias = Callable[..., None]
 
 @contextmanager
 def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> Iterator[Log]:
-    """Yield `log(**fields)`, which on rank 0 adds a line to the file, after what is there; without
-    a path it does nothing.
+    """Yield `log(**fields)`, which on rank 0 appends a line to the file, if there is a path.
 
     Collective; the paths of other ranks do not count. Raises ArgumentError on all ranks where rank
     0 cannot write, or has no path and others have. Where it no longer can, `log` says so once, and

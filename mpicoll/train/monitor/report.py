@@ -134,9 +134,7 @@ def _setup(trainer: Trained) -> str:
 
 
 def _times(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
-    """Where the time went; what is exposed is told apart: waiting for the slowest rank, and for the
-    network.
-    """
+    """Times; exposed communication is split into waiting for ranks and for the network."""
     meter = trainer.strategy.meter
     yield (
         f"{meter.total('step_s'):.2f} s training: {meter.total('compute_s'):.2f} s computing, "
@@ -260,8 +258,9 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def memory_in_theory(trainer: Trained) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer state on this rank, without padding and buckets
-    that are on their way.
+    """Bytes of parameters, gradients and optimizer state on this rank.
+
+    Without padding and buckets in flight.
     """
     options = trainer.options
     reducer = trainer.strategy.reducer

@@ -1,6 +1,4 @@
-"""The base of the optimizers: element by element, so any slice of the parameters can be updated
-alone.
-"""
+"""The base of the optimizers, which update any slice of the parameters alone."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ _DEVICE_PIECE = 1 << 22
 
 
 def pieces(array: Array) -> list[slice]:
-    """Slices that cover the one-dimensional `array` in order, each but the last of a size that
-    suits its memory.
+    """Slices that cover the 1-D `array` in order, of a size that suits its memory.
 
     >>> list(pieces(numpy.zeros(40_000)))
     [slice(0, 32768, None), slice(32768, 40000, None)]
@@ -38,8 +35,7 @@ def _piece_of(array: Array) -> int:
 
 
 class Optimizer(ABC):
-    """Base: hyper-parameters that print themselves, a learning rate for each step, and state
-    arrays.
+    """Base: hyper-parameters that print themselves, a learning rate per step, state arrays.
 
     A step is `update(parameters, gradients)`, or `advance()` and then `apply` for each part of the
     parameters.
@@ -204,9 +200,7 @@ class Optimizer(ABC):
         """Change `parameters` and `state` in place."""
 
     def _scratch_like(self, parameters: Array) -> list[Array]:
-        """Three arrays for one of the `pieces`; kept, because the page faults of fresh ones double
-        a small update.
-        """
+        """Three scratch arrays; kept, as page faults of new ones double a small update."""
         kept = self._scratch
         length = min(len(parameters), _piece_of(parameters))
         if (
@@ -228,9 +222,7 @@ def _convert(gradients: Array, scale: float, out: Array) -> Array:
 
 
 def _text(value: object) -> str:
-    """The repr of a hyper-parameter; of a function its name, because ranks and checkpoints compare
-    it.
-    """
+    """The repr of a hyper-parameter; the name of a function, since ranks compare it."""
     return (
         f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else text_of(value)
     )

@@ -1,6 +1,4 @@
-"""The size of gradients: loss scaling for 16-bit precisions, the norm for clipping, and values that
-are not finite.
-"""
+"""The size of gradients: loss scaling, the norm for clipping, and non-finite values."""
 
 from __future__ import annotations
 
@@ -24,8 +22,9 @@ HOPELESS = 40
 
 
 class LossScale:
-    """The factor on the loss that keeps small gradients above the smallest float16 (Micikevicius et
-    al., 2018).
+    """A factor on the loss that keeps gradients above the smallest float16.
+
+    See Micikevicius et al., 2018.
 
     The loss is multiplied by `value`, the gradients are divided by it again before the update, and
     `update` says whether that update may be made. A fixed scale stays; a `dynamic` one is halved by
@@ -62,9 +61,7 @@ class LossScale:
         return f"LossScale({'dynamic' if self.dynamic else self.value})"
 
     def update(self, finite: bool) -> bool:
-        """Take note of one step, whose gradients on all ranks were `finite` or not; True: it may be
-        made.
-        """
+        """Record whether the gradients of a step were `finite` on all ranks; True: update."""
         self._good = self._good + 1 if finite else 0
         self._bad = 0 if finite else self._bad + 1
         self.skipped += not finite
@@ -96,8 +93,9 @@ class LossScale:
 
 
 def clip_factor(norm: float, limit: float) -> float:
-    """The factor that brings gradients of `norm` down to `limit`, at most 1 (Pascanu, Mikolov and
-    Bengio, 2013).
+    """The factor, at most 1, that brings gradients of `norm` down to `limit`.
+
+    See Pascanu, Mikolov and Bengio, 2013.
 
     An infinite norm gives 0 and nan gives nan: find out first, with the norm, whether the gradients
     are finite.
@@ -110,8 +108,7 @@ def clip_factor(norm: float, limit: float) -> float:
 
 
 def squared_norm(array: Array) -> Any:
-    """The sum of the squares of a one-dimensional array of any floating dtype, in float64: a number
-    where the array is.
+    """The sum of the squares of a 1-D floating array, in float64, on the array's device.
 
     Not finite where an element is not (or, in float64, its square); no warning then. One pass, no
     copy of the whole. On a device nobody waits for it until it is made a float.
@@ -129,8 +126,9 @@ _SQUARE = 31
 
 
 def whole_squares(array: Array, exponent: int) -> tuple[int, int]:
-    """The sum of the squares of numbers below 2**exponent, as two whole numbers, the second in
-    units 2**31 times as small.
+    """The sum of the squares of numbers below 2**exponent, as two integers.
+
+    The second is in units 2**31 times as small.
 
     Sums of these are the same in whatever parts and order they are made; `square_of_words` makes a
     float of the last.
@@ -158,9 +156,7 @@ def square_of_words(words: Sequence[int], exponent: int) -> float:
 
 
 def first_bad(array: Array) -> int | None:
-    """The index of the first element of a one-dimensional array that is infinite or nan; None if
-    all are finite.
-    """
+    """The index of the first infinite or nan element of a 1-D array, or None."""
     for part in pieces(array):
         bad = ~module_of(array).isfinite(array[part])
         if bad.any():

@@ -1,6 +1,4 @@
-"""Learning-rate schedules: functions of the step, counted from 1, whose value multiplies the
-learning rate.
-"""
+"""Learning-rate schedules: factors of the learning rate by step, counted from 1."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a training needs to go on after ranks died: its state after the last two steps, and copies
-of it on other ranks.
+"""The state that a training keeps for when ranks die, and its copies on other ranks.
 
 A *generation* is the state after a step: parameters (or their float32 masters), the arrays of the
 optimizer, its count of updates, the loss scale, the losses so far. No rank is more than one
@@ -198,8 +197,9 @@ class Backup:
         self._secure = True
 
     def _changed(self) -> bool:
-        """Whether this rank's shard is not that of its replica: the program has written to it, or
-        it was restored.
+        """Whether this rank's shard differs from its replica: the program wrote to it.
+
+        Or it was restored.
 
         Parameters only count where there are masters of them: a holder has all others itself.
         """
@@ -255,9 +255,7 @@ class Backup:
         return Made.by(self.update.optimizer, factor, scale)
 
     def _vectors(self) -> list[Array]:
-        """What there is of this rank's part now: parameters, or their masters, then the arrays of
-        the optimizer.
-        """
+        """This rank's part now: parameters, or their masters, then the optimizer's arrays."""
         values = self._values
         if self._divided and self.update.masters is None:
             values = self._shard(self.rank)
@@ -269,8 +267,7 @@ class Backup:
             row[start : start + len(part)] = part
 
     def follow(self) -> None:
-        """Bring the replicas to the generation before the newest, which all ranks have had, with
-        its copy.
+        """Bring the replicas to the generation before the newest.
 
         For the end of backward: parameters of the newest have come, so all ranks made it, with all
         copies of the one before. There the last reductions are on their way, so this costs least.
@@ -286,9 +283,7 @@ class Backup:
         self._copied = perf_counter() - begin
 
     def send(self) -> None:
-        """Send the gradients of the newest generation to the holder; parameters are needed sooner,
-        so do it after them.
-        """
+        """Send the gradients of the newest generation to the holder, after the parameters."""
         if self._divided:
             self._send(lambda replica: replica.gradients(self.newest))
 
@@ -334,14 +329,11 @@ class Backup:
         return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
 
     def _is_copied(self) -> bool:
-        """Whether, before the base is secure, all parameters have come, and the replicas are those
-        of the former fit's end.
-        """
+        """Whether the replicas are those of the former fit's end, with all parameters."""
         return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
     def plan(self, statuses: Sequence[BackupStatus]) -> RecoveryPlan | None:
-        """Where those that live take up; None where that is not for these generations to say, but
-        those before them.
+        """Where the survivors continue; None if that is for the backup before this to say.
 
         Raises ShardsLost where part of the state was lost.
         """
@@ -367,9 +359,7 @@ class Backup:
         return RecoveryPlan(min(newest + ([] if is_open else copies)), servers, is_open)
 
     def _require_base(self, statuses: Sequence[BackupStatus], living: Mapping[int, int]) -> None:
-        """Raise ShardsLost where ranks died before the base of the fit was secure, and part of it
-        is gone.
-        """
+        """Raise ShardsLost if part of the base of the fit died before it was secure."""
         dead = tuple(rank for rank in range(self.size) if rank not in living)
         begin = f"{ranks_text(dead)} died before the first step of this fit was made, and"
         if not all(status.whole for status in statuses):

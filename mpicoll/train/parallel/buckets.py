@@ -15,8 +15,9 @@ from ..model import Tensor
 
 
 class Bucket(NamedTuple):
-    """Elements start to stop of the flat buffer: whole tensors (by number), then padding that makes
-    all shards equal.
+    """Elements start to stop of the flat buffer: whole tensors (by number), then padding.
+
+    Padding makes all shards equal.
     """
 
     number: int
@@ -90,14 +91,13 @@ class BucketLayout:
         return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
 
     def edges(self, bucket: Bucket) -> list[int]:
-        """Where the tensors of a bucket begin in it, and its end; the last one's part has the
-        padding.
-        """
+        """Where the tensors of a bucket begin in it, and its end, padding included."""
         return [*(self.places[number] - bucket.start for number in bucket.tensors), bucket.size]
 
     def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What a slice of the flat buffer holds, without padding: (first in plain order, first in
-        it, elements) of each run.
+        """What a slice of the flat buffer holds, without padding.
+
+        (First in plain order, first in the buffer, elements) of each run.
         """
         for bucket in self.buckets:
             if bucket.start < part.stop and part.start < bucket.stop:
@@ -118,8 +118,9 @@ class BucketLayout:
 
 
 def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:
-    """Neighbouring buckets, as many at a time as fit into `limit` elements, at least one: what
-    starts together.
+    """Neighbouring buckets that start together: as many as fit into `limit` elements.
+
+    At least one.
 
     >>> buckets = [Bucket(number, 4 * number, 4 * number + 4, ()) for number in range(5)]
     >>> [[bucket.number for bucket in group] for group in groups(buckets, 9)]

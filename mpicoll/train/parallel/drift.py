@@ -1,6 +1,4 @@
-"""Whether the parameters are the same on all ranks, bit for bit, as they must be after
-every step.
-"""
+"""Whether the parameters are the same bits on all ranks, as they must be after each step."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ _REMEDY = (
 
 
 class ParametersDiffer(MpicollError, RuntimeError):
-    """Ranks that train together no longer have the same parameters, or learning rate; raised on all
-    of them.
-    """
+    """Ranks of a training have different parameters or learning rates; raised on all."""
 
 
 class DriftCheck:

@@ -1,5 +1,6 @@
-"""Between a model and a reducer: layers get views of the flat buffers, and arrays to compute with
-where those are 16-bit.
+"""Between a model and a reducer: layers get views of the flat buffers.
+
+With 16-bit buffers they get arrays to compute with.
 """
 
 from __future__ import annotations
@@ -37,9 +38,7 @@ class ReducerHooks(Hooks):
         self.rest()
 
     def rest(self) -> None:
-        """Outside of steps every layer has its parameters, so that the user can compute with the
-        model.
-        """
+        """Bind every layer to its parameters, so that the user can compute with the model."""
         self.reducer.wait()
         for number, layer in enumerate(self.model.layers):
             layer.bind(self._parameters(number), ())

@@ -1,6 +1,4 @@
-"""The memory of flat buffers: where it is the host's, other ranks of the node read it in place, and
-nothing is copied.
-"""
+"""The memory of flat buffers; other ranks of the node read the host's in place."""
 
 from __future__ import annotations
 

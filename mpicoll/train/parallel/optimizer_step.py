@@ -126,8 +126,7 @@ class Update:
                     self._apply(bucket, gradients, factor)
 
     def _finite(self) -> Iterator[bool]:
-        """For each bucket, as they come, whether its sum is finite, as it is where all gradients
-        are.
+        """For each bucket, as they come, whether its sum, and so all of it, is finite.
 
         On a device the host would stand still for each: there all are summed first, and it waits
         once.
@@ -197,8 +196,9 @@ class Update:
     # Checkpoints.
 
     def pieces(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What lies in `part` of the flat buffer and is owned here: (first in plain order, first in
-        the shard, elements).
+        """What lies in `part` of the flat buffer and is owned here.
+
+        (First in plain order, first in the shard, elements) of each run.
         """
         for start, owned in zip(self.starts, self.reducer.owned):
             low = max(part.start, owned.start)
@@ -208,8 +208,9 @@ class Update:
                     yield plain, start + first - owned.start, size
 
     def vectors(self) -> dict[str, list[tuple[int, Array]]]:
-        """{name: [(start in plain order, array), …]}: this rank's share of parameters and optimizer
-        state.
+        """This rank's share of parameters and optimizer state, by name.
+
+        {name: [(start in plain order, array), …]}.
         """
         reducer = self.reducer
         parameters = self.masters
@@ -234,8 +235,9 @@ class Update:
     def restore(
         self, checkpoint: Readable, steps: int, low: int = 0, high: int | None = None
     ) -> None:
-        """Take parameters and optimizer state, as `vectors` of any number of ranks gave them, and
-        the number of updates.
+        """Take parameters, optimizer state and the number of updates from a checkpoint.
+
+        Any number of ranks may have given them by `vectors`.
 
         low, high: of the elements, in plain order, that are there; by default all.
         """
@@ -263,8 +265,9 @@ class Update:
 def _within(
     runs: Iterable[tuple[int, int, int]], low: int, high: int
 ) -> Iterator[tuple[int, int, int]]:
-    """What of some runs, (first in plain order, first elsewhere, elements), lies between two places
-    of the plain order.
+    """The parts of some runs between two places of the plain order.
+
+    Runs are (first in plain order, first elsewhere, elements).
     """
     for plain, first, size in runs:
         begin = max(plain, low)

@@ -140,9 +140,7 @@ class Options:
         )
 
     def check(self) -> None:
-        """Raise ArgumentError for the first value that cannot be used, LaunchError where a package
-        for it is missing.
-        """
+        """Raise ArgumentError for the first unusable value, LaunchError for a missing package."""
         check_word("strategy", self.strategy, get_args(StrategyName))
         check_word("overlap", self.overlap, get_args(Overlap))
         check_word("precision", self.precision, get_args(Precision))
@@ -210,9 +208,7 @@ class Options:
         return gradients, self.parameter_bucket_bytes or gradients
 
     def bucket_elements(self, itemsize: int) -> tuple[int, int]:
-        """Elements of `itemsize` bytes that start together, at least one: of gradients, of
-        parameters.
-        """
+        """Elements that start together, at least one: of gradients, of parameters."""
         gradients, parameters = self.bucket_limits
         return max(1, gradients // itemsize), max(1, parameters // itemsize)
 
@@ -247,9 +243,7 @@ class Options:
 
     @property
     def counted(self) -> bool:
-        """Whether what the bucket collectives send is counted: schedules do, libraries do
-        not say.
-        """
+        """Whether the bytes of the bucket collectives are counted: libraries do not tell."""
         return self._algorithm not in LIBRARIES
 
     @property

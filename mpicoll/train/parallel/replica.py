@@ -1,6 +1,4 @@
-"""A copy of a rank's shard that follows it: the state after a step, and the gradients that make the
-later ones from it.
-"""
+"""A copy of a rank's shard, and the gradients that make later states from it."""
 
 from __future__ import annotations
 

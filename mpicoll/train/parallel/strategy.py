@@ -86,16 +86,15 @@ class Strategy:
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
     def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where libraries, which cannot be counted, move the buckets: the least
-        there can be.
-        """
+        """Bytes per step where a library, which does not count, moves the buckets: the least."""
         if self.options.counted:
             return None
         return self.predicted_bytes(nbytes)
 
     def predicted_bytes(self, nbytes: int | None = None) -> int | None:
-        """What a rank sends per step in theory, from the bytes of all parameters with padding; None
-        for a parameter server.
+        """Bytes that a rank sends per step in theory; None for a parameter server.
+
+        nbytes: of all parameters with padding.
         """
         options = self.options
         nbytes = self.reducer.parameters.nbytes if nbytes is None else nbytes
@@ -158,8 +157,9 @@ class Strategy:
         return float(total[0])
 
     def take_up(self) -> list[float]:
-        """Go on after an exception has left a step, if one has: the losses of the steps that were
-        made. Collective.
+        """Continue after an exception that left a step: the losses of the completed steps.
+
+        Collective.
 
         Raises ArgumentError where ranks have not made the same updates.
         """
@@ -173,15 +173,17 @@ class Strategy:
         return self.reduce_losses()
 
     def forget(self) -> None:
-        """Parameters and state are about to be replaced: what was made since the last losses counts
-        for nothing. Collective.
+        """Drop the losses and what is in flight: parameters and state are about to be replaced.
+
+        Collective.
         """
         self.reducer.abandon()
         self._losses = []
 
     def reduce_losses(self) -> list[float]:
-        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all
-        parameters have come.
+        """Losses of the batches since the last call, equal on all ranks.
+
+        All parameters have come then.
 
         Raises BadGradient, on all ranks, for the last step.
         """

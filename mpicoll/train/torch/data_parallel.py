@@ -131,9 +131,7 @@ class DataParallel(torch.nn.Module):
         )
 
     def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
-        """What copy.deepcopy makes of the module: an ordinary one, with the parameters of the last
-        update.
-        """
+        """copy.deepcopy of the module: an ordinary one, with the newest parameters."""
         self.settle()
         own = self.module.__dict__
         hook = own.pop("__deepcopy__")
@@ -172,8 +170,9 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes inside are only added up: by zero2 on its shards, which
-        needs `accumulate` above 1.
+        """A context whose backward passes only add gradients up.
+
+        zero2 adds them on its shards, which needs `accumulate` above 1.
         """
         good = not self.options.scattered or self.options.accumulate > 1
         check(
@@ -256,8 +255,9 @@ class DataParallel(torch.nn.Module):
     # The order of things.
 
     def _observed(self) -> Orders:
-        """What rank 0 saw: parameters in backward order (unused ones last), modules in forward
-        order. Collective.
+        """Parameters in backward order (unused ones last) and modules in forward order, of rank 0.
+
+        Collective.
         """
         unused = [name for name in reversed(self._named) if name not in self._finished]
         forward = [self._modules_in_order.index(module) for module in self._seen]
@@ -303,8 +303,9 @@ class DataParallel(torch.nn.Module):
     def _owned_by(
         self, called: Mapping[torch.nn.Module, int]
     ) -> dict[torch.nn.Module, dict[str, None]]:
-        """{module: names of the parameters it needs}: its own, and those of modules inside that are
-        used but not `called`.
+        """Names of the parameters that each module needs.
+
+        Its own, and those of modules inside that are used but not `called`.
         """
         names = {parameter: name for name, parameter in self._named.items()}
         needs: dict[torch.nn.Module, dict[str, None]] = {}
@@ -361,8 +362,6 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around a step: what it costs goes to `meter`; what is not waiting for communication
-        counts as computing.
-        """
+        """Around a step, whose costs go to `meter`; all but waiting counts as computing."""
         with torchs_stream(self.device), self.meter.step(), self.meter.computing("step"):
             yield

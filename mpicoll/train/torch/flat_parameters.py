@@ -24,8 +24,7 @@ _REMEDY = (
 
 
 class ShardedGradient(torch.Tensor):
-    """The `grad` of a parameter under ZeRO after backward: no values, so whatever computes with it
-    is told so.
+    """The `grad` of a parameter under ZeRO: it has no values, and raises when computed with.
 
     torch.nn.utils.clip_grad_norm_ would find no gradients otherwise, and clip nothing, silently.
     """
@@ -56,8 +55,7 @@ def forget(parameter: torch.nn.Parameter) -> None:
 
 
 class Flat:
-    """Makes parameters views of one flat tensor, and brings their gradients into the buckets of its
-    `reducer`.
+    """Parameters as views of one flat tensor, whose gradients go to a `reducer`.
 
     named: {name: parameter}, of one dtype and device. layers: for each, the number of the
     computation that needs it first. order: their numbers as backward finishes them. `pieces`: for
@@ -93,9 +91,7 @@ class Flat:
         self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
 
     def check_places(self) -> None:
-        """Raise ArgumentError for a parameter that has left the flat buffer: under ZeRO only what
-        lies there is updated.
-        """
+        """Raise ArgumentError for a parameter that left the flat buffer, which ZeRO updates."""
         for name, parameter, place in zip(self.names, self.parameters, self._places):
             kept = parameter.dtype == self.values.dtype and (
                 parameter.data_ptr() == place or not self.reducer.divided
@@ -104,9 +100,7 @@ class Flat:
 
     @torch.no_grad()
     def fill(self, bucket: Bucket) -> None:
-        """Bring the gradients into a bucket that is about to be sent, divided by the number of
-        ranks.
-        """
+        """Copy the gradients of a bucket into it, divided by the number of ranks."""
         for number in bucket.tensors:
             view = self.views[number]
             gradient = self._gradient(number)
@@ -119,8 +113,7 @@ class Flat:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Move the gradients into the flat buffer, so that there is one copy of them while micro-
-        batches are added up.
+        """Move the gradients into the flat buffer while micro-batches are added up.
 
         Where they are added up on shards, the next backward writes new ones.
         """

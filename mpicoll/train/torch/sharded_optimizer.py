@@ -27,8 +27,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str, Any]) -> Any:
-    """An instance of a subclass of the optimizer class `kind` that updates what this rank owns of a
-    DataParallel `model`.
+    """An optimizer like `kind` that updates what this rank owns of a DataParallel `model`.
 
     Raises ArgumentError for a class whose update is not element by element.
     """
@@ -52,9 +51,7 @@ def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str,
 
 
 class Sharded:
-    """Mixed into an optimizer class: its step is made bucket by bucket, as the reduced gradients
-    come.
-    """
+    """Mixed into an optimizer class: steps bucket by bucket, as reduced gradients come."""
 
     model: Any  # the DataParallel whose step it makes
     make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -112,9 +109,7 @@ class Sharded:
         self.model.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state, and how it was cut: load it on the same rank of as many
-        ranks.
-        """
+        """This rank's part of the state, to be loaded on the same rank of as many ranks."""
         return {**super().state_dict(), "cut": self.model.cut()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

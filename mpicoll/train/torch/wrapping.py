@@ -39,8 +39,9 @@ def wrap(
     algorithm: AllreduceName | None = None,
     **optimizer_options: Any,
 ) -> DataParallel:
-    """Make a module data-parallel: every rank computes on its rows, and all have the same
-    parameters after each step.
+    """Make a module data-parallel: all ranks have the same parameters after each step.
+
+    Every rank computes on its rows.
 
     Gradients are means over the ranks: with a loss that is a mean over local rows, give all ranks
     as many rows. Collective.
