@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from mpicoll.support.units import format_bytes
-from mpicoll.train.monitor.trace import picture
 
 from ..peers.gloo import on_gloo
 from .compared import PICTURES
+from .steps import picture
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLUMNS = (

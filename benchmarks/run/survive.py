@@ -74,10 +74,10 @@ PLACES = {
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 170),
     "backward": (f"{PARALLEL}.hooks:ReducerHooks.backward", 110),
     "update": (f"{PARALLEL}.optimizer_step:Update._apply", 58),
-    "copy, before": (f"{PARALLEL}.generations:Generations._copy_gradients", 60),
-    "copy, sending": (f"{PARALLEL}.generations:Generations._send", 60),
+    "copy, before": (f"{PARALLEL}.backup:Backup._copy_gradients", 60),
+    "copy, sending": (f"{PARALLEL}.backup:Backup._send", 60),
     "copy, following": (f"{PARALLEL}.replica:Replica.follow", 115),
-    "publish": (f"{PARALLEL}.optimizer_step:Update._publish", 58),
+    "publish": (f"{PARALLEL}.optimizer_step:Update.publish", 58),
     "checkpoint": ("mpicoll.train.checkpoint.directory:Checkpoints._write_files", 6),
     "epoch's end": ("mpicoll.train.run:Run._write_down", 6),
 }

@@ -45,19 +45,19 @@ TRAINER = "mpicoll.train.trainer:Trainer"
 OF_A_FIT = {
     "before a fit": f"{TRAINER}.fit",
     "a fit begins": f"{TRAINER}._check_data",
-    "its base": f"{PARALLEL}.generations:Generations.secure",
+    "its base": f"{PARALLEL}.backup:Backup.secure",
     "its end": "mpicoll.train.monitor.meter:Meter.summary_of_ranks",
 }
 #: once in each step, or several times
 OF_A_STEP = {
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 5),
     "backward": (f"{PARALLEL}.hooks:ReducerHooks.backward", 3),
-    "update": (f"{PARALLEL}.optimizer_step:Update.step", 1),
-    "publish": (f"{PARALLEL}.optimizer_step:Update._publish", 1),
+    "update": (f"{PARALLEL}.optimizer_step:Update.prepare", 1),
+    "publish": (f"{PARALLEL}.optimizer_step:Update.publish", 1),
 }
 OF_A_COPY = {
-    "copy, before": (f"{PARALLEL}.generations:Generations._copy_gradients", 1),
-    "copy, sending": (f"{PARALLEL}.generations:Generations._send", 1),
+    "copy, before": (f"{PARALLEL}.backup:Backup._copy_gradients", 1),
+    "copy, sending": (f"{PARALLEL}.backup:Backup._send", 1),
 }
 #: once before the first fit, when the strategy is made, and once in each
 RESTING = f"{PARALLEL}.hooks:ReducerHooks.rest"

@@ -5,7 +5,8 @@
 >>> model.parameters.size, model.describe()
 (2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
 
-Only `Trainer`, `living` and `surviving` need an MPI library; they are imported when they are first used (PEP 562).
+Only `Trainer`, `living` and `surviving` need an MPI library; they are imported when they are first
+used (PEP 562).
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 __all__ = [
-    "SGD", "Adam", "AdamW", "Dataset", "Linear", "Model", "ReLU", "Sampler", "Trainer", "digits", "living", "mlp",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Dataset",
+    "Linear",
+    "Model",
+    "ReLU",
+    "Sampler",
+    "Trainer",
+    "digits",
+    "living",
+    "mlp",
     "surviving",
 ]
 

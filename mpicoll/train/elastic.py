@@ -14,13 +14,15 @@ from mpi4py import MPI
 from ..communicator import Communicator, all_agree, deaths, note_missing, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
-from .parallel import Generations, Plan, ShardsLost, Strategy, bad_gradient
+from .parallel import Backup, RecoveryPlan, ShardsLost, Strategy, bad_gradient
 
 Result = TypeVar("Result")
 
 
 def living(world: MPI.Intracomm) -> Communicator:
-    """A Communicator of some ranks, or of those that live, where some die while it is made. Collective over these.
+    """A Communicator of some ranks, or of those that live, where some die while it is made.
+
+    Collective over these.
 
     Parameters
     ----------
@@ -43,13 +45,16 @@ def living(world: MPI.Intracomm) -> Communicator:
             comm = Communicator(world)
         if all_agree(world, comm is not None) and comm is not None:
             return comm
-        before, world = world, MPI.Intracomm(world.Shrink())
+        before = world
+        world = MPI.Intracomm(world.Shrink())
         note_missing(world, before)
         _require_majority(before, world)
 
 
-def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tuple[Result, Communicator]:
-    """What act(comm) returns, when it has on all ranks that live; else all of them do it again, on fewer ranks.
+def surviving(
+    comm: Communicator, act: Callable[[Communicator], Result]
+) -> tuple[Result, Communicator]:
+    """What act(comm) returns once it succeeds on all live ranks, with fewer ranks if some died.
 
     Parameters
     ----------
@@ -66,27 +71,32 @@ def surviving(comm: Communicator, act: Callable[[Communicator], Result]) -> tupl
     Raises
     ------
     RankFailure
-        Where part of a training's state was lost; where ranks send heartbeats and no more than half of them are left.
+        Where part of a training's state was lost; where ranks send heartbeats and no more than half
+        of them are left.
     """
     while True:
         result: Any = None
         try:
-            result, good = act(comm), True
+            result = act(comm)
+            good = True
         except RankFailure as failure:
             good = False
             if isinstance(failure, ShardsLost):  # on all ranks
                 raise
         if all_agree(comm, good):
             return result, comm
-        before, comm = comm, comm.shrink()
+        before = comm
+        comm = comm.shrink()
         _require_majority(before, comm)
 
 
 def _require_majority(before: MPI.Intracomm, comm: MPI.Intracomm) -> None:
     if not outnumbers(before, comm):
         sizes = f"{comm.Get_size()} of {before.Get_size()} ranks are left"
-        raise RankFailure(f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, and this "
-                          "host may be the one that is cut off. Begin again from a checkpoint")  # fmt: skip
+        raise RankFailure(
+            f"elastic: {sizes}, and with heartbeats more than half must be: the others may live, "
+            "and this host may be the one that is cut off. Begin again from a checkpoint"
+        )
 
 
 def require(comm: Communicator, parameters: Array) -> None:
@@ -94,9 +104,14 @@ def require(comm: Communicator, parameters: Array) -> None:
     if problem := refusal():
         raise LaunchError(f"elastic: lost ranks cannot be survived here. {problem}")
     if comm.Get_size() == 1 and not deaths():  # the last of several may well go on
-        raise ArgumentError("elastic: expected at least 2 ranks, got 1: start more, or leave it out")
+        raise ArgumentError(
+            "elastic: expected at least 2 ranks, got 1: start more, or leave it out"
+        )
     if module_of(parameters) is not numpy:
-        raise ArgumentError("elastic: expected a model in host memory, got one on a device; leave it out, or use the CPU")
+        raise ArgumentError(
+            "elastic: expected a model in host memory, got one on a device; leave it out, or use "
+            "the CPU"
+        )
 
 
 class Recovered(NamedTuple):
@@ -104,90 +119,103 @@ class Recovered(NamedTuple):
 
     #: on the ranks that live
     strategy: Strategy
-    #: losses of the steps that its state has, from the training's first on; None: the fit begins again, with its base
+    #: losses of the steps that its state has, from the training's first on; None: the fit begins
+    #: again, with its base
     losses: list[float] | None
     #: why the base must come from a checkpoint, where it must
     lost: ShardsLost | None
 
+    @property
+    def begins_again(self) -> bool:
+        """Whether the fit makes all its steps once more."""
+        return self.losses is None and self.lost is None
 
-class Survival:
-    """How one training goes on. make(comm): a new strategy for its model, on fewer ranks.
 
-    recoveries: of each time that ranks were lost `ranks` (how many are left), `step` (the last completed one), `seconds`.
+def recover(
+    old: Strategy,
+    comm: Communicator,
+    make: Callable[[Communicator], Strategy],
+    has_checkpoint: bool,
+) -> Recovered:
+    """A strategy on the ranks that live, with the newest state that all of them can have.
+
+    Collective. make: gives a new strategy for the model. Where shards were lost with their copies
+    and there is no checkpoint, ShardsLost is raised, on all ranks; BadGradient where the last
+    update was made from gradients that were not finite.
     """
-
-    def __init__(self, make: Callable[[Communicator], Strategy]) -> None:
-        self._make = make
-        self.recoveries: list[dict[str, Any]] = []
-
-    def recover(self, old: Strategy, comm: Communicator, checkpoint: bool) -> Recovered:
-        """A strategy on the ranks that live, with the state of the newest step that all of them can have. Collective.
-
-        checkpoint: whether there may be one for where shards were lost with their copies; otherwise ShardsLost is raised,
-        on all ranks; BadGradient where the last update was made from gradients that were not finite.
-        """
-        begin = perf_counter()
-        if names := sorted({name for bad in comm.allgather(old.update.bad) for name in bad}):
-            raise bad_gradient(old.update.optimizer.steps, names)
-        steps = min(comm.allgather(len(old.meter.steps)))
-        origin = _planned(old, comm)
-        if isinstance(origin, ShardsLost) and not checkpoint:
-            raise origin
-        old.model.lend(old.reducer.plain_now)
-        masters = old.update.masters
-        # memory of its own again, until the new strategy lends it another; its dtype is that of the arithmetic
-        old.model.to(dtype=(old.reducer.parameters if masters is None else masters).dtype)
-        old.update.optimizer.state, old.update.optimizer.steps = {}, 0
-        new = self._make(comm)
-        new.meter.adopt(old.meter, steps)
-        if isinstance(origin, ShardsLost):
-            assert new.generations is not None
-            new.generations.whole = False
-            recovered, step = Recovered(new, None, origin), None
-        else:
-            generations, plan = origin
-            losses = _handed_over(generations, plan, new)
-            recovered, step = Recovered(new, None if plan.is_open else losses, None), len(losses)
-        comm.Barrier()
-        self._tell(comm, step, perf_counter() - begin)
-        return recovered
-
-    def _tell(self, comm: Communicator, step: int | None, seconds: float) -> None:
-        where = "from a checkpoint" if step is None else f"after step {step}"
-        self.recoveries.append({"ranks": comm.Get_size(), "step": step or 0, "seconds": seconds})
-        if comm.Get_rank() == 0:
-            text = f"mpicoll: ranks died; {comm.Get_size()} go on {where}, which took {seconds:.2f} s"
-            print(text, file=sys.stderr, flush=True)
+    begin = perf_counter()
+    if names := sorted({name for bad in comm.allgather(old.update.bad) for name in bad}):
+        raise bad_gradient(old.update.optimizer.steps, names)
+    steps = min(comm.allgather(len(old.meter.steps)))
+    assert old.backup is not None
+    source, plan, lost = _planned(old.backup, comm)
+    if lost is not None and not has_checkpoint:
+        raise lost
+    _detach(old)
+    new = make(comm)
+    new.meter.adopt(old.meter, steps)
+    assert new.backup is not None
+    losses = None
+    recovery: dict[str, Any] = {"ranks": comm.Get_size(), "step": 0}
+    where = "from a checkpoint"
+    if plan is None:
+        new.backup.whole = False
+    else:
+        losses = _hand_over(source, plan, new)
+        new.backup.before = source
+        new.backup.costs = source.costs
+        recovery["step"] = len(losses)
+        where = f"after step {len(losses)}"
+        if plan.is_open:
+            losses = None
+    comm.Barrier()
+    recovery["seconds"] = perf_counter() - begin
+    new.backup.recoveries = [*old.backup.recoveries, recovery]
+    if comm.Get_rank() == 0:
+        taken = f"{recovery['ranks']} go on {where}, which took {recovery['seconds']:.2f} s"
+        print(f"mpicoll: ranks died; {taken}", file=sys.stderr, flush=True)
+    return Recovered(new, losses, lost)
 
 
-def _planned(old: Strategy, comm: Communicator) -> tuple[Generations, Plan] | ShardsLost:
-    """Whose generations to take, and which; or why there are none. Alike on all ranks."""
-    assert old.generations is not None
-    newest = old.generations
-    levels = {one.size: one for one in (newest, newest.before) if one is not None}  # each has fewer ranks
+def _detach(old: Strategy) -> None:
+    """Give the model and the optimizer memory of their own, until a strategy replaces it."""
+    old.model.lend(old.reducer.plain_now)
+    masters = old.update.masters
+    # the dtype is that of the arithmetic
+    old.model.to(dtype=(old.reducer.parameters if masters is None else masters).dtype)
+    old.update.optimizer.state = {}
+    old.update.optimizer.steps = 0
+
+
+def _planned(
+    newest: Backup, comm: Communicator
+) -> tuple[Backup, RecoveryPlan | None, ShardsLost | None]:
+    """Which backup to take, and what of it; or why there is none. Alike on all ranks."""
+    levels = {level.size: level for level in (newest, newest.before) if level is not None}
     everyone = comm.allgather({size: level.known() for size, level in levels.items()})
     lost: ShardsLost | None = None
-    for size in sorted({size for known in everyone for size in known}):
-        if all(size in known for known in everyone):
-            try:
-                plan = levels[size].plan([known[size] for known in everyone])
-            except ShardsLost as failure:
-                lost = lost or failure
-            else:
-                if plan is not None:
-                    return levels[size], plan
-    return lost or ShardsLost("ranks died while the state of others that died was read from a checkpoint")
+    for size in sorted({size for statuses in everyone for size in statuses}):
+        if not all(size in statuses for statuses in everyone):
+            continue
+        try:
+            plan = levels[size].plan([statuses[size] for statuses in everyone])
+        except ShardsLost as failure:
+            lost = lost or failure
+        else:
+            if plan is not None:
+                return levels[size], plan, None
+    reading = "ranks died while the state of others that died was read from a checkpoint"
+    return newest, None, lost or ShardsLost(reading)
 
 
-def _handed_over(source: Generations, plan: Plan, new: Strategy) -> list[float]:
+def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]:
     """Give a generation to a new strategy; returns the losses of its steps."""
-    comm, server = new.comm, min(plan.servers.values())
-    mine = source.counts(plan) if comm.Get_rank() == server else None
-    losses, (updates, scale) = comm.bcast(mine, root=server)
+    comm = new.comm
+    server = min(plan.servers.values())
+    counts = source.counts(plan) if comm.Get_rank() == server else None
+    losses: list[float]
+    losses, (updates, scale) = comm.bcast(counts, root=server)
     source.hand_over(comm, plan, new.update, updates)
     if new.scale is not None and scale is not None:
         new.scale.restore(scale)
-    assert new.generations is not None
-    new.generations.before, new.generations.costs = source, source.costs
-    found: list[float] = losses
-    return found
+    return losses

@@ -16,3 +16,7 @@ class History:
     cut_short: bool = False
     test_accuracy: float | None = None
     stopped: str | None = None
+
+    def copy(self) -> History:
+        """Losses and epochs so far, which do not grow."""
+        return History(list(self.losses), list(self.epochs))

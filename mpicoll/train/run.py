@@ -9,17 +9,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy
-from mpi4py import MPI
 from numpy.typing import NDArray
 
-from ..communicator import Communicator
 from ..support.checks import check, check_integer
 from ..support.optional import require
 from .checkpoint import Stop, stop_signals
 from .data import Sampler
 from .history import History
 from .monitor import Advance, Log, finite, metrics_file, progress_bar
-from .parallel import DriftCheck, Strategy
+from .parallel import DriftCheck, Strategy, Vote
 from .snapshots import Snapshots
 
 
@@ -40,20 +38,48 @@ class FitOptions:
 
     def facts(self) -> dict[str, object]:
         """By name, what must be equal on all ranks."""
-        return {name: value for name, value in asdict(self).items() if name not in ("progress", "metrics")}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("progress", "metrics")
+        }
 
     def check(self) -> None:
         """Raise ArgumentError for the first value that cannot be used."""
-        epochs, steps = self.epochs, self.steps
-        check("epochs, steps", (epochs, steps), (epochs is None) != (steps is None), "one of them, the other None")
-        check_integer("steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1)
+        epochs = self.epochs
+        steps = self.steps
+        check(
+            "epochs, steps",
+            (epochs, steps),
+            (epochs is None) != (steps is None),
+            "one of them, the other None",
+        )
+        check_integer(
+            "steps" if epochs is None else "epochs", steps if epochs is None else epochs, 1
+        )
         check_integer("batch_size", self.batch_size, 1)
-        directory, resume = self.checkpoint, self.resume
-        check("checkpoint", directory, directory is None or os.fspath(directory), "the name of a directory")
+        directory = self.checkpoint
+        resume = self.resume
+        check(
+            "checkpoint",
+            directory,
+            directory is None or os.fspath(directory),
+            "the name of a directory",
+        )
         if self.checkpoint_every is not None:
             check_integer("checkpoint_every", self.checkpoint_every, 1)
-            check("checkpoint", directory, directory is not None, "a directory, since checkpoint_every is given")
-        check("resume", resume, directory is not None or not resume, "False, or a checkpoint directory to resume from")
+            check(
+                "checkpoint",
+                directory,
+                directory is not None,
+                "a directory, since checkpoint_every is given",
+            )
+        check(
+            "resume",
+            resume,
+            directory is not None or not resume,
+            "False, or a checkpoint directory to resume from",
+        )
         if self.progress:
             require("tqdm")
 
@@ -63,45 +89,43 @@ class FitOptions:
 
 
 class Observers(NamedTuple):
-    """Who is told of each step. listening: whether anybody is."""
+    """Who is told of each step."""
 
     advance: Advance
     log: Log
+    #: whether anybody is
     listening: bool
-
-
-class StopVote:
-    """Whether any rank got a signal: asked while a step is made, known at its end. Collective."""
-
-    def __init__(self, comm: Communicator, stop: Stop) -> None:
-        self._comm, self._stop, self._flag = comm, stop, numpy.zeros(1, "i4")
-
-    def begin(self) -> None:
-        """Ask all ranks."""
-        self._flag[0] = self._stop.received is not None
-        self._request = self._comm.Iallreduce(MPI.IN_PLACE, self._flag, op=MPI.MAX, algorithm="native")
-
-    def end(self) -> str | None:
-        """The name of the signal, the same on all ranks, or None."""
-        self._request.Wait()
-        if not self._flag[0]:
-            return None
-        signals: Sequence[str | None] = self._comm.allgather(self._stop.received)
-        return next(filter(None, signals))
+    #: signals, where there is a checkpoint to write when one comes
+    stop: Stop | None
 
 
 class Run:
-    """The loop: steps are made, epochs written down, both reported, and checkpoints saved as they fall due.
+    """The loop over steps: epochs are written down, both reported, checkpoints saved when due.
 
-    snapshots: None where there are to be no checkpoints. tests: number of test samples. done: steps made before.
+    snapshots: None where there are to be no checkpoints. tests: number of test samples. done: steps
+    made before.
     """
 
-    def __init__(self, strategy: Strategy, history: History, sampler: Sampler, options: FitOptions,
-                 snapshots: Snapshots | None, tests: int, done: int) -> None:  # fmt: skip
-        self._strategy, self._history, self._sampler, self._options = strategy, history, sampler, options
-        self._snapshots, self._tests, self._done = snapshots, tests, done
+    def __init__(
+        self,
+        strategy: Strategy,
+        history: History,
+        sampler: Sampler,
+        options: FitOptions,
+        snapshots: Snapshots | None,
+        tests: int,
+        done: int,
+    ) -> None:
+        self._strategy = strategy
+        self._history = history
+        self._sampler = sampler
+        self._options = options
+        self._snapshots = snapshots
+        self._tests = tests
+        self._done = done
         self._every = options.checkpoint_every or len(sampler)
         self._drift = DriftCheck(strategy.update, strategy.comm)
+        self._vote = Vote(strategy.comm)
 
     def write_down(self) -> None:
         """Write down the epoch whose last step was made before."""
@@ -109,86 +133,102 @@ class Run:
 
     def __call__(self) -> None:
         """Make all steps that are left."""
-        steps, self._history.stopped = self._options.steps_of(self._sampler), None
+        steps = self._options.steps_of(self._sampler)
+        self._history.stopped = None
         self._drift.compare(self._done)
-        with self._observed(steps) as (observers, vote):
+        with self._observed(steps) as observers:
             for batches in self._sampler.epochs(steps, self._done):
-                self._epoch(batches, observers, vote)
+                self._epoch(batches, observers)
                 if self._history.stopped:
                     break
             self._drift.compare(self._done)
             self._save()
 
     @contextmanager
-    def _observed(self, steps: int) -> Iterator[tuple[Observers, StopVote | None]]:
+    def _observed(self, steps: int) -> Iterator[Observers]:
         """Progress bar, metrics, and, where there is a checkpoint to write then, signals."""
-        sampler, options, comm = self._sampler, self._options, self._strategy.comm
+        options = self._options
+        is_root = self._strategy.rank == 0
+        shown = options.progress and is_root
+        logged = options.metrics is not None and is_root
+        samples, done = (self._sampler.total(count) for count in (steps, self._done))
         with ExitStack() as stack:
-            vote = None
+            stop = None
             if self._snapshots:
                 stack.enter_context(self._snapshots.locked())
-                vote = StopVote(comm, stack.enter_context(stop_signals()))
-            shown = options.progress and self._strategy.rank == 0
-            advance = stack.enter_context(progress_bar(sampler.total(steps), sampler.total(self._done), shown))
-            log = stack.enter_context(metrics_file(options.metrics, comm))
-            logged = options.metrics is not None and self._strategy.rank == 0
-            yield Observers(advance, log, shown or logged), vote
+                stop = stack.enter_context(stop_signals())
+            advance = stack.enter_context(progress_bar(samples, done, shown))
+            log = stack.enter_context(metrics_file(options.metrics, self._strategy.comm))
+            yield Observers(advance, log, shown or logged, stop)
 
-    def _epoch(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers, vote: StopVote | None) -> None:
+    def _epoch(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers) -> None:
         """Make the steps of one epoch, or what is left of it, and write them down."""
-        history, meter = self._history, self._strategy.meter
-        first = len(meter.steps)
-        self._steps(batches, observers, vote)
+        history = self._history
+        first = len(self._strategy.meter.steps)
+        self._steps(batches, observers)
         if not history.stopped or self._done % len(self._sampler) == 0:
             self._write_down(first)
-            observers.log(**history.epochs[-1] | {"loss": finite(history.epochs[-1]["loss"])})
+            epoch = history.epochs[-1]
+            observers.log(**epoch | {"loss": finite(epoch["loss"])})
         if self._done % self._every == 0:
             self._save()
 
-    def _steps(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers, vote: StopVote | None) -> None:
+    def _steps(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers) -> None:
         """One step after the other, until a signal comes."""
-        strategy, history = self._strategy, self._history
-        # closed here, whatever happens: the garbage collector may run in any thread, its own too, which cannot end itself
-        with closing(strategy.loader.batches(self._sampler, batches, strategy.options.accumulate)) as loaded:
+        strategy = self._strategy
+        loading = strategy.loader.batches(self._sampler, batches, strategy.options.accumulate)
+        # closed here, whatever happens: the garbage collector may run in any thread, the loader's
+        # too, which cannot end itself
+        with closing(loading) as loaded:
             for batch in batches:
-                if vote:
-                    vote.begin()
+                if observers.stop:
+                    self._vote.begin(observers.stop.received is not None)
                 with strategy.meter.step():
                     loss = strategy.step(next(loaded), len(batch))
                 self._done += 1
                 self._report(len(batch), loss, observers)
                 self._drift.after(self._done)
-                if vote and (signal := vote.end()):
-                    history.stopped = signal
+                if observers.stop and self._vote.end():
+                    signals = strategy.comm.allgather(observers.stop.received)
+                    self._history.stopped = next(filter(None, signals))
                     break
                 if self._done % self._every == 0 and self._done % len(self._sampler):
                     self._save()
 
     def _report(self, samples: int, loss: float, observers: Observers) -> None:
-        if not observers.listening:  # to sum up what steps have cost takes as long as a small step
+        if not observers.listening:  # to sum up what steps cost takes as long as a small step
             return
         meter = self._strategy.meter
         hidden = meter.hidden(-20)
         observers.advance(samples, loss, hidden)
-        observers.log(step=self._done, epoch=len(self._history.epochs) + 1, samples=samples, loss=finite(float(loss)),
-                      hidden=hidden, **meter.steps[-1])  # fmt: skip
+        observers.log(
+            step=self._done,
+            epoch=len(self._history.epochs) + 1,
+            samples=samples,
+            loss=finite(float(loss)),
+            hidden=hidden,
+            **meter.steps[-1],
+        )
 
     def _write_down(self, first: int) -> None:
-        """Loss and accuracy of an epoch; seconds of the part of it that this run made, from step `first` of the meter on."""
-        strategy, history, meter = self._strategy, self._history, self._strategy.meter
+        """Loss and accuracy of an epoch, and what its steps cost from `first` of the meter on."""
+        strategy = self._strategy
+        history = self._history
         history.losses += strategy.reduce_losses()
         count = (self._done - 1) % len(self._sampler) + 1
-        losses, sizes = history.losses[-count:], self._sampler.sizes[:count]
+        losses = history.losses[-count:]
+        sizes = self._sampler.sizes[:count]
         correct = strategy.count_correct() if self._tests else None
         history.test_accuracy = None if correct is None else correct / self._tests
         epoch: dict[str, Any] = {
             "epoch": len(history.epochs) + 1,
             "loss": sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes),
             "test_accuracy": history.test_accuracy,
-            "seconds": meter.total("step_s", first),
+            "seconds": strategy.meter.total("step_s", first),
         }
-        seconds = {name: meter.total(name, first) for name in ("compute_s", "communication_s", "exposed_s")}
-        history.epochs.append(epoch | seconds)
+        for name in ("compute_s", "communication_s", "exposed_s"):
+            epoch[name] = strategy.meter.total(name, first)
+        history.epochs.append(epoch)
         history.cut_short = count < len(self._sampler)
 
     def _save(self) -> None:

@@ -17,17 +17,32 @@ from .parallel import Strategy
 class Snapshots:
     """The checkpoints of one training in a directory. Collective.
 
-    data: facts of the data set and its order, which must be those of a checkpoint to go on from it. resume: whether the
-    directory may have checkpoints; those of another training would be mixed with this one's.
+    data: facts of the data set and its order, which must be those of a checkpoint to go on from it.
+    resume: whether the directory may have checkpoints; those of another training would be mixed
+    with this one's.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int, resume: bool, strategy: Strategy, history: History,
-                 data: Mapping[str, Any]) -> None:  # fmt: skip
-        self._strategy, self._history, self._data = strategy, history, data
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        keep: int,
+        resume: bool,
+        strategy: Strategy,
+        history: History,
+        data: Mapping[str, Any],
+    ) -> None:
+        self._strategy = strategy
+        self._history = history
+        self._data = data
         self._checkpoints = Checkpoints(directory, strategy.comm, keep)
         self._saved: int | None = None  # step of the newest
         empty = resume or not self._checkpoints.steps()
-        check("checkpoint", directory, empty, "an empty directory, or resume=True (--resume) to go on from what is there")
+        check(
+            "checkpoint",
+            directory,
+            empty,
+            "an empty directory, or resume=True (--resume) to go on from what is there",
+        )
 
     def locked(self) -> AbstractContextManager[None]:
         """While no other training may write to the directory. Collective."""
@@ -43,9 +58,11 @@ class Snapshots:
         """Write a checkpoint of all steps so far, unless there is one."""
         if self._saved == step:
             return
-        strategy, history = self._strategy, self._history
+        strategy = self._strategy
+        history = self._history
         history.losses += strategy.reduce_losses()
-        vectors, elements = strategy.update.vectors(), strategy.reducer.layout.plain[-1]
+        vectors = strategy.update.vectors()
+        elements = strategy.reducer.layout.plain[-1]
         meta = self._identity() | {
             "updates": strategy.update.optimizer.steps,
             "losses": history.losses,
@@ -59,31 +76,50 @@ class Snapshots:
 
     def resume(self) -> int:
         """Take over the newest whole checkpoint, if there is one; returns the steps done."""
-        found = self._checkpoints.load(self._accept)
-        if found is None:
+        checkpoint = self._checkpoints.load(self._accept)
+        if checkpoint is None:
             return 0
-        strategy, history, meta = self._strategy, self._history, found.meta
-        if strategy.generations is not None:
-            strategy.generations.whole = False
+        strategy = self._strategy
+        history = self._history
+        meta = checkpoint.meta
+        if strategy.backup is not None:
+            strategy.backup.whole = False
         strategy.forget()
-        self._checkpoints.together(f"read {found.path}", lambda: strategy.update.restore(found, meta["updates"]))
+        self._checkpoints.together(
+            f"read {checkpoint.path}", lambda: strategy.update.restore(checkpoint, meta["updates"])
+        )
         strategy.reducer.replaced()
         if strategy.scale is not None and meta["scale"] is not None:
             strategy.scale.restore(meta["scale"])
-        history.losses, history.epochs = list(meta["losses"]), list(meta["epochs"])
+        history.losses = list(meta["losses"])
+        history.epochs = list(meta["epochs"])
         history.cut_short = bool(meta.get("cut_short"))
         history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None
-        self._saved = found.step
+        self._saved = checkpoint.step
         if strategy.rank == 0:
-            print(f"mpicoll: resumed from {found.path}, step {found.step}", file=sys.stderr, flush=True)
-        return found.step
+            print(
+                f"mpicoll: resumed from {checkpoint.path}, step {checkpoint.step}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return checkpoint.step
 
     def _accept(self, meta: Mapping[str, Any]) -> None:
         """Raise ArgumentError for a checkpoint of another model, data set or optimizer."""
         for name, value in self._identity().items():
-            check(f"checkpoint: {name}", meta.get(name), meta.get(name) == value, f"this run's {value}; use another directory")
+            check(
+                f"checkpoint: {name}",
+                meta.get(name),
+                meta.get(name) == value,
+                f"this run's {value}; use another directory",
+            )
         for name, (is_good, expected) in _WRITTEN.items():
-            check(f"checkpoint: {name}", meta.get(name), is_good(meta.get(name)), f"{expected}; was it changed by hand?")
+            check(
+                f"checkpoint: {name}",
+                meta.get(name),
+                is_good(meta.get(name)),
+                f"{expected}; was it changed by hand?",
+            )
 
 
 def _is_number(value: Any) -> bool:
@@ -97,9 +133,17 @@ def _are_figures(value: Any, names: Iterable[str]) -> bool:
 #: what `save` writes beside the identity: whether a value may be that, and how it is called
 _WRITTEN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "updates": (lambda value: isinstance(value, int) and value >= 0, "a number of updates"),
-    "losses": (lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of numbers"),
-    "epochs": (lambda value: isinstance(value, list) and all(isinstance(one, dict) and "test_accuracy" in one for one in value),
-               "a list of epochs with their test_accuracy"),
-    "scale": (lambda value: value is None or _are_figures(value, ("value", "good", "skipped")),
-              "value, good and skipped of a loss scale, or null"),
-}  # fmt: skip
+    "losses": (
+        lambda value: isinstance(value, list) and all(map(_is_number, value)),
+        "a list of numbers",
+    ),
+    "epochs": (
+        lambda value: isinstance(value, list)
+        and all(isinstance(epoch, dict) and "test_accuracy" in epoch for epoch in value),
+        "a list of epochs with their test_accuracy",
+    ),
+    "scale": (
+        lambda value: value is None or _are_figures(value, ("value", "good", "skipped")),
+        "value, good and skipped of a loss scale, or null",
+    ),
+}

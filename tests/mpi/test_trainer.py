@@ -12,7 +12,6 @@ from mpicoll.support.gpus import device_module
 from mpicoll.support.node import share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
 from mpicoll.train.parallel import Options
-from mpicoll.train.parallel.reducer import Reducer
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, raises, train
 
@@ -58,13 +57,13 @@ def test_without_elastic_nothing_of_it_is_made_or_sent(strategy, monkeypatch):
     def unwanted(*_given, **_named):
         raise AssertionError("made without elastic")
 
-    for place in ("mpicoll.train.parallel.strategy.Generations", "mpicoll.train.elastic.Survival",
+    for place in ("mpicoll.train.parallel.strategy.Backup", "mpicoll.train.elastic.recover",
                   "mpicoll.train.elastic.surviving", "mpicoll.communicator.tasks.Exchange.__init__",
-                  "mpicoll.train.parallel.strategy.Strategy._step_together"):  # fmt: skip
+                  "mpicoll.train.parallel.strategy.Strategy._completed"):  # fmt: skip
         monkeypatch.setattr(place, unwanted)
     trainer = train(WORLD, strategy)
     told, reducer = trainer.report(), trainer.strategy.reducer
-    assert trainer.strategy.generations is None and reducer.before_last is Reducer.before_last
+    assert trainer.strategy.backup is None and reducer.before_last is None
     assert not [name for name in told if name.startswith("copy") or name == "recoveries"]
     if told["bytes_predicted"] is not None and not told["bytes_estimated"]:
         assert told["bytes_sent_per_step"] == told["bytes_predicted"]

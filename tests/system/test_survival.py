@@ -90,7 +90,7 @@ except mpicoll.RankFailure as failure:
 
 @OPEN
 @pytest.mark.parametrize("strategy, deaths, more", [
-    ("zero2", [[1, f"{PARALLEL}.hooks:ReducerHooks.backward", 50], [3, f"{PARALLEL}.generations:Generations.hand_over", 1]],
+    ("zero2", [[1, f"{PARALLEL}.hooks:ReducerHooks.backward", 50], [3, f"{PARALLEL}.backup:Backup.hand_over", 1]],
      ()),
     ("allreduce", [[0, f"{PARALLEL}.optimizer_step:Update._apply", 29]], ()),
     ("zero1", [[1, f"{PARALLEL}.optimizer_step:Update._apply", 29]], ("--reproducible", "8")),
@@ -105,7 +105,7 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
 
 TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
          "--elastic"]  # fmt: skip
-BOTH_COPIES = [[1, f"{PARALLEL}.generations:Generations._copy_gradients", 25],
+BOTH_COPIES = [[1, f"{PARALLEL}.backup:Backup._copy_gradients", 25],
                [2, "mpicoll.communicator.communicator:Communicator.shrink", 1]]  # 2 holds what 1 had  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_heartbeats_of_the_virtual_cluster_may_be_late_where_cores_are_shared():
 def test_a_host_that_is_cut_off(hosts, ranks, victim, strategy):
     """One rank misses its heartbeats. All others must be told, those that wait for it in a tree of agreement, too."""
     options = ("--strategy", strategy, "--overlap", "all", "--precision", "float32")
-    cut = (victim, f"{PARALLEL}.optimizer_step:Update._publish", 40, CUT)
+    cut = (victim, f"{PARALLEL}.optimizer_step:Update.publish", 40, CUT)
     row = trained(Plan(0, ranks, options, "", (cut,), False, hosts), ROUNDING)
     assert row["outcome"] == "went on" and row["cut"] == 1 and "step_s" in row["interruptions"][0], row
 
@@ -236,8 +236,8 @@ def test_elastic_on_one_rank_or_with_a_parameter_server_is_refused():
     assert "with elastic one of allreduce, zero1, zero2" in run("openmpi", 2, *TRAIN, "--strategy", "parameter_server")[1]
 
 
-TRAINER, STEP = "mpicoll.train.trainer:Trainer.fit", f"{PARALLEL}.optimizer_step:Update.step"
-FORWARD, SECURE = f"{PARALLEL}.hooks:ReducerHooks.forward", f"{PARALLEL}.generations:Generations.secure"
+TRAINER, STEP = "mpicoll.train.trainer:Trainer.fit", f"{PARALLEL}.optimizer_step:Update.prepare"
+FORWARD, SECURE = f"{PARALLEL}.hooks:ReducerHooks.forward", f"{PARALLEL}.backup:Backup.secure"
 SAMPLER = "mpicoll.train.data.sampler:Sampler.__init__"
 LAST = "mpicoll.train.monitor.meter:Meter.summary_of_ranks"
 
@@ -297,7 +297,7 @@ def test_masters_go_on_to_the_bit():
 
 @OPEN
 def test_changes_that_no_copy_has_yet_are_not_lost_silently():
-    sending = f"{PARALLEL}.generations:Generations._send"  # one when a fit begins with new state, four in its steps
+    sending = f"{PARALLEL}.backup:Backup._send"  # one when a fit begins with new state, four in its steps
     status, results, output = refit(3, [[1, sending, 6]], options={"strategy": "zero2", "elastic": True},
                                     state=True, between=True)  # fmt: skip
     assert status and not results and "rank 1 died before the first step of this fit was made" in output, output

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from benchmarks.report.steps import picture
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.measure.timeline import document, tracks
 from mpicoll.support.events import Event
-from mpicoll.train.monitor.trace import picture
 
 
 def test_tracks_keep_events_apart():

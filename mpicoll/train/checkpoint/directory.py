@@ -1,11 +1,14 @@
-"""Checkpoints in a directory: every rank writes its own file, and the whole appears by one rename, or not at all.
+"""Checkpoints in a directory: each is published whole, by one rename, or not at all.
 
-    DIR/step-0000000123/manifest.json     step, vectors and the place of each piece, sizes and checksums, `meta`
+Every rank writes its own file.
+
+    DIR/step-0000000123/manifest.json     step, vectors and the place of each piece, sizes and
+    checksums, `meta`
                         rank-0000.bin …   what each rank held, one piece after the other
 
-What is not complete has a hidden name, DIR/.step-…: a job that dies at any moment leaves whole checkpoints, and left-overs
-that the next save removes. One run at a time may save in a directory: it holds a lock on DIR/.lock, which the system takes
-away from a process that ends, however it does.
+What is not complete has a hidden name, DIR/.step-…: a job that dies at any moment leaves whole
+checkpoints, and left-overs that the next save removes. One run at a time may save in a directory:
+it holds a lock on DIR/.lock, which the system takes away from a process that ends, however it does.
 """
 
 from __future__ import annotations
@@ -64,28 +67,37 @@ class Checkpoints:
     Raises
     ------
     LaunchError
-        On all ranks, naming rank, host and path, where one cannot write there or rank 0 does not see what it wrote; and
-        at every later failure of the file system.
+        On all ranks, naming rank, host and path, where one cannot write there or rank 0 does not
+        see what it wrote; and at every later failure of the file system.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], comm: MPI.Intracomm, keep: int = 3) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], comm: MPI.Intracomm, keep: int = 3
+    ) -> None:
         check_integer("keep", keep, 1)
-        self.directory, self.comm, self.keep = Path(directory), comm, keep
+        self.directory = Path(directory)
+        self.comm = comm
+        self.keep = keep
         self._root = comm.Get_rank() == 0
-        self._on_root(f"make {directory}", lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        self._on_root(
+            f"make {directory}", lambda: self.directory.mkdir(parents=True, exist_ok=True)
+        )
         with self._staging("step-probe") as path:
             self._write_files(path, {})
 
     def save(self, step: int, vectors: Vectors, totals: Mapping[str, int], meta: Json) -> Path:
-        """Write a checkpoint; one with the same step is replaced. When it returns, the checkpoint is on the disk.
+        """Write a checkpoint; one with the same step is replaced.
+
+        When it returns, the checkpoint is on the disk.
 
         Parameters
         ----------
         step : int
             From 0.
         vectors : dict of str to list of (int, ndarray)
-            What this rank holds: ``{name: [(start, 1-D array), …]}``, NumPy or CuPy, float16, bfloat16, float32 or
-            float64. Together the ranks hold each element of 0 to ``totals[name]`` once.
+            What this rank holds: ``{name: [(start, 1-D array), …]}``, NumPy or CuPy, float16,
+            bfloat16, float32 or float64. Together the ranks hold each element of 0 to
+            ``totals[name]`` once.
         totals : dict of str to int
             Elements of each vector.
         meta : dict
@@ -102,11 +114,12 @@ class Checkpoints:
         LaunchError
             On all ranks, where one cannot write.
 
-        Notes
-        -----
-        Cost: each rank writes its bytes once, and waits for its disk (fsync); messages only describe the pieces.
+        Notes ----- Cost: each rank writes its bytes once, and waits for its disk (fsync); messages
+        only describe the pieces.
         """
-        described = self.comm.gather(self.together("save", lambda: _described(step, vectors, meta))) or []
+        described = (
+            self.comm.gather(self.together("save", lambda: _described(step, vectors, meta))) or []
+        )
         layout = self._on_root("save", lambda: vectors_of(totals, described)) or {}
         name = f"step-{step:010d}"
         self._on_root(f"remove left-overs in {self.directory}", self._remove_leftovers)
@@ -117,12 +130,15 @@ class Checkpoints:
         return self.directory / name
 
     def load(self, accept: Callable[[Json], None] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that is whole; one that is damaged is skipped, and rank 0 says so on standard error.
+        """The newest checkpoint that is whole.
+
+        A damaged one is skipped, and rank 0 says so on standard error.
 
         Parameters
         ----------
         accept : callable, optional
-            ``accept(meta)`` may raise an MpicollError, for a checkpoint of another model, say: on all ranks.
+            ``accept(meta)`` may raise an MpicollError, for a checkpoint of another model, say: on
+            all ranks.
 
         Returns
         -------
@@ -134,9 +150,8 @@ class Checkpoints:
         LaunchError
             On all ranks, where one cannot read the directory.
 
-        Notes
-        -----
-        Cost: the ranks read all bytes of the checkpoint once, each some of the files, to verify the checksums.
+        Notes ----- Cost: the ranks read all bytes of the checkpoint once, each some of the files,
+        to verify the checksums.
         """
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
         for name in names:
@@ -145,7 +160,11 @@ class Checkpoints:
                 manifest = self._verified(path)
             except Damaged as damage:
                 if self._root:
-                    print(f"mpicoll: checkpoint {path} is skipped: {damage}", file=sys.stderr, flush=True)
+                    print(
+                        f"mpicoll: checkpoint {path} is skipped: {damage}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 continue
             if accept:
                 self.together(f"use {path}", lambda: accept(manifest["meta"]))
@@ -168,11 +187,13 @@ class Checkpoints:
         """
         with ExitStack() as stack:
             what = f"lock {self.directory}"
-            self._on_root(what, lambda: stack.enter_context(lock(self.directory / ".lock", self.directory)))
+            self._on_root(
+                what, lambda: stack.enter_context(lock(self.directory / ".lock", self.directory))
+            )
             yield
 
     def together(self, what: str, act: Callable[[], Result]) -> Result:
-        """What act() gives on this rank; where it fails on any, the first failure is raised on all: nobody waits."""
+        """What act() gives on this rank; the first failure of any rank is raised on all."""
 
         def explained() -> Result:
             try:
@@ -184,7 +205,9 @@ class Checkpoints:
 
     def _verified(self, path: Path) -> Json:
         manifest: Json = self.comm.bcast(self._on_root(f"read {path}", lambda: read_manifest(path)))
-        rank, size, files = self.comm.Get_rank(), self.comm.Get_size(), manifest["files"]
+        rank = self.comm.Get_rank()
+        size = self.comm.Get_size()
+        files = manifest["files"]
 
         def check_mine() -> None:
             for index in range(rank, len(files), size):
@@ -196,11 +219,18 @@ class Checkpoints:
     def _write_files(self, path: Path, vectors: Vectors) -> Sequence[dict[str, int]]:
         """Every rank's file; on rank 0 the list of their sizes and checksums."""
         file = path / file_name(self.comm.Get_rank())
-        files = self.comm.gather(self.together(f"write {file}", lambda: write_file(file, chunks_of(vectors)))) or []
+        files = (
+            self.comm.gather(
+                self.together(f"write {file}", lambda: write_file(file, chunks_of(vectors)))
+            )
+            or []
+        )
         self._on_root(f"read {path}", lambda: _check_seen(path, files))
         return files
 
-    def _publish(self, path: Path, step: int, layout: Json, files: Sequence[dict[str, int]], meta: Json) -> None:
+    def _publish(
+        self, path: Path, step: int, layout: Json, files: Sequence[dict[str, int]], meta: Json
+    ) -> None:
         """Give a finished directory its name; each state on the way is one that load can use."""
         write_manifest(path, step, layout, files, meta)
         _flush(path)
@@ -214,7 +244,10 @@ class Checkpoints:
         _flush(self.directory)
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest; later steps stay, as only the user knows whether another run still needs them."""
+        """Remove all but the newest.
+
+        Later steps stay: only the user knows whether another run still needs them.
+        """
         names = [name for name in self._names() if _step_of(name) <= step]
         kept = [name for name in names if not name.endswith("-replaced")][: self.keep]
         for name in names:
@@ -222,10 +255,11 @@ class Checkpoints:
                 self._discard(self.directory / name)
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint: hidden first, since one that is half removed would be reported as damaged."""
+        """Remove a checkpoint, hidden first: half removed it would be reported as damaged."""
         hidden = self.directory / _hidden(path.name)
         path.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)  # NFS keeps files that are still mapped; the next save removes them
+        # NFS keeps files that are still mapped; the next save removes them
+        shutil.rmtree(hidden, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
         for path in self.directory.glob(".step-*"):
@@ -234,11 +268,13 @@ class Checkpoints:
     def _names(self) -> list[str]:
         """Newest first; a replaced one after that which replaces it."""
         found = [match for match in map(_NAME.fullmatch, os.listdir(self.directory)) if match]
-        return [match[0] for match in sorted(found, key=lambda match: (-int(match[1]), match[2] or ""))]
+        return [
+            match[0] for match in sorted(found, key=lambda match: (-int(match[1]), match[2] or ""))
+        ]
 
     @contextmanager
     def _staging(self, name: str) -> Iterator[Path]:
-        """A new directory under a hidden name of its own; it is gone afterwards, unless it was renamed."""
+        """A new directory under a hidden name; removed afterwards unless it was renamed."""
         path = self.directory / self.comm.bcast(_hidden(name))
         self._on_root(f"make {path}", path.mkdir)
         try:
@@ -264,10 +300,19 @@ def _described(step: int, vectors: Vectors, meta: Json) -> list[Piece]:
 
 
 def _explained(rank: int, what: str, error: OSError) -> str:
-    text = f"checkpoints: rank {rank} on {socket.gethostname()} cannot {what} ({error.strerror or error})"
+    text = (
+        f"checkpoints: rank {rank} on {socket.gethostname()} cannot {what} "
+        f"({error.strerror or error})"
+    )
     if rank and isinstance(error, FileNotFoundError):
-        return f"{text}: it does not see what rank 0 made there; the directory must be shared by all nodes"
-    return f"{text}; expected a directory with enough room that every rank can write, shared by all nodes"
+        return (
+            f"{text}: it does not see what rank 0 made there; the directory must be shared by all "
+            "nodes"
+        )
+    return (
+        f"{text}; expected a directory with enough room that every rank can write, shared by all "
+        "nodes"
+    )
 
 
 def _check_seen(path: Path, files: Sequence[dict[str, int]]) -> None:
@@ -275,8 +320,10 @@ def _check_seen(path: Path, files: Sequence[dict[str, int]]) -> None:
     for rank, file in enumerate(files):
         seen = path / file_name(rank)
         if not seen.exists() or seen.stat().st_size != file["bytes"]:
-            raise LaunchError(f"checkpoints: rank 0 on {socket.gethostname()} does not see {seen} as rank {rank} wrote it; "
-                              "the directory must be shared by all nodes")  # fmt: skip
+            raise LaunchError(
+                f"checkpoints: rank 0 on {socket.gethostname()} does not see {seen} as rank "
+                f"{rank} wrote it; the directory must be shared by all nodes"
+            )
 
 
 def _hidden(name: str) -> str:

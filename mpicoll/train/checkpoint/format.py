@@ -1,7 +1,8 @@
-"""One checkpoint's files: the pieces of a rank, the manifest that says what lies where, and reading them back. No MPI.
+"""One checkpoint's files: the pieces of a rank, the manifest, and reading them. No MPI.
 
-A manifest is JSON: schema, step, `vectors` {name: {dtype, total, pieces: [[start, stop, rank, offset in bytes], …]}},
-`files` [{bytes, crc32} of each rank's file], `meta`, and the crc32 of all that. Numbers are in the machine's byte order.
+A manifest is JSON: schema, step, `vectors` {name: {dtype, total, pieces: [[start, stop, rank,
+offset in bytes], …]}}, `files` [{bytes, crc32} of each rank's file], `meta`, and the crc32 of all
+that. Numbers are in the machine's byte order.
 """
 
 from __future__ import annotations
@@ -49,14 +50,19 @@ class Damaged(MpicollError):
 class Checkpoint:
     """A complete checkpoint, to be read before the next save, which may remove it.
 
-    `step`, `meta` (what was given to save, as JSON gives it back), `totals` {name: length}, `ranks` (how many wrote it),
-    `path`.
+    `step`, `meta` (what was given to save, as JSON gives it back), `totals` {name: length}, `ranks`
+    (how many wrote it), `path`.
     """
 
     def __init__(self, path: Path, manifest: Json) -> None:
-        self.path, self.step, self.meta = path, int(manifest["step"]), manifest["meta"]
-        self.ranks, self._vectors = len(manifest["files"]), manifest["vectors"]
-        self.totals: dict[str, int] = {name: vector["total"] for name, vector in self._vectors.items()}
+        self.path = path
+        self.step = int(manifest["step"])
+        self.meta = manifest["meta"]
+        self.ranks = len(manifest["files"])
+        self._vectors = manifest["vectors"]
+        self.totals: dict[str, int] = {
+            name: vector["total"] for name, vector in self._vectors.items()
+        }
         self._files: dict[int, Array] = {}
 
     def read(self, name: str, start: int, stop: int) -> Array:
@@ -72,7 +78,8 @@ class Checkpoint:
         Returns
         -------
         ndarray, shape (stop - start,)
-            New, of the dtype it was saved in. Only the parts of the files that hold these elements are read.
+            New, of the dtype it was saved in. Only the parts of the files that hold these elements
+            are read.
 
         Raises
         ------
@@ -81,15 +88,23 @@ class Checkpoint:
         """
         check_word("vector", name, self._vectors)
         vector = self._vectors[name]
-        check(f"bounds in {name}", (start, stop), 0 <= start <= stop <= vector["total"], f"within {vector['total']} elements")
+        check(
+            f"bounds in {name}",
+            (start, stop),
+            0 <= start <= stop <= vector["total"],
+            f"within {vector['total']} elements",
+        )
         result = numpy.empty(stop - start, element_type(vector["dtype"]))
-        size, pieces = result.itemsize, vector["pieces"]
-        into = result.view("uint8")  # as bytes: pieces of another vector's dtype before this one may leave it unaligned
+        size = result.itemsize
+        pieces = vector["pieces"]
+        # as bytes: pieces of another vector's dtype before this one may leave it unaligned
+        into = result.view("uint8")
         first = max(bisect.bisect_right(pieces, start, key=lambda piece: piece[0]) - 1, 0)
         for low, high, rank, offset in pieces[first:]:
             if low >= stop:
                 break
-            begin, end = max(low, start), min(high, stop)
+            begin = max(low, start)
+            end = min(high, stop)
             found = self._file(rank)[offset + (begin - low) * size : offset + (end - low) * size]
             into[(begin - start) * size : (end - start) * size] = found
         return result
@@ -118,7 +133,9 @@ def pieces_of(vectors: Vectors) -> list[Piece]:
             check_word(f"dtype of {name}", array.dtype.name, DTYPES)
             check_integer(f"start in {name}", start, 0)
             if len(array):
-                found.append(Piece(name, array.dtype.name, int(start), int(start) + len(array), offset))
+                found.append(
+                    Piece(name, array.dtype.name, int(start), int(start) + len(array), offset)
+                )
                 offset += array.nbytes
     return found
 
@@ -134,9 +151,14 @@ def chunks_of(vectors: Vectors) -> Iterator[memoryview]:
 def vectors_of(totals: Mapping[str, int], everyone: Sequence[Sequence[Piece]]) -> Json:
     """The manifest's `vectors`, out of `pieces_of` from every rank.
 
-    Raises ArgumentError unless the pieces of each vector have one dtype and cover 0 to its total exactly once.
+    Raises ArgumentError unless the pieces of each vector have one dtype and cover 0 to its total
+    exactly once.
     """
-    flat = sorted(_Held(*piece[:4], rank, piece.offset) for rank, mine in enumerate(everyone) for piece in mine)
+    flat = sorted(
+        _Held(*piece[:4], rank, piece.offset)
+        for rank, mine in enumerate(everyone)
+        for piece in mine
+    )
     found = {name: list(group) for name, group in groupby(flat, key=lambda held: held.vector)}
     for name in found:
         check_word("vector", name, totals)
@@ -156,34 +178,52 @@ class _Held(NamedTuple):
 
 def _vector(name: str, total: int, held: Sequence[_Held]) -> Json:
     check_integer(f"total of {name}", total, 0)
-    dtypes = sorted({one.dtype for one in held}) or ["float64"]
+    dtypes = sorted({piece.dtype for piece in held}) or ["float64"]
     check(f"dtype of {name}", dtypes, len(dtypes) == 1, "the same on all ranks")
     reached = 0
-    for one in held:
-        problem = "are on no rank" if one.start > reached else f"are on rank {one.rank} and another"
-        limits = sorted((one.start, reached))
-        check(f"pieces of {name}", limits, one.start == reached, f"each element once, but those between these bounds {problem}")
-        reached = one.stop
+    for piece in held:
+        problem = (
+            "are on no rank" if piece.start > reached else f"are on rank {piece.rank} and another"
+        )
+        limits = sorted((piece.start, reached))
+        check(
+            f"pieces of {name}",
+            limits,
+            piece.start == reached,
+            f"each element once, but those between these bounds {problem}",
+        )
+        reached = piece.stop
     check(f"pieces of {name}", reached, reached == total, f"all {total} elements")
-    return {"dtype": dtypes[0], "total": int(total), "pieces": [list(one[2:]) for one in held]}
+    return {"dtype": dtypes[0], "total": int(total), "pieces": [list(piece[2:]) for piece in held]}
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> dict[str, int]:
     """Write a new file, through to the disk: {"bytes", "crc32"} of it. Raises OSError."""
-    size, checksum = 0, 0
+    size = 0
+    checksum = 0
     with open(path, "xb") as file:
         for chunk in chunks:
             file.write(chunk)
-            size, checksum = size + len(chunk), zlib.crc32(chunk, checksum)
+            size = size + len(chunk)
+            checksum = zlib.crc32(chunk, checksum)
         file.flush()
         os.fsync(file.fileno())
     return {"bytes": size, "crc32": checksum}
 
 
-def write_manifest(path: Path, step: int, vectors: Json, files: Sequence[dict[str, int]], meta: Json) -> None:
+def write_manifest(
+    path: Path, step: int, vectors: Json, files: Sequence[dict[str, int]], meta: Json
+) -> None:
     """Write the manifest of the directory `path`, through to the disk. Raises OSError."""
-    content = {"schema": SCHEMA, "step": int(step), "vectors": vectors, "files": files, "meta": meta}
-    content = json.loads(json.dumps(content))  # keys become text before they are sorted, as they will be when it is read
+    content = {
+        "schema": SCHEMA,
+        "step": int(step),
+        "vectors": vectors,
+        "files": files,
+        "meta": meta,
+    }
+    # keys become text before they are sorted, as they will be when it is read
+    content = json.loads(json.dumps(content))
     text = json.dumps({**content, "crc32": _checksum(content)}, separators=(",", ":"))
     write_file(path / MANIFEST, [text.encode()])
 
@@ -221,16 +261,22 @@ def read_manifest(path: Path) -> Json:
 
 
 def _check_fields(content: Json) -> None:
-    """Raise one of many errors unless what is read of a manifest is there, and its pieces lie within the files."""
+    """Raise an error unless all fields are there, and the pieces lie within the files."""
     check_integer("step", content["step"], 0)
     content["meta"].items()
     sizes = [file["bytes"] for file in content["files"]]
     for name, vector in content["vectors"].items():
-        itemsize, reached = element_type(vector["dtype"]).itemsize, 0
+        itemsize = element_type(vector["dtype"]).itemsize
+        reached = 0
         for start, stop, rank, offset in vector["pieces"]:
             check_integer(name, min(start, rank, offset), 0)
             fits = offset + (stop - start) * itemsize <= sizes[rank]
-            check(name, start, start == reached < stop and fits, "a piece after the other, in the files")
+            check(
+                name,
+                start,
+                start == reached < stop and fits,
+                "a piece after the other, in the files",
+            )
             reached = stop
         check(name, vector["total"], vector["total"] == reached, f"{reached}, what its pieces have")
 

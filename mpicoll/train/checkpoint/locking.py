@@ -1,4 +1,4 @@
-"""One writer at a time in a directory: a lock that ends with its process, and a note of who has it."""
+"""A lock on a directory for one writer, which ends with its process, and notes who it is."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ _WITHOUT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextmanager
 def lock(path: Path, directory: Path) -> Iterator[None]:
-    """Hold the lock `path` of a directory. Raises LaunchError where another process has it, on any host.
+    """Hold the lock `path` of a directory.
 
-    It is a lock of the system on a file that stays: it is gone when its process is, so what a crash leaves is no obstacle.
-    A server of NFS keeps it for a while where a whole host is gone: then a job of SLURM that is queued again, which has the
-    same number, takes over at once, and everybody else is told which file to remove.
+    Raises LaunchError where another process has it, on any host.
+
+    It is a lock of the system on a file that stays: it is gone when its process is, so what a crash
+    leaves is no obstacle. A server of NFS keeps it for a while where a whole host is gone: then a
+    job of SLURM that is queued again, which has the same number, takes over at once, and everybody
+    else is told which file to remove.
     """
     number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -33,7 +36,11 @@ def lock(path: Path, directory: Path) -> Iterator[None]:
         except OSError as error:
             holder = _read(number)
             own_job = os.environ.get("SLURM_JOB_ID")
-            again = own_job is not None and holder.get("job") == own_job and holder.get("host") != socket.gethostname()
+            again = (
+                own_job is not None
+                and holder.get("job") == own_job
+                and holder.get("host") != socket.gethostname()
+            )
             if error.errno not in _WITHOUT and not again:
                 raise LaunchError(_in_use(path, directory, holder)) from None
         _write(number)
@@ -46,8 +53,9 @@ def _in_use(path: Path, directory: Path, holder: dict[str, Any]) -> str:
     job = f", SLURM job {holder['job']}" if holder.get("job") else ""
     who = f"process {holder.get('process', '?')} on {holder.get('host', 'an unknown host')}{job}"
     return (
-        f"checkpoints: {directory} is in use by another training ({who}); expected a directory for each, since two would "
-        f"overwrite each other's checkpoints. Wait for it, or use another directory; if it is dead, remove {path}"
+        f"checkpoints: {directory} is in use by another training ({who}); expected a directory "
+        "for each, since two would overwrite each other's checkpoints. Wait for it, or use "
+        f"another directory; if it is dead, remove {path}"
     )
 
 
@@ -60,7 +68,11 @@ def _read(number: int) -> dict[str, Any]:
 
 
 def _write(number: int) -> None:
-    holder = {"host": socket.gethostname(), "process": os.getpid(), "job": os.environ.get("SLURM_JOB_ID")}
+    holder = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "job": os.environ.get("SLURM_JOB_ID"),
+    }
     text = json.dumps(holder).encode()
     os.ftruncate(number, 0)
     os.pwrite(number, text, 0)

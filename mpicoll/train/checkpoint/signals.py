@@ -1,4 +1,4 @@
-"""SIGUSR1 and SIGTERM as a wish that training stops at the next step, instead of the end of the process."""
+"""SIGUSR1 and SIGTERM request that training stops at the next step."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ from types import FrameType
 
 
 class Stop:
-    """What has been asked for: `received` is None, or the name of the first signal that came ("SIGUSR1", "SIGTERM")."""
+    """A request to stop: `received` is None, or the first signal ("SIGUSR1", "SIGTERM")."""
 
     def __init__(self) -> None:
         self.received: str | None = None
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """Handler: it sets the flag and nothing else, since it may run in the middle of an MPI call's bookkeeping."""
+        """Handler: it sets a flag only, as it may run in the middle of an MPI call."""
         self.received = self.received or signal.Signals(number).name
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Within this context SIGUSR1 and SIGTERM only set `received` of the `Stop` it gives; then the former handlers are back.
+    """A context in which SIGUSR1 and SIGTERM only set `received` of the `Stop` it gives.
 
-    Outside the main thread, where Python sets no handlers, it changes nothing and `received` stays None. Signals reach
-    ranks at different times, or some ranks only: the ranks have to agree on `received` before they act on it.
+    The former handlers are restored at its end.
 
-    Tried on one machine, a signal sent to mpiexec: Open MPI 5.0.11 and MPICH 5.0.2 pass SIGUSR1 on to all ranks, and the
-    job goes on. MPICH does the same with SIGTERM; Open MPI passes it on, but kills the ranks a fraction of a second later,
-    too early for most checkpoints, so SIGUSR1 is the one to use there.
+    Outside the main thread, where Python sets no handlers, it changes nothing and `received` stays
+    None. Signals reach ranks at different times, or some ranks only: the ranks have to agree on
+    `received` before they act on it.
+
+    Tried on one machine, a signal sent to mpiexec: Open MPI 5.0.11 and MPICH 5.0.2 pass SIGUSR1 on
+    to all ranks, and the job goes on. MPICH does the same with SIGTERM; Open MPI passes it on, but
+    kills the ranks a fraction of a second later, too early for most checkpoints, so SIGUSR1 is the
+    one to use there.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    former = {number: signal.signal(number, stop.note) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    former = {
+        number: signal.signal(number, stop.note) for number in (signal.SIGUSR1, signal.SIGTERM)
+    }
     try:
         yield stop
     finally:

@@ -7,6 +7,14 @@ from .sampler import Sampler, shares
 from .sources import digits, load, synthetic
 
 __all__ = [
-    "Batch", "Dataset", "LocalLoader", "Sampler", "ScatteringLoader", "digits", "load", "prefetched", "shares",
+    "Batch",
+    "Dataset",
+    "LocalLoader",
+    "Sampler",
+    "ScatteringLoader",
+    "digits",
+    "load",
+    "prefetched",
+    "shares",
     "synthetic",
 ]

@@ -1,4 +1,4 @@
-"""Data sets: samples in memory or in a mapped file, and their split into training and test samples."""
+"""Data sets: samples in memory or in a mapped file, for training and for testing."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _CLASSES = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features (n, width), integer labels (n,) from 0, and which rows of them count: `order`, or all where it is None.
+    """Features (n, width), integer labels (n,) from 0, and the `order` of the rows (None: all).
 
-    The rows are taken when they are asked for, so a shuffle or a split never copies the features. Labels of every integer
-    type come out as int64: files have uint8, in which arithmetic wraps around.
+    The rows are taken when they are asked for, so a shuffle or a split never copies the features.
+    Labels of every integer type come out as int64: files have uint8, in which arithmetic wraps
+    around.
     """
 
     kind: str
@@ -38,16 +39,25 @@ class Samples:
     order: NDArray[numpy.integer] | None = None
 
     def __post_init__(self) -> None:
-        x, y = self.features, self.labels
-        if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype.kind not in "biuf" or y.dtype.kind not in "biu":
+        x = self.features
+        y = self.labels
+        if (
+            x.ndim != 2
+            or y.shape != x.shape[:1]
+            or x.dtype.kind not in "biuf"
+            or y.dtype.kind not in "biu"
+        ):
             raise errors.BufferError(
-                f"{self.kind} data: expected real features of shape (samples, width) and as many integer labels, "
-                f"got shapes {x.shape} and {y.shape}, features of {x.dtype} and labels of {y.dtype}"
+                f"{self.kind} data: expected real features of shape (samples, width) and as many "
+                f"integer labels, got shapes {x.shape} and {y.shape}, features of {x.dtype} and "
+                f"labels of {y.dtype}"
             )
         for extreme in (y.min(initial=0), y.max(initial=0)):
             if not 0 <= extreme < _CLASSES:
-                raise errors.BufferError(f"{self.kind} data: expected labels from 0 to below 2**31, got {extreme}; "
-                                         "number the classes 0, 1, 2, …")  # fmt: skip
+                raise errors.BufferError(
+                    f"{self.kind} data: expected labels from 0 to below 2**31, got {extreme}; "
+                    "number the classes 0, 1, 2, …"
+                )
 
     def __len__(self) -> int:
         return len(self.labels if self.order is None else self.order)
@@ -65,7 +75,7 @@ class Samples:
         return self._rows_of(self.labels, rows, "int64")
 
     def _rows_of(self, array: Array, rows: Rows, dtype: str | None = None) -> Array:
-        """Aligned and writable: a slice of a mapped file is neither, which not every user can work with; it is copied."""
+        """Rows of an array, aligned and writable: those of a mapped file are copied."""
         found = array[rows if self.order is None else self.order[rows]]
         if isinstance(rows, numpy.ndarray) and dtype in (None, found.dtype.name):
             return found  # new, and so both
@@ -80,7 +90,9 @@ def _is_mapped(array: object) -> bool:
 
 
 class Dataset:
-    """Samples on the host, for training and for testing. Nothing is copied; ``len(dataset)`` counts the training samples.
+    """Samples on the host, for training and for testing.
+
+    Nothing is copied; ``len(dataset)`` counts the training samples.
 
     Parameters
     ----------
@@ -89,7 +101,8 @@ class Dataset:
     labels : ndarray of integers of any type, or bool, shape (samples,)
         The class of each sample, from 0.
     test_features, test_labels : ndarray
-        As `features` and `labels`, of the same width; they may have no rows: then there is no test accuracy.
+        As `features` and `labels`, of the same width; they may have no rows: then there is no test
+        accuracy.
     order, test_order : ndarray of integers, optional
         Which rows of the arrays are meant and in which order, by default all.
 
@@ -106,18 +119,29 @@ class Dataset:
     (8, 2, (3, 2))
     """
 
-    def __init__(self, features: Array, labels: Array, test_features: Array, test_labels: Array,
-                 order: NDArray[numpy.integer] | None = None, test_order: NDArray[numpy.integer] | None = None) -> None:
+    def __init__(
+        self,
+        features: Array,
+        labels: Array,
+        test_features: Array,
+        test_labels: Array,
+        order: NDArray[numpy.integer] | None = None,
+        test_order: NDArray[numpy.integer] | None = None,
+    ) -> None:
         self._training = Samples("training", features, labels, order)
         self._test = Samples("test", test_features, test_labels, test_order)
         if features.shape[1] != test_features.shape[1]:
             widths = f"{features.shape[1]} and {test_features.shape[1]}"
-            raise errors.BufferError(f"expected training and test features of one width, got {widths}")
+            raise errors.BufferError(
+                f"expected training and test features of one width, got {widths}"
+            )
         if not len(self):
             raise errors.BufferError("training data: expected at least one sample, got none")
 
     @classmethod
-    def split(cls, features: Array, labels: Array, seed: int = 0, test_fraction: float = 0.2) -> Dataset:
+    def split(
+        cls, features: Array, labels: Array, seed: int = 0, test_fraction: float = 0.2
+    ) -> Dataset:
         """Keep some of the samples for testing; copies no samples.
 
         Parameters
@@ -170,11 +194,16 @@ class Dataset:
         return int(features.shape[1] * features.itemsize)
 
     def in_precision(self, dtype: DTypeLike) -> Dataset:
-        """The same with training features of this type; a subclass, which may take rows in its own way, stays as it is."""
+        """The same data set with training features of this type.
+
+        A subclass, which may take rows in its own way, is returned as it is.
+        """
         if type(self) is not Dataset:
             return self
         twin = copy(self)
-        twin._training = replace(self._training, features=numpy.asarray(self._training.features, dtype))
+        twin._training = replace(
+            self._training, features=numpy.asarray(self._training.features, dtype)
+        )
         return twin
 
     def take(self, rows: Rows) -> Batch:
@@ -189,7 +218,8 @@ class Dataset:
         -------
         features : ndarray, shape (rows, width)
         labels : ndarray of int64, shape (rows,)
-            New arrays, unless `rows` is a slice and the data is neither split nor mapped: read them only.
+            New arrays, unless `rows` is a slice and the data is neither split nor mapped: read them
+            only.
 
         Raises
         ------
@@ -199,17 +229,19 @@ class Dataset:
         return self._training.take(rows)
 
     def take_test(self, rows: Rows) -> Batch:
-        """Some of the test samples, numbered from 0 to below `tests`, as `take` gives training samples."""
+        """Some of the test samples, by numbers below `tests`, as `take` gives training samples."""
         return self._test.take(rows)
 
     @cached_property
     def widths(self) -> tuple[int, int]:
         """Number of features and number of classes: what a model for this data takes and gives."""
         parts = (self._training, self._test)
-        return self._training.features.shape[1], 1 + max(int(part.labels.max(initial=0)) for part in parts)
+        return self._training.features.shape[1], 1 + max(
+            int(part.labels.max(initial=0)) for part in parts
+        )
 
     def facts(self) -> dict[str, int]:
-        """What must be equal wherever the same data is loaded: shapes, classes, and a checksum of the labels in order.
+        """What must be equal on all ranks: shapes, classes, a checksum of the labels in order.
 
         Reads all labels and no features.
         """
@@ -218,18 +250,23 @@ class Dataset:
             "test samples": self.tests,
             "features": self.widths[0],
             "classes": self.widths[1],
-            "checksum of the labels": zlib.crc32(numpy.concatenate([self.labels, self.test_labels]).astype("<i8").data),
+            "checksum of the labels": zlib.crc32(
+                numpy.concatenate([self.labels, self.test_labels]).astype("<i8").data
+            ),
         }
 
     def sampled(self) -> int:
-        """A checksum of a few rows of the features, in float32: enough to tell other data, or data scaled otherwise."""
+        """A checksum of a few rows of the features, in float32.
+
+        It tells other data, or data scaled otherwise.
+        """
         rows = numpy.unique(numpy.linspace(0, len(self) - 1, 16).astype("int64"))
         with numpy.errstate(all="ignore"):
             return zlib.crc32(numpy.ascontiguousarray(self.take(rows)[0], "<f4").data)
 
     @property
     def features(self) -> Array:
-        """Features of all training samples in order, (samples, width); a copy where the data is split or mapped."""
+        """All training features in order, (samples, width); a copy if split or mapped."""
         return self._training.take_features()
 
     @property
@@ -239,7 +276,7 @@ class Dataset:
 
     @property
     def test_features(self) -> Array:
-        """Features of all test samples in order, (tests, width); a copy where the data is split or mapped."""
+        """All test features in order, (tests, width); a copy if split or mapped."""
         return self._test.take_features()
 
     @property

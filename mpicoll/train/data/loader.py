@@ -27,7 +27,8 @@ _AT_ONCE = 1 << 18
 #: bytes of features in memory that are converted once, instead of the rows of each batch
 _CONVERTED = 1 << 23
 #: samples, and bytes of their features, that are tested at a time
-_TEST_ROWS, _TEST_BYTES = 4096, 16 << 20
+_TEST_ROWS = 4096
+_TEST_BYTES = 16 << 20
 
 
 class Clock(Protocol):
@@ -45,16 +46,22 @@ def _checked(dataset: Dataset | None, rank: int, where: str) -> Dataset:
 
 
 class LocalLoader:
-    """Every rank has the data set, and takes its share of each batch, ahead of time, from its own memory or disk.
+    """Every rank has the data set, and reads its share of each batch ahead of time.
 
     like: an array on the model's device. dtype: of the arithmetic.
     """
 
     _dataset: Dataset
 
-    def __init__(self, comm: Communicator, like: Array, dtype: numpy.dtype[Any], meter: Clock) -> None:
-        self.comm, self.module, self.dtype, self.meter = comm, module_of(like), dtype, meter
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+    def __init__(
+        self, comm: Communicator, like: Array, dtype: numpy.dtype[Any], meter: Clock
+    ) -> None:
+        self.comm = comm
+        self.module = module_of(like)
+        self.dtype = dtype
+        self.meter = meter
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         """Take the data set; returns its facts. Collective."""
@@ -65,24 +72,29 @@ class LocalLoader:
             self._dataset = self._dataset.in_precision(self.dtype)
         return facts
 
-    def batches(self, sampler: Sampler, batches: Iterable[Array], parts: int) -> Generator[list[Batch], None, None]:
+    def batches(
+        self, sampler: Sampler, batches: Iterable[Array], parts: int
+    ) -> Generator[list[Batch], None, None]:
         """For each global batch its micro-batches on this rank.
 
-        A thread reads ahead, into host memory only: what it copied to a device would be in the order of its own stream.
-        Rows in memory that take less time to copy than the thread takes to be told are copied by the caller.
+        A thread reads ahead, into host memory only: what it copied to a device would be in the
+        order of its own stream. Rows in memory that take less time to copy than the thread takes to
+        be told are copied by the caller.
         """
 
         def take(batch: Array) -> list[Batch]:
-            return [self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)]
+            return [
+                self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)
+            ]
 
         small = self._dataset.in_memory and sampler.most * self._dataset.row_bytes <= _AT_ONCE
         ahead = (take(batch) for batch in batches) if small else prefetched(take, batches)
         with closing(ahead) as taken:
             for parts_of_batch in taken:
-                yield [self._place(*one) for one in parts_of_batch]
+                yield [self._place(*batch) for batch in parts_of_batch]
 
     def test(self, parts: int | None = None) -> Iterator[Batch]:
-        """This rank's share of the test samples, a block at a time, so that a mapped file stays where it is.
+        """This rank's share of the test samples, a block at a time.
 
         parts: blocks are cut from so many parts, where these are the same for any number of ranks.
         """
@@ -107,7 +119,7 @@ class LocalLoader:
 
 
 class ScatteringLoader(LocalLoader):
-    """Rank 0 has the data and scatters the samples of each step; nobody else's data set is looked at."""
+    """Rank 0 has the data set, and scatters the samples of each step."""
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         used = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
@@ -117,7 +129,9 @@ class ScatteringLoader(LocalLoader):
         self._width = facts["features"]
         return facts
 
-    def batches(self, sampler: Sampler, batches: Iterable[Array], parts: int) -> Generator[list[Batch], None, None]:
+    def batches(
+        self, sampler: Sampler, batches: Iterable[Array], parts: int
+    ) -> Generator[list[Batch], None, None]:
         for batch in batches:
             features, labels = self._fetch(sampler, batch)
             edges = pairwise(offsets([len(micro) for micro in sampler.micro(batch, parts)]))
@@ -145,4 +159,6 @@ class ScatteringLoader(LocalLoader):
         """All test samples at rank 0, in blocks of so many parts; none elsewhere."""
         if self.rank == 0:
             return self._blocks(pairwise(bounds(self._dataset.tests, parts or 1)))
-        return iter([self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))])
+        return iter(
+            [self._place(numpy.empty((0, self._width), self.dtype), numpy.empty(0, "int64"))]
+        )

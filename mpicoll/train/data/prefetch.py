@@ -1,4 +1,4 @@
-"""Work done ahead of time by a background thread: the next batches, while the present one is trained on."""
+"""A background thread that computes the next batches during the present step."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def prefetched(
     items: Iterable[Item],
     depth: int = 2,
 ) -> Generator[Value, None, None]:
-    """Iterate over `function(item)` in order, computed by one background thread, up to `depth` items ahead.
+    """Iterate over `function(item)` in order, computed ahead by one background thread.
 
-    The thread starts when the first value is asked for, and has ended when the iteration has: by exhaustion, an exception
-    or `close()`, which waits for the call in progress. An exception of `function` is raised in its item's place.
-    Holds at most `depth` + 1 values. Raises ArgumentError unless `depth` is at least 1.
+    Up to `depth` items are computed ahead.
+
+    The thread starts when the first value is asked for, and has ended when the iteration has: by
+    exhaustion, an exception or `close()`, which waits for the call in progress. An exception of
+    `function` is raised in its item's place. Holds at most `depth` + 1 values. Raises ArgumentError
+    unless `depth` is at least 1.
 
     >>> list(prefetched(abs, [-1, 2, -3]))
     [1, 2, 3]
@@ -32,7 +35,9 @@ def prefetched(
     return _run(function, iter(items), depth)
 
 
-def _run(function: Callable[[Item], Value], items: Iterator[Item], depth: int) -> Generator[Value, None, None]:
+def _run(
+    function: Callable[[Item], Value], items: Iterator[Item], depth: int
+) -> Generator[Value, None, None]:
     pool = ThreadPoolExecutor(1, thread_name_prefix="mpicoll-prefetch")
     try:
         pending = deque(pool.submit(function, item) for item in islice(items, depth))

@@ -22,11 +22,12 @@ def shares(count: int, parts: int) -> list[int]:
 
 
 class Sampler:
-    """Which samples each rank takes in each step: every sample once per epoch, for any number of ranks.
+    """Which samples each rank takes in each step: each once per epoch, for any number of ranks.
 
-    The global batches depend on (samples, batch_size, seed, epoch) alone, so training does not depend on the number
-    of ranks, and can go on with another number. The last batch of an epoch holds the rest; where that is fewer samples
-    than ranks, some ranks get none. ``len(sampler)`` is the number of steps per epoch.
+    The global batches depend on (samples, batch_size, seed, epoch) alone, so training does not
+    depend on the number of ranks, and can go on with another number. The last batch of an epoch
+    holds the rest; where that is fewer samples than ranks, some ranks get none. ``len(sampler)`` is
+    the number of steps per epoch.
 
     Parameters
     ----------
@@ -39,7 +40,8 @@ class Sampler:
     rank, size : int
         This rank and the number of ranks.
     micro_batches : int, optional
-        Into how many parts each batch is cut, whatever the number of ranks; a rank's share are some of them.
+        Into how many parts each batch is cut, whatever the number of ranks; a rank's share are some
+        of them.
 
     Raises
     ------
@@ -52,15 +54,36 @@ class Sampler:
     [4, 4, 2]
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int = 0, rank: int = 0, size: int = 1,
-                 micro_batches: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        samples: int,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        size: int = 1,
+        micro_batches: int | None = None,
+    ) -> None:
         check_integer("samples", samples, 1)
         check_integer("batch_size", batch_size, 1)
         check_integer("seed", seed, 0)
         enough = f"at least one sample per rank, {size} for {size} ranks"
-        check("samples", samples, samples >= size, f"{enough} (start fewer ranks, or train on more data)")
-        check("batch_size", batch_size, batch_size >= size, f"{enough} (start fewer ranks, or take larger batches)")
-        self.samples, self.batch_size, self.seed, self.rank, self.size = samples, batch_size, seed, rank, size
+        check(
+            "samples",
+            samples,
+            samples >= size,
+            f"{enough} (start fewer ranks, or train on more data)",
+        )
+        check(
+            "batch_size",
+            batch_size,
+            batch_size >= size,
+            f"{enough} (start fewer ranks, or take larger batches)",
+        )
+        self.samples = samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.size = size
         self.micro_batches = micro_batches
 
     def __len__(self) -> int:
@@ -70,7 +93,10 @@ class Sampler:
     @property
     def sizes(self) -> list[int]:
         """Samples in each step of an epoch."""
-        return [min(self.batch_size, self.samples - start) for start in range(0, self.samples, self.batch_size)]
+        return [
+            min(self.batch_size, self.samples - start)
+            for start in range(0, self.samples, self.batch_size)
+        ]
 
     @property
     def most(self) -> int:
@@ -95,10 +121,11 @@ class Sampler:
             yield order[start : start + self.batch_size]
 
     def epochs(self, steps: int, start: int = 0) -> Iterator[list[NDArray[numpy.int64]]]:
-        """For `steps` steps in all, of which `start` are done: lists of batches, one list per epoch.
+        """Lists of batches, one list per epoch, for steps `start` to `steps`.
 
-        The first list leaves out what the epoch it falls into has done, the last one is possibly cut short.
-        None is empty: after a whole number of epochs the first list is that of the next epoch.
+        The first list leaves out what the epoch it falls into has done, the last one is possibly
+        cut short. None is empty: after a whole number of epochs the first list is that of the next
+        epoch.
         """
         check_integer("start", start, 0)
         length = len(self)
@@ -130,12 +157,16 @@ class Sampler:
     def micro(self, batch: NDArray[numpy.int64], parts: int) -> list[NDArray[numpy.int64]]:
         """This rank's shares of `parts` micro-batches, for gradient accumulation: some maybe empty.
 
-        In order they are `share(batch)`, whatever `parts` is; in each micro-batch the ranks' counts differ by at most 1.
-        Where `micro_batches` are the same for any number of ranks, they are those of this rank.
+        In order they are `share(batch)`, whatever `parts` is; in each micro-batch the ranks' counts
+        differ by at most 1. Where `micro_batches` are the same for any number of ranks, they are
+        those of this rank.
         """
         check_integer("parts", parts, 1)
         if self.micro_batches is not None:
             first, last = bounds(self.micro_batches, self.size)[self.rank : self.rank + 2]
-            return [batch[low:high] for low, high in pairwise(bounds(len(batch), self.micro_batches)[first : last + 1])]
+            return [
+                batch[low:high]
+                for low, high in pairwise(bounds(len(batch), self.micro_batches)[first : last + 1])
+            ]
         share = self.share(batch)
         return [share[first:last] for first, last in pairwise(bounds(len(share), parts))]

@@ -46,8 +46,10 @@ def digits(seed: int = 0, test_fraction: float = 0.2) -> Dataset:
     return Dataset.split(images.data / 16.0, images.target.astype("int64"), seed, test_fraction)
 
 
-def synthetic(seed: int = 0, samples: int = 65536, features: int = 1024, classes: int = 16) -> Dataset:
-    """Normal features whose class is the largest output of a hidden random linear map; a fifth is for testing.
+def synthetic(
+    seed: int = 0, samples: int = 65536, features: int = 1024, classes: int = 16
+) -> Dataset:
+    """Normal features, labelled by a hidden random linear map; a fifth is for testing.
 
     Parameters
     ----------
@@ -70,10 +72,11 @@ def synthetic(seed: int = 0, samples: int = 65536, features: int = 1024, classes
     for name, value in (("samples", samples), ("features", features), ("classes", classes)):
         check_integer(name, value, 1)
     random = numpy.random.default_rng(seed)
-    x, y = random.standard_normal((samples, features), "float32"), numpy.empty(samples, "int64")
+    x = random.standard_normal((samples, features), "float32")
+    y = numpy.empty(samples, "int64")
     teacher = random.standard_normal((features, classes))
-    # in float64, so that a sum in another order (threads, another BLAS) does not turn a close call into another label;
-    # in pieces, because the product converts its operand
+    # in float64, so that a sum in another order (threads, another BLAS) does not turn a close call
+    # into another label; in pieces, because the product converts its operand
     rows = max(1, 2**22 // (features + classes))
     for piece in (slice(start, start + rows) for start in range(0, samples, rows)):
         y[piece] = (x[piece] @ teacher).argmax(axis=1)
@@ -81,14 +84,17 @@ def synthetic(seed: int = 0, samples: int = 65536, features: int = 1024, classes
 
 
 def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
-    """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,), or `x` and `y`, or as TRAINING.
+    """The data of an .npz file: arrays `features` (samples, width) and `labels` (samples,).
 
-    With `test_features` and `test_labels` (or `x_test` and `y_test`) those are for testing, else a fifth by `seed`. Arrays
-    written by `numpy.savez` stay in the file and are read as needed. Raises ArgumentError for a file, BufferError for
-    arrays that cannot be used.
+    Other names are those of TRAINING, such as `x` and `y`.
+
+    With `test_features` and `test_labels` (or `x_test` and `y_test`) those are for testing, else a
+    fifth by `seed`. Arrays written by `numpy.savez` stay in the file and are read as needed. Raises
+    ArgumentError for a file, BufferError for arrays that cannot be used.
     """
     archive = Archive(path)
-    train, test = _pair(archive, TRAINING, needed=True), _pair(archive, TEST)
+    train = _pair(archive, TRAINING, needed=True)
+    test = _pair(archive, TEST)
     assert train is not None  # it is needed
     try:
         return Dataset(*train, *test) if test else Dataset.split(*train, seed)
@@ -96,14 +102,19 @@ def stored(path: str | os.PathLike[str], seed: int = 0) -> Dataset:
         raise errors.BufferError(f"{path}: {error}") from error
 
 
-def _pair(archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = False) -> tuple[Array, Array] | None:
-    """The arrays of the first pair that is all there; None where no name of any pair is and none is needed."""
+def _pair(
+    archive: Archive, pairs: Iterable[tuple[str, str]], needed: bool = False
+) -> tuple[Array, Array] | None:
+    """The arrays of the first pair that is complete; None if no name is there nor needed."""
     for features, labels in pairs:
         if {features, labels} <= set(archive.names):
             return archive[features], archive[labels]
     if needed or any(name in archive.names for pair in pairs for name in pair):
         expected = " or ".join(" and ".join(pair) for pair in pairs)
-        raise ArgumentError(f"{archive.path}: expected arrays named {expected}, got {', '.join(archive.names) or 'none'}")
+        raise ArgumentError(
+            f"{archive.path}: expected arrays named {expected}, got "
+            f"{', '.join(archive.names) or 'none'}"
+        )
     return None
 
 
@@ -117,8 +128,9 @@ def load(text: str, seed: int = 0) -> Dataset:
     Parameters
     ----------
     text : str
-        ``digits``, ``synthetic``, ``synthetic:SAMPLES,FEATURES,CLASSES`` or ``FILE.npz`` with the arrays `features`
-        (samples, width) and `labels` (samples,), or `x` and `y`; arrays written by `numpy.savez` stay in the file.
+        ``digits``, ``synthetic``, ``synthetic:SAMPLES,FEATURES,CLASSES`` or ``FILE.npz`` with the
+        arrays `features` (samples, width) and `labels` (samples,), or `x` and `y`; arrays written
+        by `numpy.savez` stay in the file.
     seed : int
         Of the split, and of synthetic data.
 
@@ -151,5 +163,7 @@ def _sizes(text: str, sizes: str) -> list[int]:
     """The three numbers behind the colon."""
     numbers = sizes.split(",")
     if len(numbers) != 3 or not all(number.isdecimal() and int(number) for number in numbers):
-        raise ArgumentError(f"--data: expected synthetic:SAMPLES,FEATURES,CLASSES, numbers from 1 up, got {text!r}")
+        raise ArgumentError(
+            f"--data: expected synthetic:SAMPLES,FEATURES,CLASSES, numbers from 1 up, got {text!r}"
+        )
     return [int(number) for number in numbers]

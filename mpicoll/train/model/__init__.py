@@ -11,4 +11,15 @@ from .tensor import Tensor
 #: what a strategy can train
 AnyModel: TypeAlias = Model | FunctionModel
 
-__all__ = ["AnyModel", "Arrays", "FunctionModel", "Hooks", "Linear", "LossFunction", "Model", "ReLU", "Tensor", "mlp"]
+__all__ = [
+    "AnyModel",
+    "Arrays",
+    "FunctionModel",
+    "Hooks",
+    "Linear",
+    "LossFunction",
+    "Model",
+    "ReLU",
+    "Tensor",
+    "mlp",
+]

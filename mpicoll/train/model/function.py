@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from ...support.arrays import Array, module_of
 from ...support.checks import check
 from .hooks import Hooks
+from .lendable import Lendable
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ LossFunction: TypeAlias = Callable[[Any, tuple[Array, Array]], tuple[Any, Arrays
 
 
 class _Parameter:
-    """A layer of such a model: one array, whose gradient is written when the function has returned them all."""
+    """A layer of such a model: one array.
+
+    Its gradient is written when the function has returned all of them.
+    """
 
     parameters: Sequence[Array] = ()
     gradients: Sequence[Array] = ()
@@ -35,10 +39,11 @@ class _Parameter:
         self.shape = shape
 
     def bind(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
-        self.parameters, self.gradients = parameters, gradients
+        self.parameters = parameters
+        self.gradients = gradients
 
 
-class FunctionModel:
+class FunctionModel(Lendable):
     """Trains arrays by a function that computes a loss and its gradients.
 
     Nothing can be overlapped with backward here: gradients are there all at once.
@@ -46,15 +51,17 @@ class FunctionModel:
     Parameters
     ----------
     function : callable
-        ``function(params, (features, labels)) -> (loss, gradients)``: the mean loss over the rows of the batch, and the
-        gradients of that mean, a dict or sequence like `params`. It is never called for an empty batch.
+        ``function(params, (features, labels)) -> (loss, gradients)``: the mean loss over the rows
+        of the batch, and the gradients of that mean, a dict or sequence like `params`. It is never
+        called for an empty batch.
     params : dict or sequence of arrays
         All of one floating dtype, NumPy's or CuPy's; the function gets a dict or a list like it.
 
     Raises
     ------
     ArgumentError
-        For params that cannot be trained, at once; for results of the function that do not fit them, in the first step.
+        For params that cannot be trained, at once; for results of the function that do not fit
+        them, in the first step.
     """
 
     #: what the function takes and gives is not known
@@ -65,45 +72,49 @@ class FunctionModel:
         keyed = isinstance(params, Mapping)
         listed = keyed or isinstance(params, Sequence)
         check("params", params, listed, "a dict or a sequence of arrays")
-        named = dict(params) if keyed else {f"array {number}": array for number, array in enumerate(params)}
+        named = (
+            dict(params)
+            if keyed
+            else {f"array {number}": array for number, array in enumerate(params)}
+        )
         check("params", params, len(named) > 0, "at least one array")
         for name, array in named.items():
-            check(f"params: {name}", array, hasattr(array, "dtype") and hasattr(array, "shape"), "an array")
+            check(
+                f"params: {name}",
+                array,
+                hasattr(array, "dtype") and hasattr(array, "shape"),
+                "an array",
+            )
         dtypes = {array.dtype for array in named.values()}
-        check("params", dtypes, len(dtypes) == 1 and next(iter(dtypes)).kind == "f", "arrays of one floating dtype")
-        self.function, self._keyed, self.names = function, keyed, list(named)
-        self._module, self.gradients = module_of(next(iter(named.values()))), None
+        check(
+            "params",
+            dtypes,
+            len(dtypes) == 1 and next(iter(dtypes)).kind == "f",
+            "arrays of one floating dtype",
+        )
+        self.function = function
+        self._keyed = keyed
+        self.names = list(named)
+        self._module = module_of(next(iter(named.values())))
+        self.gradients = None
         self.layers = [_Parameter(array.shape) for array in named.values()]
         flat = [self._module.asarray(array).ravel() for array in named.values()]
-        self._parameters: Array | None = self._module.concatenate(flat)
-
-    def lend(self, read: Callable[[], Array]) -> None:
-        """The arrays lie elsewhere now; `read()` gives a copy of all in order."""
-        self._parameters, self._read = None, read
-
-    @property
-    def is_lent(self) -> bool:
-        """Whether its parameters lie in the buffers of a trainer."""
-        return self._parameters is None
-
-    def is_lent_by(self, read: Callable[[], Array]) -> bool:
-        """Whether `lend` was called last with this function."""
-        return self.is_lent and self._read == read
-
-    @property
-    def parameters(self) -> Array:
-        """All parameters, one after the other."""
-        return self._read() if self._parameters is None else self._parameters
+        self._parameters = self._module.concatenate(flat)
 
     @property
     def tensors(self) -> list[Tensor]:
         """Name and shape of each array, which is a layer of its own."""
-        return [Tensor(name, layer.shape, number) for number, (name, layer) in enumerate(zip(self.names, self.layers))]
+        return [
+            Tensor(name, layer.shape, number)
+            for number, (name, layer) in enumerate(zip(self.names, self.layers))
+        ]
 
     def to(self, module: ModuleType | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move to another array module or dtype."""
         self._module = module or self._module
-        self._parameters = self._module.asarray(self.parameters, dtype=dtype or self.parameters.dtype)
+        self._parameters = self._module.asarray(
+            self.parameters, dtype=dtype or self.parameters.dtype
+        )
         return self
 
     def describe(self) -> list[str]:
@@ -114,28 +125,41 @@ class FunctionModel:
         """Layers in the order in which their gradients become ready."""
         return list(range(len(self.layers)))
 
-    def learn(self, features: Array, labels: Array, samples: int, hooks: Hooks = Hooks(), scale: float = 1.0) -> float:
-        """Loss and gradients of these rows as their part of a batch of `samples` rows; see `Model.learn`."""
+    def learn(
+        self,
+        features: Array,
+        labels: Array,
+        samples: int,
+        hooks: Hooks = Hooks(),
+        scale: float = 1.0,
+    ) -> float:
+        """Loss and gradients of these rows as their part of a batch; see `Model.learn`."""
         share = len(labels) / samples
         for number in range(len(self.layers)):
             hooks.forward(number)
         loss: Any = 0.0
         gradients: Sequence[Any] = [0.0] * len(self.layers)
         if len(labels):
-            loss, gradients = self._call([layer.parameters[0] for layer in self.layers], features, labels)
+            loss, gradients = self._call(
+                [layer.parameters[0] for layer in self.layers], features, labels
+            )
         for number, (layer, gradient) in enumerate(zip(self.layers, gradients)):
             hooks.backward(number)
             layer.gradients[0][...] = numpy.multiply(gradient, share * scale)
             hooks.ready(number)
         return float(loss) * share
 
-    def _call(self, parameters: Sequence[Array], features: Array, labels: Array) -> tuple[Any, Sequence[Any]]:
+    def _call(
+        self, parameters: Sequence[Array], features: Array, labels: Array
+    ) -> tuple[Any, Sequence[Any]]:
         given = dict(zip(self.names, parameters)) if self._keyed else list(parameters)
         result: Any = self.function(given, (features, labels))
         pair = isinstance(result, (tuple, list)) and len(result) == 2
         check("what the function returns", result, pair, "(loss, gradients)")
         loss, gradients = result
-        check("gradients", gradients, hasattr(gradients, "__len__"), "a dict or sequence like params")
+        check(
+            "gradients", gradients, hasattr(gradients, "__len__"), "a dict or sequence like params"
+        )
         expected = f"one for each of {', '.join(self.names)}"
         check("gradients", len(gradients), len(gradients) == len(self.names), expected)
         if self._keyed:
@@ -147,6 +171,8 @@ class FunctionModel:
         check("loss", loss, math.prod(numpy.shape(loss)) == 1, "one number")
         return loss, gradients
 
-    def count_correct(self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()) -> None:
+    def count_correct(
+        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()
+    ) -> None:
         """Unknown: the function gives no predictions."""
         return None

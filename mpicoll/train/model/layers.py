@@ -12,7 +12,10 @@ from ...support.arrays import Array, module_of
 
 
 class Layer(Protocol):
-    """A step of the computation. The model gives it views into flat arrays, shaped as `shapes`, by `bind`."""
+    """A step of the computation.
+
+    The model gives it views into flat arrays, shaped as `shapes`, by `bind`.
+    """
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -21,9 +24,11 @@ class Layer(Protocol):
 
     @property
     def gradients(self) -> Sequence[Array]:
-        """Where `backward` writes: it overwrites, so there is one call per forward; what it leaves out is zero.
+        """Where `backward` writes: it overwrites, so there is one call per forward; what it leaves
+        out is zero.
 
-        A class that has `overwrites = True` says that it leaves nothing out, and is not given zeros.
+        A class that has `overwrites = True` says that it leaves nothing out, and is not given
+        zeros.
         """
         ...
 
@@ -39,7 +44,9 @@ class Layer(Protocol):
         ...
 
     def backward(self, dy: Array, first: bool = False) -> Array | None:
-        """Write the parameters' gradients; return the gradient of x, or None where nobody needs it (`first`)."""
+        """Write the parameters' gradients; return the gradient of x, or None where nobody needs it
+        (`first`).
+        """
 
 
 class Linear:
@@ -48,7 +55,8 @@ class Linear:
     Parameters
     ----------
     inputs, outputs : int
-        x has the shape (samples, inputs), y (samples, outputs), W (inputs, outputs) and b (outputs,).
+        x has the shape (samples, inputs), y (samples, outputs), W (inputs, outputs) and b
+        (outputs,).
     """
 
     parameters: Sequence[Array]
@@ -57,19 +65,23 @@ class Linear:
     overwrites = True
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        self.inputs, self.outputs = inputs, outputs
+        self.inputs = inputs
+        self.outputs = outputs
         self.shapes: tuple[tuple[int, ...], ...] = ((inputs, outputs), (outputs,))
 
     def __repr__(self) -> str:
         return f"Linear({self.inputs}, {self.outputs})"
 
     def initialize(self, random: numpy.random.Generator) -> tuple[Array, Array]:
-        """First values of weights and biases, float64: He's normal weights, for the ReLU that follows, and zeros."""
-        return random.standard_normal(self.shapes[0]) * math.sqrt(2 / self.inputs), numpy.zeros(self.outputs)
+        """First weights and biases, float64: He's normal weights, for a ReLU, and zeros."""
+        return random.standard_normal(self.shapes[0]) * math.sqrt(2 / self.inputs), numpy.zeros(
+            self.outputs
+        )
 
     def bind(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
         """Use these arrays (shaped as `shapes`; weights, biases) from now on."""
-        self.parameters, self.gradients = parameters, gradients
+        self.parameters = parameters
+        self.gradients = gradients
 
     def forward(self, x: Array) -> Array:
         """Values for x; x is kept for `backward`.
@@ -142,9 +154,9 @@ class ReLU:
 def cross_entropy(logits: Array, labels: Array, samples: int) -> tuple[Any, Array]:
     """Softmax cross-entropy summed over the rows and divided by `samples`, and its gradient.
 
-    logits: (rows, classes); labels: (rows,) integers; samples: size of the whole batch of which these rows are a part.
-    Returns (loss, gradient of the logits' shape and dtype). The loss is summed in float64; on a device nobody waits for it
-    until it is made a float.
+    logits: (rows, classes); labels: (rows,) integers; samples: size of the whole batch of which
+    these rows are a part. Returns (loss, gradient of the logits' shape and dtype). The loss is
+    summed in float64; on a device nobody waits for it until it is made a float.
     """
     module = module_of(logits)
     rows = module.arange(len(labels))

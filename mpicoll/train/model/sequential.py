@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,18 @@ from ...support.arrays import Array, module_of
 from ...support.checks import check, check_integer, text_of
 from .hooks import Finished, Hooks
 from .layers import Linear, ReLU, cross_entropy
+from .lendable import Lendable
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Model:
+class Model(Lendable):
     """A chain of layers whose parameters and gradients are views into flat arrays.
 
-    A trainer gives the layers views into buffers of its own: `parameters` then is a copy, and `gradients` is None.
+    A trainer gives the layers views into buffers of its own: `parameters` then is a copy, and
+    `gradients` is None.
 
     Parameters
     ----------
@@ -52,56 +54,42 @@ class Model:
     ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)']
     """
 
-    def __init__(self, layers: Iterable[Linear | ReLU], seed: int = 0, dtype: DTypeLike = "float32") -> None:
+    def __init__(
+        self, layers: Iterable[Linear | ReLU], seed: int = 0, dtype: DTypeLike = "float32"
+    ) -> None:
         self.layers: list[Linear | ReLU] = list(layers)
         check_integer("seed", seed, 0)
-        check("layers", self.layers, any(isinstance(layer, Linear) for layer in self.layers), "at least one Linear")
+        check(
+            "layers",
+            self.layers,
+            any(isinstance(layer, Linear) for layer in self.layers),
+            "at least one Linear",
+        )
         random = numpy.random.default_rng(seed)
         values = [value.ravel() for layer in self.layers for value in layer.initialize(random)]
         self._use(numpy.concatenate(values).astype(dtype))
 
     def _use(self, parameters: Array) -> None:
-        """Take over a flat array of parameters; make gradients of its kind; give each layer its views."""
+        """Adopt a flat array of parameters, make gradients like it, and give layers their views."""
         gradients: Array = module_of(parameters).zeros_like(parameters)
-        self._parameters: Array | None = parameters
-        self.gradients: Array | None = gradients
+        self._parameters = parameters
+        self.gradients = gradients
         start = 0
         for layer in self.layers:
             stop = start + sum(math.prod(shape) for shape in layer.shapes)
-            layer.bind(*(_views(flat[start:stop], layer.shapes) for flat in (parameters, gradients)))
+            layer.bind(
+                *(_views(flat[start:stop], layer.shapes) for flat in (parameters, gradients))
+            )
             start = stop
-
-    def lend(self, read: Callable[[], Array]) -> None:
-        """The layers get other views now (`Layer.bind`); `read()` gives a copy of all parameters in the order of `tensors`."""
-        self._parameters, self.gradients, self._read = None, None, read
-
-    @property
-    def is_lent(self) -> bool:
-        """Whether its parameters lie in the buffers of a trainer."""
-        return self._parameters is None
-
-    def is_lent_by(self, read: Callable[[], Array]) -> bool:
-        """Whether `lend` was called last with this function."""
-        return self.is_lent and self._read == read
-
-    @property
-    def parameters(self) -> Array:
-        """All parameters in the order of `tensors`."""
-        return self._read() if self._parameters is None else self._parameters
-
-    @parameters.setter
-    def parameters(self, values: Array) -> None:
-        """For `model.parameters += …`."""
-        own = self._parameters
-        check("parameters", "those in its buffers", own is not None, "a model that no trainer has taken over")
-        assert own is not None
-        own[...] = values
 
     @property
     def tensors(self) -> list[Tensor]:
         """The parameters in forward order: (name, shape, layer) of each."""
-        return [Tensor(f"{kind} of layer {number}, {text_of(layer)}", shape, number) for number, layer in enumerate(self.layers)
-                for kind, shape in zip(_kinds(len(layer.shapes)), layer.shapes)]  # fmt: skip
+        return [
+            Tensor(f"{kind} of layer {number}, {text_of(layer)}", shape, number)
+            for number, layer in enumerate(self.layers)
+            for kind, shape in zip(_kinds(len(layer.shapes)), layer.shapes)
+        ]
 
     def to(self, module: ModuleType | None = None, dtype: DTypeLike | None = None) -> Self:
         """Move to another array module or dtype, in place. Views taken before are stale.
@@ -172,11 +160,18 @@ class Model:
             upstream = layer.backward(upstream, first=number == 0)
             hooks.ready(number)
 
-    def learn(self, features: Array, labels: Array, samples: int, hooks: Hooks = Hooks(), scale: float = 1.0) -> float:
+    def learn(
+        self,
+        features: Array,
+        labels: Array,
+        samples: int,
+        hooks: Hooks = Hooks(),
+        scale: float = 1.0,
+    ) -> float:
         """Compute the loss and the gradients of these rows as their part of a batch.
 
-        The sum of the parts over the ranks is the mean over the batch, whatever the split; a rank without rows
-        contributes zeros.
+        The sum of the parts over the ranks is the mean over the batch, whatever the split; a rank
+        without rows contributes zeros.
 
         Parameters
         ----------
@@ -199,12 +194,16 @@ class Model:
             return 0.0
         loss, gradient = cross_entropy(self.forward(features, hooks), labels, samples)
         self.backward(gradient if scale == 1.0 else gradient * gradient.dtype.type(scale), hooks)
-        return float(loss)  # only now: a device must not wait for the host between forward and backward
+        # only now: a device must not wait for the host between forward and backward
+        return float(loss)
 
     def backward_order(self) -> list[int]:
         """Layers in the order in which backward finishes them, observed on one sample of zeros."""
-        seen, module = Finished(), module_of(self.parameters)
-        self.learn(module.zeros((1, self.inputs), self.parameters.dtype), module.zeros(1, "int64"), 1, seen)
+        seen = Finished()
+        module = module_of(self.parameters)
+        self.learn(
+            module.zeros((1, self.inputs), self.parameters.dtype), module.zeros(1, "int64"), 1, seen
+        )
         return seen.layers
 
     def _contribute_nothing(self, hooks: Hooks) -> None:
@@ -216,7 +215,9 @@ class Model:
                 gradient.fill(0)
             hooks.ready(number)
 
-    def count_correct(self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()) -> int:
+    def count_correct(
+        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()
+    ) -> int:
         """How many of these samples get the right label.
 
         Parameters
@@ -233,12 +234,19 @@ class Model:
         int
         """
         parts = [slice(start, start + rows) for start in range(0, len(labels), rows)]
-        return sum(int((self.forward(features[part], hooks).argmax(axis=1) == labels[part]).sum()) for part in parts)
+        return sum(
+            int((self.forward(features[part], hooks).argmax(axis=1) == labels[part]).sum())
+            for part in parts
+        )
 
 
 def _kinds(count: int) -> list[str]:
-    """What the tensors of a layer are called: those of a layer with two at most are weights and biases."""
-    return ["weights", "biases"][:count] if count <= 2 else [f"tensor {number}" for number in range(count)]
+    """Names of a layer's tensors: weights and biases if there are at most two."""
+    return (
+        ["weights", "biases"][:count]
+        if count <= 2
+        else [f"tensor {number}" for number in range(count)]
+    )
 
 
 def _views(flat: Array, shapes: Iterable[tuple[int, ...]]) -> list[Array]:
@@ -256,7 +264,8 @@ def mlp(widths: Sequence[int], seed: int = 0, dtype: DTypeLike = "float32") -> M
     Parameters
     ----------
     widths : sequence of int
-        Of the inputs, the hidden layers and the outputs: ``[64, 512, 10]`` has one hidden layer of 512.
+        Of the inputs, the hidden layers and the outputs: ``[64, 512, 10]`` has one hidden layer of
+        512.
     seed : int
         Of the first weights: the same one gives the same on every rank.
     dtype : {"float32", "float64"}
@@ -276,7 +285,12 @@ def mlp(widths: Sequence[int], seed: int = 0, dtype: DTypeLike = "float32") -> M
     >>> mlp([64, 32, 10]).parameters.size
     2410
     """
-    check("widths", widths, len(widths) >= 2, "inputs, hidden widths and outputs, such as [64, 512, 10]")
+    check(
+        "widths",
+        widths,
+        len(widths) >= 2,
+        "inputs, hidden widths and outputs, such as [64, 512, 10]",
+    )
     for width in widths:
         check_integer("widths", width, 1)
     layers: list[Linear | ReLU] = [Linear(widths[0], widths[1])]

@@ -6,4 +6,14 @@ from .meter import Meter
 from .metrics import Log, metrics_file
 from .report import document, finite, summary
 
-__all__ = ["Advance", "Log", "Mark", "Meter", "document", "finite", "metrics_file", "progress_bar", "summary"]
+__all__ = [
+    "Advance",
+    "Log",
+    "Mark",
+    "Meter",
+    "document",
+    "finite",
+    "metrics_file",
+    "progress_bar",
+    "summary",
+]

@@ -15,7 +15,9 @@ Advance: TypeAlias = Callable[[int, float, float | None], None]
 
 @contextmanager
 def progress_bar(samples: int, done: int, shown: bool) -> Iterator[Advance]:
-    """Yield `advance(count, loss, hidden)`, which moves a bar over `samples` samples, of which `done` are done, where `shown`.
+    """Yield `advance(count, loss, hidden)`, which moves a bar if it is `shown`.
+
+    The bar has `samples` samples, of which `done` are done.
 
     hidden: the part of the communication that computation hides, or None.
     """
@@ -23,8 +25,14 @@ def progress_bar(samples: int, done: int, shown: bool) -> Iterator[Advance]:
         yield lambda count, loss, hidden: None
         return
     seconds = 0.1 if sys.stderr.isatty() else 30  # in the log of a batch job each state is a line
-    with require("tqdm").tqdm(total=samples, initial=done, unit=" samples", unit_scale=True, dynamic_ncols=True,
-                              mininterval=seconds) as bar:  # fmt: skip
+    with require("tqdm").tqdm(
+        total=samples,
+        initial=done,
+        unit=" samples",
+        unit_scale=True,
+        dynamic_ncols=True,
+        mininterval=seconds,
+    ) as bar:
 
         def advance(count: int, loss: float, hidden: float | None) -> None:
             shown = {} if hidden is None else {"hidden": f"{hidden:.0%}"}

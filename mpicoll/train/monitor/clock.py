@@ -1,4 +1,7 @@
-"""When the arithmetic that was asked for is done: at once on the host, later on a device, which the host must not wait for."""
+"""When arithmetic is done: at once on the host, later on a device.
+
+The host must not wait for the device to find out.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,19 @@ Mark = Any
 
 
 class HostClock:
-    """Of arithmetic that is done when its function returns. All times are seconds of `perf_counter`."""
+    """Of arithmetic that is done when its function returns.
+
+    All times are seconds of `perf_counter`.
+    """
 
     def mark(self) -> Mark:
         """What was asked for until now."""
         return None
 
     def done(self, mark: Mark) -> float:
-        """When that was done; before any time asked about on the host, infinite where it is not done yet."""
+        """When that was done; before any time asked about on the host, infinite where it is not
+        done yet.
+        """
         return 0.0
 
     def settle(self) -> bool:
@@ -40,9 +48,10 @@ class _Asked(NamedTuple):
 
 
 class DeviceClock(HostClock):
-    """Of arithmetic in the current stream of a device: marks are events in it, and only `settle` waits for them.
+    """A clock for the current stream of a device: marks are events; only `settle` waits.
 
-    module: CuPy. The device's clock and the host's drift apart, so each `settle` compares them anew.
+    module: CuPy. The device's clock and the host's drift apart, so each `settle` compares them
+    anew.
     """
 
     def __init__(self, module: ModuleType) -> None:

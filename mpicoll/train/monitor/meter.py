@@ -20,48 +20,58 @@ Sums: TypeAlias = dict[str, float]
 
 #: what is kept of each step
 FIELDS = ("step_s", "compute_s", "communication_s", "exposed_s", "bytes", "data_bytes")
-#: steps back to which a transfer still counts: it may have begun in an earlier step, and be reported in a later one
+#: steps back to which a transfer still counts: it may have begun in an earlier step, and be
+#: reported in a later one
 _LATE = 4
 #: steps that `summary_of_ranks` compares
 _COMPARED = 1000
 
 
 class Meter:
-    """Clocks and byte counters around the phases of a step; all times are those of `time.perf_counter`, in seconds.
+    """Clocks and byte counters around the phases of a step, in seconds of `perf_counter`.
 
-    `step_s`: the whole step. `compute_s`: the phases of arithmetic. `communication_s`: during which anything was being
-    moved, with or without computation beside it, waiting for ranks that compute longer included. `exposed_s`: during
-    which the main thread stood still for it. `bytes`: gradients and parameters this rank hands to MPI in schedules;
-    `estimate` replaces them where MPI's own calls move the data and cannot be counted. `data_bytes`: samples.
+    `step_s`: the whole step. `compute_s`: the phases of arithmetic. `communication_s`: during which
+    anything was being moved, with or without computation beside it, waiting for ranks that compute
+    longer included. `exposed_s`: during which the main thread stood still for it. `bytes`:
+    gradients and parameters this rank hands to MPI in schedules; `estimate` replaces them where
+    MPI's own calls move the data and cannot be counted. `data_bytes`: samples.
 
-    Phases may nest; each counts only the time that is not spent in phases inside it. Outside `step` they count nowhere.
-    With `tracing` set, `events` gets an `Event` for each, of kind step, compute, wait or communication. A phase costs about a
-    microsecond. All but `in_flight` is for the main thread.
+    Phases may nest; each counts only the time that is not spent in phases inside it. Outside `step`
+    they count nowhere. With `tracing` set, `events` gets an `Event` for each, of kind step,
+    compute, wait or communication. A phase costs about a microsecond. All but `in_flight` is for
+    the main thread.
 
-    A device computes what it was asked for later, in the current stream. While it does, what the main thread waits for is
-    no exposed communication but computation ("device" in a timeline), and a collective is in flight only from when its
-    input is there. The host waits for the device at the end of a step, and nowhere else.
+    A device computes what it was asked for later, in the current stream. While it does, what the
+    main thread waits for is no exposed communication but computation ("device" in a timeline), and
+    a collective is in flight only from when its input is there. The host waits for the device at
+    the end of a step, and nowhere else.
     """
 
     def __init__(self, comm: Communicator, module: ModuleType, estimate: int | None = None) -> None:
-        self._comm, self._estimate, self._clock = comm, estimate, clock_of(module)
+        self._comm = comm
+        self._estimate = estimate
+        self._clock = clock_of(module)
         self._steps: list[Sums] = []
         self._recent: list[_Step] = []
         self._now: Sums = dict.fromkeys(FIELDS, 0)
-        self._inner, self.tracing = 0.0, False
+        self._inner = 0.0
+        self.tracing = False
         self.events: list[Event] = []
         self.ranks: dict[str, Any] | None = None
 
     def adopt(self, other: Meter, steps: int) -> None:
-        """Go on where another one, of a strategy that is no more, has ended: with its first `steps` steps."""
-        self._steps, self.tracing, self.events = other.steps[:steps], other.tracing, other.events
+        """Continue another meter, of a strategy that ended, after its first `steps` steps."""
+        self._steps = other.steps[:steps]
+        self.tracing = other.tracing
+        self.events = other.events
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around one step: its phases are added up, and the sums appended to `steps`, unless an exception ends it."""
-        outside, self._now = self._now, dict.fromkeys(FIELDS, 0)
+        """Around one step: sums of its phases are appended to `steps`, unless it raises."""
+        outside = self._now
+        self._now = dict.fromkeys(FIELDS, 0)
         current = _Step(self._now, perf_counter())
-        self._recent = [*self._brought_up_to_date()[1 - _LATE:], current]
+        self._recent = [*self._brought_up_to_date()[1 - _LATE :], current]
         try:
             yield
             self._settle()
@@ -91,7 +101,7 @@ class Meter:
             self.events.append(Event("compute", name, begin, end))
 
     def mark(self) -> Mark:
-        """The arithmetic that was asked for until now, which a collective needs that is started next: for `in_flight`."""
+        """The arithmetic asked for until now, the input of the next collective: for `in_flight`."""
         return self._clock.mark()
 
     def computing(self, name: str = "compute") -> _Computing:
@@ -103,7 +113,10 @@ class Meter:
         return _Waiting(self, name)
 
     def communicating(self, name: str = "communicate") -> _Blocking:
-        """Around blocking collectives of gradients or parameters, with no other one in flight: exposed communication."""
+        """Around blocking collectives of gradients or parameters: exposed communication.
+
+        No other one is in flight.
+        """
         return _Blocking(self, name, "bytes")
 
     def loading(self, name: str = "samples") -> _Blocking:
@@ -113,9 +126,9 @@ class Meter:
     def in_flight(self, name: str, begin: float, end: float, after: Mark = None) -> None:
         """A non-blocking collective was in flight from `begin` to `end`, seconds of perf_counter.
 
-        after: a `mark` of arithmetic that it first waited for, if there is one.
-        Each step gets the part inside it. Call it at the latest in the step after the one in which it ended; what
-        lies four steps back is no longer counted. Any thread may call it.
+        after: a `mark` of arithmetic that it first waited for, if there is one. Each step gets the
+        part inside it. Call it at the latest in the step after the one in which it ended; what lies
+        four steps back is no longer counted. Any thread may call it.
         """
         if after is not None:
             begin = min(max(begin, self._clock.done(after)), end)
@@ -127,7 +140,7 @@ class Meter:
             self.events.append(Event("communication", name, begin, end))
 
     def count(self, nbytes: int) -> None:
-        """Add bytes of gradients or parameters handed to MPI by non-blocking collectives in this step."""
+        """Add bytes of gradients or parameters that non-blocking collectives of this step send."""
         self._now["bytes"] += nbytes
 
     def _brought_up_to_date(self) -> list[_Step]:
@@ -147,34 +160,43 @@ class Meter:
         return sum(step[field] for step in self.steps[start:])
 
     def typical(self, field: str, start: int = 0, stop: int | None = None) -> float:
-        """Median of a field over the steps start to stop (default: all); of bytes, one that occurred."""
+        """Median of a field over the steps start to stop; of bytes, one that occurred."""
         values = [step[field] for step in self.steps[start:stop]]
         return median_low(values) if field.endswith("bytes") else median(values)
 
     def hidden(self, start: int = 0, stop: int | None = None) -> float | None:
-        """Which part of the communication that computation could hide was hidden in the steps start to stop.
+        """Which part of the communication that computation could hide was hidden.
 
-        Medians over the steps: (communication - exposed) / min(compute, communication), from 0 to 1; None where nothing
-        was computed or communicated, there are no such steps, or MPI's own calls moved the data: they do not say when they were
-        done, only that they were when they were awaited. `start` may be negative: the last steps.
+        In the steps start to stop.
+
+        Medians over the steps: (communication - exposed) / min(compute, communication), from 0 to
+        1; None where nothing was computed or communicated, there are no such steps, or MPI's own
+        calls moved the data: they do not say when they were done, only that they were when they
+        were awaited. `start` may be negative: the last steps.
         """
         steps = self.steps[start:stop]
         if not steps or self._estimate is not None:
             return None
-        hideable = min(self.typical(field, start, stop) for field in ("compute_s", "communication_s"))
+        hideable = min(
+            self.typical(field, start, stop) for field in ("compute_s", "communication_s")
+        )
         hidden = median(max(0.0, step["communication_s"] - step["exposed_s"]) for step in steps)
         return min(1.0, hidden / hideable) if hideable else None
 
     def summary_of_ranks(self) -> dict[str, Any]:
-        """Compare the ranks' last 1,000 steps; the result is kept in `ranks`. Collective: an allgather of their seconds.
+        """Compare the ranks' last 1,000 steps; the result is kept in `ranks`.
 
-        `compute_min_s`, `compute_median_s`, `compute_max_s`: of the ranks' median seconds of computing per step;
-        `slowest_rank` has the last of them. `waiting_s`: median over the steps of how much longer the rank that computed
-        longest did so than this rank: exposed time that is waiting for that rank, not for the network.
-        All ranks have made the same number of steps, at least one.
+        Collective: an allgather of their seconds.
+
+        `compute_min_s`, `compute_median_s`, `compute_max_s`: of the ranks' median seconds of
+        computing per step; `slowest_rank` has the last of them. `waiting_s`: median over the steps
+        of how much longer the rank that computed longest did so than this rank: exposed time that
+        is waiting for that rank, not for the network. All ranks have made the same number of steps,
+        at least one.
         """
         everyone = self._comm.allgather([step["compute_s"] for step in self._steps[-_COMPARED:]])
-        mine, medians = everyone[self._comm.Get_rank()], [median(seconds) for seconds in everyone]
+        mine = everyone[self._comm.Get_rank()]
+        medians = [median(seconds) for seconds in everyone]
         self.ranks = {
             "compute_min_s": min(medians),
             "compute_median_s": median(medians),
@@ -191,7 +213,9 @@ class _Step:
     __slots__ = ("sums", "begin", "end", "transfers")
 
     def __init__(self, sums: Sums, begin: float) -> None:
-        self.sums, self.begin, self.end = sums, begin, float("inf")
+        self.sums = sums
+        self.begin = begin
+        self.end = float("inf")
         self.transfers: list[tuple[float, float]] = []
 
 
@@ -201,17 +225,21 @@ class _Phase:
     __slots__ = ("meter", "name", "begin", "end", "outer")
 
     def __init__(self, meter: Meter, name: str) -> None:
-        self.meter, self.name = meter, name
+        self.meter = meter
+        self.name = name
 
     def __enter__(self) -> None:
-        self.outer, self.meter._inner = self.meter._inner, 0.0
+        self.outer = self.meter._inner
+        self.meter._inner = 0.0
         self.begin = perf_counter()
 
     def stop(self) -> float:
         """Read the clock; return the seconds that were not spent in phases inside this one."""
-        meter, self.end = self.meter, perf_counter()
+        meter = self.meter
+        self.end = perf_counter()
         spent = self.end - self.begin
-        own, meter._inner = spent - meter._inner, self.outer + spent
+        own = spent - meter._inner
+        meter._inner = self.outer + spent
         return own
 
     def trace(self, kind: str) -> None:
@@ -228,7 +256,7 @@ class _Computing(_Phase):
 
 
 class _Waiting(_Phase):
-    """What the main thread waits for is exposed only once the device has nothing left to compute."""
+    """Waiting is exposed only after the device has computed all that was asked for."""
 
     __slots__ = ("asked",)
 
@@ -237,7 +265,8 @@ class _Waiting(_Phase):
         self.asked = self.meter._clock.mark()
 
     def __exit__(self, *error: object) -> None:
-        meter, own = self.meter, self.stop()
+        meter = self.meter
+        own = self.stop()
         busy = min(max(0.0, meter._clock.done(self.asked) - self.begin), own)
         if busy:
             meter._computed("device", self.begin, self.begin + busy)
@@ -266,9 +295,12 @@ class _Blocking(_Waiting):
 
 def _covered(intervals: Iterable[tuple[float, float]], begin: float, end: float) -> float:
     """Seconds between `begin` and `end` that lie in at least one of the intervals (pairs)."""
-    covered, reached = 0.0, begin
+    covered = 0.0
+    reached = begin
     for start, stop in sorted(intervals):
-        start, stop = max(start, reached), min(stop, end)
+        start = max(start, reached)
+        stop = min(stop, end)
         if stop > start:
-            covered, reached = covered + (stop - start), stop
+            covered = covered + (stop - start)
+            reached = stop
     return covered

@@ -22,13 +22,14 @@ Log: TypeAlias = Callable[..., None]
 
 @contextmanager
 def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> Iterator[Log]:
-    """Yield `log(**fields)`, which on rank 0 adds a line to the file, after what is there; without a path it does nothing.
+    """Yield `log(**fields)`, which on rank 0 appends a line to the file, if there is a path.
 
-    Collective; the paths of other ranks do not count. Raises ArgumentError on all ranks where rank 0 cannot write, or has no
-    path and others have. Where it no longer can, `log` says so once, and adds no more lines: the training is worth more than
-    its metrics.
+    Collective; the paths of other ranks do not count. Raises ArgumentError on all ranks where rank
+    0 cannot write, or has no path and others have. Where it no longer can, `log` says so once, and
+    adds no more lines: the training is worth more than its metrics.
     """
-    file, error = None, None
+    file = None
+    error = None
     if path is not None and comm.Get_rank() == 0:
         try:
             file = open(path, "ab", buffering=0)  # nothing is left to be written when it is closed
@@ -36,7 +37,12 @@ def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> It
             error = ArgumentError(f"metrics: cannot write {path} ({reason.strerror})")
     raise_everywhere(comm, error)
     having = [rank for rank, has in enumerate(comm.allgather(path is not None)) if has]
-    check("metrics", None, not having or having[0] == 0, f"a file on rank 0, which writes it, as on {ranks_text(having)}")
+    check(
+        "metrics",
+        None,
+        not having or having[0] == 0,
+        f"a file on rank 0, which writes it, as on {ranks_text(having)}",
+    )
     if file is None:
         yield lambda **fields: None
         return

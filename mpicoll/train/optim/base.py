@@ -1,4 +1,4 @@
-"""The base of the optimizers: element by element, so any slice of the parameters can be updated alone."""
+"""The base of the optimizers, which update any slice of the parameters alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from ...support.arrays import Array, module_of
 from ...support.checks import check, check_integer, text_of
 from .lr_schedules import Schedule
 
-#: elements taken at a time: on the host the intermediate values of a formula then stay in the cache (Adam on 10
-#: million float32: 42 ms instead of 117 ms), on a device they stay small next to the arrays
-_PIECE, _DEVICE_PIECE = 1 << 15, 1 << 22
+#: elements taken at a time: on the host the intermediate values of a formula then stay in the cache
+#: (Adam on 10 million float32: 42 ms instead of 117 ms), on a device they stay small next to the
+#: arrays
+_PIECE = 1 << 15
+_DEVICE_PIECE = 1 << 22
 
 
 def pieces(array: Array) -> list[slice]:
-    """Slices that cover the one-dimensional `array` in order, each but the last of a size that suits its memory.
+    """Slices that cover the 1-D `array` in order, of a size that suits its memory.
 
     >>> list(pieces(numpy.zeros(40_000)))
     [slice(0, 32768, None), slice(32768, 40000, None)]
     """
-    size, length = _piece_of(array), len(array)
+    size = _piece_of(array)
+    length = len(array)
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
@@ -32,27 +35,30 @@ def _piece_of(array: Array) -> int:
 
 
 class Optimizer(ABC):
-    """Base: hyper-parameters that print themselves, a learning rate for each step, and state arrays.
+    """Base: hyper-parameters that print themselves, a learning rate per step, state arrays.
 
-    A step is `update(parameters, gradients)`, or `advance()` and then `apply` for each part of the parameters.
+    A step is `update(parameters, gradients)`, or `advance()` and then `apply` for each part of the
+    parameters.
 
-    A subclass names its state arrays in `slots` and writes `_formula(parameters, gradients, one, two, *state)`, where
-    `one` and `two` are scratch arrays like `parameters`. It calls NumPy's ufuncs, which other modules' arrays redirect.
+    A subclass names its state arrays in `slots` and writes `_formula(parameters, gradients, one,
+    two, *state)`, where `one` and `two` are scratch arrays like `parameters`. It calls NumPy's
+    ufuncs, which other modules' arrays redirect.
 
     Parameters
     ----------
     lr : float
         The learning rate, above 0.
     schedule : callable, optional
-        A function of the step, counted from 1, that gives a factor for the learning rate (see `lr_schedules`).
+        A function of the step, counted from 1, that gives a factor for the learning rate (see
+        `lr_schedules`).
 
     Attributes
     ----------
     steps : int
         How many there have been.
     state : dict of str to ndarray
-        For each of `slots` an array of the parameters' dtype and module, made by the first `apply` or by `allocate`.
-        To go on from a checkpoint, set `steps` and `state`.
+        For each of `slots` an array of the parameters' dtype and module, made by the first `apply`
+        or by `allocate`. To go on from a checkpoint, set `steps` and `state`.
     owned : bool
         Whether a `Trainer` has it: no other one takes it then.
     """
@@ -61,15 +67,23 @@ class Optimizer(ABC):
 
     def __init__(self, lr: float, schedule: Schedule | None = None) -> None:
         check("lr", lr, 0 < lr < math.inf, "a number above 0")
-        check("schedule", schedule, schedule is None or callable(schedule), "None or a function of the step")
-        self.lr, self.schedule, self.steps = float(lr), schedule, 0
+        check(
+            "schedule",
+            schedule,
+            schedule is None or callable(schedule),
+            "None or a function of the step",
+        )
+        self.lr = float(lr)
+        self.schedule = schedule
+        self.steps = 0
         self.state: dict[str, Array] = {}
         self.owned = False
         self._scratch: Array | None = None
 
     def __repr__(self) -> str:
         names = inspect.signature(type(self)).parameters
-        return f"{type(self).__name__}({', '.join(f'{name}={_text(getattr(self, name))}' for name in names)})"
+        values = ", ".join(f"{name}={_text(getattr(self, name))}" for name in names)
+        return f"{type(self).__name__}({values})"
 
     @property
     def nbytes(self) -> int:
@@ -79,7 +93,9 @@ class Optimizer(ABC):
     @property
     def rate(self) -> float:
         """The learning rate of the present step; before the first one, that of the first."""
-        return self.lr if self.schedule is None else self.lr * float(self.schedule(max(1, self.steps)))
+        return (
+            self.lr if self.schedule is None else self.lr * float(self.schedule(max(1, self.steps)))
+        )
 
     def allocate(self, total: int, like: Array) -> None:
         """Make the state arrays, of zeros, unless they are there.
@@ -101,14 +117,25 @@ class Optimizer(ABC):
             if slot not in self.state:
                 self.state[slot] = module_of(like).zeros_like(like, shape=(total,))
             length = len(self.state[slot])
-            check("total", total, total == length, f"{length} elements, as the state has; use one optimizer per shard")
+            check(
+                "total",
+                total,
+                total == length,
+                f"{length} elements, as the state has; use one optimizer per shard",
+            )
 
     def advance(self) -> None:
         """Begin a step: count it, which sets its learning rate."""
         self.steps += 1
 
-    def apply(self, parameters: Array, gradients: Array, start: int = 0, total: int | None = None,
-              scale: float = 1.0) -> None:  # fmt: skip
+    def apply(
+        self,
+        parameters: Array,
+        gradients: Array,
+        start: int = 0,
+        total: int | None = None,
+        scale: float = 1.0,
+    ) -> None:
         """Do the present step on a part of a shard, in one pass over memory.
 
         The result is the same, bit for bit, in however many parts a shard is updated.
@@ -133,8 +160,14 @@ class Optimizer(ABC):
         """
         length = len(parameters)
         total = length if total is None else total
-        if gradients.shape != parameters.shape or not 0 <= start <= total - length:  # texts cost as much as a small step
-            check("gradients", gradients.shape, gradients.shape == parameters.shape, f"the shape {parameters.shape}")
+        # texts cost as much as a small step
+        if gradients.shape != parameters.shape or not 0 <= start <= total - length:
+            check(
+                "gradients",
+                gradients.shape,
+                gradients.shape == parameters.shape,
+                f"the shape {parameters.shape}",
+            )
             check("start", start, False, f"0 to {total - length}: the part's place")
         check("steps", self.steps, self.steps > 0, "at least 1; call advance() before apply()")
         if any(slot not in self.state or len(self.state[slot]) != total for slot in self.slots):
@@ -143,7 +176,9 @@ class Optimizer(ABC):
         scratch = self._scratch_like(parameters)
         for part in pieces(parameters):
             ours = parameters[part]
-            spare, *rest = scratch if len(ours) == len(scratch[0]) else [row[:len(ours)] for row in scratch]
+            spare, *rest = (
+                scratch if len(ours) == len(scratch[0]) else [row[: len(ours)] for row in scratch]
+            )
             gradient = _convert(gradients[part], float(scale), spare)
             self._formula(ours, gradient, *rest, *[array[part] for array in state])
 
@@ -159,13 +194,21 @@ class Optimizer(ABC):
         self.apply(parameters, gradients)
 
     @abstractmethod
-    def _formula(self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array) -> None:
+    def _formula(
+        self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array
+    ) -> None:
         """Change `parameters` and `state` in place."""
 
     def _scratch_like(self, parameters: Array) -> list[Array]:
-        """Three arrays for one of the `pieces`; kept, because the page faults of fresh ones double a small update."""
-        kept, length = self._scratch, min(len(parameters), _piece_of(parameters))
-        if kept is None or kept.shape[1] < length or type(kept) is not type(parameters) or kept.dtype != parameters.dtype:
+        """Three scratch arrays; kept, as page faults of new ones double a small update."""
+        kept = self._scratch
+        length = min(len(parameters), _piece_of(parameters))
+        if (
+            kept is None
+            or kept.shape[1] < length
+            or type(kept) is not type(parameters)
+            or kept.dtype != parameters.dtype
+        ):
             kept = self._scratch = module_of(parameters).zeros_like(parameters, shape=(3, length))
         return list(kept)
 
@@ -179,5 +222,7 @@ def _convert(gradients: Array, scale: float, out: Array) -> Array:
 
 
 def _text(value: object) -> str:
-    """The repr of a hyper-parameter; of a function its name, because ranks and checkpoints compare it."""
-    return f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else text_of(value)
+    """The repr of a hyper-parameter; the name of a function, since ranks compare it."""
+    return (
+        f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else text_of(value)
+    )

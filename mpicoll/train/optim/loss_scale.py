@@ -1,4 +1,4 @@
-"""The size of gradients: loss scaling for 16-bit precisions, the norm for clipping, and values that are not finite."""
+"""The size of gradients: loss scaling, the norm for clipping, and non-finite values."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ from ...support.arrays import Array, module_of
 from ...support.checks import check
 from .base import pieces
 
-_FIRST, _LEAST, _MOST = 2.0**16, 1.0, 2.0**24
+_FIRST = 2.0**16
+_LEAST = 1.0
+_MOST = 2.0**24
 _PATIENCE = 2000  # good steps in a row after which a dynamic scale is doubled
-#: skipped steps in a row after which no scale can be the remedy: halving the largest one as often gives less than the least
+#: skipped steps in a row after which no scale can be the remedy: halving the largest one as often
+#: gives less than the least
 HOPELESS = 40
 
 
 class LossScale:
-    """The factor on the loss that keeps small gradients above the smallest float16 (Micikevicius et al., 2018).
+    """A factor on the loss that keeps gradients above the smallest float16.
 
-    The loss is multiplied by `value`, the gradients are divided by it again before the update, and `update` says
-    whether that update may be made. A fixed scale stays; a `dynamic` one is halved by every overflow and doubled after
-    2,000 good steps in a row, from 65,536 and within 1 to 2**24: always a power of two, which costs no rounding.
-    `skipped` counts the steps that were not made. Ranks that pass the same arguments to `update` keep the same scale.
+    See Micikevicius et al., 2018.
+
+    The loss is multiplied by `value`, the gradients are divided by it again before the update, and
+    `update` says whether that update may be made. A fixed scale stays; a `dynamic` one is halved by
+    every overflow and doubled after 2,000 good steps in a row, from 65,536 and within 1 to 2**24:
+    always a power of two, which costs no rounding. `skipped` counts the steps that were not made.
+    Ranks that pass the same arguments to `update` keep the same scale.
     """
 
     def __init__(self, value: float = 1.0, dynamic: bool = False) -> None:
         check("loss_scale", value, 0 < value < math.inf, "a number above 0")
-        self.value, self.dynamic, self.skipped, self._good = float(value), dynamic, 0, 0
+        self.value = float(value)
+        self.dynamic = dynamic
+        self.skipped = 0
+        self._good = 0
         self._bad = 0  # steps in a row
 
     @classmethod
     def of(cls, option: str | float | None) -> LossScale:
-        """The scale that a user asks for: `dynamic`, a number (or its text), None for 1. Raises ArgumentError."""
+        """The scale that a user asks for: `dynamic`, a number (or its text), None for 1.
+
+        Raises ArgumentError.
+        """
         if option == "dynamic":
             return cls(_FIRST, dynamic=True)
         try:
@@ -49,14 +61,15 @@ class LossScale:
         return f"LossScale({'dynamic' if self.dynamic else self.value})"
 
     def update(self, finite: bool) -> bool:
-        """Take note of one step, whose gradients on all ranks were `finite` or not; True: it may be made."""
+        """Record whether the gradients of a step were `finite` on all ranks; True: update."""
         self._good = self._good + 1 if finite else 0
         self._bad = 0 if finite else self._bad + 1
         self.skipped += not finite
         if self.dynamic and not finite:
             self.value = max(self.value / 2, _LEAST)
         elif self.dynamic and self._good == _PATIENCE:
-            self.value, self._good = min(self.value * 2, _MOST), 0
+            self.value = min(self.value * 2, _MOST)
+            self._good = 0
         return bool(finite)
 
     @property
@@ -69,16 +82,23 @@ class LossScale:
         return {"value": self.value, "good": self._good, "skipped": self.skipped}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state()`. A fixed scale keeps its value, so that a run can be resumed with another one."""
-        self._good, self.skipped = state["good"], state["skipped"]
+        """Go on from `state()`.
+
+        A fixed scale keeps its value, so that a run can be resumed with another one.
+        """
+        self._good = state["good"]
+        self.skipped = state["skipped"]
         if self.dynamic:
             self.value = min(max(state["value"], _LEAST), _MOST)
 
 
 def clip_factor(norm: float, limit: float) -> float:
-    """The factor that brings gradients of `norm` down to `limit`, at most 1 (Pascanu, Mikolov and Bengio, 2013).
+    """The factor, at most 1, that brings gradients of `norm` down to `limit`.
 
-    An infinite norm gives 0 and nan gives nan: find out first, with the norm, whether the gradients are finite.
+    See Pascanu, Mikolov and Bengio, 2013.
+
+    An infinite norm gives 0 and nan gives nan: find out first, with the norm, whether the gradients
+    are finite.
 
     >>> clip_factor(10.0, 2.5), clip_factor(2.0, 2.5), clip_factor(0.0, 2.5)
     (0.25, 1.0, 1.0)
@@ -88,10 +108,10 @@ def clip_factor(norm: float, limit: float) -> float:
 
 
 def squared_norm(array: Array) -> Any:
-    """The sum of the squares of a one-dimensional array of any floating dtype, in float64: a number where the array is.
+    """The sum of the squares of a 1-D floating array, in float64, on the array's device.
 
-    Not finite where an element is not (or, in float64, its square); no warning then. One pass, no copy of the whole. On a
-    device nobody waits for it until it is made a float.
+    Not finite where an element is not (or, in float64, its square); no warning then. One pass, no
+    copy of the whole. On a device nobody waits for it until it is made a float.
     """
     total = 0.0
     with numpy.errstate(all="ignore"):
@@ -106,11 +126,15 @@ _SQUARE = 31
 
 
 def whole_squares(array: Array, exponent: int) -> tuple[int, int]:
-    """The sum of the squares of numbers below 2**exponent, as two whole numbers, the second in units 2**31 times as small.
+    """The sum of the squares of numbers below 2**exponent, as two integers.
 
-    Sums of these are the same in whatever parts and order they are made; `square_of_words` makes a float of the last.
+    The second is in units 2**31 times as small.
+
+    Sums of these are the same in whatever parts and order they are made; `square_of_words` makes a
+    float of the last.
     """
-    words, scale = [0, 0], 2.0**-exponent
+    words = [0, 0]
+    scale = 2.0**-exponent
     for part in pieces(array):
         wide = array[part].astype("float64") * scale
         wide = wide * wide * 2.0**_SQUARE
@@ -124,11 +148,15 @@ def whole_squares(array: Array, exponent: int) -> tuple[int, int]:
 def square_of_words(words: Sequence[int], exponent: int) -> float:
     """The sum that `whole_squares` stand for, rounded once."""
     with numpy.errstate(all="ignore"):  # it may be infinite
-        return float(numpy.ldexp(float((int(words[0]) << _SQUARE) + int(words[1])), 2 * exponent - 2 * _SQUARE))
+        return float(
+            numpy.ldexp(
+                float((int(words[0]) << _SQUARE) + int(words[1])), 2 * exponent - 2 * _SQUARE
+            )
+        )
 
 
 def first_bad(array: Array) -> int | None:
-    """The index of the first element of a one-dimensional array that is infinite or nan; None if all are finite."""
+    """The index of the first infinite or nan element of a 1-D array, or None."""
     for part in pieces(array):
         bad = ~module_of(array).isfinite(array[part])
         if bad.any():

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the step, counted from 1, whose value multiplies the learning rate."""
+"""Learning-rate schedules: factors of the learning rate by step, counted from 1."""
 
 from __future__ import annotations
 
@@ -45,7 +45,12 @@ class Warmup:
 
     def __post_init__(self) -> None:
         check_integer("steps", self.steps, 1)
-        check("then", self.then, self.then is None or callable(self.then), "None or a function of the step")
+        check(
+            "then",
+            self.then,
+            self.then is None or callable(self.then),
+            "None or a function of the step",
+        )
 
     def __call__(self, step: int) -> float:
         if step <= self.steps:
@@ -84,7 +89,9 @@ class Cosine:
         _check_decay(self)
 
     def __call__(self, step: int) -> float:
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * _passed(step, self.steps))) / 2
+        return (
+            self.final + (1 - self.final) * (1 + math.cos(math.pi * _passed(step, self.steps))) / 2
+        )
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,8 @@ def parse(text: str, warmup: int = 0) -> Schedule | None:
     Parameters
     ----------
     text : str
-        ``constant``, ``cosine:STEPS``, ``linear:STEPS`` or ``step:EVERY[,FACTOR]``, counted from the end of the warm-up.
+        ``constant``, ``cosine:STEPS``, ``linear:STEPS`` or ``step:EVERY[,FACTOR]``, counted from
+        the end of the warm-up.
     warmup : int
         Steps of `Warmup` before it.
 
@@ -186,7 +194,11 @@ def parse(text: str, warmup: int = 0) -> Schedule | None:
 
 
 #: by name, with the most numbers that each takes
-_KINDS: dict[str, tuple[Callable[..., Schedule], int]] = {"cosine": (Cosine, 1), "linear": (Linear, 1), "step": (StepDecay, 2)}
+_KINDS: dict[str, tuple[Callable[..., Schedule], int]] = {
+    "cosine": (Cosine, 1),
+    "linear": (Linear, 1),
+    "step": (StepDecay, 2),
+}
 
 
 def _build(text: str, kind: Callable[..., Schedule], most: int, numbers: Sequence[str]) -> Schedule:

@@ -13,7 +13,8 @@ from .lr_schedules import Schedule
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent: v = momentum v + g; p -= lr v (nesterov: p -= lr (g + momentum v)).
+    """Stochastic gradient descent: v = momentum v + g; p -= lr v (nesterov: p -= lr (g + momentum
+    v)).
 
     State: one array of the parameters' size, with momentum only.
 
@@ -43,16 +44,27 @@ class SGD(Optimizer):
     [0.5, 2.5]
     """
 
-    def __init__(self, lr: float = 0.1, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0, *,
-                 schedule: Schedule | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: float = 0.1,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
         super().__init__(lr, schedule)
         check("momentum", momentum, 0 <= momentum < 1, "a number from 0 to below 1")
         check("nesterov", nesterov, momentum > 0 or not nesterov, "False where momentum is 0")
         check("weight_decay", weight_decay, 0 <= weight_decay < math.inf, "a number of at least 0")
-        self.momentum, self.nesterov, self.weight_decay = float(momentum), bool(nesterov), float(weight_decay)
+        self.momentum = float(momentum)
+        self.nesterov = bool(nesterov)
+        self.weight_decay = float(weight_decay)
         self.slots = ("velocity",) if momentum else ()
 
-    def _formula(self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array) -> None:
+    def _formula(
+        self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array
+    ) -> None:
         if self.weight_decay:
             gradients = _add(gradients, self.weight_decay, parameters, one)
         for velocity in state:  # none without momentum
@@ -65,7 +77,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015) with bias correction.
 
-    State: two arrays of the parameters' size, the running means of the gradients and of their squares.
+    State: two arrays of the parameters' size, the running means of the gradients and of their
+    squares.
 
     Parameters
     ----------
@@ -88,15 +101,31 @@ class Adam(Optimizer):
 
     slots = ("mean", "square")
 
-    def __init__(self, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0, *, schedule: Schedule | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
         super().__init__(lr, schedule)
-        check("betas", betas, len(betas) == 2 and all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1")
+        check(
+            "betas",
+            betas,
+            len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+            "two numbers from 0 to below 1",
+        )
         check("eps", eps, 0 < eps < math.inf, "a number above 0")
         check("weight_decay", weight_decay, 0 <= weight_decay < math.inf, "a number of at least 0")
-        self.betas, self.eps, self.weight_decay = tuple(map(float, betas)), float(eps), float(weight_decay)
+        self.betas = tuple(map(float, betas))
+        self.eps = float(eps)
+        self.weight_decay = float(weight_decay)
 
-    def _formula(self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array) -> None:
+    def _formula(
+        self, parameters: Array, gradients: Array, one: Array, two: Array, *state: Array
+    ) -> None:
         gradients = self._decay(parameters, gradients, one)
         (mean, square), (first, second) = state, self.betas
         mean *= first
@@ -105,7 +134,8 @@ class Adam(Optimizer):
         numpy.multiply(gradients, gradients, out=two)
         two *= 1 - second
         square += two
-        # both bias corrections act on scalars (the form that closes section 2 of the paper): two passes fewer
+        # both bias corrections act on scalars (the form that closes section 2 of the paper): two
+        # passes fewer
         correction = math.sqrt(1 - second**self.steps)
         numpy.sqrt(square, out=one)
         one += self.eps * correction
@@ -114,11 +144,14 @@ class Adam(Optimizer):
         parameters -= one
 
     def _decay(self, parameters: Array, gradients: Array, out: Array) -> Array:
-        return _add(gradients, self.weight_decay, parameters, out) if self.weight_decay else gradients
+        return (
+            _add(gradients, self.weight_decay, parameters, out) if self.weight_decay else gradients
+        )
 
 
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr w before the step.
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr w before the
+    step.
 
     Parameters
     ----------
@@ -133,8 +166,15 @@ class AdamW(Adam):
         For a value that cannot be used.
     """
 
-    def __init__(self, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, *, schedule: Schedule | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
         super().__init__(lr, betas, eps, weight_decay, schedule=schedule)
 
     def _decay(self, parameters: Array, gradients: Array, out: Array) -> Array:

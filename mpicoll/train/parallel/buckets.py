@@ -1,4 +1,7 @@
-"""Buckets: where each parameter lies in one flat buffer, and what is sent together. Pure: no arrays, no MPI."""
+"""Buckets: where each parameter lies in one flat buffer, and what is sent together.
+
+Pure: no arrays, no MPI.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from ..model import Tensor
 
 
 class Bucket(NamedTuple):
-    """Elements start to stop of the flat buffer: whole tensors (by number), then padding that makes all shards equal."""
+    """Elements start to stop of the flat buffer: whole tensors (by number), then padding.
+
+    Padding makes all shards equal.
+    """
 
     number: int
     start: int
@@ -33,25 +39,31 @@ class Bucket(NamedTuple):
 class BucketLayout:
     """Buckets of about `limit` elements in the order in which gradients become ready.
 
-    A bucket ends where the next tensor would exceed the limit, but not before it is half full: small tensors go with a large
-    neighbour instead of alone.
+    A bucket ends where the next tensor would exceed the limit, but not before it is half full:
+    small tensors go with a large neighbour instead of alone.
 
-    tensors: in forward order. order: their numbers in the order in which backward finishes them. shards: how many equal
-    parts a bucket has. `tensors` and `places` (first element in the flat buffer) are by number; `size` counts the padding.
-    The *plain* order of the elements, in which checkpoints keep them, is forward order without padding.
+    tensors: in forward order. order: their numbers in the order in which backward finishes them.
+    shards: how many equal parts a bucket has. `tensors` and `places` (first element in the flat
+    buffer) are by number; `size` counts the padding. The *plain* order of the elements, in which
+    checkpoints keep them, is forward order without padding.
 
-    >>> layout = BucketLayout([Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)], [2, 1, 0], 2, 7)
+    >>> tensors = [Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)]
+    >>> layout = BucketLayout(tensors, [2, 1, 0], 2, 7)
     >>> [(bucket.start, bucket.stop, bucket.tensors) for bucket in layout.buckets]
     [(0, 8, (2, 1)), (8, 14, (0,))]
     """
 
-    def __init__(self, tensors: Iterable[Tensor], order: Iterable[int], shards: int, limit: float) -> None:
-        self.tensors, self.shards = list(tensors), shards
-        self.places, self.bucket_of = [0] * len(self.tensors), [0] * len(self.tensors)
+    def __init__(
+        self, tensors: Iterable[Tensor], order: Iterable[int], shards: int, limit: float
+    ) -> None:
+        self.tensors = list(tensors)
+        self.shards = shards
+        self.places = [0] * len(self.tensors)
+        self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
         held: list[int] = []
         for number in order:
-            size = sum(self.tensors[one].size for one in held)
+            size = sum(self.tensors[tensor].size for tensor in held)
             if 2 * size >= limit and size + self.tensors[number].size > limit:
                 self._close(held)
                 held = []
@@ -62,7 +74,8 @@ class BucketLayout:
     def _close(self, held: Sequence[int]) -> None:
         start = end = self.size
         for number in held:
-            self.places[number], end = end, end + self.tensors[number].size
+            self.places[number] = end
+            end = end + self.tensors[number].size
             self.bucket_of[number] = len(self.buckets)
         stop = start + -(-(end - start) // self.shards) * self.shards
         self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held)))
@@ -78,16 +91,21 @@ class BucketLayout:
         return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
 
     def edges(self, bucket: Bucket) -> list[int]:
-        """Where the tensors of a bucket begin in it, and its end; the last one's part has the padding."""
+        """Where the tensors of a bucket begin in it, and its end, padding included."""
         return [*(self.places[number] - bucket.start for number in bucket.tensors), bucket.size]
 
     def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What a slice of the flat buffer holds, without padding: (first in plain order, first in it, elements) of each run."""
+        """What a slice of the flat buffer holds, without padding.
+
+        (First in plain order, first in the buffer, elements) of each run.
+        """
         for bucket in self.buckets:
             if bucket.start < part.stop and part.start < bucket.stop:
                 for number in bucket.tensors:
-                    place, size = self.places[number], self.tensors[number].size
-                    low, high = max(part.start, place), min(part.stop, place + size)
+                    place = self.places[number]
+                    size = self.tensors[number].size
+                    low = max(part.start, place)
+                    high = min(part.stop, place + size)
                     if low < high:
                         yield self.plain[number] + low - place, low, high - low
 
@@ -100,14 +118,17 @@ class BucketLayout:
 
 
 def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:
-    """Neighbouring buckets, as many at a time as fit into `limit` elements, at least one: what starts together.
+    """Neighbouring buckets that start together: as many as fit into `limit` elements.
 
-    >>> [[one.number for one in group] for group in groups([Bucket(n, 4 * n, 4 * n + 4, ()) for n in range(5)], 9)]
+    At least one.
+
+    >>> buckets = [Bucket(number, 4 * number, 4 * number + 4, ()) for number in range(5)]
+    >>> [[bucket.number for bucket in group] for group in groups(buckets, 9)]
     [[0, 1], [2, 3], [4]]
     """
     grouped: list[list[Bucket]] = []
     for bucket in buckets:
-        if not grouped or sum(one.size for one in grouped[-1]) + bucket.size > limit:
+        if not grouped or sum(other.size for other in grouped[-1]) + bucket.size > limit:
             grouped.append([])
         grouped[-1].append(bucket)
     return grouped

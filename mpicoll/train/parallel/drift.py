@@ -1,4 +1,4 @@
-"""Whether the parameters are the same on all ranks, bit for bit, as they must be after every step."""
+"""Whether the parameters are the same bits on all ranks, as they must be after each step."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 EVERY = 100
 RATE = "learning rate"
 _REMEDY = (
-    "write to parameters on all ranks alike, let a schedule depend on the step alone, and go on from a checkpoint "
-    "(MPICOLL_CHECK=always compares after each step)"
+    "write to parameters on all ranks alike, let a schedule depend on the step alone, and go on "
+    "from a checkpoint (MPICOLL_CHECK=always compares after each step)"
 )
 
 
 class ParametersDiffer(MpicollError, RuntimeError):
-    """Ranks that train together no longer have the same parameters, or learning rate; raised on all of them."""
+    """Ranks of a training have different parameters or learning rates; raised on all."""
 
 
 class DriftCheck:
     """Compares the parameters of all ranks of one `fit`, by a digest. Collective.
 
-    Ranks of a training have the same parameters by construction, so what it finds is a write by the program on some ranks
-    only, a schedule that depends on more than the step, arithmetic that differs between machines, or broken memory.
+    Ranks of a training have the same parameters by construction, so what it finds is a write by the
+    program on some ranks only, a schedule that depends on more than the step, arithmetic that
+    differs between machines, or broken memory.
     """
 
     def __init__(self, update: Update, comm: Communicator) -> None:
@@ -58,14 +59,17 @@ class DriftCheck:
         reducer = self._update.reducer
         reducer.wait()
         everyone = self._comm.allgather((self._update.optimizer.rate, digest(reducer.parameters)))
-        if any(one != everyone[0] for one in everyone):
+        if any(facts != everyone[0] for facts in everyone):
             self._complain(step)
         self._good = step
 
     def _complain(self, step: int) -> None:
         reducer = self._update.reducer
         layout = reducer.layout
-        named = {tensor.name: digest(layout.view(reducer.parameters, number)) for number, tensor in enumerate(layout.tensors)}
+        named = {
+            tensor.name: digest(layout.view(reducer.parameters, number))
+            for number, tensor in enumerate(layout.tensors)
+        }
         everyone = self._comm.allgather({RATE: self._update.optimizer.rate, **named})
         raise ParametersDiffer(_difference(everyone, step, self._good))
 
@@ -73,17 +77,34 @@ class DriftCheck:
 def _difference(everyone: Sequence[Mapping[str, Any]], step: int, good: int | None) -> str:
     """The message. everyone: by name, what each rank has.
 
-    >>> print(_difference([{"w": 17, "b": 0}, {"w": 5, "b": 0}, {"w": 17, "b": 0}], 40, 30).partition(";")[0])
-    after step 40: expected the same parameters on all ranks, got another w on rank 1 than on ranks 0, 2 (1 of 2 differ)
+    >>> everyone = [{"w": 17, "b": 0}, {"w": 5, "b": 0}, {"w": 17, "b": 0}]
+    >>> print(_difference(everyone, 40, 30).partition(";")[0])
+    after step 40: expected the same parameters on all ranks, got another w on rank 1 than on ranks
+    0, 2 (1 of 2 differ)
     """
     where = f"after step {step}" if step else "before the first step"
-    differing = [name for name in everyone[0] if any(one[name] != everyone[0][name] for one in everyone)]
+    differing = [
+        name for name in everyone[0] if any(facts[name] != everyone[0][name] for facts in everyone)
+    ]
     first = differing[0] if differing else "padding between parameters"
-    most, *others = sorted(groups([one.get(first) for one in everyone]), key=_most_ranks_first)
+    most, *others = sorted(groups([facts.get(first) for facts in everyone]), key=_most_ranks_first)
     which = ranks_text(sorted(rank for _, ranks in others for rank in ranks))
-    text = f"{where}: expected the same parameters on all ranks, got another {first} on {which} than on {ranks_text(most[1])}"
-    since = "" if good is None else f"; they were the same after step {good}" if good else "; they were the same at the start"
-    count = "" if first == RATE else f" ({len(differing)} of {len(everyone[0].keys() - {RATE})} differ)"
+    text = (
+        f"{where}: expected the same parameters on all ranks, got another {first} on {which} than "
+        f"on {ranks_text(most[1])}"
+    )
+    since = (
+        ""
+        if good is None
+        else (
+            f"; they were the same after step {good}"
+            if good
+            else "; they were the same at the start"
+        )
+    )
+    count = (
+        "" if first == RATE else f" ({len(differing)} of {len(everyone[0].keys() - {RATE})} differ)"
+    )
     return f"{text}{count}{since}; {_REMEDY}"
 
 

@@ -1,10 +1,11 @@
-"""Where the gradients of a rank lie, and the collectives that sum them over the ranks: whole, or as shards only."""
+"""Where the gradients of a rank lie, and the collectives that sum them over the ranks."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mpi4py import MPI
 
@@ -18,9 +19,10 @@ from .options import Options
 if TYPE_CHECKING:
     from ...communicator import Communicator
 
-#: buffers that the buckets of zero2 share: two on their way and one that backward writes; where micro-batches are added up
-#: their arrivals need memory too, so one less
-SLOTS, SLOTS_ADDING = 3, 2
+#: buffers that the buckets of zero2 share: two on their way and one that backward writes; where
+#: micro-batches are added up their arrivals need memory too, so one less
+SLOTS = 3
+SLOTS_ADDING = 2
 
 
 class PersistentCollective(Protocol):
@@ -33,40 +35,59 @@ class PersistentCollective(Protocol):
     def Free(self) -> object: ...
 
 
+#: one that is started and awaited; or a blocking call, where nothing is done meanwhile
+Collective: TypeAlias = PersistentCollective | Callable[[], object]
+#: a collective, None where there is nothing to do, and where this rank finds its part of the sums
+Reduction: TypeAlias = tuple[Collective | None, Array]
+
+
 class GradientStore(ABC):
     """The gradients of a rank, by bucket, and `plans[b]`, the collective that reduces bucket b.
 
-    A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is this rank's part of the
-    sums. It is None where there is nothing to do: in place, on one rank. parameters: an array of their dtype and module.
-    owned: for each bucket the slice of the flat buffer that this rank updates.
+    A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is
+    this rank's part of the sums. It is None in place on one rank. like: an array of the parameters'
+    dtype and module. owned: for each bucket the slice of the flat buffer that this rank updates.
     """
 
     #: whether each micro-batch is reduced, not only their sum
-    every_micro_batch: bool
+    every_micro_batch = False
     #: elements of neighbouring buckets that start together
     group_limit: int
     #: which of several gradients of a tensor is written now
     row = 0
 
-    def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, options: Options,
-                 owned: Sequence[slice]) -> None:  # fmt: skip
-        self.layout, self.owned, self._comm, self._algorithms = layout, owned, comm, options.algorithms
-        self._like, self._alone = parameters[:0], comm.Get_size() == 1
+    def __init__(
+        self,
+        layout: BucketLayout,
+        like: Array,
+        comm: Communicator,
+        options: Options,
+        owned: Sequence[slice],
+    ) -> None:
+        self.layout = layout
+        self.owned = owned
+        self._like = like[:0]
+        self._comm = comm
+        self._rank = comm.Get_rank()
+        self._ranks = comm.Get_size()
+        self._algorithms = options.algorithms
+        self._scatters = options.collectives[0] == "reduce_scatter"
+        self.group_limit, _ = options.bucket_elements(like.itemsize)
         self._allocate(options)
-        reduce = self._allreduce if options.collectives[0] == "allreduce" else self._reduce_scatter
-        made = [reduce(bucket) for bucket in layout.buckets]
-        self.plans: list[PersistentCollective | None] = [plan for plan, _ in made]
-        self._parts = [part for _, part in made]
+        reductions = [self._reduction(bucket) for bucket in layout.buckets]
+        self.plans = [plan for plan, _ in reductions]
+        self._parts = [part for _, part in reductions]
 
     @abstractmethod
     def _allocate(self, options: Options) -> None:
         """Make the buffers."""
 
-    def _zeros(self, size: int) -> Array:
-        return zeros(size, self._like, self._comm)
+    @abstractmethod
+    def _reduction(self, bucket: Bucket) -> Reduction:
+        """Make the collective of a bucket."""
 
     def begin(self, first: bool) -> bool:
-        """A micro-batch begins; returns whether its gradients overwrite what is in their buffers. first: of the step."""
+        """A micro-batch begins; first: of the step. Whether its gradients overwrite the buffers."""
         return first or self.every_micro_batch
 
     @property
@@ -79,9 +100,9 @@ class GradientStore(ABC):
         """Where this rank's gradients of a bucket are written."""
 
     def predecessor(self, number: int) -> int:
-        """The bucket that has the memory of bucket `number` before it, and gives it up when it is sent; negative: none.
+        """The bucket that gives its memory to bucket `number` when it is sent; negative: none.
 
-        So memory has one owner at a time, and goes from one to the next in the order in which buckets are sent.
+        So memory has one owner at a time, in the order in which buckets are sent.
         """
         return -1
 
@@ -99,27 +120,17 @@ class GradientStore(ABC):
         """This rank's part of the sums."""
         return self._parts[bucket.number]
 
-    # The reductions: the plan, and the array in which this rank finds its part.
-
-    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]:
-        buffer, owned = self.buffer(bucket), self.owned[bucket.number]
-        part = buffer[owned.start - bucket.start : owned.stop - bucket.start]
-        if self._alone:
-            return None, part
-        return self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["allreduce"]), part
-
-    @abstractmethod
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]: ...
+    def _owned_part(self, bucket: Bucket, sums: Array) -> Array:
+        """This rank's part of the sums of a whole bucket."""
+        owned = self.owned[bucket.number]
+        return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
 
 class FullGradients(GradientStore):
-    """All gradients in one flat array; what is reduced is the sum of the micro-batches, bucket by bucket."""
-
-    every_micro_batch = False
+    """All gradients in one flat array; what is reduced is the sum of the micro-batches."""
 
     def _allocate(self, options: Options) -> None:
-        self._flat = self._zeros(self.layout.size)
-        self.group_limit, _ = options.bucket_elements(self._flat.itemsize)
+        self._flat = zeros(self.layout.size, self._like, self._comm)
 
     @property
     def nbytes(self) -> int:
@@ -128,35 +139,77 @@ class FullGradients(GradientStore):
     def buffer(self, bucket: Bucket) -> Array:
         return self._flat[bucket.start : bucket.stop]
 
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective | None, Array]:
-        """In place, which for MPI means that the result is at the front."""
+    def _reduction(self, bucket: Bucket) -> Reduction:
         buffer = self.buffer(bucket)
-        if self._alone:
+        if self._ranks == 1:
             return None, buffer
-        plan = self._comm.Reduce_scatter_block_init(MPI.IN_PLACE, buffer, algorithm=self._algorithms["reduce_scatter"])
-        return plan, buffer[: bucket.size // self._comm.Get_size()]
+        if self._scatters:  # in place, which for MPI means that the result is at the front
+            plan = self._comm.Reduce_scatter_block_init(
+                MPI.IN_PLACE, buffer, algorithm=self._algorithms["reduce_scatter"]
+            )
+            return plan, buffer[: bucket.size // self._ranks]
+        algorithm = self._algorithms["allreduce"]
+        plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=algorithm)
+        return plan, self._owned_part(bucket, buffer)
+
+
+class ServedGradients(GradientStore):
+    """Those of all ranks at rank 0, which has memory for each, and sums them in rank order.
+
+    So the sum does not depend on which rank was first. Rank 0 is the bottleneck, which is what a
+    parameter server is there to show.
+    """
+
+    def _allocate(self, options: Options) -> None:
+        module = module_of(self._like)
+        rows = 0 if self._rank else self._ranks
+        self._flat: Array = module.zeros(self.layout.size, self._like.dtype)
+        self._rows: Array = module.empty((rows, self.layout.size), self._like.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self._flat.nbytes + self._rows.nbytes
+
+    def buffer(self, bucket: Bucket) -> Array:
+        return self._flat
+
+    def _reduction(self, bucket: Bucket) -> Reduction:
+        rows = None if self._rank else self._rows
+        gather = partial(self._comm.Gather, self._flat, rows, root=0, algorithm="linear")
+        return gather, self._flat[:0] if rows is None else rows[0]
+
+    def arrived(self, bucket: Bucket) -> None:
+        for gradients in self._rows[1:]:
+            self._rows[0] += gradients
 
 
 class ShardedGradients(GradientStore):
-    """This rank's shard of the summed gradients; buckets are written in few buffers, which are used again and again.
+    """This rank's shard of the summed gradients; buckets are written in few buffers, in turn.
 
     Every micro-batch is reduced, and added to the shard.
     """
 
     every_micro_batch = True
-    group_limit = 1  # a group waits for its last gradient, and buckets in one buffer cannot wait for each other
 
     def _allocate(self, options: Options) -> None:
-        buckets, ranks = self.layout.buckets, self._comm.Get_size()
-        adding, largest = options.accumulate > 1, max((bucket.size for bucket in buckets), default=0)
+        # a group waits for its last gradient, and buckets in one buffer cannot wait for each other
+        self.group_limit = 1
+        buckets = self.layout.buckets
+        adding = options.accumulate > 1
+        largest = max((bucket.size for bucket in buckets), default=0)
         count = min(len(buckets), SLOTS_ADDING if adding else SLOTS)
-        self._slots = [self._zeros(max(bucket.size for bucket in buckets[slot::count])) for slot in range(count)]
-        self._arrivals = [self._zeros(largest // ranks) for _ in range(count)] if adding else []
-        self._shards = self._zeros(self.layout.size // ranks)
-        self._reduced_last = list(range(count))  # in each of the slots, the number of a bucket
+        sizes = [max(bucket.size for bucket in buckets[slot::count]) for slot in range(count)]
+        self._slots = [self._zeros(size) for size in sizes]
+        self._arrivals = [self._zeros(largest // self._ranks) for _ in sizes] if adding else []
+        self._shards = self._zeros(self.layout.size // self._ranks)
+        #: the number of the bucket that was reduced last in each of the slots
+        self._reduced_last = list(range(count))
         self._adds = [False] * len(buckets)
-        # whether the reduction writes where the shard is kept
-        self._direct = options.collectives[0] == "reduce_scatter" and not adding
+        #: whether the reduction writes where the shard is kept
+        self._direct = self._scatters and not adding
+
+    def _zeros(self, size: int) -> Array:
+        return zeros(size, self._like, self._comm)
 
     @property
     def nbytes(self) -> int:
@@ -182,7 +235,8 @@ class ShardedGradients(GradientStore):
         """Keep or add what has come elsewhere than in the shard."""
         if self._direct:
             return
-        part, shard = self._parts[bucket.number], self._shard(bucket)
+        part = self._parts[bucket.number]
+        shard = self._shard(bucket)
         if self._adds[bucket.number]:
             shard += part
         else:
@@ -192,33 +246,35 @@ class ShardedGradients(GradientStore):
         return self._shard(bucket)
 
     def _shard(self, bucket: Bucket) -> Array:
-        ranks = self._comm.Get_size()
-        return self._shards[bucket.start // ranks : bucket.stop // ranks]
+        return self._shards[bucket.start // self._ranks : bucket.stop // self._ranks]
 
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
+    def _reduction(self, bucket: Bucket) -> Reduction:
+        buffer = self.buffer(bucket)
+        if not self._scatters:
+            algorithm = self._algorithms["allreduce"]
+            plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=algorithm)
+            return plan, self._owned_part(bucket, buffer)
         part = self._shard(bucket)
         if not self._direct:
             part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
         algorithm = self._algorithms["reduce_scatter"]
-        return self._comm.Reduce_scatter_block_init(self.buffer(bucket), part, algorithm=algorithm), part
+        return self._comm.Reduce_scatter_block_init(buffer, part, algorithm=algorithm), part
 
 
 class SeparateGradients(GradientStore):
-    """Those of each micro-batch by themselves, one row each: what is reduced is their sum over all ranks, in fixed point.
+    """Those of each micro-batch by themselves, one row each: their sum is made in fixed point.
 
-    Every tensor has a scale of its own, so that buckets, strategies and ranks make no difference. Memory: a row for each
-    micro-batch of this rank, and the sums, or its shard of them.
+    Every tensor has a scale of its own, so that buckets, strategies and ranks make no difference.
+    Memory: a row for each micro-batch of this rank, and the sums, or its shard of them.
     """
 
-    every_micro_batch = False
-
     def _allocate(self, options: Options) -> None:
-        rank, ranks, whole = self._comm.Get_rank(), self._comm.Get_size(), options.collectives[0] == "allreduce"
-        low, high = bounds(options.micro_batches or 1, ranks)[rank : rank + 2]
-        zeros_of = module_of(self._like).zeros  # nobody else reads them
+        low, high = bounds(options.micro_batches or 1, self._ranks)[self._rank : self._rank + 2]
+        zeros_of = module_of(self._like).zeros  # no other rank reads them
+        summed = self.layout.size // (self._ranks if self._scatters else 1)
+        self._served = options.served
         self._rows: Array = zeros_of((high - low, self.layout.size), self._like.dtype)
-        self._sums: Array = zeros_of(self.layout.size // (1 if whole else ranks), self._like.dtype)
-        self.group_limit, _ = options.bucket_elements(self._rows.itemsize)
+        self._sums: Array = zeros_of(summed, self._like.dtype)
 
     def begin(self, first: bool) -> bool:
         """The next row."""
@@ -232,15 +288,37 @@ class SeparateGradients(GradientStore):
     def buffer(self, bucket: Bucket) -> Array:
         return self._rows[self.row, bucket.start : bucket.stop]
 
-    def _contributions(self, bucket: Bucket) -> Contributions:
-        return Contributions(self._rows[:, bucket.start : bucket.stop], self.layout.edges(bucket))
+    def _reduction(self, bucket: Bucket) -> Reduction:
+        rows = self._rows[:, bucket.start : bucket.stop]
+        mine = Contributions(rows, self.layout.edges(bucket))
+        if self._scatters:
+            part = self._sums[bucket.start // self._ranks : bucket.stop // self._ranks]
+            algorithm = self._algorithms["reduce_scatter"]
+            return self._comm.Reduce_scatter_block_init(mine, part, algorithm=algorithm), part
+        sums = self._sums[bucket.start : bucket.stop]
+        plan: Collective
+        if self._served:
+            received = None if self._rank else sums
+            plan = partial(self._comm.Reduce, mine, received, root=0, algorithm="linear")
+        else:
+            algorithm = self._algorithms["allreduce"]
+            plan = self._comm.Allreduce_init(mine, sums, algorithm=algorithm)
+        return plan, self._owned_part(bucket, sums)
 
-    def _allreduce(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
-        total, owned = self._sums[bucket.start : bucket.stop], self.owned[bucket.number]
-        plan = self._comm.Allreduce_init(self._contributions(bucket), total, algorithm=self._algorithms["allreduce"])
-        return plan, total[owned.start - bucket.start : owned.stop - bucket.start]
 
-    def _reduce_scatter(self, bucket: Bucket) -> tuple[PersistentCollective, Array]:
-        ranks, algorithm = self._comm.Get_size(), self._algorithms["reduce_scatter"]
-        part = self._sums[bucket.start // ranks : bucket.stop // ranks]
-        return self._comm.Reduce_scatter_block_init(self._contributions(bucket), part, algorithm=algorithm), part
+def gradient_store(
+    layout: BucketLayout,
+    like: Array,
+    comm: Communicator,
+    options: Options,
+    owned: Sequence[slice],
+) -> GradientStore:
+    """The gradients of a rank as its strategy keeps them."""
+    store: type[GradientStore] = FullGradients
+    if options.micro_batches is not None:
+        store = SeparateGradients
+    elif options.served:
+        store = ServedGradients
+    elif options.scattered and comm.Get_size() > 1:  # one rank's shard is everything
+        store = ShardedGradients
+    return store(layout, like, comm, options, owned)

@@ -1,4 +1,7 @@
-"""Between a model and a reducer: layers get views of the flat buffers, and arrays to compute with where those are 16-bit."""
+"""Between a model and a reducer: layers get views of the flat buffers.
+
+With 16-bit buffers they get arrays to compute with.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,28 @@ from .reducer import Reducer
 class ReducerHooks(Hooks):
     """Tells a `Reducer` what a model computes, and gives the model's layers their memory.
 
-    compute: the dtype of the arithmetic. Where the flat buffers have it, layers compute on views of them; otherwise on copies
-    that live while a layer computes.
+    compute: the dtype of the arithmetic. Where the flat buffers have it, layers compute on views of
+    them; otherwise on copies that live while a layer computes.
     """
 
     def __init__(self, model: AnyModel, reducer: Reducer, compute: numpy.dtype[Any]) -> None:
-        self.model, self.reducer, self.compute = model, reducer, compute
+        self.model = model
+        self.reducer = reducer
+        self.compute = compute
         self.direct = reducer.parameters.dtype == compute
         self.tensors: list[list[int]] = [[] for _ in model.layers]
         for number, tensor in enumerate(reducer.layout.tensors):
             self.tensors[tensor.layer].append(number)
-        layout, flat = reducer.layout, reducer.parameters
-        self._views = [[layout.view(flat, number) for number in numbers] for numbers in self.tensors]
+        layout = reducer.layout
+        flat = reducer.parameters
+        self._views = [
+            [layout.view(flat, number) for number in numbers] for numbers in self.tensors
+        ]
         self._gradients: list[Array] = []
         self.rest()
 
     def rest(self) -> None:
-        """Outside of steps every layer has its parameters, so that the user can compute with the model."""
+        """Bind every layer to its parameters, so that the user can compute with the model."""
         self.reducer.wait()
         for number, layer in enumerate(self.model.layers):
             layer.bind(self._parameters(number), ())
@@ -48,8 +56,8 @@ class ReducerHooks(Hooks):
     def backward(self, layer: int) -> None:
         """The layer is about to write its gradients.
 
-        It gets the memory of the reducer, or where that is not free, or not of its dtype, temporary arrays. A layer that does
-        not say that it overwrites all of its gradients gets zeros.
+        It gets the memory of the reducer, or where that is not free, or not of its dtype, temporary
+        arrays. A layer that does not say that it overwrites all of its gradients gets zeros.
         """
         target = self.model.layers[layer]
         self._gradients = [self._gradient(number) for number in self.tensors[layer]]

@@ -1,4 +1,4 @@
-"""The memory of flat buffers: where it is the host's, other ranks of the node read it in place, and nothing is copied."""
+"""The memory of flat buffers; other ranks of the node read the host's in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def zeros(size: int, like: Array, comm: Communicator) -> Array:
-    """A vector of zeros, of the dtype of an array and where that is. Local. Raises ArgumentError without such memory."""
+    """A vector of zeros, of the dtype of an array and where that is.
+
+    Local. Raises ArgumentError without such memory.
+    """
     module = module_of(like)
-    array: Array = comm.zeros(size, like.dtype) if module is numpy else module.zeros(size, like.dtype)
+    array: Array = (
+        comm.zeros(size, like.dtype) if module is numpy else module.zeros(size, like.dtype)
+    )
     return array

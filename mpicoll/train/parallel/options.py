@@ -22,16 +22,26 @@ Overlap: TypeAlias = Literal["none", "gradients", "all"]
 Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
 #: strategies: whether optimizer state is sharded, and whether gradients are kept as shards only
-SHARDED = {"parameter_server": (False, False), "allreduce": (False, False), "zero1": (True, False), "zero2": (True, True)}
-#: of the bucket collectives, where none is asked for: between nodes, and inside one, where a message costs more than its bytes
-RING, WITHIN_NODE = "ring", "circulant"
+SHARDED = {
+    "parameter_server": (False, False),
+    "allreduce": (False, False),
+    "zero1": (True, False),
+    "zero2": (True, True),
+}
+#: of the bucket collectives, where none is asked for: between nodes, and inside one, where a
+#: message costs more than its bytes
+RING = "ring"
+WITHIN_NODE = "circulant"
 #: the same on a deterministic communicator
 CANONICAL = "pairwise"
 #: micro-batches of a reproducible training, where their number is not given
 MICRO_BATCHES = 8
-#: buckets, where their size is not given: an eighth of the model, so that the first leaves early in backward and the last is
-#: short, but no more than a link needs to be busy, and blocks that are worth a message
-PARTS, LARGEST, LEAST_BLOCK = 8, 4 << 20, 16 << 10
+#: buckets, where their size is not given: an eighth of the model, so that the first leaves early in
+#: backward and the last is short, but no more than a link needs to be busy, and blocks that are
+#: worth a message
+PARTS = 8
+LARGEST = 4 << 20
+LEAST_BLOCK = 16 << 10
 #: algorithms that reduce_scatter and allgather know under other names than allreduce
 _HALVES = {"halving_doubling": ("halving", "doubling"), "pairwise": ("pairwise", "ring")}
 
@@ -53,18 +63,18 @@ class OptionKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """How ranks share the work of a step, for `Trainer` and, but for precision and loss_scale, `wrap`.
+    """How ranks share the work of a step: keywords of `Trainer` and, most of them, of `wrap`.
 
     Parameters
     ----------
     strategy : {"allreduce", "parameter_server", "zero1", "zero2"}
         zero1 shards the optimizer state over the ranks, zero2 the gradients too.
     overlap : {"all", "gradients", "none"}
-        What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
-        allgather of zero1 and zero2 too, with the next forward.
+        What is in flight while ranks compute: the reduction of gradients, with the rest of
+        backward; with "all" the allgather of zero1 and zero2 too, with the next forward.
     bucket_bytes : int, optional
-        Bytes of gradients whose reduction starts together; by default an eighth of the model's, at most 4 MiB and at least
-        16 KiB for each rank.
+        Bytes of gradients whose reduction starts together; by default an eighth of the model's, at
+        most 4 MiB and at least 16 KiB for each rank.
     parameter_bucket_bytes : int, optional
         Bytes of parameters whose allgather starts together; by default as `bucket_bytes`.
     reduction : {"reduce_scatter", "allreduce"}, optional
@@ -74,18 +84,22 @@ class Options:
     clip_norm : float, optional
         The largest Euclidean norm of all gradients together.
     precision : {"float32", "float64", "float16", "bfloat16"}
-        Of parameters and gradients in memory and on the wire; with 16 bits there are float32 masters, and the arithmetic
-        is float32.
+        Of parameters and gradients in memory and on the wire; with 16 bits there are float32
+        masters, and the arithmetic is float32.
     loss_scale : {"dynamic"} or float, optional
         The factor on the loss; with one, steps whose gradients are not finite are skipped.
     algorithm : str, optional
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on GPUs; by default "circulant"
-        where all ranks share a node and the model is in its memory, else "ring".
+        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on
+        GPUs; by default "circulant" where all ranks share a node and the model is in its memory,
+        else "ring".
     reproducible : bool or int
-        The same bits on any number of ranks: each batch is cut into so many micro-batches (True: 8), whoever computes them, and
-        their gradients are summed in fixed point.
+        The same bits on any number of ranks: each batch is cut into so many micro-batches (True:
+        8), and their gradients are summed in fixed point. A rank holds those of each of its
+        micro-batches.
     elastic : bool
-        Go on with fewer ranks when some die. Not with parameter_server, where rank 0 alone has the state.
+        When ranks die, the others go on with the last completed step and the same global batches.
+        Needs Open MPI under ``mpirun --with-ft ulfm``, and 2 ranks. Not with parameter_server,
+        where rank 0 alone has the state.
     """
 
     strategy: StrategyName = "allreduce"
@@ -102,23 +116,31 @@ class Options:
     elastic: bool = False
 
     def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
-        """The same, with a size of buckets and an algorithm where none is given. Collective, and alike on all ranks.
+        """The same, with a size of buckets and an algorithm where none is given.
 
-        nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the node.
+        Collective, and alike on all ranks.
+
+        nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the
+        node.
         """
-        with ranks_of_node(comm) as node:  # alike: where one rank shares its node with all others, so do they
-            within = node.Get_size() == comm.Get_size() > 1 and on_host and self.strategy != "parameter_server"
+        # alike: where one rank shares its node with all others, so do they
+        with ranks_of_node(comm) as node:
+            within = node.Get_size() == comm.Get_size() > 1 and on_host and not self.served
         chosen: Any = WITHIN_NODE if within else RING
         if getattr(comm, "deterministic", False) and not self.reproducible:
             chosen = CANONICAL
         micro = self.micro_batches
         expected = f"at least {comm.Get_size()} micro-batches, one for each rank"
-        check("reproducible", self.reproducible, micro is None or micro >= comm.Get_size(), expected)
+        check(
+            "reproducible", self.reproducible, micro is None or micro >= comm.Get_size(), expected
+        )
         size = min(LARGEST, max(nbytes // PARTS, LEAST_BLOCK * comm.Get_size()))
-        return replace(self, bucket_bytes=self.bucket_bytes or size, algorithm=self.algorithm or chosen)
+        return replace(
+            self, bucket_bytes=self.bucket_bytes or size, algorithm=self.algorithm or chosen
+        )
 
     def check(self) -> None:
-        """Raise ArgumentError for the first value that cannot be used, LaunchError where a package for it is missing."""
+        """Raise ArgumentError for the first unusable value, LaunchError for a missing package."""
         check_word("strategy", self.strategy, get_args(StrategyName))
         check_word("overlap", self.overlap, get_args(Overlap))
         check_word("precision", self.precision, get_args(Precision))
@@ -133,8 +155,12 @@ class Options:
         check("clip_norm", norm, good, "a norm above 0, or None")
         LossScale.of(self.loss_scale)
         check("elastic", self.elastic, self.elastic in (False, True), "False or True")
-        spread = self.strategy != "parameter_server" or not self.elastic
-        check("strategy", self.strategy, spread, "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state")
+        check(
+            "strategy",
+            self.strategy,
+            not (self.served and self.elastic),
+            "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state",
+        )
         self._check_collectives()
         self._check_reproducible()
 
@@ -143,7 +169,12 @@ class Options:
         if self.reproducible is False:
             return
         check_integer("reproducible", self.reproducible, 1)
-        check("accumulate", self.accumulate, self.accumulate == 1, "1: with reproducible=N each batch has N micro-batches")
+        check(
+            "accumulate",
+            self.accumulate,
+            self.accumulate == 1,
+            "1: with reproducible=N each batch has N micro-batches",
+        )
         expected = "one that has a schedule: no library sums in fixed point"
         check("algorithm", self.algorithm, self.algorithm not in LIBRARIES, expected)
 
@@ -152,11 +183,16 @@ class Options:
         good = self.reduction is None or self.reduction in allowed
         check("reduction", self.reduction, good, f"for {self.strategy} one of {', '.join(allowed)}")
         served = [algorithm for algorithm in _known("allreduce") if self._serves(algorithm)]
-        check("algorithm", self._algorithm, self._algorithm in served, f"for {self.strategy} one of {', '.join(served)}")
+        check(
+            "algorithm",
+            self._algorithm,
+            self._algorithm in served,
+            f"for {self.strategy} one of {', '.join(served)}",
+        )
 
     def _serves(self, algorithm: str) -> bool:
         """Whether all collectives of the strategy know the algorithm, or its counterpart."""
-        if self.strategy == "parameter_server":
+        if self.served:
             return algorithm == RING  # the default, which it does not use
         names = _counterparts(algorithm)
         return all(names[collective] in _known(collective) for collective in self.collectives)
@@ -172,7 +208,7 @@ class Options:
         return gradients, self.parameter_bucket_bytes or gradients
 
     def bucket_elements(self, itemsize: int) -> tuple[int, int]:
-        """Elements of `itemsize` bytes that start together, at least one: of gradients, of parameters."""
+        """Elements that start together, at least one: of gradients, of parameters."""
         gradients, parameters = self.bucket_limits
         return max(1, gradients // itemsize), max(1, parameters // itemsize)
 
@@ -182,6 +218,11 @@ class Options:
         if self.reproducible is False:
             return None
         return MICRO_BATCHES if self.reproducible is True else self.reproducible
+
+    @property
+    def served(self) -> bool:
+        """Whether rank 0 updates everything for the others."""
+        return self.strategy == "parameter_server"
 
     @property
     def sharded(self) -> bool:
@@ -202,7 +243,7 @@ class Options:
 
     @property
     def counted(self) -> bool:
-        """Whether what the bucket collectives send is counted: schedules do, libraries do not say."""
+        """Whether the bytes of the bucket collectives are counted: libraries do not tell."""
         return self._algorithm not in LIBRARIES
 
     @property

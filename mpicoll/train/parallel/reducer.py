@@ -1,157 +1,374 @@
-"""The reducer of a rank: its parameters and gradients in flat buffers, and when what of them is sent."""
+"""The reducer: parameters and gradients of a rank in flat buffers, and what of them is in flight.
+
+The gradients of each bucket are sent as soon as they are there, its parameters come before they are
+needed.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from mpi4py import MPI
 
 from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
-from ..monitor import Meter
-from .buckets import Bucket, BucketLayout
+from ..model import Tensor
+from ..monitor import Mark, Meter
+from .buckets import Bucket, BucketLayout, groups
+from .gradients import Collective, PersistentCollective, gradient_store
+from .options import Options
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
+
+
+def bucket_layout(
+    tensors: Sequence[Tensor], order: Iterable[int], ranks: int, options: Options, itemsize: int
+) -> BucketLayout:
+    """The layout for a `Reducer`: buckets small enough for gradients and gathered parameters.
+
+    order: numbers of the tensors in the order in which backward finishes them. itemsize: bytes of
+    an element. A parameter server has one bucket.
+    """
+    if options.served:
+        return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
+    limits = options.bucket_elements(itemsize)
+    return BucketLayout(tensors, order, ranks, min(limits) if options.sharded else limits[0])
 
 
 class StaleParameters(MpicollError, RuntimeError):
     """A parameter was read before the values of the last update had come."""
 
 
-class Reducer(ABC):
-    """Base: the flat parameters and gradients of one rank, who updates which part, and when what is sent.
+class _Started(NamedTuple):
+    plan: PersistentCollective
+    name: str
+    time: float
+    needed: Mark
 
-    parameters: flat array of `layout.size` elements; gradients are of its dtype. `owned[b]`: the slice of the flat buffer
-    that this rank updates in bucket b. A step is, for each micro-batch, `begin`, for each layer `wait_for_layer`, then for
-    each tensor `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one `reduced` for each
-    bucket, in order, then `invalidate`, and `publish` when the owned parameters have their new values. A tensor for which
-    there was no `ready` has a gradient of zero in that micro-batch.
+
+class _Place(NamedTuple):
+    """The micro-batch that a rank is in. last: of its step."""
+
+    step: int
+    micro_batch: int
+    last: bool
+
+
+class Reducer:
+    """Reduction and allgather bucket by bucket, in flight while this rank computes.
+
+    A step is, for each micro-batch, `begin`, for each layer `wait_for_layer`, then for each tensor
+    `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one
+    `reduced` for each bucket, in order, then `invalidate`, and `publish` when the owned parameters
+    have their new values. A tensor without `ready` has a gradient of zero in that micro-batch.
+
+    parameters: flat array of `layout.size` elements; gradients are of its dtype. `owned[b]`: the
+    slice of the flat buffer that this rank updates in bucket b: all of it, under zero1 and zero2
+    its shard; with a parameter server rank 0 updates everything, and nothing is sent beside
+    computation. fill: writes the gradients of a bucket to its memory before it is sent, where
+    nobody gives them to `ready`.
+
+    Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
+    reduce_scatter, as much for the allgather, twice that for an allreduce; zero2 reduces every
+    micro-batch. A parameter server receives (K-1) N, and sends about log2(K) N.
     """
 
-    #: whether ranks own different parts
-    divided = False
-    #: whether gradients overwrite what is in their buffers, in this micro-batch
-    fresh = True
-    #: number of the bucket whose parameters are needed, and published, first
-    first = 0
-    owned: Sequence[slice]
-    #: called before the last reduction of a step begins
-    before_last: Callable[[], object] = staticmethod(lambda: None)
+    def __init__(
+        self,
+        layout: BucketLayout,
+        parameters: Array,
+        comm: Communicator,
+        meter: Meter,
+        options: Options,
+        fill: Callable[[Bucket], None] | None = None,
+    ) -> None:
+        self.layout = layout
+        self.parameters = parameters
+        self.comm = comm
+        self.meter = meter
+        self.module = module_of(parameters)
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        #: whether ranks own different parts
+        self.divided = options.sharded or options.served
+        #: called before the last reduction of a step begins
+        self.before_last: Callable[[], object] | None = None
+        self._fill = fill
+        self._overlaps = options.overlap != "none" and not options.served
+        self._gathers_later = options.overlap == "all" and not options.served
 
-    def __init__(self, layout: BucketLayout, parameters: Array, comm: Communicator, meter: Meter) -> None:
-        self.layout, self.parameters, self.comm, self.meter = layout, parameters, comm, meter
-        self.module, self.rank, self.size = module_of(parameters), comm.Get_rank(), comm.Get_size()
-        self.generation, self._current = 0, [0] * len(layout.buckets)
+        self.owned = [self._owned(bucket, options) for bucket in layout.buckets]
+        self.gradients = gradient_store(layout, parameters, comm, options, self.owned)
+        self._gathers = self._publications(options) if self.divided and self.size > 1 else []
+        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
+        _, limit = options.bucket_elements(parameters.itemsize)
+        self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
+        self._parameter_groups = groups(sorted(layout.buckets, key=self._first_layer), limit)
+
+        #: number of the update whose parameters are wanted, and of the one that each bucket has
+        self.generation = 0
+        self._current = [0] * len(layout.buckets)
         self._buckets_of: defaultdict[int, list[int]] = defaultdict(list)  # by layer
         for tensor, bucket in zip(layout.tensors, layout.bucket_of):
             if bucket not in self._buckets_of[tensor.layer]:
                 self._buckets_of[tensor.layer].append(bucket)
+
+        #: whether gradients overwrite what is in their buffers, in this micro-batch
+        self._fresh = True
+        self._place = _Place(0, 0, False)
         #: tensors whose gradients backward has not written in this micro-batch
         self._absent: set[int] = set()
         #: memory that backward is writing to, by tensor
         self._lent: dict[int, Array] = {}
+        #: gradients whose memory another bucket still has, by tensor
+        self._staged: dict[int, Array] = {}
+        self._views: dict[tuple[int, int], Array] = {}
+        self._started: dict[tuple[str, int], _Started] = {}
 
-    # Gradients.
+    def _owned(self, bucket: Bucket, options: Options) -> slice:
+        if options.sharded:
+            return bucket.shard(self.rank, self.size)
+        return slice(bucket.start, bucket.start if options.served and self.rank else bucket.stop)
+
+    def _first_layer(self, bucket: Bucket) -> int:
+        return min((self.layout.tensors[number].layer for number in bucket.tensors), default=0)
+
+    def _publications(self, options: Options) -> list[Collective]:
+        """What brings the owned parameters of each bucket to all ranks."""
+        comm = self.comm
+        parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
+        if options.served:
+            return [partial(comm.Bcast, part, root=0, algorithm="binomial") for part in parts]
+        algorithm = options.algorithms["allgather"]
+        return [comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
 
     @property
-    @abstractmethod
     def gradient_bytes(self) -> int:
         """Bytes of all gradient buffers on this rank."""
+        return self.gradients.nbytes
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes that the collectives hold beside the buffers that they are bound to."""
-        return 0
+        plans = (*self.gradients.plans, *self._gathers)
+        return sum(getattr(plan, "scratch", 0) for plan in plans)  # MPI's own request does not say
 
     @property
     def sendings(self) -> int:
         """How many times per micro-batch reductions start."""
-        return 1
+        return len(self._gradient_groups)
+
+    # Gradients.
 
     def begin(self, first: bool, last: bool) -> None:
         """A micro-batch begins; first, last: of the step."""
-        self.fresh = first
+        if first and self._started:  # of a backward pass whose gradients were dropped
+            self.collect()
+        step, micro_batch, _ = self._place
+        self._place = _Place(step + 1, 1, last) if first else _Place(step, micro_batch + 1, last)
+        self._fresh = self.gradients.begin(first)
         self._absent = set(range(len(self.layout.tensors)))
         self._lent.clear()
+        self._staged.clear()
+        self._first = first
+        self._sends = last or self.gradients.every_micro_batch
+        self._next = 0  # number of the first group that is not sent
+        self._sent = 0  # number of the first bucket that is not sent
+        self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
 
-    @abstractmethod
     def gradient(self, number: int) -> Array:
         """The memory of this tensor's gradient, which other tensors may share."""
+        key = number, self.gradients.row
+        view = self._views.get(key)
+        if view is None:
+            bucket = self.layout.buckets[self.layout.bucket_of[number]]
+            buffer = self.gradients.buffer(bucket)
+            view = self._views[key] = self.layout.view(buffer, number, bucket.start)
+        return view
 
     def lend(self, number: int) -> Array | None:
-        """The memory of this tensor's gradient, which backward overwrites until `ready`; None where it is not free yet."""
-        if not self.fresh or not self._is_free(number):
+        """The memory of this tensor's gradient, which backward overwrites until `ready`.
+
+        None where it is not free yet.
+        """
+        if not self._fresh or not self._is_free(number):
             return None
         lent = self._lent[number] = self.gradient(number)
         return lent
 
     def _is_free(self, number: int) -> bool:
-        """Whether backward may write to the memory of this tensor's gradient; waits for what was reduced there before."""
+        """Whether backward may write there now; waits for what was reduced there before."""
+        bucket = self.layout.bucket_of[number]
+        if self.gradients.predecessor(bucket) >= self._sent:
+            return False
+        self._take_over(self.layout.buckets[bucket])
         return True
 
-    def ready(self, number: int, gradient: Array) -> None:
-        """The gradient of this tensor is complete for this micro-batch: in the memory that was lent, or any other.
+    def _take_over(self, bucket: Bucket) -> None:
+        """Wait until what was reduced in the memory of this bucket is done."""
+        self._collect(self.layout.buckets[self.gradients.reduced_there(bucket)])
 
-        Raises ArgumentError for a second one in this micro-batch: the first may be on its way.
+    def ready(self, number: int, gradient: Array | None = None) -> None:
+        """The gradient of this tensor is complete: in the memory that was lent, or any other.
+
+        Without a gradient `fill` brings it. Raises ArgumentError for a second one in this
+        micro-batch: the first may be on its way.
         """
+        if gradient is not None:
+            self._accept(number, gradient)
+        bucket = self.layout.bucket_of[number]
+        self._missing[bucket] -= 1
+        if not self._missing[bucket] and (self._overlaps or self.gradients.every_micro_batch):
+            self._send_complete()
+
+    def _accept(self, number: int, gradient: Array) -> None:
         if number not in self._absent:
-            raise ArgumentError(f"gradient of {self.layout.tensors[number].name}: expected one for each micro-batch, got a "
-                                "second one: a model calls the hooks of each layer once in a backward")  # fmt: skip
+            name = self.layout.tensors[number].name
+            raise ArgumentError(
+                f"gradient of {name}: expected one for each micro-batch, got a second one: "
+                "a model calls the hooks of each layer once in a backward"
+            )
         self._absent.remove(number)
-        if self._lent.pop(number, None) is not gradient:
+        if self._lent.pop(number, None) is gradient:
+            return
+        if self._is_free(number):
             self._put(number, gradient)
+        else:
+            self._staged[number] = gradient
 
     def _put(self, number: int, gradient: Array) -> None:
-        """Write the gradient to its memory, or, unless `fresh`, add it."""
+        """Write the gradient to its memory, or add it."""
         target = self.gradient(number)
-        target[...] = gradient if self.fresh else target.astype(gradient.dtype, copy=False) + gradient
+        if not self._fresh:
+            gradient = target.astype(gradient.dtype, copy=False) + gradient
+        target[...] = gradient
 
     def _fill_absent(self, numbers: Iterable[int]) -> None:
         """Of these tensors, those that backward left out have a gradient of zero."""
-        if self.fresh:
+        if self._fresh:
             for number in self._absent.intersection(numbers):
                 self.gradient(number).fill(0)
 
-    @abstractmethod
     def end(self) -> None:
         """The micro-batch is done: what has not been sent is sent."""
+        self._missing = [0] * len(self._missing)
+        self._send_complete()
+        if not self._sends and self._fill is None:
+            self._fill_absent(self._absent)
 
-    @abstractmethod
+    def _send_complete(self) -> None:
+        """Start the reductions that have all gradients, in the order of the buckets.
+
+        The order is the same on all ranks.
+        """
+        while self._sends and self._next < len(self._gradient_groups):
+            group = self._gradient_groups[self._next]
+            if any(self._missing[bucket.number] for bucket in group):
+                return
+            self._next += 1
+            for bucket in group:
+                self._send(bucket)
+                self._sent = bucket.number + 1
+
+    def _send(self, bucket: Bucket) -> None:
+        self._take_over(bucket)
+        (self._fill or self._complete)(bucket)
+        is_last = self._place.last and bucket.number == len(self.layout.buckets) - 1
+        if is_last and self.before_last is not None:
+            self.before_last()
+        self.gradients.prepare(bucket, self._first)
+        collective = self.gradients.plans[bucket.number]
+        if collective is None or not self._start("reduce", bucket, collective):
+            self._arrived(bucket)
+        if self.gradients.every_micro_batch and not self._overlaps:
+            self._collect(bucket)
+
+    def _complete(self, bucket: Bucket) -> None:
+        """Write those gradients of a bucket to its memory that are not there yet."""
+        for number in bucket.tensors:
+            if number in self._staged:
+                self._put(number, self._staged.pop(number))
+        self._fill_absent(bucket.tensors)
+
     def reduced(self, bucket: Bucket) -> Array:
         """This rank's part of the summed gradients of a bucket, when it has come."""
+        self._collect(bucket)
+        return self.gradients.reduced(bucket)
 
     def collect(self) -> None:
         """Wait for all reductions of the step."""
         for bucket in self.layout.buckets:
-            self.reduced(bucket)
+            self._collect(bucket)
+
+    def _collect(self, bucket: Bucket) -> None:
+        """Wait for the reduction of a bucket, if it is on its way."""
+        if self._wait("reduce", bucket):
+            self._arrived(bucket)
+
+    def _arrived(self, bucket: Bucket) -> None:
+        with self.meter.computing(f"arrived {bucket.number}"):
+            self.gradients.arrived(bucket)
 
     def abandon(self) -> None:
-        """Bring to its end what is under way of a step that an exception has left. Collective, but no parameter is read."""
+        """Bring to its end what is under way of a step that an exception has left. Collective.
+
+        All ranks send what any of them has sent: gradients that nobody uses, so that none waits
+        for another. No parameter is read.
+        """
+        if self._place.step:
+            self.end()
+        furthest = max(self.comm.allgather(self._reached()))
+        while self._reached() < furthest:
+            self.begin(self._place.step < furthest.step, furthest.last)
+            self.end()
+        self.collect()
+        for bucket in self.layout.buckets:
+            if self._wait("gather", bucket):
+                self._current[bucket.number] = self.generation
+
+    def _reached(self) -> _Place:
+        """The place, comparable between ranks.
+
+        What is reduced once a step may have other numbers of micro-batches on each.
+        """
+        if self.gradients.every_micro_batch:
+            return self._place
+        return self._place._replace(micro_batch=0)
 
     # Parameters.
 
     def invalidate(self) -> None:
-        """The owned parameters are about to change: all of them must have come, and until `publish` none may be read."""
+        """The owned parameters are about to change: until `publish` none may be read.
+
+        Waits for all of the update before.
+        """
         self.wait()
         self.generation += 1
 
-    @abstractmethod
     def publish(self) -> None:
-        """The owned parameters are new: bring them to all ranks."""
+        """The owned parameters are new: bring them to all ranks, in forward order."""
+        if not self._gathers:
+            self.replaced()
+            return
+        for group in self._parameter_groups:
+            for bucket in group:
+                if not self._start("gather", bucket, self._gathers[bucket.number]):
+                    self._current[bucket.number] = self.generation
+        if not self._gathers_later:
+            self.wait()
 
-    @property
-    @abstractmethod
-    def heads(self) -> Array:
-        """The first parameter of each rank's part of the bucket `first`, in rank order; none where every rank owns all."""
-
-    def wait_for_heads(self) -> None:
-        """Wait until they are there."""
-        self._wait_for_bucket(self.first)
+    def replaced(self) -> None:
+        """All parameters on this rank are those of the last update."""
+        self._current = [self.generation] * len(self._current)
 
     def wait_for_layer(self, layer: int) -> None:
-        """Wait until the parameters of this layer are there. Raises StaleParameters where they are not coming."""
+        """Wait for the parameters of this layer. Raises StaleParameters where none are coming."""
         for number in self._buckets_of[layer]:
             self._wait_for_bucket(number)
 
@@ -161,19 +378,16 @@ class Reducer(ABC):
             self._wait_for_bucket(number)
 
     def _wait_for_bucket(self, number: int) -> None:
-        if self._current[number] != self.generation:
-            names = ", ".join(self.layout.tensors[one].name for one in self.layout.buckets[number].tensors)
+        if self._current[number] == self.generation:
+            return
+        bucket = self.layout.buckets[number]
+        if not self._wait("gather", bucket):
+            names = ", ".join(self.layout.tensors[tensor].name for tensor in bucket.tensors)
             raise StaleParameters(
-                f"parameters {names} are those of update {self._current[number]}, expected update {self.generation}: they "
-                "were read between an update and its publication"
+                f"parameters {names} are those of update {self._current[number]}, expected update "
+                f"{self.generation}: they were read between an update and its publication"
             )
-
-    def replaced(self) -> None:
-        """All parameters on this rank were written from elsewhere."""
-        self._all_are_current()
-
-    def _all_are_current(self) -> None:
-        self._current = [self.generation] * len(self._current)
+        self._current[number] = self.generation
 
     def is_current(self) -> bool:
         """Whether all parameters of the last update have come."""
@@ -190,3 +404,45 @@ class Reducer(ABC):
         for plain, first, size in self.layout.runs(slice(0, self.layout.size)):
             copy[plain : plain + size] = self.parameters[first : first + size]
         return copy
+
+    # Collectives in flight.
+
+    def _start(
+        self, kind: Literal["reduce", "gather"], bucket: Bucket, collective: Collective
+    ) -> bool:
+        """Whether it is in flight now; a blocking one is done."""
+        name = f"{kind} {bucket.number}"
+        if callable(collective):
+            with self.meter.communicating(name):
+                collective()
+            return False
+        started = _Started(collective, name, perf_counter(), self.meter.mark())
+        self._started[kind, bucket.number] = started
+        self.meter.count(getattr(collective, "nbytes", 0))
+        collective.Start()
+        return True
+
+    def _wait(self, kind: Literal["reduce", "gather"], bucket: Bucket) -> bool:
+        """Whether there was something to wait for."""
+        started = self._started.pop((kind, bucket.number), None)
+        if started is None:
+            return False
+        with self.meter.waiting(started.name):
+            started.plan.Wait()
+        self.meter.in_flight(started.name, *_in_flight(started), after=started.needed)
+        return True
+
+
+def _in_flight(started: _Started) -> tuple[float, float]:
+    """From when to when; MPI's own call only says when it was started and awaited."""
+    task = getattr(started.plan, "task", None)  # MPI's own request has none
+    return (task.begun, task.ended) if task else (started.time, perf_counter())
+
+
+def _free(collectives: Iterable[Collective | None]) -> None:
+    """Free the plans of a reducer that is gone, or at exit, when those in flight cannot be."""
+    for collective in collectives:
+        if collective is None or callable(collective):
+            continue
+        if not getattr(collective, "in_flight", False):
+            collective.Free()

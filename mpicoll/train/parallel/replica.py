@@ -1,4 +1,4 @@
-"""A copy of a rank's shard that follows it: the state after a step, and the gradients that make the later ones from it."""
+"""A copy of a rank's shard, and the gradients that make later states from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ..optim import Optimizer
 
 
 class Made(NamedTuple):
-    """How an update was made. optimizer: as it was then, without its arrays; factor: of the gradients, None where skipped.
+    """How an update was made.
+
+    optimizer: as it was then, without its arrays; factor: of the gradients, None where skipped.
 
     scale: the state of the loss scale after it, or None.
     """
@@ -30,7 +32,10 @@ class Made(NamedTuple):
         return cls(kept, factor, scale)
 
     def again(self, names: Sequence[str], vectors: Array, gradients: Array) -> None:
-        """Make it once more. vectors: the parameters, then the optimizer's arrays, by `names`; changed in place."""
+        """Make it once more.
+
+        vectors: the parameters, then the optimizer's arrays, by `names`; changed in place.
+        """
         if self.factor is None:
             return
         optimizer = copy(self.optimizer)
@@ -41,11 +46,13 @@ class Made(NamedTuple):
 class Replica:
     """Of one shard of `total` elements. step: the one after which the `vectors` are.
 
-    The gradients of two steps more have room, so that one may come while the other is needed: a rank may be a step ahead.
+    The gradients of two steps more have room, so that one may come while the other is needed: a
+    rank may be a step ahead.
     """
 
     def __init__(self, names: Sequence[str], total: int, dtype: Any, sent: Any) -> None:
-        self.step, self._names = 0, names
+        self.step = 0
+        self._names = names
         self.vectors: Array = numpy.zeros((1 + len(names), total), dtype)
         self._gradients: Array = numpy.zeros((2, total), sent)
 

@@ -10,7 +10,6 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
-from ...schedule import bounds
 from ...support.arrays import Array, element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
@@ -18,151 +17,189 @@ from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
 from ..optim import LossScale, Optimizer
-from .bucket_reducer import BucketReducer, bucket_layout
+from .backup import Backup
 from .buckets import BucketLayout
-from .generations import Generations
 from .hooks import ReducerHooks
 from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
-from .parameter_server import ParameterServer, ReproducibleServer
-from .reducer import Reducer
+from .reducer import Reducer, bucket_layout
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
 
 
 class Strategy:
-    """Every rank computes its share of each batch and ends each step with the same parameters. All calls are collective.
+    """Every rank computes its share of each batch and ends each step with the same parameters.
+
+    All calls are collective.
 
     model: its first parameters are those of rank 0; it then lives in the reducer's buffers.
     """
 
-    def __init__(self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options) -> None:
-        self.model, self.comm, self.options = model, comm, options
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self._serves = options.strategy == "parameter_server"
-        values, module, stored = model.parameters, module_of(model.parameters), element_type(options.precision)
+    def __init__(
+        self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options
+    ) -> None:
+        self.model = model
+        self.comm = comm
+        self.options = options
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+        values = model.parameters
+        module = module_of(model.parameters)
+        stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         layout = self._layout(stored.itemsize)
         flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
         self.meter = Meter(comm, module, self._estimate(flat.nbytes))
-        self.reducer = self._reducer(layout, flat)
+        self.reducer = Reducer(layout, flat, comm, self.meter, options)
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale))
+        self.update = together(
+            comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale)
+        )
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
-        loader = ScatteringLoader if self._serves else LocalLoader
+        loader = ScatteringLoader if self.options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
-        self._losses: list[list[float]] = []  # of the micro-batches of each step
-        self.generations: Generations | None = None
+        #: of each step those of its micro-batches on this rank, or that of the whole batch
+        self._losses: list[list[float]] = []
+        self.backup: Backup | None = None
         if options.elastic:
-            self.generations = Generations(self.update, self.scale, comm._context.topology.nodes)
-            self.reducer.before_last = self.generations.wait
+            self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
+            self.reducer.before_last = self.backup.wait
 
     def _layout(self, itemsize: int) -> BucketLayout:
         tensors = self.model.tensors
-        if self._serves:
-            return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
-        finished = self.comm.bcast(self.model.backward_order())  # of rank 0: a model may decide by chance
-        layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])  # it may have left some out
-        order = [number for layer in layers for number, tensor in enumerate(tensors) if tensor.layer == layer]
+        if self.options.served:
+            return bucket_layout(tensors, (), self.size, self.options, itemsize)
+        # of rank 0: a model may decide by chance
+        finished = self.comm.bcast(self.model.backward_order())
+        # it may have left some out
+        layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])
+        order = [
+            number
+            for layer in layers
+            for number, tensor in enumerate(tensors)
+            if tensor.layer == layer
+        ]
         return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
-    def _reducer(self, layout: BucketLayout, flat: Array) -> Reducer:
-        if self._serves and self.options.micro_batches is not None:
-            low, high = bounds(self.options.micro_batches, self.size)[self.rank : self.rank + 2]
-            return ReproducibleServer(layout, flat, self.comm, self.meter, high - low)
-        if self._serves:
-            return ParameterServer(layout, flat, self.comm, self.meter)
-        return BucketReducer(layout, flat, self.comm, self.meter, self.options)
-
     def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where libraries, which cannot be counted, move the buckets: the least there can be."""
+        """Bytes per step where a library, which does not count, moves the buckets: the least."""
         if self.options.counted:
             return None
         return self.predicted_bytes(nbytes)
 
     def predicted_bytes(self, nbytes: int | None = None) -> int | None:
-        """What a rank sends per step in theory, from the bytes of all parameters with padding; None for a parameter server."""
-        options, nbytes = self.options, self.reducer.parameters.nbytes if nbytes is None else nbytes
-        if self._serves:
+        """Bytes that a rank sends per step in theory; None for a parameter server.
+
+        nbytes: of all parameters with padding.
+        """
+        options = self.options
+        nbytes = self.reducer.parameters.nbytes if nbytes is None else nbytes
+        if self.options.served:
             return None
         times = options.accumulate if options.scattered else 1
         words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
-        halves = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words + options.sharded
+        reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
+        halves = reductions + options.sharded
         return halves * (self.size - 1) * nbytes // self.size
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
 
-        Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all ranks, for the step before.
+        Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all
+        ranks, for the step before.
         """
         self.update.confirm()
-        losses, rows, scale = [], 0, self.scale.value if self.scale else 1.0
+        losses, rows = self._learn(batches, samples)
+        own_loss = sum(losses)
+        if self.backup is not None:
+            losses = [self._completed(losses, self.backup)]
+        factor = self.update.prepare()
+        if factor is not None:
+            self.update.apply(factor)
+        self._losses.append(losses)
+        if self.backup is not None:
+            self.backup.record(losses[0], factor)
+        if factor is not None:
+            self.update.publish()
+        if self.backup is not None:
+            self.backup.send()
+        return own_loss * samples / max(1, rows)
+
+    def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
+        """Forward and backward: the loss of each micro-batch, and the rows of all."""
+        losses = []
+        scale = self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
             with self.meter.computing("forward and backward"):
                 losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
             self.reducer.end()
-            rows += len(labels)
-        if self.generations is None:
-            self.update.step()
-            self._losses.append(losses)
-        else:
-            self._step_together(losses, self.generations)
-        return sum(losses) * samples / max(1, rows)
+        return losses, sum(len(labels) for _, labels in batches)
 
-    def _step_together(self, losses: list[float], generations: Generations) -> None:
-        """The update, of which a rank makes all or, where others have died, nothing; then it knows the loss of the batch."""
+    def _completed(self, losses: list[float], backup: Backup) -> float:
+        """The loss of the batch, when all gradients have come.
+
+        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
+        """
         total = numpy.zeros(1)
         mine: Array | Contributions = numpy.array([sum(losses)])
         if self.options.micro_batches is not None:  # the same sum whoever has which
             mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
         request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
-        generations.follow()
+        backup.follow()
         self.reducer.collect()
         with self.meter.waiting("loss"):
             request.Wait()
-
-        def made(factor: float | None) -> None:
-            self._losses.append([float(total[0])])
-            generations.take(float(total[0]), factor)
-
-        self.update.step(made)
-        generations.send()
+        return float(total[0])
 
     def take_up(self) -> list[float]:
-        """Go on after an exception has left a step, if one has: the losses of the steps that were made. Collective.
+        """Continue after an exception that left a step: the losses of the completed steps.
+
+        Collective.
 
         Raises ArgumentError where ranks have not made the same updates.
         """
         self.reducer.abandon()
         everyone = self.comm.allgather({"the updates that were made": self.update.optimizer.steps})
-        must_agree(everyone, "An exception has left them in different steps: go on from a checkpoint (resume=True)")
+        must_agree(
+            everyone,
+            "An exception has left them in different steps: go on from a checkpoint (resume=True)",
+        )
         del self._losses[min(self.comm.allgather(len(self._losses))) :]
         return self.reduce_losses()
 
     def forget(self) -> None:
-        """Parameters and state are about to be replaced: what was made since the last losses counts for nothing. Collective."""
+        """Drop the losses and what is in flight: parameters and state are about to be replaced.
+
+        Collective.
+        """
         self.reducer.abandon()
         self._losses = []
 
     def reduce_losses(self) -> list[float]:
-        """Losses of the steps since the last call, of the whole batches, equal on all ranks; all parameters have come.
+        """Losses of the batches since the last call, equal on all ranks.
+
+        All parameters have come then.
 
         Raises BadGradient, on all ranks, for the last step.
         """
         self.update.confirm()
         self.reducer.wait()
-        if self.generations is not None:
-            known, self._losses = [sum(step) for step in self._losses], []
+        if self.backup is not None:
+            known = [sum(step) for step in self._losses]
+            self._losses = []
             return known
         if self.options.micro_batches is not None:
-            everyone, self._losses = self.comm.allgather(self._losses), []
-            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]  # exact but for one rounding
-        losses, self._losses = numpy.array([sum(step) for step in self._losses], "f8"), []
+            everyone = self.comm.allgather(self._losses)
+            self._losses = []
+            # exact but for one rounding
+            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]
+        losses = numpy.array([sum(step) for step in self._losses], "f8")
+        self._losses = []
         self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
         result: list[float] = losses.tolist()
         return result
@@ -178,10 +215,13 @@ class Strategy:
     def describe(self) -> str:
         """Which collectives run in each step."""
         options = self.options
-        if self._serves:
+        if self.options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
-        return f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, overlap {options.overlap})"
+        return (
+            f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, "
+            f"overlap {options.overlap})"
+        )
 
 
 def _laid_out(values: Array, layout: BucketLayout, flat: Array) -> Array:

@@ -14,7 +14,7 @@ from ...support.checks import check
 from ...support.optional import require
 from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
-from ..parallel import BucketReducer, Options
+from ..parallel import Options, Reducer
 from .flat_parameters import Flat, forget
 from .sharded_optimizer import sharded, state_bytes
 
@@ -43,27 +43,41 @@ class _OwnHook:
 class DataParallel(torch.nn.Module):
     """A module on the ranks of a communicator; made by `wrap`.
 
-    After each backward the reductions of its gradients are under way (zero1, zero2: `optimizer.step()` waits for them), or
-    done (allreduce: `grad` is the mean, zero where no rank used a parameter, and any optimizer of PyTorch will do). Every
-    rank calls backward equally often; they may use different parameters. The first backward finds out the order of the
+    After each backward the reductions of its gradients are under way (zero1, zero2:
+    `optimizer.step()` waits for them), or done (allreduce: `grad` is the mean, zero where no rank
+    used a parameter, and any optimizer of PyTorch will do). Every rank calls backward equally
+    often; they may use different parameters. The first backward finds out the order of the
     gradients, and only then sends: from it on parameters live in flat buffers.
 
-    Under ZeRO a parameter must stay where the first backward placed it, else the next step raises ArgumentError, and the
-    `grad` that it has after backward holds no values, and raises ArgumentError where it is computed with. A deep copy of
-    `module` is an ordinary module.
+    Under ZeRO a parameter must stay where the first backward placed it, else the next step raises
+    ArgumentError, and the `grad` that it has after backward holds no values, and raises
+    ArgumentError where it is computed with. A deep copy of `module` is an ordinary module.
 
-    `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in `step()`). Forward, evaluation
-    and `state_dict` wait for parameters under way; before reading tensors of the module yourself, call `settle()`. Buffers
-    are broadcast once. Weights may be shared between modules. Not supported: reentrant checkpointing,
-    `load_state_dict(assign=True)`, parameters frozen or thawed later. CUDA tensors need CuPy; PyTorch's current stream counts.
+    `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in
+    `step()`). Forward, evaluation and `state_dict` wait for parameters under way; before reading
+    tensors of the module yourself, call `settle()`. Buffers are broadcast once. Weights may be
+    shared between modules. Not supported: reentrant checkpointing, `load_state_dict(assign=True)`,
+    parameters frozen or thawed later. CUDA tensors need CuPy; PyTorch's current stream counts.
     """
 
-    def __init__(self, module: torch.nn.Module, comm: Communicator, options: Options,
-                 optimizer: type[torch.optim.Optimizer] | None, optimizer_options: Mapping[str, Any]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        comm: Communicator,
+        options: Options,
+        optimizer: type[torch.optim.Optimizer] | None,
+        optimizer_options: Mapping[str, Any],
+    ) -> None:
         super().__init__()
-        self.module, self.comm, self.options = module, comm, options
+        self.module = module
+        self.comm = comm
+        self.options = options
         self.optimizer: Any = None
-        self._named = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        self._named = {
+            name: parameter
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         self._modules_in_order = list(module.modules())
         self.device = next(iter(self._named.values())).device
         with torchs_stream(self.device):
@@ -73,11 +87,15 @@ class DataParallel(torch.nn.Module):
             self.meter = Meter(comm, require("cupy") if self.device.type == "cuda" else numpy)
         self.flats: list[Flat] = []
         self._orders: Orders | None = None
-        self._places: dict[str, tuple[BucketReducer, int]] = {}  # reducer and number of each parameter
-        self._needs: dict[torch.nn.Module, set[tuple[BucketReducer, int]]] = {}  # reducers, and the layer in each
+        self._places: dict[str, tuple[Reducer, int]] = {}  # reducer and number of each parameter
+        #: reducers, and the layer in each
+        self._needs: dict[torch.nn.Module, set[tuple[Reducer, int]]] = {}
         self._seen: dict[torch.nn.Module, int] = {}  # modules in forward order
         self._finished: list[str] = []  # parameters in backward order
-        self._running, self._sends, self._first, self._reduced = False, True, True, False
+        self._running = False
+        self._sends = True
+        self._first = True
+        self._reduced = False
         if optimizer is not None and options.sharded:
             self.optimizer = sharded(optimizer, self, optimizer_options)
         elif optimizer is not None:
@@ -90,7 +108,10 @@ class DataParallel(torch.nn.Module):
             # PyTorch adds to a gradient, and cannot to what stands for one on the shards
             parameter.register_hook(lambda _, parameter=parameter: forget(parameter))
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
-        self._handles = [one.register_forward_pre_hook(_OwnHook(self._need)) for one in self._modules_in_order]
+        self._handles = [
+            module.register_forward_pre_hook(_OwnHook(self._need))
+            for module in self._modules_in_order
+        ]
         module: Any = self.module
         module.__deepcopy__ = self._copied
         module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
@@ -104,11 +125,13 @@ class DataParallel(torch.nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """No copy can take part in the collectives of this one."""
-        raise ArgumentError("copy.deepcopy: expected a module of PyTorch, got a DataParallel, whose ranks and buffers "
-                            "cannot be copied: copy its .module, which gives an ordinary module")  # fmt: skip
+        raise ArgumentError(
+            "copy.deepcopy: expected a module of PyTorch, got a DataParallel, whose ranks and "
+            "buffers cannot be copied: copy its .module, which gives an ordinary module"
+        )
 
     def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
-        """What copy.deepcopy makes of the module: an ordinary one, with the parameters of the last update."""
+        """copy.deepcopy of the module: an ordinary one, with the newest parameters."""
         self.settle()
         own = self.module.__dict__
         hook = own.pop("__deepcopy__")
@@ -137,7 +160,8 @@ class DataParallel(torch.nn.Module):
         if not self.flats:
             self._seen.setdefault(module, len(self._seen))
         elif not torch.is_grad_enabled():
-            self.settle()  # fast paths for inference read the parameters of modules whose hooks they do not call
+            # fast paths for inference read the parameters of modules whose hooks they do not call
+            self.settle()
         else:
             for reducer, layer in self._needs.get(module, ()):
                 reducer.wait_for_layer(layer)
@@ -146,9 +170,17 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes inside are only added up: by zero2 on its shards, which needs `accumulate` above 1."""
+        """A context whose backward passes only add gradients up.
+
+        zero2 adds them on its shards, which needs `accumulate` above 1.
+        """
         good = not self.options.scattered or self.options.accumulate > 1
-        check("accumulate", self.options.accumulate, good, "at least 2, so that zero2 can add micro-batches up")
+        check(
+            "accumulate",
+            self.options.accumulate,
+            good,
+            "at least 2, so that zero2 can add micro-batches up",
+        )
         self._sends = False
         try:
             yield
@@ -160,11 +192,17 @@ class DataParallel(torch.nn.Module):
         for flat in self.flats:
             flat.forget()
         super().zero_grad(set_to_none)
-        self._first, self._reduced = True, False
+        self._first = True
+        self._reduced = False
 
     def expect_gradients(self) -> None:
         """Raise ArgumentError unless a backward has sent its gradients since the last step."""
-        check("step()", "none", self._reduced, "a backward pass outside of no_sync() since the last step, on every rank")
+        check(
+            "step()",
+            "none",
+            self._reduced,
+            "a backward pass outside of no_sync() since the last step, on every rank",
+        )
         for flat in self.flats:
             flat.check_places()
 
@@ -181,8 +219,13 @@ class DataParallel(torch.nn.Module):
 
     def _begin(self) -> None:
         adds = not self.options.sharded or (self.options.scattered and self.options.accumulate > 1)
-        check("backward()", "another", adds or not self._reduced, "step() after a backward whose gradients were sent; "
-              "to add micro-batches up, use no_sync() for all but the last (zero2: accumulate above 1)")  # fmt: skip
+        check(
+            "backward()",
+            "another",
+            adds or not self._reduced,
+            "step() after a backward whose gradients were sent; to add micro-batches up, use "
+            "no_sync() for all but the last (zero2: accumulate above 1)",
+        )
         for flat in self.flats:
             flat.check_places()
         self._running = True
@@ -205,14 +248,19 @@ class DataParallel(torch.nn.Module):
             for flat in self.flats:
                 for _ in flat.reduced():  # waits
                     pass
-        self._running, self._first, self._reduced = False, False, self._sends
+        self._running = False
+        self._first = False
+        self._reduced = self._sends
 
     # The order of things.
 
     def _observed(self) -> Orders:
-        """What rank 0 saw: parameters in backward order (unused ones last), modules in forward order. Collective."""
+        """Parameters in backward order (unused ones last) and modules in forward order, of rank 0.
+
+        Collective.
+        """
         unused = [name for name in reversed(self._named) if name not in self._finished]
-        forward = [self._modules_in_order.index(one) for one in self._seen]
+        forward = [self._modules_in_order.index(module) for module in self._seen]
         orders: Orders = self.comm.bcast(([*self._finished, *unused], forward))
         return orders
 
@@ -225,31 +273,49 @@ class DataParallel(torch.nn.Module):
         for module, layer in owners.items():
             for name in needs.get(module, ()):
                 layers.setdefault(name, layer)
-        for dtype in dict.fromkeys(one.dtype for one in self._named.values()):
-            named = {name: one for name, one in self._named.items() if one.dtype == dtype}
+        for dtype in dict.fromkeys(parameter.dtype for parameter in self._named.values()):
+            named = {
+                name: parameter
+                for name, parameter in self._named.items()
+                if parameter.dtype == dtype
+            }
             order = [list(named).index(name) for name in backward if name in named]
-            flat = Flat(named, [layers.get(name, 0) for name in named], order, self.comm, self.options, self.meter)
+            flat = Flat(
+                named,
+                [layers.get(name, 0) for name in named],
+                order,
+                self.comm,
+                self.options,
+                self.meter,
+            )
             self.flats.append(flat)
             self._places.update((name, (flat.reducer, number)) for number, name in enumerate(named))
         if self.options.sharded:
-            self._needs = {module: {(self._places[name][0], layers.get(name, 0)) for name in names}
-                           for module, names in needs.items()}  # fmt: skip
+            self._needs = {
+                module: {(self._places[name][0], layers.get(name, 0)) for name in names}
+                for module, names in needs.items()
+            }
             self.optimizer.place([piece for flat in self.flats for piece in flat.pieces])
         else:
             for handle in self._handles:
                 handle.remove()
 
-    def _owned_by(self, called: Mapping[torch.nn.Module, int]) -> dict[torch.nn.Module, dict[str, None]]:
-        """{module: names of the parameters it needs}: its own, and those of modules inside that are used but not `called`."""
-        names = {one: name for name, one in self._named.items()}
+    def _owned_by(
+        self, called: Mapping[torch.nn.Module, int]
+    ) -> dict[torch.nn.Module, dict[str, None]]:
+        """Names of the parameters that each module needs.
+
+        Its own, and those of modules inside that are used but not `called`.
+        """
+        names = {parameter: name for name, parameter in self._named.items()}
         needs: dict[torch.nn.Module, dict[str, None]] = {}
 
         def visit(module: torch.nn.Module, caller: torch.nn.Module) -> None:
             caller = module if module in called else caller
             for parameter in module.parameters(recurse=False):
                 if parameter in names:
-                    for one in (caller, module):
-                        needs.setdefault(one, {})[names[parameter]] = None
+                    for user in (caller, module):
+                        needs.setdefault(user, {})[names[parameter]] = None
             for child in module.children():
                 visit(child, caller)
 
@@ -258,17 +324,29 @@ class DataParallel(torch.nn.Module):
 
     def cut(self) -> dict[str, Any]:
         """What decides which part of the parameters is this rank's."""
-        return {"rank": self.comm.Get_rank(), "ranks": self.comm.Get_size(), "bytes": list(self.options.bucket_limits),
-                "orders": self._orders}  # fmt: skip
+        return {
+            "rank": self.comm.Get_rank(),
+            "ranks": self.comm.Get_size(),
+            "bytes": list(self.options.bucket_limits),
+            "orders": self._orders,
+        }
 
     @in_torchs_stream
     def adopt(self, cut: Mapping[str, Any]) -> None:
-        """Cut the parameters as they were for a `cut`. Collective. Raises ArgumentError where that cannot be."""
+        """Cut the parameters as they were for a `cut`.
+
+        Collective. Raises ArgumentError where that cannot be.
+        """
         if not self.flats and cut["orders"] is not None:
             self._arrange(cut["orders"])
-        mine = self.cut()
-        for name in mine:
-            check(f"optimizer state: {name}", cut[name], cut[name] == mine[name], f"{mine[name]}, as in this run")
+        own = self.cut()
+        for name in own:
+            check(
+                f"optimizer state: {name}",
+                cut[name],
+                cut[name] == own[name],
+                f"{own[name]}, as in this run",
+            )
 
     # Figures.
 
@@ -284,6 +362,6 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around a step: what it costs goes to `meter`; what is not waiting for communication counts as computing."""
+        """Around a step, whose costs go to `meter`; all but waiting counts as computing."""
         with torchs_stream(self.device), self.meter.step(), self.meter.computing("step"):
             yield

@@ -11,18 +11,20 @@ from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..parallel import Bucket, BucketReducer, Options, bucket_layout, zeros
+from ..parallel import Bucket, Options, Reducer, bucket_layout, zeros
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
 
 
-_REMEDY = ("it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); other types and "
-           "other memory (parameter.data = …, module.double()) before the first backward")  # fmt: skip
+_REMEDY = (
+    "it in the buffer in which wrap() placed it: change values with parameter.data.copy_(…); "
+    "other types and other memory (parameter.data = …, module.double()) before the first backward"
+)
 
 
 class ShardedGradient(torch.Tensor):
-    """The `grad` of a parameter under ZeRO after backward: no values, so whatever computes with it is told so.
+    """The `grad` of a parameter under ZeRO: it has no values, and raises when computed with.
 
     torch.nn.utils.clip_grad_norm_ would find no gradients otherwise, and clip nothing, silently.
     """
@@ -31,14 +33,18 @@ class ShardedGradient(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in ("__get__", "__repr__"):  # shape, dtype, …
             return super().__torch_function__(func, types, args, kwargs or {})
-        raise ArgumentError(f"gradient: expected its values to be used by the optimizer alone, got {func.__name__}: under "
-                            "ZeRO they are summed over ranks, and each has those of its shard; to clip them, "
-                            "wrap(…, clip_norm=…)")  # fmt: skip
+        raise ArgumentError(
+            "gradient: expected its values to be used by the optimizer alone, got "
+            f"{func.__name__}: under ZeRO they are summed over ranks, and each has those of its "
+            "shard; to clip them, wrap(…, clip_norm=…)"
+        )
 
 
 def sharded_gradient(like: torch.Tensor) -> torch.Tensor:
     """One of this shape, in the memory of one element."""
-    stand_in: torch.Tensor = like.new_full((1,), math.nan).expand(like.shape).as_subclass(ShardedGradient)
+    stand_in: torch.Tensor = (
+        like.new_full((1,), math.nan).expand(like.shape).as_subclass(ShardedGradient)
+    )
     return stand_in
 
 
@@ -49,18 +55,30 @@ def forget(parameter: torch.nn.Parameter) -> None:
 
 
 class Flat:
-    """Makes parameters views of one flat tensor, and brings their gradients into the buckets of its `reducer`.
+    """Parameters as views of one flat tensor, whose gradients go to a `reducer`.
 
-    named: {name: parameter}, of one dtype and device. layers: for each, the number of the computation that needs it first.
-    order: their numbers as backward finishes them. `pieces`: for each bucket what this rank updates of it, as a Parameter.
-    Gradients are averaged over the ranks. Collective.
+    named: {name: parameter}, of one dtype and device. layers: for each, the number of the
+    computation that needs it first. order: their numbers as backward finishes them. `pieces`: for
+    each bucket what this rank updates of it, as a Parameter. Gradients are averaged over the ranks.
+    Collective.
     """
 
-    def __init__(self, named: Mapping[str, torch.nn.Parameter], layers: Iterable[int], order: Iterable[int],
-                 comm: Communicator, options: Options, meter: Meter) -> None:  # fmt: skip
-        self.names, self.parameters = list(named), list(named.values())
+    def __init__(
+        self,
+        named: Mapping[str, torch.nn.Parameter],
+        layers: Iterable[int],
+        order: Iterable[int],
+        comm: Communicator,
+        options: Options,
+        meter: Meter,
+    ) -> None:
+        self.names = list(named)
+        self.parameters = list(named.values())
         first = self.parameters[0]
-        tensors = [Tensor(name, tuple(one.shape), layer) for (name, one), layer in zip(named.items(), layers)]
+        tensors = [
+            Tensor(name, tuple(parameter.shape), layer)
+            for (name, parameter), layer in zip(named.items(), layers)
+        ]
         layout = bucket_layout(tensors, order, comm.Get_size(), options, first.element_size())
         self.values = tensor_of(zeros(layout.size, array_of(first.data.new_empty(0)), comm))
         values: Any = self.values  # a tensor is indexed and shaped as an array is
@@ -68,21 +86,24 @@ class Flat:
             view: Any = layout.view(values, number)
             parameter.data = view.copy_(parameter.data)
         self._places = [parameter.data_ptr() for parameter in self.parameters]
-        self.reducer = BucketReducer(layout, array_of(self.values), comm, meter, options, self.fill)
+        self.reducer = Reducer(layout, array_of(self.values), comm, meter, options, self.fill)
         self.views = [tensor_of(self.reducer.gradient(number)) for number in range(len(tensors))]
         self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
 
     def check_places(self) -> None:
-        """Raise ArgumentError for a parameter that has left the flat buffer: under ZeRO only what lies there is updated."""
+        """Raise ArgumentError for a parameter that left the flat buffer, which ZeRO updates."""
         for name, parameter, place in zip(self.names, self.parameters, self._places):
-            kept = parameter.dtype == self.values.dtype and (parameter.data_ptr() == place or not self.reducer.divided)
+            kept = parameter.dtype == self.values.dtype and (
+                parameter.data_ptr() == place or not self.reducer.divided
+            )
             check(f"parameter {name}", f"other memory, of {parameter.dtype}", kept, _REMEDY)
 
     @torch.no_grad()
     def fill(self, bucket: Bucket) -> None:
-        """Bring the gradients into a bucket that is about to be sent, divided by the number of ranks."""
+        """Copy the gradients of a bucket into it, divided by the number of ranks."""
         for number in bucket.tensors:
-            view, gradient = self.views[number], self._gradient(number)
+            view = self.views[number]
+            gradient = self._gradient(number)
             if gradient is None:
                 view.zero_()
             else:
@@ -92,7 +113,7 @@ class Flat:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Move the gradients into the flat buffer, so that there is one copy of them while micro-batches are added up.
+        """Move the gradients into the flat buffer while micro-batches are added up.
 
         Where they are added up on shards, the next backward writes new ones.
         """
@@ -112,7 +133,12 @@ class Flat:
     def _gradient(self, number: int) -> torch.Tensor | None:
         gradient = self.parameters[number].grad
         kind = getattr(gradient, "layout", torch.strided)
-        check(f"gradient of {self.names[number]}", kind, kind == torch.strided, "a dense one; set sparse=False in the module")
+        check(
+            f"gradient of {self.names[number]}",
+            kind,
+            kind == torch.strided,
+            "a dense one; set sparse=False in the module",
+        )
         return gradient
 
     def reduced(self) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:

@@ -18,25 +18,40 @@ _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Bytes of an optimizer's state on this rank."""
-    return sum(value.nbytes for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))
+    return sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for value in state.values()
+        if torch.is_tensor(value)
+    )
 
 
 def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str, Any]) -> Any:
-    """An instance of a subclass of the optimizer class `kind` that updates what this rank owns of a DataParallel `model`.
+    """An optimizer like `kind` that updates what this rank owns of a DataParallel `model`.
 
     Raises ArgumentError for a class whose update is not element by element.
     """
-    good = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind.__name__ not in _WHOLE
-    check("optimizer", kind, good, f"a class of torch.optim that updates each element alone, not {', '.join(_WHOLE)}")
+    good = (
+        isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and kind.__name__ not in _WHOLE
+    )
+    check(
+        "optimizer",
+        kind,
+        good,
+        f"a class of torch.optim that updates each element alone, not {', '.join(_WHOLE)}",
+    )
     made = type(f"Sharded{kind.__name__}", (Sharded, kind), {})
     # what this rank owns is known after the first backward; schedulers want an optimizer before
     optimizer = made([torch.nn.Parameter(torch.empty(0))], **options)
-    optimizer.model, optimizer.make = model, lambda pieces: kind(pieces, **options)
+    optimizer.model = model
+    optimizer.make = lambda pieces: kind(pieces, **options)
     return optimizer
 
 
 class Sharded:
-    """Mixed into an optimizer class: its step is made bucket by bucket, as the reduced gradients come."""
+    """Mixed into an optimizer class: steps bucket by bucket, as reduced gradients come."""
 
     model: Any  # the DataParallel whose step it makes
     make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -45,7 +60,8 @@ class Sharded:
 
     def place(self, pieces: Sequence[torch.nn.Parameter]) -> None:
         """Update these parameters from now on."""
-        self.param_groups[0]["params"], self.state = pieces, self.make(pieces).state
+        self.param_groups[0]["params"] = pieces
+        self.state = self.make(pieces).state
 
     @property
     def device(self) -> torch.device:
@@ -55,7 +71,10 @@ class Sharded:
 
     @in_torchs_stream
     def step(self, closure: None = None) -> None:
-        """Update this rank's shards, and begin to bring the new parameters to all ranks. Collective."""
+        """Update this rank's shards, and begin to bring the new parameters to all ranks.
+
+        Collective.
+        """
         check("closure", closure, closure is None, "None; compute the loss before step()")
         model = self.model
         model.expect_gradients()
@@ -76,8 +95,11 @@ class Sharded:
         limit = self.model.options.clip_norm
         if limit is None:
             return 1
-        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64)
-                 for flat in self.model.flats for _, gradient in flat.reduced()]  # fmt: skip
+        norms = [
+            torch.linalg.vector_norm(gradient, dtype=torch.float64)
+            for flat in self.model.flats
+            for _, gradient in flat.reduced()
+        ]
         total = numpy.array([sum(float(norm) ** 2 for norm in norms)])
         self.model.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
         return clip_factor(float(total[0]) ** 0.5, limit)
@@ -87,14 +109,14 @@ class Sharded:
         self.model.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state, and how it was cut: load it on the same rank of as many ranks."""
+        """This rank's part of the state, to be loaded on the same rank of as many ranks."""
         return {**super().state_dict(), "cut": self.model.cut()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
 
-        Raises ArgumentError where it was cut for another rank, number of ranks or bucket size, or after the first backward
-        of a model whose buckets have another order.
+        Raises ArgumentError where it was cut for another rank, number of ranks or bucket size, or
+        after the first backward of a model whose buckets have another order.
         """
         state = dict(state_dict)
         self.model.adopt(state.pop("cut"))

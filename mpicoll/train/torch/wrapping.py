@@ -1,10 +1,10 @@
 """`wrap`, which makes a PyTorch module data-parallel.
 
-    model = wrap(module, comm, "zero2", optimizer=torch.optim.AdamW, lr=1e-3)
-    for features, labels in batches_of_this_rank:
-        model.optimizer.zero_grad()
-        loss_function(model(features), labels).backward()
-        model.optimizer.step()
+model = wrap(module, comm, "zero2", optimizer=torch.optim.AdamW, lr=1e-3)
+for features, labels in batches_of_this_rank:
+    model.optimizer.zero_grad()
+    loss_function(model(features), labels).backward()
+    model.optimizer.step()
 """
 
 from __future__ import annotations
@@ -39,38 +39,32 @@ def wrap(
     algorithm: AllreduceName | None = None,
     **optimizer_options: Any,
 ) -> DataParallel:
-    """Make a module data-parallel: every rank computes on its rows, and all have the same parameters after each step.
+    """Make a module data-parallel: all ranks have the same parameters after each step.
 
-    Gradients are means over the ranks: with a loss that is a mean over local rows, give all ranks as many rows. Collective.
+    Every rank computes on its rows.
+
+    Gradients are means over the ranks: with a loss that is a mean over local rows, give all ranks
+    as many rows. Collective.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Built alike on every rank, its parameters dense and on one device; rank 0's parameters and buffers are broadcast.
+        Built alike on every rank, its parameters dense and on one device; rank 0's parameters and
+        buffers are broadcast.
     comm : Communicator or mpi4py.MPI.Intracomm
         Who trains together.
     strategy : {"allreduce", "zero1", "zero2"}
-        All ranks update everything; or each updates its shard (zero1), and keeps only its shard of the gradients, too.
+        All ranks update everything; or each updates its shard (zero1), and keeps only its shard of
+        the gradients, too.
     optimizer : subclass of torch.optim.Optimizer, optional
-        Made with `optimizer_options`. For zero1 and zero2, on this rank's shard: its update must be element by element, and
-        all parameters have the same options.
-    overlap : {"all", "gradients", "none"}
-        What is in flight while ranks compute: the reduction of gradients, with the rest of backward; with "all" the
-        allgather of zero1 and zero2 too, with the next forward.
-    bucket_bytes : int, optional
-        Bytes of gradients whose reduction starts together; by default an eighth of the module's, at most 4 MiB and at least
-        16 KiB for each rank.
-    parameter_bucket_bytes : int, optional
-        Bytes of parameters whose allgather starts together, by default `bucket_bytes`.
-    reduction : {"reduce_scatter", "allreduce"}, optional
-        Of the gradients of zero1 and zero2, by default reduce_scatter.
+        Made with `optimizer_options`. For zero1 and zero2, on this rank's shard: its update must be
+        element by element, and all parameters have the same options.
+    overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm
+        As of `mpicoll.train.parallel.Options`.
     accumulate : int
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional
         The largest norm of all gradients together, with zero1 and zero2.
-    algorithm : str, optional
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``; by default "circulant" where all ranks
-        share a node and train on its processors, else "ring".
     **optimizer_options
         For the optimizer, such as ``lr=1e-3``.
 
@@ -85,40 +79,83 @@ def wrap(
     LaunchError
         Where PyTorch is missing.
 
-    Notes
-    -----
-    Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2 (K-1)/K N; (A+1) (K-1)/K N with zero2
-    and A backward passes. At first N for the broadcast.
+    Notes ----- Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2
+    (K-1)/K N; (A+1) (K-1)/K N with zero2 and A backward passes. At first N for the broadcast.
     """
     comm = wrapped(comm)
-    options = Options(strategy, overlap, bucket_bytes, parameter_bucket_bytes, reduction, accumulate, clip_norm,
-                      algorithm=algorithm)  # fmt: skip
+    options = Options(
+        strategy,
+        overlap,
+        bucket_bytes,
+        parameter_bucket_bytes,
+        reduction,
+        accumulate,
+        clip_norm,
+        algorithm=algorithm,
+    )
     named = [*module.named_parameters(), *module.named_buffers()]
-    facts = {f"tensor {number} of the module": f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}"
-             for number, (name, one) in enumerate(named)}  # fmt: skip
+    facts = {
+        f"tensor {number} of the module": f"{name} {_described(tensor)}"
+        for number, (name, tensor) in enumerate(named)
+    }
     made = f"{getattr(optimizer, '__name__', optimizer)}({text_of(optimizer_options)})"
-    agree(comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()})
+    agree(
+        comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()}
+    )
     together(comm, lambda: _check(module, options, optimizer, optimizer_options))
-    trained = [one for one in module.parameters() if one.requires_grad]
-    nbytes = sum(one.numel() * one.element_size() for one in trained)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    nbytes = sum(parameter.numel() * parameter.element_size() for parameter in trained)
     options = options.fitted(nbytes, comm, trained[0].device.type == "cpu")
     return DataParallel(module, comm, options, optimizer, optimizer_options)
 
 
-def _check(module: torch.nn.Module, options: Options, optimizer: type[torch.optim.Optimizer] | None,
-           optimizer_options: Mapping[str, Any]) -> None:  # fmt: skip
+def _check(
+    module: torch.nn.Module,
+    options: Options,
+    optimizer: type[torch.optim.Optimizer] | None,
+    optimizer_options: Mapping[str, Any],
+) -> None:
     """Raise ArgumentError for what is alike on all ranks, and wrong."""
-    check("strategy", options.strategy, options.strategy != "parameter_server", "allreduce, zero1 or zero2")
+    check(
+        "strategy",
+        options.strategy,
+        options.strategy != "parameter_server",
+        "allreduce, zero1 or zero2",
+    )
     options.check()
-    trained = [one for one in module.parameters() if one.requires_grad]
-    places = sorted({str(one.device) for one in trained})
-    check("module", places, len(places) == 1, "parameters that require gradients, all on one device")
-    dtypes = {one.dtype for one in trained}
-    check("module", dtypes, all(one.is_floating_point for one in dtypes), "parameters of floating types")
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    places = sorted({str(parameter.device) for parameter in trained})
+    check(
+        "module",
+        places,
+        len(places) == 1,
+        "parameters that require gradients, all on parameter device",
+    )
+    dtypes = {parameter.dtype for parameter in trained}
+    check(
+        "module",
+        dtypes,
+        all(dtype.is_floating_point for dtype in dtypes),
+        "parameters of floating types",
+    )
     if options.sharded:
-        check("optimizer", optimizer, optimizer is not None, f"a class of torch.optim, which {options.strategy} shards")
+        check(
+            "optimizer",
+            optimizer,
+            optimizer is not None,
+            f"a class of torch.optim, which {options.strategy} shards",
+        )
     else:
         norm = options.clip_norm
-        check("clip_norm", norm, norm is None, "None with allreduce; call torch.nn.utils.clip_grad_norm_ before step()")
+        check(
+            "clip_norm",
+            norm,
+            norm is None,
+            "None with allreduce; call torch.nn.utils.clip_grad_norm_ before step()",
+        )
         unused = optimizer_options if optimizer is None else None
         check("options", unused, not unused, "an optimizer that takes them, or none")
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"

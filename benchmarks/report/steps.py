@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ...measure import Json
-from ...support.checks import check
-from ...support.files import save_figure
-from ...support.optional import require
+from mpicoll.measure import Json
+from mpicoll.support.checks import check
+from mpicoll.support.files import save_figure
+from mpicoll.support.optional import require
 
 #: of the picture: the row of the two of a rank, colour and meaning
 _STYLES = {

@@ -1,20 +1,25 @@
-"""What a training needs to go on after ranks died: its state after the last two steps, and copies of it on other ranks.
+"""The state that a training keeps for when ranks die, and its copies on other ranks.
 
-A *generation* is the state after a step: parameters (or their float32 masters), the arrays of the optimizer, its count of
-updates, the loss scale, the losses so far. No rank is more than one generation ahead of another, because an update needs all
-gradients of all ranks. So whoever lives has one in common, the newest that all of them have had:
+A *generation* is the state after a step: parameters (or their float32 masters), the arrays of the
+optimizer, its count of updates, the loss scale, the losses so far. No rank is more than one
+generation ahead of another, because an update needs all gradients of all ranks. So whoever lives
+has one in common, the newest that all of them have had:
 
-* Where every rank owns everything, a rank that has made an update has the whole generation, and gives it to the others.
-* Where ranks own shards, each has a *holder*, a rank of another node where there is one. Both keep a replica of the shard,
-  one generation behind, and the reduced gradients since, from which they make the newest when it is wanted. Only those
-  gradients are sent, while the next step computes: they are less than the arrays they change. The holder has them before any
-  rank can complete that next step: the last reduction of a step begins when the gradients of the step before have come.
+* Where every rank owns everything, a rank that has made an update has the whole generation, and
+  gives it to the others.
+* Where ranks own shards, each has a *holder*, a rank of another node where there is one. Both keep
+  a replica of the shard, one generation behind, and the reduced gradients since, from which they
+  make the newest when it is wanted. Only those gradients are sent, while the next step computes:
+  they are less than the arrays they change. The holder has them before any rank can complete that
+  next step: the last reduction of a step begins when the gradients of the step before have come.
 
-A training may consist of several fits, and between two of them the program may write to the state. The *base* of a fit is
-the state with which it begins. It is `open` until it is `secure`, that is until every rank has brought its replicas to it;
-no rank completes a step before. Where ranks die while a base is open, all that live still have that state: parameters (all
-of them, since ranks own shards of them only for the update) and their own shards. Of a dead rank's shard the replica is as
-its owner left it, unless the program wrote to the optimizer's arrays meanwhile; that cannot be made good, and is said.
+A training may consist of several fits, and between two of them the program may write to the state.
+The *base* of a fit is the state with which it begins. It is `open` until it is `secure`, that is
+until every rank has brought its replicas to it; no rank completes a step before. Where ranks die
+while a base is open, all that live still have that state: parameters (all of them, since ranks own
+shards of them only for the update) and their own shards. Of a dead rank's shard the replica is as
+its owner left it, unless the program wrote to the optimizer's arrays meanwhile; that cannot be made
+good, and is said.
 """
 
 from __future__ import annotations
@@ -45,12 +50,15 @@ PARAMETERS = "parameters"
 
 
 def holders(nodes: Sequence[int]) -> list[int]:
-    """Who keeps the copy of each rank's shard: a rank of another node where there is one. nodes: of each rank.
+    """Who keeps the copy of each rank's shard: a rank of another node where there is one.
+
+    nodes: of each rank.
 
     >>> holders([0, 0, 1, 1]), holders([0, 0, 0])
     ([2, 3, 0, 1], [1, 2, 0])
     """
-    size, chosen = len(nodes), []
+    size = len(nodes)
+    chosen = []
     for rank, node in enumerate(nodes):
         others = [other for other in range(size) if nodes[other] != node]
         others.sort(key=lambda other: ((nodes[other] - node) % size, other))
@@ -61,7 +69,7 @@ def holders(nodes: Sequence[int]) -> list[int]:
     return chosen
 
 
-class Known(NamedTuple):
+class BackupStatus(NamedTuple):
     """What a rank tells of its generations when others have died."""
 
     rank: int
@@ -77,7 +85,7 @@ class Known(NamedTuple):
     copied: bool
 
 
-class Plan(NamedTuple):
+class RecoveryPlan(NamedTuple):
     """Where the living take up."""
 
     #: which generation
@@ -88,24 +96,37 @@ class Plan(NamedTuple):
     is_open: bool = False
 
 
-class Generations:
-    """Those of one rank. Collective: all ranks of `update.reducer.comm` make it, and call its methods, together."""
+class Backup:
+    """The generations of one rank, and its replicas of others.
+
+    Collective: all ranks of `update.reducer.comm` make it, and call its methods, together.
+    """
 
     def __init__(self, update: Update, scale: LossScale | None, nodes: Sequence[int]) -> None:
-        self.update, self.scale, self.reducer = update, scale, update.reducer
-        self.rank, self.size, self._layout = self.reducer.rank, self.reducer.size, self.reducer.layout
-        self._starts, self._state = update.starts, update.optimizer.state
+        self.update = update
+        self.scale = scale
+        self.reducer = update.reducer
+        self.rank = self.reducer.rank
+        self.size = self.reducer.size
+        self._layout = self.reducer.layout
+        self._starts = update.starts
+        self._state = update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
-        self._divided, self._total = self.reducer.divided, update.total
-        #: number of the base of the present fit, and of the newest generation; numbers go on from fit to fit
+        self._divided = self.reducer.divided
+        self._total = update.total
+        #: number of the base of the present fit, and of the newest generation; numbers go on from
+        #: fit to fit
         self.first = self.newest = 0
         #: losses of all steps so far, the same on all ranks
         self.losses: list[float] = []
         #: whether the state was whole when it was made or has been completed since
         self.whole = True
         #: those of more ranks, until all of these ranks have secured a base of their own
-        self.before: Generations | None = None
+        self.before: Backup | None = None
+        #: of each step: bytes sent, seconds that takes, seconds in which nothing else is done
         self.costs: list[tuple[int, float, float]] = []
+        #: of each time that ranks were lost: `ranks` left, last completed `step`, `seconds` taken
+        self.recoveries: list[dict[str, Any]] = []
         self.holders = holders(nodes)
         self._secure = False
         self._base = self._note(None)
@@ -124,28 +145,42 @@ class Generations:
         return sum(replica.nbytes for replica in self._replicas.values())
 
     def _allocate(self) -> None:
-        self._theirs = [owner for owner in range(self.size) if self.size > 1 and self.holders[owner] == self.rank]
+        self._theirs = [
+            owner
+            for owner in range(self.size)
+            if self.size > 1 and self.holders[owner] == self.rank
+        ]
         for owner in (self.rank, *self._theirs):
-            replica = Replica(list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype)
+            replica = Replica(
+                list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype
+            )
             self._shard(owner, replica.vectors[0])
             self._replicas[owner] = replica
-        self._comm: Communicator = self.reducer.comm.Dup()  # copies do not wait for the buckets, nor buckets for them
+        # copies do not wait for the buckets, nor buckets for them
+        self._comm: Communicator = self.reducer.comm.Dup()
 
     def _shard(self, owner: int, row: Array | None = None) -> Array:
         """A rank's part of the parameters, in memory of its own, or in `row`."""
         parts = [bucket.shard(owner, self.size) for bucket in self._layout.buckets]
-        shard: Array = numpy.concatenate([self.reducer.parameters[part] for part in parts], out=row, casting="same_kind")
+        shard: Array = numpy.concatenate(
+            [self.reducer.parameters[part] for part in parts], out=row, casting="same_kind"
+        )
         return shard
 
     # While all is well.
 
     def open(self, losses: Sequence[float]) -> None:
         """A fit begins: the state now is its base. losses: of the steps that led to it. Local."""
-        self.losses, self.before = list(losses), None
-        self._base, self._secure = self._note(None), False
+        self.losses = list(losses)
+        self.before = None
+        self._base = self._note(None)
+        self._secure = False
 
     def secure(self, losses: Sequence[float]) -> None:
-        """Bring all replicas to the state now, which is the base of the fit. losses: see `open`. Collective."""
+        """Bring all replicas to the state now, which is the base of the fit.
+
+        losses: see `open`. Collective.
+        """
         self.wait()
         self.reducer.wait()
         if self._divided:
@@ -154,13 +189,17 @@ class Generations:
                 self._bring(owner, replica)
             if changed:
                 self._replace()
-        self.losses, self.first, self.whole = list(losses), self.newest, True
+        self.losses = list(losses)
+        self.first = self.newest
+        self.whole = True
         self._base = self._note(None)
         self._made = {self.first: self._base}
         self._secure = True
 
     def _changed(self) -> bool:
-        """Whether this rank's shard is not that of its replica: the program has written to it, or it was restored.
+        """Whether this rank's shard differs from its replica: the program wrote to it.
+
+        Or it was restored.
 
         Parameters only count where there are masters of them: a holder has all others itself.
         """
@@ -169,7 +208,9 @@ class Generations:
         arrays = list(self._state.values()) if self.update.masters is None else self._vectors()
         bits = f"u{self._values.itemsize}"
         rows = replica.vectors[-len(arrays) :] if arrays else ()
-        return not all(numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows))
+        return not all(
+            numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows)
+        )
 
     def _bring(self, owner: int, replica: Replica) -> None:
         """Make a replica that of the newest generation, with the parameters that there are now."""
@@ -185,15 +226,19 @@ class Generations:
         self._send(lambda replica: replica.vectors)
         if self._copying is not None:
             self._copying.wait()
-        self._copying, self._held = None, self.newest
+        self._copying = None
+        self._held = self.newest
 
-    def take(self, loss: float, factor: float | None) -> None:
-        """An update was made, and its parameters are not sent yet. loss: of the step, the same on all ranks.
+    def record(self, loss: float, factor: float | None) -> None:
+        """An update was made, and its parameters are not sent yet.
+
+        loss: of the step, the same on all ranks.
 
         factor: of its gradients, None where it was skipped.
         """
         self.losses.append(loss)
-        self.before = None  # the update needed all ranks, which therefore have secured a base of their own
+        # the update needed all ranks, which therefore have secured a base of their own
+        self.before = None
         step = self.newest + 1
         self._made[step] = self._note(factor)
         self._made.pop(step - 2, None)
@@ -205,12 +250,15 @@ class Generations:
         self.newest = step
 
     def _note(self, factor: float | None) -> Made:
-        """How the last update was made. factor: see `take`."""
-        return Made.by(self.update.optimizer, factor, None if self.scale is None else self.scale.state())
+        """How the last update was made. factor: see `record`."""
+        scale = None if self.scale is None else self.scale.state()
+        return Made.by(self.update.optimizer, factor, scale)
 
     def _vectors(self) -> list[Array]:
-        """What there is of this rank's part now: parameters, or their masters, then the arrays of the optimizer."""
-        values = self._shard(self.rank) if self._divided and self.update.masters is None else self._values
+        """This rank's part now: parameters, or their masters, then the optimizer's arrays."""
+        values = self._values
+        if self._divided and self.update.masters is None:
+            values = self._shard(self.rank)
         return [values, *self._state.values()]
 
     def _copy_gradients(self, row: Array) -> None:
@@ -219,12 +267,13 @@ class Generations:
             row[start : start + len(part)] = part
 
     def follow(self) -> None:
-        """Bring the replicas to the generation before the newest, which all ranks have had, with its copy.
+        """Bring the replicas to the generation before the newest.
 
-        For the end of backward: parameters of the newest have come, so all ranks made it, with all copies of the one before.
-        There the last reductions are on their way, so this costs least.
+        For the end of backward: parameters of the newest have come, so all ranks made it, with all
+        copies of the one before. There the last reductions are on their way, so this costs least.
         """
-        step, begin = self.newest, perf_counter()
+        step = self.newest
+        begin = perf_counter()
         self._copied = 0.0
         if not self._divided or step == self.first:
             return
@@ -234,7 +283,7 @@ class Generations:
         self._copied = perf_counter() - begin
 
     def send(self) -> None:
-        """Send the gradients of the newest generation to the holder; parameters are needed sooner, so do it after them."""
+        """Send the gradients of the newest generation to the holder, after the parameters."""
         if self._divided:
             self._send(lambda replica: replica.gradients(self.newest))
 
@@ -243,11 +292,14 @@ class Generations:
             return
         received = {owner: of(self._replicas[owner]) for owner in self._theirs}
         mine = of(self._replicas[self.rank])
-        self._copying = Exchange(self._comm, mine, self.holders[self.rank], received, behind=self.reducer.comm)
+        self._copying = Exchange(
+            self._comm, mine, self.holders[self.rank], received, behind=self.reducer.comm
+        )
 
     def wait(self) -> None:
         """Wait until the gradients of the newest generation have come, and been sent."""
-        copying, self._copying = self._copying, None
+        copying = self._copying
+        self._copying = None
         if copying is None:
             return
         begin = perf_counter()
@@ -258,64 +310,91 @@ class Generations:
         self.costs.append((copying.nbytes, seconds + self._copied, exposed))
 
     def report(self) -> dict[str, Any]:
-        """Medians per step: bytes that this rank sends for copies, seconds that takes, and those it does nothing else."""
+        """Medians of `costs`, memory, and `recoveries`."""
         costs = self.costs or [(0, 0.0, 0.0)]
-        nbytes, seconds, exposed = (median(one[number] for one in costs) for number in range(3))
-        return {"copy_bytes_per_step": int(nbytes), "copy_s": seconds, "copy_exposed_s": exposed,
-                "copy_bytes_held": self.nbytes}  # fmt: skip
+        nbytes, seconds, exposed = (median(values) for values in zip(*costs))
+        return {
+            "copy_bytes_per_step": int(nbytes),
+            "copy_s": seconds,
+            "copy_exposed_s": exposed,
+            "copy_bytes_held": self.nbytes,
+            "recoveries": self.recoveries,
+        }
 
     # When ranks have died.
 
-    def known(self) -> Known:
+    def known(self) -> BackupStatus:
         """What the others must know of this rank."""
         copied = not self._divided or self._secure or self._is_copied()
-        return Known(self.rank, self.newest, self._held, self._secure, self.whole, copied)
+        return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
 
     def _is_copied(self) -> bool:
-        """Whether, before the base is secure, all parameters have come, and the replicas are those of the former fit's end."""
+        """Whether the replicas are those of the former fit's end, with all parameters."""
         return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
-    def plan(self, known: Sequence[Known]) -> Plan | None:
-        """Where those that live take up; None where that is not for these generations to say, but those before them.
+    def plan(self, statuses: Sequence[BackupStatus]) -> RecoveryPlan | None:
+        """Where the survivors continue; None if that is for the backup before this to say.
 
         Raises ShardsLost where part of the state was lost.
         """
-        living = {one.rank: number for number, one in enumerate(known)}
-        newest = [one.newest for one in known]
-        is_open = not all(one.secure for one in known)
+        living = {status.rank: number for number, status in enumerate(statuses)}
+        newest = [status.newest for status in statuses]
+        is_open = not all(status.secure for status in statuses)
         if is_open and self.before is not None:
             return None
-        self._require_base(known, living)
+        self._require_base(statuses, living)
         if not self._divided:
             server = newest.index(max(newest))
-            return Plan(max(newest), {known[server].rank: server}, is_open)
-        servers = {rank: living.get(rank, living.get(self.holders[rank], -1)) for rank in range(self.size)}
+            return RecoveryPlan(max(newest), {statuses[server].rank: server}, is_open)
+        servers = {
+            rank: living.get(rank, living.get(self.holders[rank], -1)) for rank in range(self.size)
+        }
         if lost := [rank for rank, server in servers.items() if server < 0]:
-            raise ShardsLost(f"the optimizer state of {ranks_text(lost)} was lost with its copy: both ranks died", tuple(lost))
-        copies = [known[server].held for rank, server in servers.items() if rank not in living]
-        return Plan(min(newest + ([] if is_open else copies)), servers, is_open)
+            raise ShardsLost(
+                f"the optimizer state of {ranks_text(lost)} was lost with its copy: both ranks "
+                "died",
+                tuple(lost),
+            )
+        copies = [statuses[server].held for rank, server in servers.items() if rank not in living]
+        return RecoveryPlan(min(newest + ([] if is_open else copies)), servers, is_open)
 
-    def _require_base(self, known: Sequence[Known], living: Mapping[int, int]) -> None:
-        """Raise ShardsLost where ranks died before the base of the fit was secure, and part of it is gone."""
+    def _require_base(self, statuses: Sequence[BackupStatus], living: Mapping[int, int]) -> None:
+        """Raise ShardsLost if part of the base of the fit died before it was secure."""
         dead = tuple(rank for rank in range(self.size) if rank not in living)
         begin = f"{ranks_text(dead)} died before the first step of this fit was made, and"
-        if not all(one.whole for one in known):
+        if not all(status.whole for status in statuses):
             raise ShardsLost(f"{begin} its state was still to come from a checkpoint", dead)
-        holders = [known[living[self.holders[rank]]] for rank in dead if self.holders[rank] in living]
-        if not all(one.secure for one in holders) and not all(one.copied for one in known):
-            raise ShardsLost(f"{begin} optimizer state had been changed since the last one: no copy has that", dead)
+        holders = [
+            statuses[living[self.holders[rank]]] for rank in dead if self.holders[rank] in living
+        ]
+        if not all(status.secure for status in holders) and not all(
+            status.copied for status in statuses
+        ):
+            raise ShardsLost(
+                f"{begin} optimizer state had been changed since the last one: no copy has that",
+                dead,
+            )
 
-    def counts(self, plan: Plan) -> tuple[list[float], tuple[int, Any]]:
+    def counts(self, plan: RecoveryPlan) -> tuple[list[float], tuple[int, Any]]:
         """The losses up to a generation, and its counts: of updates, and of the loss scale."""
-        made = self._base if plan.is_open or plan.generation == self.first else self._made[plan.generation]
-        return self.losses[: len(self.losses) - self.newest + plan.generation], (made.optimizer.steps, made.scale)
+        from_base = plan.is_open or plan.generation == self.first
+        made = self._base if from_base else self._made[plan.generation]
+        losses = self.losses[: len(self.losses) - self.newest + plan.generation]
+        return losses, (made.optimizer.steps, made.scale)
 
-    def hand_over(self, comm: Communicator, plan: Plan, update: Update, steps: int) -> None:
-        """Give the planned generation to the update of those that live, which owns other parts. steps: of its optimizer.
+    def hand_over(self, comm: Communicator, plan: RecoveryPlan, update: Update, steps: int) -> None:
+        """Give the planned generation to the update of those that live, which owns other parts.
 
-        Raises BadGradient, on all ranks, where an update was made from gradients that were not finite.
+        steps: of its optimizer.
+
+        Raises BadGradient, on all ranks, where an update was made from gradients that were not
+        finite.
         """
-        mine = {owner: self._state_of(owner, plan) for owner, server in plan.servers.items() if server == comm.rank}
+        mine = {
+            owner: self._state_of(owner, plan)
+            for owner, server in plan.servers.items()
+            if server == comm.rank
+        }
         elements = self._layout.plain[-1]
         for low in range(0, elements, WINDOW):
             vectors = {}
@@ -323,13 +402,14 @@ class Generations:
                 window = numpy.zeros(min(WINDOW, elements - low), self._values.dtype)
                 for owner, rows in mine.items():
                     self._fill(window, low, owner, rows[number])
-                bits = window.view(f"u{window.itemsize}")  # each element comes from one rank, the others have zero bits
+                # each element comes from one rank, the others have zero bits
+                bits = window.view(f"u{window.itemsize}")
                 comm.Allreduce(MPI.IN_PLACE, bits, op=MPI.BOR)
                 vectors[name] = window
             self._check(vectors[PARAMETERS], low, steps)
             update.restore(_Window(vectors, low), steps, low, low + WINDOW)
 
-    def _state_of(self, owner: int, plan: Plan) -> list[Array]:
+    def _state_of(self, owner: int, plan: RecoveryPlan) -> list[Array]:
         if not self._divided or plan.is_open and owner == self.rank:
             return self._vectors()
         rows = list(self._replicas[owner].after(plan.generation, self._made))
@@ -339,14 +419,18 @@ class Generations:
 
     def _check(self, window: Array, low: int, steps: int) -> None:
         if (index := first_bad(window)) is not None:
-            raise bad_gradient(steps, [self._layout.tensors[bisect(self._layout.plain, low + index) - 1].name])
+            number = bisect(self._layout.plain, low + index) - 1
+            raise bad_gradient(steps, [self._layout.tensors[number].name])
 
     def _fill(self, window: Array, low: int, owner: int, row: Array) -> None:
         """Copy what `owner` has of a vector to where it lies in the plain order, from `low` on."""
         for start, bucket in zip(self._starts, self._layout.buckets):
-            part = bucket.shard(owner, self.size) if self._divided else slice(bucket.start, bucket.stop)
+            part = slice(bucket.start, bucket.stop)
+            if self._divided:
+                part = bucket.shard(owner, self.size)
             for plain, first, size in self._layout.runs(part):
-                begin, end = max(plain, low), min(plain + size, low + len(window))
+                begin = max(plain, low)
+                end = min(plain + size, low + len(window))
                 if begin < end:
                     at = start + first - part.start + begin - plain
                     window[begin - low : end - low] = row[at : at + end - begin]
@@ -360,7 +444,8 @@ class _Window:
     """Part of the vectors of a generation, as a checkpoint is read."""
 
     def __init__(self, vectors: Mapping[str, Array], low: int) -> None:
-        self._vectors, self._low = vectors, low
+        self._vectors = vectors
+        self._low = low
 
     def read(self, name: str, start: int, stop: int) -> Array:
         """Elements in plain order."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mpicoll.train.parallel.generations import Generations, Known, ShardsLost, holders
+from mpicoll.train.parallel.backup import Backup, BackupStatus, ShardsLost, holders
 
 
 @pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 1, 2, 3), (0, 0, 0, 1), (0, 1, 0, 1, 2), (0, 0, 0), (0, 0)])
@@ -16,12 +16,12 @@ def test_a_copy_lies_on_another_node_where_there_is_one(nodes):
 
 def level(size, nodes=None, divided=True, before=None):
     made = SimpleNamespace(_divided=divided, size=size, holders=holders(nodes or (0,) * size), before=before)
-    made._require_base = lambda *given: Generations._require_base(made, *given)
-    return lambda everyone: Generations.plan(made, everyone)
+    made._require_base = lambda *given: Backup._require_base(made, *given)
+    return lambda everyone: Backup.plan(made, everyone)
 
 
 def known(rank, newest, held, secure=True, whole=True, copied=True):
-    return Known(rank, newest, held, secure, whole, copied)
+    return BackupStatus(rank, newest, held, secure, whole, copied)
 
 
 def test_the_newest_that_all_have_had():
