@@ -17,7 +17,8 @@ COUNT = 6
 def ring(vector, scratch):
     """The program of rank 1 of 2 for a ring on these arrays."""
     rounds = [one for one in ALLREDUCE.program(algorithms.find("allreduce", "ring").placed(None), 1, 2, None, 2) if one]
-    memory = Memory(rounds, bounds(COUNT, 2), dict.fromkeys((INPUT, OUTPUT), Vector(vector)), vector.dtype, lambda nbytes: scratch)
+    vectors = dict.fromkeys((INPUT, OUTPUT), Vector(vector))
+    memory = Memory(rounds, bounds(COUNT, 2), vectors, vector.dtype, lambda nbytes: scratch)
     return Program(tuple(by_rounds(list(lowered(one, memory)) for one in rounds)), str(vector.dtype), "SUM")
 
 
