@@ -83,10 +83,10 @@ PLACES = {
 }
 #: the same, while the others recover
 RECOVERING = (
-    f"{PARALLEL}.generations:Generations.hand_over",
-    f"{PARALLEL}.generations:Generations.known",
+    f"{PARALLEL}.backup:Backup.hand_over",
+    f"{PARALLEL}.backup:Backup.known",
     "mpicoll.communicator.communicator:Communicator.shrink",
-    f"{PARALLEL}.generations:Generations.secure",
+    f"{PARALLEL}.backup:Backup.secure",
 )
 #: what fails where a disk is full; at the first call a directory is tried, before the first step
 WRITING = "mpicoll.train.checkpoint.directory:write_file"

@@ -1,11 +1,10 @@
 """How a rank tells another one of its node where a message lies, and that one that it has read it: rings of words.
 
 Two ranks that send each other messages have pipes in each direction, a ring of a few entries each. A pipe is an order of
-messages: blocking calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one pipe do not overlap
-(`track`), so that none waits behind a message of the other that is not yet wanted. Where ranks start plans in different
-orders they do: then such a message is kept aside. All words of a pipe lie in
-the memory of the sender; the receiver writes only how many messages it has read, so that nothing is ever written to memory
-that was given back.
+messages: blocking calls have one, calls and plans that run beside them a few, chosen by their number. Two calls of one
+pipe do not overlap (`track`), so that none waits behind a message of the other that is not yet wanted. Where ranks start
+plans in different orders they do: then such a message is kept aside. All words of a pipe lie in the memory of the sender;
+the receiver writes only how many messages it has read, so that nothing is ever written to memory that was given back.
 
 Rings are made when a rank first sends to another one. Until then the receiver finds zeros: each process has a word for every
 communicator on a wire, which leads to a directory, a word for each rank of the node, which leads to the ring for that rank.
