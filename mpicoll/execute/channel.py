@@ -20,7 +20,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from operator import eq
 from time import perf_counter
@@ -94,6 +94,8 @@ class Wire:
         self.comm = comm
         self.name = name
         self.size = self.comm.Get_size()
+        #: the rank in the world of each of its ranks: found here, as the watcher must not ask MPI
+        self.world_ranks = _world_ranks(self.comm)
         self.neighbours = NOBODY
         self.has_met = False
         self.bits = min(_CHANNEL_BITS, tag_bits())
@@ -141,14 +143,6 @@ class Wire:
         self.has_met = True
         self.name = self.name or name_of(words[1])
 
-    @cached_property
-    def world_ranks(self) -> Sequence[int]:
-        """The rank in the world of each of its ranks; for reports."""
-        is_whole = self.size == MPI.COMM_WORLD.Get_size()
-        if is_whole and MPI.Comm.Compare(self.comm, MPI.COMM_WORLD) == MPI.CONGRUENT:
-            return range(self.size)
-        return ranks_within(self.comm, MPI.COMM_WORLD)
-
     def take(self) -> int:
         """The number of a channel that nobody has; -1: there is none left."""
         with self._lock:
@@ -168,6 +162,14 @@ class Wire:
         if last:
             self.neighbours.release()
             self.comm.Free()
+
+
+def _world_ranks(comm: MPI.Intracomm) -> Sequence[int]:
+    world = MPI.COMM_WORLD
+    is_whole = comm.Get_size() == world.Get_size()
+    if is_whole and MPI.Comm.Compare(comm, world) == MPI.CONGRUENT:
+        return range(world.Get_size())
+    return ranks_within(comm, world)
 
 
 class Share(NamedTuple):

@@ -91,6 +91,15 @@ def test_a_thread_that_looks_around_late_leaves_a_freed_communicator_alone():
     context.look()  # MPI ends the job where it is asked about a freed communicator
 
 
+def test_reports_name_the_ranks_of_a_freed_communicator_without_mpi():
+    """The watcher is another thread: it may come when a communicator is being freed, or when MPI admits no thread."""
+    part = WORLD.Split(0, -RANK)
+    comm = mpicoll.Communicator(part)
+    channel = Context.of(comm).channel
+    comm.Free()
+    assert list(channel.world_ranks) == list(reversed(range(SIZE)))
+
+
 def test_null_communicator():
     null = mpicoll.Communicator(MPI.COMM_NULL)
     assert null == MPI.COMM_NULL and not null and mpicoll.Communicator() == MPI.COMM_NULL
