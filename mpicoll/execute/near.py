@@ -14,7 +14,8 @@ from .. import buffers
 from ..schedule import Write, Written
 from ..shared_memory import BLOCKING, PLANS, TASKS, Distant, Incoming, Landing, Links, Outgoing, Writing
 from .channel import Channel
-from .program import Instruction, Step
+from .program import Instruction, Span, Step
+from .staging import Work
 
 
 class Near:
@@ -24,7 +25,7 @@ class Near:
     """
 
     def __init__(
-        self, links: Links, channel: Channel, work: Any, nonblocking: bool, persistent: bool
+        self, links: Links, channel: Channel, work: Work, nonblocking: bool, persistent: bool
     ) -> None:
         self.ranks = frozenset(links.ranks)
         self._links = links
@@ -35,8 +36,7 @@ class Near:
     @property
     def slot(self) -> int:
         """Bytes of the longest message that lies in a slot as soon as it is sent."""
-        itemsize: int = self._work.dtype.itemsize
-        return self._links.chunk - itemsize
+        return self._links.chunk - int(self._work.dtype.itemsize)
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """What starts a message to or from another node."""
@@ -86,6 +86,7 @@ class Near:
             if placed.operand is None:
                 take, take_part = _copied(into)
             else:
+                assert self._work.reduce is not None
                 other = self._array(placed.reads[0])
                 take, take_part = _reduced(self._work.reduce, placed.operand, other, into)
             through_mpi = self._channel.receiver(buffers.bytes_at(*buffers.span(landing)), rank)
@@ -93,7 +94,7 @@ class Near:
 
         return place
 
-    def _array(self, span: tuple[int, int]) -> Any:
+    def _array(self, span: Span) -> Any:
         return buffers.at(span[0], span[1] - span[0], self._work.dtype)
 
 
