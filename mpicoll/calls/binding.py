@@ -4,7 +4,7 @@ from zlib import crc32
 
 from .. import algorithms
 from ..buffers import HALF, ops
-from ..execute import Context, Plan, Schedule, Work, bind
+from ..execute import Plan, Schedule, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, reduces_on_device
 from .call import Call
@@ -19,7 +19,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         call.counts = [0] * call.size
         call.counts[call.rank] = call.operands[0].nbytes
     entry = algorithms.find(call.collective.name, algorithm)
-    nodes = Context.of(call.comm).topology.nodes
+    nodes = call.context.topology.nodes
     if call.collective.blocks_of_ranks:
         assert call.counts is not None
         edges = offsets([count // call.dtype.itemsize for count in call.counts])
@@ -35,7 +35,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
 
 def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False) -> Plan:
     """The call bound to an algorithm. persistent: the caller may forget the arrays, and any thread may run it."""
-    context = Context.of(call.comm)
+    context = call.context
     schedule = schedule_of(call, algorithm, segment_bytes)
     slow_on_host = call.dtype.name in HALF
     on_device = reduces_on_device(call.dtype.name, call.nbytes or 0, default=slow_on_host)

@@ -99,7 +99,7 @@ def comparing(call: Call, algorithm: str | None, segment_bytes: int | None, reco
 
     Numbers are taken at once, so this is called in program order; what it returns may run later.
     """
-    context = Context.of(call.comm)
+    context = call.context
     if context.check == OFF:
         return ()
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
@@ -188,9 +188,9 @@ def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
     if call.collective.personal:
         recv = call.recv
         assert call.counts is not None and recv is not None and recv.counts is not None
-        yield from compare_blocks(Context.of(call.comm), call.method, call.counts, recv.counts, number)
+        yield from compare_blocks(call.context, call.method, call.counts, recv.counts, number)
     elif not call.counts_agreed:
         assert call.root is not None
         counts, mine = call.counts or (), call.own_bytes
-        call.counts = yield from share_blocks(Context.of(call.comm), call.method, call.root, counts, mine, number)
+        call.counts = yield from share_blocks(call.context, call.method, call.root, counts, mine, number)
         call.counts_agreed = True

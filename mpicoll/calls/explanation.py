@@ -10,7 +10,7 @@ from .. import select
 from ..algorithms import LIBRARIES, NCCL
 from ..buffers import operand
 from ..errors import ArgumentError
-from ..execute import Context, nccl
+from ..execute import nccl
 from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
 from ..select import probe
 from ..simulate import lower_bound
@@ -59,7 +59,7 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
     if name == NCCL and (reason_against := nccl.lacks(call)):
         raise ArgumentError(f"nccl cannot serve this {call.collective.name}: {reason_against}")
     rounds = messages = nbytes = None
-    refusal = Context.of(call.comm).topology.refusal
+    refusal = call.context.topology.refusal
     if name not in LIBRARIES and refusal:
         reason += f"; messages inside a node go through MPI: {refusal}"
     if name not in LIBRARIES and call.counts_known:

@@ -41,7 +41,7 @@ def choose(
     """
     choice = select.choose(call.query, algorithm, segment_bytes, partial(measured, call.comm))
     if choice.name == NCCL and nccl.is_unmet(call):
-        Context.of(call.comm).wait_for(chain(before, nccl.meet(call)), MEETING)
+        call.context.wait_for(chain(before, nccl.meet(call)), MEETING)
         choice = select.choose(call.query, algorithm, segment_bytes, partial(measured, call.comm))
     if algorithm is None and call.rank == 0 and settings.verbose():
         of = "" if call.nbytes is None else f" of {format_bytes(call.nbytes)} bytes"
@@ -103,14 +103,14 @@ def persist(
 
 
 def working_context(call: Call) -> Context:
-    context = Context.of(call.comm)
+    context = call.context
     context.require_working()
     return context
 
 
 def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
     """Share the counts that only the root knows, where the algorithm needs those of other ranks: requests to be awaited."""
-    return () if counts_suffice(call, name) else sharing_counts(call, Context.of(call.comm).next_call())
+    return () if counts_suffice(call, name) else sharing_counts(call, call.context.next_call())
 
 
 def counts_suffice(call: Call, name: str) -> bool:

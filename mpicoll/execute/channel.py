@@ -269,10 +269,16 @@ class Channel:
         """A name that no other communicator has: those of one `Split` have the same number on the wire."""
         return self.name if len(self.ranks) == self.wire.size else f"{self.name}/{self.ranks[0]}"
 
-    def shut(self) -> None:
-        """No other thread uses it any more. Before MPI's Comm_free, in which MPICH lets no other thread in."""
-        with self.lock:
-            self.open = False
+    def shut(self, patience: float = -1) -> bool:
+        """No other thread begins to use it any more. Returns whether none is using it.
+
+        patience: seconds for which one is awaited that does; -1: for as long as it takes.
+        """
+        self.open = False
+        if not self.lock.acquire(timeout=patience):
+            return False
+        self.lock.release()
+        return True
 
     def close(self) -> None:
         """The communicator is gone."""

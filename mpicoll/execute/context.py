@@ -38,6 +38,9 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 _COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
+#: seconds for which a communicator that is being freed awaits another thread that looks at its messages: within MPI's
+#: Comm_free MPICH lets no other thread in, so it may never come back
+_PATIENCE = 0.1
 _UNMET = "Idup makes a communicator without a word between its ranks"
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
@@ -397,9 +400,13 @@ class Context(Waits):
         return messages, nbytes
 
     def close(self) -> None:
-        """The communicator is being freed; `drain` came before."""
+        """MPI is freeing the communicator. What is under way goes on, as MPI's own operations do.
+
+        `drain` came before, unless the user freed a plain handle of it.
+        """
         self._alive.discard(self)
-        if self.broken:
+        is_unused = self.channel.shut(_PATIENCE)
+        if self.broken or self.queue.tasks or not is_unused:
             ABANDONED.append(self)
         else:
             self.known.free()

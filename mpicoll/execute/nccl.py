@@ -74,7 +74,7 @@ def _device(call: Any) -> int:
 
 
 def _found(call: Any) -> NcclComm | None:
-    return Context.of(call.comm).nccl.get(_device(call))
+    return call.context.nccl.get(_device(call))
 
 
 def is_unmet(call: Any) -> bool:
@@ -84,7 +84,7 @@ def is_unmet(call: Any) -> bool:
 
 def meet(call: Any) -> Iterator[MPI.Request]:
     """Find out together whether NCCL serves this communicator on this device, from now on. Requests to be awaited."""
-    context = Context.of(call.comm)
+    context = call.context
     made = NcclComm(context, optional_cupy())
     yield from made.make()
     context.nccl[_device(call)] = made
@@ -172,7 +172,7 @@ class NcclCall(Staging):
         super().__init__()
         found = _found(call)
         assert found is not None
-        self.comm, self.context, self.text = found, Context.of(call.comm), call.text
+        self.comm, self.context, self.text = found, call.context, call.text
         self._owned = call.operands
         with found.device, found.stream:  # what is packed lies in memory of that stream
             operands = {"send": call.send, "recv": call.recv}

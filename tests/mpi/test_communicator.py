@@ -1,5 +1,7 @@
 """`Communicator` is an MPI.Intracomm: everything that makes communicators, their ends, and what wrappers share."""
 
+import threading
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -89,6 +91,51 @@ def test_a_thread_that_looks_around_late_leaves_a_freed_communicator_alone():
     context = Context.of(comm)
     comm.Free()
     context.look()  # MPI ends the job where it is asked about a freed communicator
+
+
+def test_no_thread_uses_a_communicator_that_is_freed_by_its_own_handle():
+    """`Free` of a plain handle comes to us from within MPI, where nothing can be waited for."""
+    part = WORLD.Split(0, RANK)
+    context = Context.of(mpicoll.Communicator(part))
+    part.Free()
+    assert not context.channel.open
+    context.look()
+
+
+def test_a_thread_that_is_within_mpi_keeps_what_it_uses():
+    """With MPICH it may wait there for the one that frees the communicator: that one does not wait for it."""
+    part = WORLD.Split(0, RANK)
+    channel = Context.of(mpicoll.Communicator(part)).channel
+    has_lock, is_freed = threading.Event(), threading.Event()
+
+    def watch():
+        with channel.lock:
+            has_lock.set()
+            is_freed.wait()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    has_lock.wait()
+    part.Free()
+    assert channel.wire.comm.Get_size() == SIZE
+    is_freed.set()
+    watcher.join()
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling"])
+def test_what_is_under_way_ends_well_where_the_handle_is_freed(algorithm):
+    """As MPI does it: a communicator is freed when its operations are over."""
+    part = WORLD.Split(0, RANK)
+    comm = mpicoll.Communicator(part)
+    x, y = np.arange(50_000.0), np.empty(50_000)
+    if RANK == SIZE - 1:
+        WORLD.gather(None, SIZE - 1)  # the others have begun, and nothing of theirs can be over
+    request = comm.Iallreduce(x, y, algorithm=algorithm)
+    if RANK < SIZE - 1:
+        WORLD.gather(None, SIZE - 1)
+    part.Free()
+    request.Wait()
+    same(y, x * SIZE)
 
 
 def test_reports_name_the_ranks_of_a_freed_communicator_without_mpi():
