@@ -174,15 +174,17 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._duplicate(super().Clone())
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
-        """MPI's; a `Communicator`, with what was measured on this one, without shared memory."""
+        """MPI's; a `Communicator`, with what was measured on this one."""
+        promise = Context.promise(self)
         comm, request = super().Idup(info)
-        Context.promise(comm, self)
+        promise(comm)
         return comm, request
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
-        """MPI's; a `Communicator`, with what was measured on this one, without shared memory."""
+        """MPI's; a `Communicator`, with what was measured on this one."""
+        promise = Context.promise(self)
         comm, request = super().Idup_with_info(info)
-        Context.promise(comm, self)
+        promise(comm)
         return comm, request
 
     def _duplicate(self, comm: Self) -> Self:

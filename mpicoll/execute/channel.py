@@ -97,7 +97,6 @@ class Wire:
         #: the rank in the world of each of its ranks: found here, as the watcher must not ask MPI
         self.world_ranks = _world_ranks(self.comm)
         self.neighbours = NOBODY
-        self.has_met = False
         self.bits = min(_CHANNEL_BITS, tag_bits())
         self._channels = 0
         self._users = 0
@@ -118,20 +117,7 @@ class Wire:
             private = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
         wire = cls(private, name)
         wire.neighbours = neighbours
-        wire.has_met = True
         return wire
-
-    @classmethod
-    def begun(cls, comm: MPI.Comm, name: str) -> Callable[[], Wire]:
-        """The same without waiting for other ranks, which share no memory: a function that makes it later."""
-        with _explained():
-            private, request = MPI.Intracomm(comm).Idup()
-
-        def end() -> Wire:
-            request.Wait()
-            return cls(private, name)
-
-        return end
 
     def meet(self, comm: MPI.Comm, node: MPI.Intracomm) -> None:
         """Find the processes that read each other's memory. Collective. comm: its ranks; node: those of this node."""
@@ -140,7 +126,6 @@ class Wire:
         MPI.Comm.Allreduce(comm, MPI.IN_PLACE, words, MPI.MAX)
         texts = MPI.Comm.allgather(comm, problem) if words[0] else ()
         self.neighbours = neighbours.but_for({rank: text for rank, text in enumerate(texts) if text})
-        self.has_met = True
         self.name = self.name or name_of(words[1])
 
     def take(self) -> int:
@@ -219,24 +204,46 @@ class Channel:
         One rank of a wire gives all its numbers away, so that threads may make communicators at the same time. A part of the
         wire's ranks, of which that rank may be none, has another wire for what is made from it.
         """
-        number = -1
-        if len(self.ranks) == self.wire.size:
-            if not self.wire.has_met:  # the first communicator made from the only one on this wire
-                with node_of(parent) as node:
-                    self.wire.meet(parent, node)
-            number = _number_of(self.wire, parent, self.ranks.index(0))
-        if number >= 0:
-            return Share(self.wire, number, self.ranks)
-        if self._spare is not None:
-            number = _number_of(self._spare, parent, 0)
-        if number < 0:
+        while True:
+            if self._giving is not None:
+                wire, ranks = self._giving
+                number = _taken(wire, ranks, parent)
+                MPI.Comm.Bcast(parent, number, ranks.index(0))
+                if number >= 0:
+                    return Share(wire, int(number), ranks)
             self._replace_spare(Wire.of(parent))
-            number = _number_of(self._spare, parent, 0)
-        assert self._spare is not None
-        return Share(self._spare, number, range(self._spare.size))
+
+    def duplicate_soon(self, parent: MPI.Comm) -> Callable[[MPI.Comm], Channel]:
+        """The channel of a duplicate of `parent`, whose channel this is, without waiting for other ranks: it is made later.
+
+        It begins no duplicate of its own: two on one communicator at a time, or one beside its other calls, hang in Open MPI.
+        So where no wire has a number left, or a part of a wire's ranks has no other, the ranks make a new wire: then the
+        first call on the duplicate waits for all of them.
+        """
+        if self._giving is None:
+            return Channel.of_its_own
+        wire, ranks = self._giving
+        number = _taken(wire, ranks, parent)
+        request = MPI.Comm.Ibcast(parent, number, ranks.index(0))
+        wire.use()  # `parent` may be freed before the duplicate is used
+
+        def make(comm: MPI.Comm) -> Channel:
+            request.Wait()
+            share = Share(wire, int(number), ranks) if number >= 0 else None
+            made = Channel.of_part(share, comm, range(len(ranks)))
+            wire.leave()
+            return made
+
+        return make
+
+    @property
+    def _giving(self) -> tuple[Wire, Sequence[int]] | None:
+        """The wire that communicators made from this one get numbers of, and where its ranks are there; None: none yet."""
+        if self._spare is not None:  # the other has none left
+            return self._spare, range(self._spare.size)
+        return (self.wire, self.ranks) if len(self.ranks) == self.wire.size else None
 
     def _replace_spare(self, wire: Wire | None) -> None:
-        """Another wire for communicators made from this one, where this one's has no numbers left."""
         if self._spare is not None:
             self._spare.leave()
         if wire is not None:
@@ -391,12 +398,9 @@ class Channel:
         return self.open and self.wire.comm.Iprobe(MPI.ANY_SOURCE, tag, status)
 
 
-def _number_of(wire: Wire | None, parent: MPI.Comm, giver: int) -> int:
-    """A number of the wire that nobody has, the same on all ranks of `parent`; -1: there is none left."""
-    assert wire is not None
-    number = np.array(wire.take() if parent.Get_rank() == giver else 0, np.int64)
-    MPI.Comm.Bcast(parent, number, giver)
-    return int(number)
+def _taken(wire: Wire, ranks: Sequence[int], parent: MPI.Comm) -> Any:
+    """A number of the wire that nobody has, or -1 if there is none left, at the rank of `parent` that all get it from."""
+    return np.array(wire.take() if ranks[parent.Get_rank()] == 0 else 0, np.int64)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from mpi4py import MPI
 
 from ..errors import MpicollError, RankFailure
-from ..shared_memory import NOBODY, PLANS, TASKS, Links, track
+from ..shared_memory import PLANS, TASKS, Links, track
 from ..support import settings
 from ..support.arrays import Device
 from ..support.at_exit import after_exit_functions
@@ -41,7 +41,6 @@ _SAMPLED = 512
 #: seconds for which a communicator that is being freed awaits another thread that looks at its messages: within MPI's
 #: Comm_free MPICH lets no other thread in, so it may never come back
 _PATIENCE = 0.1
-_UNMET = "Idup makes a communicator without a word between its ranks"
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "deterministic": settings.deterministic, "reproducible": settings.reproducible, "check": settings.check_mode,
@@ -66,13 +65,11 @@ class Context(Waits):
     tracer: Tracer | None
 
     def __init__(
-        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None,
-        alone: bool = False,
-    ) -> None:  # fmt: skip
-        """alone: without a word to other ranks; so none of them can say where memory lies that they could share."""
+        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
+    ) -> None:
         super().__init__(comm, channel)
-        found = NOBODY if alone else channel.neighbours(topology.nodes)
-        self.topology = topology._replace(refusal=_UNMET if alone else found.refusal(topology.nodes))
+        found = channel.neighbours(topology.nodes)
+        self.topology = topology._replace(refusal=found.refusal(topology.nodes))
         self.links = found.block and Links(
             self.look, channel.rank, found.cards, found.block, channel.number, channel.number_bit)
         self.measured: dict[object, Any] = {} if measured is None else measured
@@ -90,7 +87,7 @@ class Context(Waits):
         self.closed, self.tracer = False, None
         self.given_up: list[dict[str, Any]] = []
         self.nccl: dict[int, NcclComm] = {}
-        self.calls, self._plans, self._begun = count(1), count(1), count(1)
+        self.calls, self._plans = count(1), count(1)
         self._alive.add(self)
 
     # One per communicator.
@@ -153,22 +150,23 @@ class Context(Waits):
         return comm
 
     @classmethod
-    def promise(cls, comm: MPI.Comm, parent: MPI.Comm) -> None:
-        """`comm`, a duplicate of `parent`, is only begun: it gets its context when that is first asked for. Local.
+    def promise(cls, parent: MPI.Comm) -> Callable[[MPI.Comm], None]:
+        """A duplicate of `parent` is about to be begun: it gets its context when that is first asked for. Local.
 
-        What it needs of the other ranks is begun with it, as a rank may use it before another one has waited for it.
+        What it needs of the other ranks is begun before it, as a rank may use it before another one has waited for it.
+        Returns a function that is told of the duplicate.
         """
         whole = cls.of(parent)
-        wire = Wire.begun(parent, f"{whole.channel.name}.{next(whole._begun)}")
+        make_channel = whole.channel.duplicate_soon(parent)
         topology, measured, taken = whole.topology, dict(whole.measured), whole._inherited()
 
         def make(comm: MPI.Comm) -> "Context":
-            new = cls(comm, topology, Channel.first(wire()), measured, alone=True)
+            new = cls(comm, topology, make_channel(comm), measured)
             vars(new).update(taken)
             new._take_settings()
             return cls._set(comm, new)
 
-        cls._promised.append((comm, make))
+        return lambda comm: cls._promised.append((comm, make))
 
     @classmethod
     def _kept_promise(cls, comm: MPI.Comm) -> "Context | None":

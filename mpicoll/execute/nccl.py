@@ -74,7 +74,8 @@ def _device(call: Any) -> int:
 
 
 def _found(call: Any) -> NcclComm | None:
-    return call.context.nccl.get(_device(call))
+    found: NcclComm | None = call.context.nccl.get(_device(call))
+    return found
 
 
 def is_unmet(call: Any) -> bool:

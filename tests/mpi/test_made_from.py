@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.execute import channel, topology
+from mpicoll.execute.context import Context
 from mpicoll.shared_memory import HEAP
 from tests.support.cases import RANK, SIZE, WORLD, same
 
@@ -92,6 +93,35 @@ def test_idup_is_over_where_other_ranks_wait_for_this_one(comm):
     made.Free()
 
 
+def test_an_idup_begins_no_other_beside_it(comm):
+    """Open MPI gives two at a time an error, or never ends them, when another thread looks for messages meanwhile."""
+    wire = comm._context.channel.wire
+    x = np.arange(1000.0)
+    for _ in range(20):
+        made, again = idup(comm), idup(comm)
+        y = np.empty_like(x)
+        made.Allreduce(x, y, algorithm="ring")
+        again.Allreduce(y, x, algorithm="ring")
+        same(x, np.arange(1000.0) * SIZE**2)
+        x = np.arange(1000.0)
+        made.Free()
+        again.Free()
+    assert comm._context.channel.wire is wire and not Context._promised
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs a part")
+@pytest.mark.parametrize("first", [lambda comm: None, lambda comm: comm.Dup().Free()], ids=["first", "later"])
+def test_an_idup_of_a_part(comm, first):
+    half = comm.Split(min(RANK, 1))
+    first(half)
+    made = idup(half)
+    y = np.empty(1000)
+    made.Iallreduce(np.ones(1000), y, algorithm="ring").Wait()
+    same(y, np.full(1000, float(half.Get_size())))
+    made.Free()
+    half.Free()
+
+
 def test_duplicates_that_were_never_used_are_freed(comm):
     for _ in range(3):
         idup(comm).Free()
@@ -111,7 +141,7 @@ def test_ranks_meet_once_for_all_that_is_made_from_a_communicator(monkeypatch):
     for place in ("meet", "ranks_within"):
         monkeypatch.setattr(channel, place, refuses)
     monkeypatch.setattr(type(HEAP), "acquire", refuses)
-    made = [WAYS[way](parent) for way in ("Dup", "Split", "Create", "Create_cart")]
+    made = [WAYS[way](parent) for way in ("Dup", "Idup", "Split", "Create", "Create_cart")]
     monkeypatch.undo()
     x = np.arange(1000.0)
     for one in made:

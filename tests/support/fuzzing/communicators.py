@@ -4,15 +4,8 @@ import mpicoll
 from mpi4py import MPI
 
 
-#: its Idups hang now and then, and take all memory, where two are under way beside a thread that
-#: calls MPI_Iprobe: also without mpicoll, which begins a private one with each
-_OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
-
-
 def _begun(comm):
-    """A duplicate, begun and then waited for where the MPI library can."""
-    if _OPEN_MPI:
-        return comm.Dup()
+    """A duplicate, begun and then waited for."""
     duplicate, request = comm.Idup()
     request.Wait()
     return duplicate
