@@ -8,10 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy
+
 from ..support.checks import check
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoint, Checkpoints
 from .history import History
 from .parallel import Strategy
+
+#: the vector of a checkpoint that has the loss of each step
+_LOSSES = "losses"
 
 
 class Snapshots:
@@ -62,16 +67,22 @@ class Snapshots:
         history = self._history
         history.losses += strategy.reduce_losses()
         vectors = strategy.update.vectors()
-        elements = strategy.reducer.layout.plain[-1]
+        totals = dict.fromkeys(vectors, strategy.reducer.layout.plain[-1])
+        # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
+        own_losses = [(0, numpy.array(history.losses, "f8"))] if strategy.rank == 0 else []
         meta = self._identity() | {
             "updates": strategy.update.optimizer.steps,
-            "losses": history.losses,
             "epochs": history.epochs,
             "cut_short": history.cut_short,
             "precision": strategy.options.precision,
             "scale": None if strategy.scale is None else strategy.scale.state(),
         }
-        self._checkpoints.save(step, vectors, dict.fromkeys(vectors, elements), meta)
+        self._checkpoints.save(
+            step,
+            {**vectors, _LOSSES: own_losses},
+            {**totals, _LOSSES: len(history.losses)},
+            meta,
+        )
         self._saved = step
 
     def resume(self) -> int:
@@ -85,13 +96,15 @@ class Snapshots:
         if strategy.backup is not None:
             strategy.backup.whole = False
         strategy.forget()
-        self._checkpoints.together(
-            f"read {checkpoint.path}", lambda: strategy.update.restore(checkpoint, meta["updates"])
-        )
+
+        def restore() -> None:
+            history.losses = _losses_of(checkpoint)
+            strategy.update.restore(checkpoint, meta["updates"])
+
+        self._checkpoints.together(f"read {checkpoint.path}", restore)
         strategy.reducer.replaced()
         if strategy.scale is not None and meta["scale"] is not None:
             strategy.scale.restore(meta["scale"])
-        history.losses = list(meta["losses"])
         history.epochs = list(meta["epochs"])
         history.cut_short = bool(meta.get("cut_short"))
         history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None
@@ -122,6 +135,18 @@ class Snapshots:
             )
 
 
+def _losses_of(checkpoint: Checkpoint) -> list[float]:
+    """The loss of each step; earlier versions wrote them down in the manifest."""
+    if _LOSSES in checkpoint.totals:
+        found: list[float] = checkpoint.read(_LOSSES, 0, checkpoint.totals[_LOSSES]).tolist()
+        return found
+    written = checkpoint.meta.get(_LOSSES)
+    are_numbers = isinstance(written, list) and all(map(_is_number, written))
+    expected = "a number for each step; was it changed by hand?"
+    check(f"checkpoint: {_LOSSES}", written, are_numbers, expected)
+    return list(written)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
@@ -133,10 +158,6 @@ def _are_figures(value: Any, names: Iterable[str]) -> bool:
 #: what `save` writes beside the identity: whether a value may be that, and how it is called
 _WRITTEN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "updates": (lambda value: isinstance(value, int) and value >= 0, "a number of updates"),
-    "losses": (
-        lambda value: isinstance(value, list) and all(map(_is_number, value)),
-        "a list of numbers",
-    ),
     "epochs": (
         lambda value: isinstance(value, list)
         and all(isinstance(epoch, dict) and "test_accuracy" in epoch for epoch in value),

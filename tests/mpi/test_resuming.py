@@ -1,5 +1,8 @@
 """Trainings that go on from a checkpoint: the losses of a whole run, on other ranks and with other strategies too."""
 
+import json
+from pathlib import Path
+
 import numpy
 import pytest
 from mpi4py import MPI
@@ -74,6 +77,31 @@ def test_a_checkpoint_that_was_written_by_hand(data, shared, name, value):
     Checkpoints(shared, before.strategy.comm, 9).save(3, saved[0], dict.fromkeys(saved[0], saved[1]), meta)
     length = {"steps": 4, "batch_size": 13, "seed": 3, "checkpoint": shared, "resume": True}
     raises(f"checkpoint: {name}: expected", Trainer(mlp(WIDTHS, seed=1), Adam(), WORLD, **options).fit, data, **length)
+
+
+def test_manifests_do_not_grow_with_the_steps_made(data, shared):
+    """They are read whole to look at a checkpoint; of a long training the losses alone would be megabytes."""
+    fitted(WORLD, data, length={"epochs": None, "steps": 4, "checkpoint": shared, "checkpoint_every": 4, "keep": 9})
+    manifests = {}
+    for steps in (8, 80):
+        length = {"epochs": None, "steps": steps, "checkpoint": shared, "checkpoint_every": steps, "keep": 9, "resume": True}
+        fitted(WORLD, data, length=length)
+        if RANK == 0:
+            document = json.loads((Path(shared) / f"step-{steps:010d}" / "manifest.json").read_text())
+            del document["meta"]["epochs"]  # one for each epoch
+            manifests[steps] = len(json.dumps(document))
+    assert RANK > 0 or manifests[80] < manifests[8] + 20
+
+
+def test_a_checkpoint_of_an_earlier_version(data, shared):
+    """It has the losses in its manifest."""
+    before = fitted(WORLD, data, length={"epochs": None, "steps": 7, "checkpoint": shared})
+    vectors = before.strategy.update.vectors()
+    checkpoints = Checkpoints(shared, before.strategy.comm, 9)
+    meta = checkpoints.load().meta | {"losses": before.losses}
+    checkpoints.save(7, vectors, dict.fromkeys(vectors, before.strategy.reducer.layout.plain[-1]), meta)
+    rest = fitted(WORLD, data, length={"epochs": 3, "checkpoint": shared, "resume": True})
+    assert rest.losses == fitted(WORLD, data, length={"epochs": 3}).losses
 
 
 def test_resume_where_nothing_is_left_to_do(data, shared):
