@@ -52,8 +52,8 @@ class Update:
     gradients are not finite is skipped, on all ranks together. A norm costs one allreduce of 8
     bytes, and waits for all buckets.
 
-    Without a norm only its owner sees that a gradient is not finite. The ranks vote on it, while
-    parameters are published and the next step begins.
+    Without a norm only its owner sees that a gradient is not finite. The ranks vote on it while
+    parameters are published and the next gradients are computed.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Update:
     def confirm(self) -> None:
         """Raise BadGradient on all ranks if one of them could not make its part of the update.
 
-        Collective, and for the begin of a step.
+        Collective, and to be called before the next update.
         """
         if (self._vote is not None and self._vote.end()) or self.bad:
             self._complain(self.optimizer.steps)

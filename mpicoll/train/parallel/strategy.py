@@ -112,8 +112,9 @@ class Strategy:
         Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all
         ranks, for the step before.
         """
-        self.update.confirm()
         losses, rows = self._learn(batches, samples)
+        # the vote of the step before is over by now: asked for earlier, ranks would wait for it
+        self.update.confirm()
         own_loss = sum(losses)
         if self.backup is not None:
             losses = [self._completed(losses, self.backup)]
