@@ -9,8 +9,7 @@ def table():
         "| quirk | library | seen in | what happens | what mpicoll does |",
         "| --- | --- | --- | --- | --- |",
     ]
-    lines += [
-        f"| `{quirk.name}` | {quirk.library} | {quirk.versions} | {quirk.symptom} | {quirk.instead} |"
-        for quirk in QUIRKS
-    ]
+    for quirk in QUIRKS:
+        cells = (f"`{quirk.name}`", quirk.library, quirk.versions, quirk.symptom, quirk.instead)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -41,8 +41,10 @@ def main() -> None:
 
 def _try(comm: MPI.Intracomm) -> None:
     if comm.Get_size() != 2:
-        raise RuntimeError(f"expected 2 ranks, got {comm.Get_size()}: this mpiexec and {library_text()[:40]!r} "
-                           "do not understand each other")  # fmt: skip
+        raise RuntimeError(
+            f"expected 2 ranks, got {comm.Get_size()}: this mpiexec and {library_text()[:40]!r} "
+            "do not understand each other"
+        )
     use_local_device(comm)
     cupy = require("cupy")
     for nbytes in SIZES:

@@ -110,7 +110,7 @@ class NativeCall(Staging):
             self._move_input(call.recv, call.counts, call.rank)
 
     def _move_input(self, one: Operand, counts: Sequence[int], rank: int) -> None:
-        """Reduce_scatter in place: a copy where some rank's block is moved over a part of itself."""
+        """Reduce_scatter in place gets a copy where a block would move over itself."""
         # quirk: reduce-scatter-in-place
         if not any(0 < start < count for start, count in zip(offsets(counts), counts)):
             return

@@ -1,6 +1,6 @@
-"""Where MPI libraries and launchers differ from the standard or from one another, and what mpicoll does instead.
+"""Special cases of MPI libraries and launchers, and what mpicoll does about each.
 
-Each special case is a row of `QUIRKS`. Code that follows a row says `# quirk: NAME`. Code that
+Each is a row of `QUIRKS`. Code that follows a row says `# quirk: NAME`. Code that
 depends on which library is loaded asks `applies`, so that names and versions of libraries are
 compared here only. Rows need no MPI: the functions import it when they are called.
 """
@@ -19,7 +19,7 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Quirk:
-    """A special case: how a library or launcher behaves, and what mpicoll does about it."""
+    """One special case."""
 
     name: str
     #: MPI libraries or launchers
