@@ -12,7 +12,7 @@ stop() { # stop STATUS WHAT REMEDY
 }
 
 library() { # which MPI this Python's mpi4py uses
-    python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library; print(library())'
+    python -c 'import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.quirks import library; print(library())'
 }
 
 plot() { # plot FILE: the option that draws it, where Matplotlib is there: a picture is worth no failed job
@@ -24,7 +24,7 @@ choose() { # PMI, the protocol of this MPI library under srun; mpirun, its own l
     found=$(library 2>&1) || stop 1 "VENV=$VENV: no MPI for Python (${found##*$'\n'})" \
         "Load the module of the MPI that mpi4py was built with in $JOBS/env.sh, or: $VENV/bin/pip install '.[mpich,train]'"
     case $found in *"Open MPI"*) : "${PMI:=pmix}" ;; *) : "${PMI:=pmi2}" ;; esac
-    # Intel's mpirun is a script, which would keep signals to itself
+    # quirk: mpirun-keeps-signals
     case $found in *"Intel MPI"*) mpirun=mpiexec.hydra ;; *) mpirun=mpirun ;; esac
     case $LAUNCHER in
         auto | srun | mpirun | mpiexec) ;;
@@ -43,7 +43,7 @@ ranks when one dies" "Use Open MPI and LAUNCHER=mpirun; or ELASTIC=0: a job that
 
 compose() { # compose LAUNCHER: launch=(…), the words before a command that start it on so many $ranks of $NODES nodes
     local each=$((ranks / NODES))
-    case $1 in # -K: one rank's end is the end of all; hydra and SLURM disagree about tasks per node
+    case $1 in # -K: one rank's end is the end of all. quirk: hydra-counts-tasks
         srun) launch=(srun -K --mpi="$PMI" --nodes="$NODES" --ntasks="$ranks" ${SRUN_OPTIONS:-}) ;;
         *) launch=(env -u SLURM_NTASKS_PER_NODE "${1/mpirun/$mpirun}" -n "$ranks") ;;
     esac
@@ -122,7 +122,7 @@ work() { # work COMMAND …: run it; whether it wrote $DONE
     done
     while interrupted=; wait "$child"; status=$?; [ -n "$interrupted" ]; do :; done # a trap ends wait, not the child
     [ -z "$ELASTIC" ] || kill "${helpers[@]}"
-    [ -s "$DONE" ] # exit statuses do not tell: mpirun's is 0 when it has lost a node
+    [ -s "$DONE" ] # exit statuses do not tell. quirk: status-of-a-lost-node
 }
 
 run() {

@@ -1,9 +1,7 @@
 """The program `mpicoll`, also as `python -m mpicoll`.
 
-Commands that run on ranks start MPI before anything else is imported. MPICH 5.0.2 over UCX
-publishes its address with memory behind it that it never wrote. Where earlier imports have left
-text there, the value grows, and SLURM's pmi2 refuses it: "value not properly terminated in client
-request".
+Commands that run on ranks start MPI before anything else is imported: otherwise SLURM may refuse
+what MPI publishes, "value not properly terminated in client request" (quirk: ucx-address-grows).
 """
 
 import sys

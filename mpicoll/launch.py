@@ -20,6 +20,7 @@ from .errors import CollectiveTimeout, LaunchError
 from .support.callsite import site_of_error
 from .support.garbage import frames_of_threads
 from .support.node import failed_ranks
+from .support.quirks import library_text
 
 #: what launchers tell each process about the number of processes they started
 _COUNTS = (
@@ -169,20 +170,17 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
     for tell in LAST_WORDS:
         tell(because)
     if not MPI.Is_finalized():
-        # mpiexec and srun end a job without reading what is still in their pipes; prterun may hang
-        # then
+        # quirk: abort-loses-output
         time.sleep(0.5)
         living = _living()
         somebody_died = len(living) < MPI.COMM_WORLD.Get_size()
         if somebody_died and MPI.COMM_WORLD.Get_rank() != living[0]:
-            # Open MPI's launcher may hang when two ranks abort at once after a death: the first
-            # ends all
+            # quirk: two-aborts-hang
             time.sleep(1)
         # after the last one's, the launcher would end with status 0
         if not somebody_died or len(living) > 1:
             MPI.COMM_WORLD.Abort(status)
-        # MPICH's may return, and its launcher end this process later: it would go on, and say all
-        # again
+        # or this process would go on, and say all again. quirk: abort-returns
         os._exit(status)
 
 
@@ -204,10 +202,10 @@ def check_launch() -> None:
     """
     if MPI.COMM_WORLD.Get_size() > 1 or any(os.environ.get(name) == "1" for name in _TRUSTED):
         return
-    for name in _COUNTS:
+    for name in _COUNTS:  # quirk: separate-worlds
         count = os.environ.get(name, "")
         if count.isdigit() and int(count) > 1:
-            library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
+            library = library_text().splitlines()[0].strip()
             raise LaunchError(
                 f"{name}={count}: the launcher started {count} processes, but each is alone in a"
                 f" world of one rank, because the launcher and the MPI library ({library}) do not"

@@ -34,7 +34,7 @@ from contextlib import ExitStack, contextmanager
 from mpi4py import MPI
 
 from mpicoll.errors import ArgumentError
-from mpicoll.support.node import library
+from mpicoll.support.quirks import library
 
 #: MPI's words; mpicoll's reduce_scatter, as a Workload calls it, is reduce_scatter_block
 COLLECTIVES = (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, devices, front, gallery, trained, trusted
+from . import chosen, compared, devices, front, gallery, quirks, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
@@ -44,6 +44,7 @@ REPORTS = {
     "bugs": trusted.bugs,
     "trust": trusted.proof,
     "elastic-off": trusted.elastic_off,
+    "quirks": quirks.table,
 }
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 

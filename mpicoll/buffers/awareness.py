@@ -36,7 +36,8 @@ def cuda_awareness() -> tuple[bool | None, str]:
     None where the library offers no way to ask. What is asked is the library, never an option or a file name.
     """
     handle = ctypes.CDLL(MPI.__file__)  # a symbol is looked up in the MPI library it is linked to as well
-    if hasattr(handle, "MPIX_GPU_query_support"):  # first: MPICH had a MPIX_Query_cuda_support that ended the process
+    # this one first. quirk: cuda-query-ends-the-process
+    if hasattr(handle, "MPIX_GPU_query_support"):
         answer = ctypes.c_int(0)
         if handle.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(answer)) == 0:
             return bool(answer.value), "MPIX_GPU_query_support"

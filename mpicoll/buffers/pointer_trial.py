@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ..support.gpus import use_local_device
 from ..support.optional import require
+from ..support.quirks import library_text
 
 #: bytes: what MPI sends at once, after asking, and in pieces
 SIZES = (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -32,7 +33,7 @@ def main() -> None:
     except Exception as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"{SAID}rank {comm.Get_rank()}: {words}", flush=True)
-        time.sleep(0.5)  # launchers lose what they have not read when a job is aborted
+        time.sleep(0.5)  # quirk: abort-loses-output
         comm.Abort(1)
     if comm.Get_rank() == 0:
         print(f"{SAID}{SIZES[0]} bytes to {SIZES[-1] >> 20} MiB of device memory arrived right", flush=True)
@@ -40,8 +41,10 @@ def main() -> None:
 
 def _try(comm: MPI.Intracomm) -> None:
     if comm.Get_size() != 2:
-        raise RuntimeError(f"expected 2 ranks, got {comm.Get_size()}: this mpiexec and {MPI.Get_library_version()[:40]!r} "
-                           "do not understand each other")  # fmt: skip
+        raise RuntimeError(
+            f"expected 2 ranks, got {comm.Get_size()}: this mpiexec and {library_text()[:40]!r} "
+            "do not understand each other"
+        )
     use_local_device(comm)
     cupy = require("cupy")
     for nbytes in SIZES:

@@ -8,11 +8,10 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mpi4py import MPI
-
 from ..errors import ArgumentError
 from ..support import gpus
 from ..support.files import named, parse_json, write_whole
+from ..support.quirks import library_text
 
 #: what decides which libraries carry messages, and how: over another transport a proof is none
 _TRANSPORT = re.compile(
@@ -34,7 +33,7 @@ def circumstances() -> dict[str, Any]:
     cupy = gpus.working_cupy()
     return {
         "machine": platform.node(),
-        "mpi": MPI.Get_library_version().strip("\x00 \n"),
+        "mpi": library_text(),
         "driver": [gpus.driver_version(), cupy.cuda.runtime.driverGetVersion()],
         "cupy": cupy.__version__,
         "transport": {name: _without_repetition(value) for name, value in sorted(os.environ.items())

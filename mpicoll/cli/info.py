@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LaunchError
+from ..support.quirks import applies, loaded
 from . import gpus, outfiles
 from .options import add_shared
 from .values import whole
@@ -101,7 +102,7 @@ def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
             name: value for name, value in sorted(os.environ.items()) if name.startswith("MPICOLL_")
         },
     }
-    bcast = wrong_bcast(MPI.get_vendor(), max(facts["environment"]["ranks_per_node"]), os.environ)
+    bcast = wrong_bcast(loaded(), max(facts["environment"]["ranks_per_node"]), os.environ)
     facts["warnings"] = [*_crowded(comm), *bcast, *gpus.warnings(hosts)]
     facts = comm.bcast(facts)
     return facts
@@ -131,15 +132,9 @@ def _crowded(comm: Any) -> list[str]:
 def wrong_bcast(
     vendor: tuple[str, tuple[int, ...]], ranks_of_node: int, environ: Mapping[str, str]
 ) -> list[str]:
-    """A warning about Intel MPI's wrong Bcast, where this version and job are affected."""
-    name, version = vendor
+    """A warning about a wrong Bcast, where this version and job are affected."""
     avoided = environ.get("I_MPI_COLL_INTRANODE") == "pt2pt" or environ.get("I_MPI_ADJUST_BCAST")
-    if (
-        name != "Intel MPI"
-        or not (2021, 16) <= version < (2021, 19)
-        or ranks_of_node < 5
-        or avoided
-    ):
+    if not applies("wrong-bcast", vendor) or ranks_of_node < 5 or avoided:
         return []
     return [
         "Intel MPI 2021.16 to 2021.18: MPI's own Bcast of 20,000 bytes or more may give wrong data"

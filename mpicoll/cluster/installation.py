@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ..errors import LaunchError
 from ..support.child_job import launcher
+from ..support.quirks import INTEL_MPI, MPICH, OPEN_MPI
 
 #: the directory that mpicoll is imported from: a source tree's root, or site-packages
 HOME = Path(__file__).resolve().parents[2]
 #: the source tree, where mpicoll was not installed from a wheel but is used as it stands
 SOURCE_TREE = HOME if (HOME / "pyproject.toml").is_file() else None
 #: the word on our command lines, and what the library calls itself
-NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intelmpi": "Intel MPI"}
+NAMES = {"openmpi": OPEN_MPI, "mpich": MPICH, "intelmpi": INTEL_MPI}
 
 
 def find(mpi: str, python: str | None = None) -> tuple[str, str]:

@@ -13,7 +13,7 @@ NETMODS = {
     "ofi": {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"},
     "ucx": {"MPIR_CVAR_CH4_NETMOD": "ucx", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"},
 }
-#: the same for Intel MPI. Unpinned and yielding, for the reasons that Open MPI has below
+#: the same for Intel MPI. quirk: binds-and-spins
 INTEL = {
     "I_MPI_FABRICS": "shm:ofi",
     "FI_PROVIDER": "tcp",
@@ -22,7 +22,7 @@ INTEL = {
     "I_MPI_WAIT_MODE": "1",
 }
 #: ranks send each other heartbeats, and tell all others whose have ceased: nothing else tells them
-#: that a host was cut off
+#: that a host was cut off. quirk: heartbeat-tells-one
 DETECTOR = {
     "mpi_ft_detector": "true",
     "mpi_ft_detector_thread": "true",
@@ -30,15 +30,14 @@ DETECTOR = {
     "mpi_ft_propagator_with_rbcast": "true",
 }
 #: the default of OMPI_MCA_mpi_ft_detector_timeout, in seconds: at least, and for each process that
-#: shares a core, because no heartbeat is sent in MPI_Init, which takes so much longer (measured
-#: with 6 of them: 3 s is enough, 1 s is not)
+#: shares a core, for which MPI_Init takes longer (measured with 6 of them: 3 s is enough, 1 s is
+#: not). quirk: no-heartbeat-in-init
 SILENCE = 1.0
 SILENCE_PER_PROCESS = 0.5
-#: and collectives that notice that ranks died
+#: and collectives that notice that ranks died. quirk: han-ignores-deaths
 NOTICING = {"coll": "^han"}
-#: MPICH's hydra writes the topology of a host for its ranks into /tmp, wherever TMPDIR is, and
-#: leaves it there when it is killed; where it believes that the user has such a file already it
-#: does not, and each rank looks for itself. Intel's leaves nothing, and crashes on such a file
+#: a file with the topology of the host: where it is set MPICH's hydra writes none, and each rank,
+#: where it is unset again, looks for itself. quirk: topology-file
 TOPOLOGY = "HWLOC_XMLFILE"
 
 
@@ -92,7 +91,7 @@ class Job:
                 )
         if self.ranks_per_host < 1:
             raise ArgumentError(f"ranks_per_host: expected 1 or more, got {self.ranks_per_host}")
-        if self.survive and self.mpi != "openmpi":
+        if self.survive and self.mpi != "openmpi":  # quirk: death-ends-the-job
             raise ArgumentError(
                 f"survive: expected mpi openmpi, got {self.mpi}, which ends the job when a rank"
                 " dies"
@@ -124,10 +123,9 @@ class Job:
         return [self._mpiexec, *self._hydra(hosts, agent), *ranks, *unset, *program]
 
     def _openmpi(self, hosts: Sequence[str], agent: str) -> list[str]:
-        # Unbound, or each host binds its first rank to the same core; yielding, or ranks that
-        # believe the machine theirs spin away whole ticks of the scheduler. `sm` only where ranks
-        # share a host: no other two see the same memory. And not with heartbeats: one that comes
-        # that way while its neighbour is in MPI_Init makes Open MPI 5.0.11 crash there.
+        # Unbound and yielding: otherwise ranks spin away whole ticks of the scheduler
+        # (quirk: binds-and-spins). `sm` only where ranks share a host: no other two see the same
+        # memory. And not with heartbeats (quirk: heartbeat-crashes-init).
         settings = {
             "pml": "ob1",
             "btl": "tcp,self,sm" if self.ranks_per_host > 1 and not self.survive else "tcp,self",

@@ -29,8 +29,8 @@ CREDENTIALS = 20
 #: seconds within which all of it must be up
 LIMIT = 30
 
-# Hosts inherit these mounts. SLURM's pmix plugin opens a libpmix.so that only the package
-# libpmix-dev has: the link is added here, since a cluster where Open MPI starts under srun has it.
+# Hosts inherit these mounts. The link to libpmix.so is added here, since a cluster where Open MPI
+# starts under srun has it. quirk: libpmix-of-the-package
 _LOGIN = """set -e
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/slurm/state /run/munge /run/tmp /run/bin

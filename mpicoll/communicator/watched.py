@@ -2,8 +2,8 @@
 
 Where lost ranks can be survived, so are its messages between two ranks, which then raise
 RankFailure as well; and other calls serve the methods in `_OWN`. mpi4py reduces objects over a
-duplicate of its own, which is never revoked: here they are gathered and folded. Open MPI 5.0.11's
-MPI_Sendrecv, on which its MPI_Sendrecv_replace is built, may read freed memory when it is revoked.
+duplicate of its own, which is never revoked: here they are gathered and folded. Sendrecv and
+Sendrecv_replace are two messages (quirk: sendrecv-revoked).
 """
 
 from __future__ import annotations

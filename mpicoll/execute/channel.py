@@ -216,9 +216,9 @@ class Channel:
     def duplicate_soon(self, parent: MPI.Comm) -> Callable[[MPI.Comm], Channel]:
         """The channel of a duplicate of `parent`, whose channel this is, without waiting for other ranks: it is made later.
 
-        It begins no duplicate of its own: two on one communicator at a time, or one beside its other calls, hang in Open MPI.
-        So where no wire has a number left, or a part of a wire's ranks has no other, the ranks make a new wire: then the
-        first call on the duplicate waits for all of them.
+        It begins no duplicate of its own (quirk: idup-beside-others). So where no wire has a number
+        left, or a part of a wire's ranks has no other, the ranks make a new wire: then the first
+        call on the duplicate waits for all of them.
         """
         if self._giving is None:
             return Channel.of_its_own
@@ -418,8 +418,7 @@ def node_of(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
 def places_in(comm: MPI.Comm, parent: MPI.Comm) -> Sequence[int]:
     """The rank in `parent` of each of the ranks of `comm`. Collective over these.
 
-    They tell each other: MPI's Translate_ranks compares each with each in Open MPI, and MPICH 5.0.2 gives a grid of fewer
-    ranks than its parent the group of all of these.
+    They tell each other (quirk: translation-of-ranks-is-quadratic, quirk: group-of-a-grid).
     """
     places = np.empty(comm.Get_size(), np.int32)
     MPI.Comm.Allgather(comm, np.array([parent.Get_rank()], np.int32), places)

@@ -39,7 +39,7 @@ _COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
 #: seconds for which a communicator that is being freed awaits another thread that looks at its messages: within MPI's
-#: Comm_free MPICH lets no other thread in, so it may never come back
+#: Comm_free it may never come back. quirk: free-holds-the-lock
 _PATIENCE = 0.1
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
@@ -127,6 +127,7 @@ class Context(Waits):
     ) -> "Context":
         with survival.making(comm), node_of(comm) as node:
             topology, neighbours, name = discover(comm, node, given, prepare)
+            # quirk: dup-beside-calls
             channel = Channel.first(Wire.between(comm, name, neighbours))
             return cls._set(comm, cls(comm, topology, channel))
 
@@ -199,7 +200,7 @@ class Context(Waits):
     def found(cls, comm: MPI.Comm) -> "Context | None":
         """That of this handle, if it was made."""
         if cls._keyval is None:
-            # not copied by MPI: Open MPI 5.0's Comm_create_group copies attributes too, to a group of other ranks
+            # not copied by MPI. quirk: attributes-copied-to-groups
             cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, context: context.close())
             cls._stop_before_finalize()
         found: Any = comm.Get_attr(cls._keyval)
@@ -221,7 +222,7 @@ class Context(Waits):
         """
 
         def deleted(comm: MPI.Comm, key: int, handle: int) -> None:
-            if comm.handle == handle:  # not a group made of it, to which Open MPI copied the attribute
+            if comm.handle == handle:  # not a group made of it. quirk: attributes-copied-to-groups
                 cls._stop()
 
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=deleted), MPI.COMM_SELF.handle)
@@ -373,7 +374,7 @@ class Context(Waits):
         return PROGRESS.submit(Task(steps, self.queue, record, on_done, device, computes, then, track, is_plan))
 
     def drain(self) -> None:
-        """Bring what is under way to its end; not from within MPI's Comm_free, where MPICH lets no other thread in."""
+        """Bring what is under way to its end; not from within MPI's Comm_free (quirk: free-holds-the-lock)."""
         with suppress(MpicollError):  # a rank gave up: whoever waits for these calls is told
             for task in () if self.broken else self.queue.tasks:
                 PROGRESS.wait(task)

@@ -4,7 +4,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ from .. import buffers, collectives
 from ..buffers import Operand, cuda_awareness, in_place, ops
 from ..schedule import offsets
 from ..support.callsite import call_site
+from ..support.quirks import applies
 from .context import Context
 from .plan import LowerCase
 from .recorder import Record
 from .staging import BYTES, Staging
 
-#: persistent calls of MPI that send, at every Start, what the rank's own block was when they were made, and the version
-#: that has them right (pmodels/mpich#7078; at 3 ranks Intel's end with errors)
+#: collectives of the quirk stale-persistent
 _STALE = ("Allgather", "Gather", "Scatter")
-_MENDED: dict[str, tuple[float, ...]] = {"MPICH": (4, 3, 2), "Intel MPI": (inf,)}
 
 
 def native_method(comm: MPI.Comm, name: str) -> Callable[..., Any]:
@@ -33,8 +31,7 @@ def native_method(comm: MPI.Comm, name: str) -> Callable[..., Any]:
 
 def stale_when_persistent(method: str) -> bool:
     """Whether this MPI library's persistent form of a method sends old data."""
-    name, version = MPI.get_vendor()
-    return method in _STALE and version < _MENDED.get(name, (0,))
+    return method in _STALE and applies("stale-persistent")
 
 
 class NativeRequest(MPI.Request):
@@ -92,7 +89,7 @@ class NativeCall(Staging):
         self._direct = self._may_have_pointers(call)
         # reductions of derived datatypes: MPI knows them, packed bytes would not do
         as_given = call.op is not None and any(one.dtype is None for one in call.operands)
-        # MPICH compares addresses, and NumPy's empty slices lie in their array
+        # quirk: empty-buffers-alias
         alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
         # two names of one type, as long and long long are: mpi4py wants the same for both buffers
         kinds = [one.datatype for one in call.operands] if call.op is not None else []
@@ -113,7 +110,8 @@ class NativeCall(Staging):
             self._move_input(call.recv, call.counts, call.rank)
 
     def _move_input(self, one: Operand, counts: Sequence[int], rank: int) -> None:
-        """Reduce_scatter in place: MPICH ends the job where some rank's block is moved over a part of itself."""
+        """Reduce_scatter in place gets a copy where a block would move over itself."""
+        # quirk: reduce-scatter-in-place
         if not any(0 < start < count for start, count in zip(offsets(counts), counts)):
             return
         recv, datatype = self.arguments[1] if self._must_pack(one) else (one.vector, one.datatype)
@@ -148,7 +146,7 @@ class NativeCall(Staging):
             work = self.packed(buffers.host_copies(one), room.view(one.dtype or BYTES), written)
         if reduces:
             return [work, kind]
-        # as what they are made of: some libraries choose by the type, and other ranks may not have to pack
+        # as what they are made of: other ranks may not have to pack. quirk: algorithm-by-datatype
         element = (one.datatype and ops.element_of(one.datatype)) or MPI.BYTE
         size = element.Get_size()
         message = [work.view(BYTES), element]
@@ -192,9 +190,9 @@ class NativeCall(Staging):
         return request if unaided else NativePlan(request, self, context, text)
 
     def _persistent_request(self, info: MPI.Info) -> Any:
-        """MPI's own, or what stands in for it where that is wrong, or missing as in Intel MPI 2021.10."""
+        """MPI's own, or what stands in for it where that is wrong or missing."""
         if not stale_when_persistent(self.method):
-            with suppress(NotImplementedError):
+            with suppress(NotImplementedError):  # quirk: no-persistent
                 request = NativePrequest(self._call(f"{self.method}_init", info))
                 request.buffers = self.arguments
                 return request

@@ -20,34 +20,34 @@ from mpi4py import MPI
 from ..errors import RankFailure
 from ..support.checks import ranks_text
 from ..support.node import failed_ranks, ranks_within
+from ..support.quirks import applies, loaded
 
 #: by which mpirun tells each rank that it was given --with-ft ulfm
 _ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"
-#: by which the rank that hears no more heartbeats of another tells all
+#: by which the rank that hears no more heartbeats of another tells all. quirk: heartbeat-tells-one
 _PROPAGATOR = "OMPI_MCA_mpi_ft_propagator_with_rbcast"
-#: Open MPI's collectives over several hosts with several ranks each: after a death they succeed, with rubbish received
+#: collectives over several hosts with several ranks each. quirk: han-ignores-deaths
 _HAN, _COMPONENTS = "han", "OMPI_MCA_coll"
 _TRUE = ("1", "true", "yes")
 #: seconds for which a rank that others have woken waits to learn who died
 _PATIENCE = 1.0
 #: seconds for which a rank that ends waits for the others to end
 _LEAVING = 2.0
-#: Open MPI's OMPI_MPI_STATE_FINALIZE_COMPLETED
+#: OMPI_MPI_STATE_FINALIZE_COMPLETED. quirk: finalize-waits-for-the-dead
 _FINALIZED = 5
 #: ranks in the world of which this process knows that they are dead
 DEAD: set[int] = set()
 
 _CLASSES = {getattr(MPI, name, None) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {None}
-#: of errors that say no more than that something went wrong
+#: of errors that say no more than that something went wrong. quirk: death-noticed-late
 _VAGUE = {MPI.ERR_IN_STATUS, MPI.ERR_PENDING, MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN}
 
 
 @cache
 def refusal() -> str:
     """Why lost ranks cannot be survived here, and what to do; or ""."""
-    name, _ = MPI.get_vendor()
-    if name != "Open MPI":
-        return (f"{name} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
+    if applies("death-ends-the-job"):
+        return (f"{loaded()[0]} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
                 "checkpoint in a new job")  # fmt: skip
     if not _set(_ENABLED):
         return "Open MPI ends the job when a rank dies unless it is told otherwise: start it by mpirun --with-ft ulfm"
@@ -166,7 +166,7 @@ def outnumbers(before: MPI.Comm, after: MPI.Comm) -> bool:
 
 
 def leave() -> None:
-    """At exit, where ranks died or send heartbeats: end without MPI_Finalize, in which Open MPI may then wait for ever.
+    """At exit, where ranks died or send heartbeats: end without MPI_Finalize, which may then wait for ever.
 
     Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
     Python goes on to its end, as it alone knows the exit status; then mpi4py would call MPI_Finalize, and is told that it was.

@@ -13,7 +13,8 @@ from ..errors import MpicollError
 from ..shared_memory import Neighbours, meet
 from ..support import settings
 from ..support.checks import must_agree, text_of
-from ..support.node import fabric, library
+from ..support.node import fabric
+from ..support.quirks import library
 from .channel import name_of, random_name, words_of_wire
 
 SHARED_MEMORY = "shared memory"

@@ -11,7 +11,8 @@ import mpi4py
 import numpy as np
 from mpi4py import MPI
 
-from ..support.node import library, ranks_of_node
+from ..support.node import ranks_of_node
+from ..support.quirks import library
 
 
 def measured_on(comm: MPI.Comm) -> dict[str, Any]:

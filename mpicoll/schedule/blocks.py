@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .operations import Part
 
 #: Messages are cut below this many bytes, so that no MPI library overflows an int.
+#: quirk: int-counts
 MAX_MESSAGE_BYTES = (1 << 30) - 64
 
 

@@ -138,6 +138,7 @@ def _starts(script: Script) -> Iterator[Mistake]:
             )
         if launcher != "srun" or not re.search(r"\bpython|\bmpicoll\b", arguments):
             continue
+        # quirk: separate-worlds
         if "--mpi" not in arguments and "SLURM_MPI_TYPE" not in script.text:
             yield (
                 number,

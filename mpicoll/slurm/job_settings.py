@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..collectives import COLLECTIVES
 from ..errors import did_you_mean
+from ..support.quirks import is_open_mpi
 
 #: a setting in a script: `: "${NAME:=value}"`, then its comment
 SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
@@ -18,7 +19,7 @@ WORDS = {
 }
 #: the program by which a Python names its MPI library, as in launch.sh
 _LIBRARY = (
-    "import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.node import library;"
+    "import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.quirks import library;"
     " print(library())"
 )
 _LOCAL = re.compile(r"(/tmp|/var/tmp|/dev/shm|\$\{?TMPDIR\}?|\$\{?SLURM_TMPDIR\}?)(/|$)")
@@ -45,7 +46,8 @@ def not_elastic(settings: Mapping[str, str]) -> str:
         library = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except OSError:
         library = ""  # the environment may be made later
-    if launcher != "srun" and (not library or library.startswith("Open MPI")):
+    # quirk: death-ends-the-job
+    if launcher != "srun" and (not library or is_open_mpi(library)):
         return ""
     which = f"{library} and LAUNCHER={launcher}" if library else f"LAUNCHER={launcher}"
     return (

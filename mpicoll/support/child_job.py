@@ -20,7 +20,8 @@ _OF_THE_JOB = re.compile(
     r"|(PMIX|PRTE|OMPI)_(?!MCA_|ALLOW_|PREFIX$).*|OMPI_MCA_(num_procs|initial_wdir|cpu_type|PREFIXES|(ess|orte|prte)_.*)"
     r"|\w+_hostfile"
 )
-#: who is an MPI job's rank here may be root, and need not have a core for each rank; MPICH asks for nothing
+#: who is an MPI job's rank here may be root, and need not have a core for each rank.
+#: quirk: refuses-root
 _PERMISSIONS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

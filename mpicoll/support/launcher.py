@@ -25,6 +25,7 @@ def starting_within(seconds: float) -> Iterator[None]:
     mpi4py keeps Python's lock while MPI starts: the limit is faulthandler's, which needs none, and the message another
     process's, to which faulthandler writes.
     """
+    # quirk: init-waits-for-the-dead
     reading, writing = os.pipe()
     speaker = os.fork()
     if not speaker:

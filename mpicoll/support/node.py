@@ -1,4 +1,4 @@
-"""The MPI library and the fabric here, which ranks share a node, and how they share its cores."""
+"""The fabric here, which ranks share a node, and how they share its cores."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from mpi4py import MPI
 
 from .optional import require
+from .quirks import is_open_mpi, library
 
 Result = TypeVar("Result")
 
@@ -17,14 +18,7 @@ UNKNOWN = "unknown"
 LARGE_COUNT = 2**31 - 1
 
 
-def library() -> str:
-    """Name and version of the MPI library, in one line."""
-    words = MPI.Get_library_version().strip("\x00 \n").splitlines()[0].split(",")[0].split()
-    name = " ".join(words).replace("Version: ", "").replace("Version:", "")
-    return name.replace("Intel(R) MPI Library", "Intel MPI").partition(" for ")[0]
-
-
-@cache
+@cache  # quirk: int-counts
 def largest_count() -> float:
     """The largest count of elements that MPI's calls take; infinite where they know large counts. The library is asked."""
     try:
@@ -36,7 +30,7 @@ def largest_count() -> float:
 
 def fabric() -> str:
     """What MPI was told to use between nodes: "tcp", another word of its settings, or "unknown" where it chose by itself."""
-    if "open mpi" in library().lower():
+    if is_open_mpi(library()):
         chosen = os.environ.get("OMPI_MCA_btl", "") if os.environ.get("OMPI_MCA_pml", "ob1") == "ob1" else ""
         words = [word for word in chosen.split(",") if word not in ("", "self", "sm", "vader") and not word.startswith("^")]
     else:
@@ -48,10 +42,11 @@ def fabric() -> str:
 
 
 def ranks_within(comm: MPI.Comm, parent: MPI.Comm) -> list[int]:
-    """The ranks in `parent` of the ranks of `comm`. Local; where MPI compares each with each, slow for many ranks."""
+    """The ranks in `parent` of the ranks of `comm`. Local; may take long for many ranks."""
+    # quirk: translation-of-ranks-is-quadratic
     ours, theirs = comm.Get_group(), parent.Get_group()
     try:
-        # MPICH 5.0.2 gives a grid of fewer ranks than its parent the group of all of these, its own first
+        # the ranks of the communicator come first. quirk: group-of-a-grid
         return list(ours.Translate_ranks(None, theirs))[: comm.Get_size()]
     finally:
         ours.Free()
@@ -105,6 +100,7 @@ def on_each_host(comm: MPI.Comm, act: Callable[[], Result]) -> list[tuple[str, R
     Hosts go by name: MPI may have been told not to use shared memory. `act` may not raise.
     """
     hosts = MPI.Comm.allgather(comm, MPI.Get_processor_name())
+    # quirk: nolocal-nodes
     lowest = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
     results = MPI.Comm.allgather(comm, act() if comm.Get_rank() in lowest.values() else None)
     return [(host, results[lowest[host]]) for host in hosts]

@@ -1,7 +1,7 @@
 """The calls of a group, as a number that ranks compare from time to time: a call in the wrong place is never silent for long.
 
-Each call is compared when it is first met, not later: MPI then serves it, and some libraries add up what fits of vectors of
-different sizes. Calls of data that only some ranks know the size of count by their kind alone.
+Each call is compared when it is first met, not later: MPI then serves it, of whatever size it is on other ranks (quirk:
+sizes-unchecked). Calls of data that only some ranks know the size of count by their kind alone.
 """
 
 from __future__ import annotations

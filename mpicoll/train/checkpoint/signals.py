@@ -31,9 +31,8 @@ def stop_signals() -> Iterator[Stop]:
     `received` before they act on it.
 
     Tried on one machine, a signal sent to mpiexec: Open MPI 5.0.11 and MPICH 5.0.2 pass SIGUSR1 on
-    to all ranks, and the job goes on. MPICH does the same with SIGTERM; Open MPI passes it on, but
-    kills the ranks a fraction of a second later, too early for most checkpoints, so SIGUSR1 is the
-    one to use there.
+    to all ranks, and the job goes on. MPICH does the same with SIGTERM. With Open MPI send SIGUSR1:
+    SIGTERM is too early for most checkpoints (quirk: sigterm-kills-soon).
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
