@@ -404,7 +404,7 @@ except mpicoll.RankFailure:
 @OPEN
 def test_ranks_that_die_while_communicators_are_made(tmp_path):
     (tmp_path / "made.py").write_text(MADE)
-    deaths = [[3, "mpicoll.execute.channel:_number_of", 1], [1, "mpicoll.execute.channel:meet", 1]]  # in Dup, and in shrink
+    deaths = [[3, "mpicoll.execute.channel:_taken", 1], [1, "mpicoll.execute.channel:meet", 1]]  # in Dup, and in shrink
     status, output = run("openmpi", 4, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "made.py")
     assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
 

@@ -1,11 +1,13 @@
-"""The campaigns that kill ranks name functions of mpicoll: what was renamed would kill nobody, and prove nothing."""
+"""Campaigns and tests that kill ranks name functions of mpicoll: what was renamed would kill nobody, and prove nothing."""
 
+import re
 from importlib import import_module
 from operator import attrgetter
 
 import pytest
 
 from benchmarks.run import after_death, survive, survive_fits
+from tests.support.launching import ROOT
 
 
 def places(value):
@@ -17,7 +19,13 @@ def places(value):
     return set().union(*map(places, value)) if isinstance(value, (tuple, list, type({}.values()))) else set()
 
 
-NAMED = sorted(set().union(*(places(vars(module)) for module in (after_death, survive, survive_fits))))
+CAMPAIGNS = set().union(*(places(vars(module)) for module in (after_death, survive, survive_fits)))
+TESTS = {
+    place
+    for file in (ROOT / "tests" / "system").rglob("*.py")
+    for place in re.findall(r'"(mpicoll\.[\w.]+:[\w.]+)"', file.read_text(encoding="utf-8"))
+}
+NAMED = sorted(CAMPAIGNS | TESTS)
 
 
 @pytest.mark.parametrize("place", NAMED)
@@ -27,4 +35,4 @@ def test_a_place_of_a_death_exists(place):
 
 
 def test_there_are_places():
-    assert len(NAMED) > 20
+    assert len(CAMPAIGNS) > 20 and len(TESTS) > 5
