@@ -45,7 +45,7 @@ def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persis
 
 def _fingerprint(call: Call, schedule: Schedule) -> int:
     """A number made of what must be equal on all ranks: messages of calls in which it differs never meet."""
-    reduced = "" if call.op is None else f"{call.kind} {ops.op_name(call.op)}"
+    reduced = "" if call.op is None else f"{call.type_name} {ops.op_name(call.op)}"
     # the root alone may know all blocks, where it exchanges them with each rank by itself
     edges = schedule.edges if call.counts_shared else ""
     text = f"{call.nonblocking} {call.method} {schedule.algorithm} {schedule.segment_bytes} {edges} {call.root} {reduced}"

@@ -36,7 +36,7 @@ def statement_of(
     if call.root is not None:
         said.append(f"root {call.root}")
     if call.op is not None:
-        said += [ops.op_name(call.op), call.kind]
+        said += [ops.op_name(call.op), call.type_name]
         said += [f"edges {call.fixed.edges}"] if call.fixed and len(call.fixed.edges) > 2 else []
     if algorithm is not None:
         said.append(f"algorithm={algorithm!r}")
