@@ -1,12 +1,16 @@
 """Non-blocking collectives: a task that MPI sees as a generalized request."""
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
 from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
+
+#: begins a task with a call's context, steps, record, operands and track; returns what the caller
+#: waits for
+Submit = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], Any]
 
 
 class Request(LowerCase, MPI.Grequest):
