@@ -15,7 +15,7 @@ from .call import Call
 Comm = MPI.Intracomm
 
 
-def bcast(comm: Comm, buf: Any, root: SupportsIndex) -> Call:
+def bcast(comm: Comm, buf: object, root: SupportsIndex) -> Call:
     call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
     return call.with_operands(None, operand(buf, writable=not call.is_root))
 
@@ -23,12 +23,12 @@ def bcast(comm: Comm, buf: Any, root: SupportsIndex) -> Call:
 # Reductions.
 
 
-def allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
+def allreduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
     call = Call(comm, "Allreduce", collectives.ALLREDUCE, (sendbuf, recvbuf, op), op=op)
     return _reduction(call, sendbuf, recvbuf)
 
 
-def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsIndex) -> Call:
+def reduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op, root: SupportsIndex) -> Call:
     args = sendbuf, recvbuf, op, root
     call = Call(comm, "Reduce", collectives.REDUCE, args, root=root, op=op)
     if call.is_root:
@@ -37,14 +37,14 @@ def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsInd
     return call.with_operands(operand(sendbuf), None).check_reduction()
 
 
-def _reduction(call: Call, sendbuf: Any, recvbuf: Any) -> Call:
+def _reduction(call: Call, sendbuf: object, recvbuf: object) -> Call:
     recv = operand(recvbuf, writable=True)
     send = _unless_in_place(sendbuf)
     call.with_operands(send, recv, shared=send is None)
     return call.check_reduction(send.nbytes if send else None)
 
 
-def reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
+def reduce_scatter_block(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
     args = sendbuf, recvbuf, op
     call = Call(comm, "Reduce_scatter_block", collectives.REDUCE_SCATTER, args, op=op)
     send = _unless_in_place(sendbuf, call.size)
@@ -54,7 +54,7 @@ def reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> 
     return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: MPI.Op) -> Call:
+def reduce_scatter(comm: Comm, sendbuf: object, recvbuf: object, recvcounts: Any, op: MPI.Op) -> Call:
     args = sendbuf, recvbuf, recvcounts, op
     call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, args, op=op)
     send = _unless_in_place(sendbuf)
@@ -92,25 +92,25 @@ def _receive_counts(call: Call, counts: Any, own_count: int, shared: bool) -> Se
 # Collectives that gather blocks.
 
 
-def allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def allgather(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Allgather", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=False)
 
 
-def allgatherv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def allgatherv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Allgatherv", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=True)
 
 
-def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
+def gather(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
     return _gather(comm, sendbuf, recvbuf, root, vector=False)
 
 
-def gatherv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
+def gatherv(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
     return _gather(comm, sendbuf, recvbuf, root, vector=True)
 
 
-def _gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, vector: bool) -> Call:
+def _gather(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex, vector: bool) -> Call:
     method = "Gatherv" if vector else "Gather"
     call = Call(comm, method, collectives.GATHER, (sendbuf, recvbuf, root), root=root)
     if call.is_root:
@@ -121,7 +121,7 @@ def _gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, vector:
     return call.with_operands(send, None)
 
 
-def _gathered(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
+def _gathered(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Call:
     """The call of a rank that receives all blocks."""
     recv = operand(recvbuf, call.size, vector=vector, writable=True)
     call.counts = _block_bytes(call, recv, vector)
@@ -133,15 +133,15 @@ def _gathered(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
 # Collectives that distribute blocks.
 
 
-def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
+def scatter(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
     return _scatter(comm, sendbuf, recvbuf, root, vector=False)
 
 
-def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
+def scatterv(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
     return _scatter(comm, sendbuf, recvbuf, root, vector=True)
 
 
-def _scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, vector: bool) -> Call:
+def _scatter(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex, vector: bool) -> Call:
     method = "Scatterv" if vector else "Scatter"
     call = Call(comm, method, collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
@@ -158,17 +158,17 @@ def _scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, vector
 # Collectives in which all ranks exchange blocks.
 
 
-def alltoall(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def alltoall(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoall", collectives.ALLTOALL, (sendbuf, recvbuf))
     return _exchanged(call, sendbuf, recvbuf, vector=False)
 
 
-def alltoallv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def alltoallv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoallv", collectives.ALLTOALL, (sendbuf, recvbuf))
     return _exchanged(call, sendbuf, recvbuf, vector=True)
 
 
-def _exchanged(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
+def _exchanged(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Call:
     """Both arguments of a rank name the bytes of its block to itself, which must be equal."""
     recv = operand(recvbuf, call.size, vector=vector, writable=True)
     send = None if in_place(sendbuf) else operand(sendbuf, call.size, vector=vector)
@@ -193,12 +193,12 @@ def _exchanged(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
 # Helpers.
 
 
-def _unless_in_place(sendbuf: Any, blocks: int = 0) -> Operand | None:
+def _unless_in_place(sendbuf: object, blocks: int = 0) -> Operand | None:
     """The operand of an input; None where the input is in the receive buffer."""
     return None if in_place(sendbuf) else operand(sendbuf, blocks)
 
 
-def _only_at_root(call: Call, buffer: Any) -> None:
+def _only_at_root(call: Call, buffer: object) -> None:
     if in_place(buffer):
         raise ArgumentError(
             f"{call.method}: MPI.IN_PLACE is for the root ({call.root}), this is rank {call.rank}"

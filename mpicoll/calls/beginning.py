@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from mpi4py import MPI
 
@@ -27,7 +26,7 @@ from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember
 def begin(
     call: Call, algorithm: str | None = None, segment_bytes: int | None = None,
     key: Key | None = None, submit: Submit = Request,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """Begin the call without waiting. Local.
 
     Returns what `submit` returns, or MPI's own request where MPI serves the call alone. key: of
@@ -48,8 +47,8 @@ def begin(
 
 def begin_again(
     comm: MPI.Comm, context: Context, entry: Known, key: Key, parse: Callable[[], Call],
-    args: Sequence[Any], submit: Submit,
-) -> Any:  # fmt: skip
+    args: Sequence[object], submit: Submit,
+) -> object:  # fmt: skip
     """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
     if entry.native is not None:
         if not context.sees_all:
@@ -74,7 +73,7 @@ def begin_again(
 def _begin(
     call: Call, algorithm: str | None, segment_bytes: int | None,
     record: Record, key: Key | None, submit: Submit,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     if not PROGRESS.threaded:  # no thread would compare the calls, or unpack the result
         choose(call, algorithm, segment_bytes, probe.known)
         record.end()
@@ -92,7 +91,7 @@ def _begin(
 def _begin_library(
     call: Call, name: str, is_plain: bool, compared: Iterable[MPI.Request],
     record: Record, key: Key | None, submit: Submit,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     """is_plain: the user named neither an algorithm nor a segment size."""
     context = call.context
     library = LIBRARY_CALLS[name](call)
@@ -111,7 +110,7 @@ def _begin_library(
 def _begin_schedule(
     call: Call, name: str, pieces: int | None, compared: Iterable[MPI.Request],
     record: Record, key: Key | None, submit: Submit,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     context = call.context
     note_begin(call.operands)
     entry = Known(call.text, choice=(name, pieces))

@@ -68,7 +68,7 @@ def guarded(submit: Submit, call: Call) -> Submit:
     """A `Submit` that guards the buffers, and lists a request that is never waited for at exit."""
     site = call_site()
 
-    def submit_guarded(context: Context, steps: Iterator[object], *details: Any) -> Any:
+    def submit_guarded(context: Context, steps: Iterator[object], *details: Any) -> object:
         guard = Guard(call, site)
         request = submit(context, chain(steps, guard.at_end()), *details)
         if isinstance(request, Request):

@@ -1,7 +1,7 @@
 """Non-blocking collectives: a task that MPI sees as a generalized request."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from mpi4py import MPI
 
@@ -10,7 +10,7 @@ from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
 
 #: begins a task with a call's context, steps, record, operands and track; returns what the caller
 #: waits for
-Submit = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], Any]
+Submit = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], object]
 
 
 class Request(LowerCase, MPI.Grequest):

@@ -35,7 +35,7 @@ _EQUAL_RESULTS = {
 }
 
 
-def compare_results(context: Context, name: str, args: Sequence[Any]) -> None:
+def compare_results(context: Context, name: str, args: Sequence[object]) -> None:
     """Compare the result of a blocking call, after its end.
 
     name: of its function in `arguments`; args: the arguments.
@@ -44,19 +44,19 @@ def compare_results(context: Context, name: str, args: Sequence[Any]) -> None:
 
 
 def with_results_compared(
-    submit: Submit, context: Context, name: str, args: Sequence[Any]
+    submit: Submit, context: Context, name: str, args: Sequence[object]
 ) -> Submit:
     """A `Submit` that compares the result as a last step of the call."""
     comparison = _comparing_results(context, name, args)
 
-    def submit_compared(context: Context, steps: Iterator[object], *details: Any) -> Any:
+    def submit_compared(context: Context, steps: Iterator[object], *details: Any) -> object:
         return submit(context, chain(steps, until_done(comparison)), *details)
 
     return submit_compared
 
 
 def _comparing_results(
-    context: Context, name: str, args: Sequence[Any]
+    context: Context, name: str, args: Sequence[object]
 ) -> Iterable[MPI.Request]:
     """Requests of the comparison, to be awaited after the end of the call; () where there is none.
 
@@ -71,7 +71,7 @@ def _comparing_results(
 
 
 def _comparing(
-    context: Context, name: str, args: Sequence[Any], number: int, site: str
+    context: Context, name: str, args: Sequence[object], number: int, site: str
 ) -> Iterator[MPI.Request]:
     position, has_blocks = _EQUAL_RESULTS[name]
     blocks = len(context.channel.ranks) if has_blocks else 0

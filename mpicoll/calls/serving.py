@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any
 
 from mpi4py import MPI
 
@@ -143,7 +142,7 @@ def remember_small(call: Call) -> bool:
     return True
 
 
-def _vector_argument(call: Call) -> Any:
+def _vector_argument(call: Call) -> object:
     """The argument that holds the collective's vector; the block of a rank that has no more."""
     if call.collective is collectives.BCAST:
         return call.arguments[0]

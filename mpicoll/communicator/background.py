@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from mpi4py import MPI
 
@@ -23,7 +22,7 @@ _IN_FLIGHT = 2
 
 
 def begin_task(
-    comm: Base, method: str, args: Sequence[Any], then: Callable[[], object],
+    comm: Base, method: str, args: Sequence[object], then: Callable[[], object],
     finish: Callable[[], object] | None = None, algorithm: str | None = None,
 ) -> Task:  # fmt: skip
     """Begin a collective without waiting; returns its `Task`.
@@ -60,7 +59,7 @@ def begin_task(
 
 
 def run_task(
-    comm: Base, method: str, args: Sequence[Any], finish: Callable[[], object] | None = None,
+    comm: Base, method: str, args: Sequence[object], finish: Callable[[], object] | None = None,
     algorithm: str | None = None,
 ) -> None:  # fmt: skip
     """Begin a collective and wait for its end; other ranks may begin the call by `begin_task`.
@@ -100,7 +99,7 @@ def run_task(
 
 
 def _begin(
-    comm: Base, method: str, args: Sequence[Any], algorithm: str | None, submit: Submit
+    comm: Base, method: str, args: Sequence[object], algorithm: str | None, submit: Submit
 ) -> Task:
     parse = getattr(arguments, method.lower(), None)
     if parse is not None:

@@ -188,7 +188,7 @@ class Base(MPI.Intracomm):
             self._context.raise_explained(error)
 
     def _begin_small(
-        self, native: Callable[..., MPI.Request], parse: Parse, args: tuple[Any, ...]
+        self, native: Callable[..., MPI.Request], parse: Parse, args: tuple[object, ...]
     ) -> MPI.Request:
         """Begin a call that goes to MPI without parsing."""
         try:
