@@ -8,7 +8,7 @@ from functools import partial
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..calls import Submit, arguments, begin, key_of
+from ..calls import arguments, begin, key_of
 from ..execute import PROGRESS, Context, Record, Task, until_done
 from ..support.arrays import Array
 from ..support.callsite import call_site
@@ -99,8 +99,9 @@ def run_task(
 
 
 def _begin(
-    comm: Base, method: str, args: Sequence[object], algorithm: str | None, submit: Submit
-) -> Task:
+    comm: Base, method: str, args: Sequence[object], algorithm: str | None,
+    submit: Callable[..., Task],
+) -> Task:  # fmt: skip
     parse = getattr(arguments, method.lower(), None)
     if parse is not None:
         begun = comm._begin_with(parse, tuple(args), algorithm, None, submit)
