@@ -13,9 +13,10 @@ from ..errors import ArgumentError
 from .call import Call
 
 Comm = MPI.Intracomm
+Root = SupportsIndex
 
 
-def bcast(comm: Comm, buf: object, root: SupportsIndex) -> Call:
+def bcast(comm: Comm, buf: object, root: Root) -> Call:
     call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
     return call.with_operands(None, operand(buf, writable=not call.is_root))
 
@@ -28,7 +29,7 @@ def allreduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
     return _reduction(call, sendbuf, recvbuf)
 
 
-def reduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op, root: SupportsIndex) -> Call:
+def reduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op, root: Root) -> Call:
     args = sendbuf, recvbuf, op, root
     call = Call(comm, "Reduce", collectives.REDUCE, args, root=root, op=op)
     if call.is_root:
@@ -54,7 +55,9 @@ def reduce_scatter_block(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.O
     return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def reduce_scatter(comm: Comm, sendbuf: object, recvbuf: object, recvcounts: Any, op: MPI.Op) -> Call:
+def reduce_scatter(
+    comm: Comm, sendbuf: object, recvbuf: object, recvcounts: object, op: MPI.Op
+) -> Call:
     args = sendbuf, recvbuf, recvcounts, op
     call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, args, op=op)
     send = _unless_in_place(sendbuf)
@@ -102,15 +105,15 @@ def allgatherv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     return _gathered(call, sendbuf, recvbuf, vector=True)
 
 
-def gather(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
+def gather(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
     return _gather(comm, sendbuf, recvbuf, root, vector=False)
 
 
-def gatherv(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
+def gatherv(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
     return _gather(comm, sendbuf, recvbuf, root, vector=True)
 
 
-def _gather(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex, vector: bool) -> Call:
+def _gather(comm: Comm, sendbuf: object, recvbuf: object, root: Root, vector: bool) -> Call:
     method = "Gatherv" if vector else "Gather"
     call = Call(comm, method, collectives.GATHER, (sendbuf, recvbuf, root), root=root)
     if call.is_root:
@@ -133,15 +136,15 @@ def _gathered(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Cal
 # Collectives that distribute blocks.
 
 
-def scatter(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
+def scatter(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
     return _scatter(comm, sendbuf, recvbuf, root, vector=False)
 
 
-def scatterv(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex) -> Call:
+def scatterv(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
     return _scatter(comm, sendbuf, recvbuf, root, vector=True)
 
 
-def _scatter(comm: Comm, sendbuf: object, recvbuf: object, root: SupportsIndex, vector: bool) -> Call:
+def _scatter(comm: Comm, sendbuf: object, recvbuf: object, root: Root, vector: bool) -> Call:
     method = "Scatterv" if vector else "Scatter"
     call = Call(comm, method, collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
