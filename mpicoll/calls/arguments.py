@@ -1,4 +1,4 @@
-"""What the arguments of each collective mean: one function per mpi4py method, from its arguments to a checked `Call`."""
+"""Arguments: for each mpi4py method a function that parses them and returns a checked `Call`."""
 
 from collections.abc import Sequence
 from operator import index
@@ -13,9 +13,10 @@ from ..errors import ArgumentError
 from .call import Call
 
 Comm = MPI.Intracomm
+Root = SupportsIndex
 
 
-def bcast(comm: Comm, buf: Any, root: SupportsIndex) -> Call:
+def bcast(comm: Comm, buf: object, root: Root) -> Call:
     call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
     return call.with_operands(None, operand(buf, writable=not call.is_root))
 
@@ -23,72 +24,96 @@ def bcast(comm: Comm, buf: Any, root: SupportsIndex) -> Call:
 # Reductions.
 
 
-def allreduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
+def allreduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
     call = Call(comm, "Allreduce", collectives.ALLREDUCE, (sendbuf, recvbuf, op), op=op)
     return _reduction(call, sendbuf, recvbuf)
 
 
-def reduce(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: SupportsIndex) -> Call:
-    call = Call(comm, "Reduce", collectives.REDUCE, (sendbuf, recvbuf, op, root), root=root, op=op)
+def reduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op, root: Root) -> Call:
+    args = sendbuf, recvbuf, op, root
+    call = Call(comm, "Reduce", collectives.REDUCE, args, root=root, op=op)
     if call.is_root:
         return _reduction(call, sendbuf, recvbuf)
     _only_at_root(call, sendbuf)
     return call.with_operands(operand(sendbuf), None).check_reduction()
 
 
-def _reduction(call: Call, sendbuf: Any, recvbuf: Any) -> Call:
-    recv, shared = operand(recvbuf, writable=True), in_place(sendbuf)
-    send = None if shared else operand(sendbuf)
-    return call.with_operands(send, recv, shared).check_reduction(send.nbytes if send else None)
+def _reduction(call: Call, sendbuf: object, recvbuf: object) -> Call:
+    recv = operand(recvbuf, writable=True)
+    send = _unless_in_place(sendbuf)
+    call.with_operands(send, recv, shared=send is None)
+    return call.check_reduction(send.nbytes if send else None)
 
 
-def reduce_scatter_block(comm: Comm, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Call:
-    call = Call(comm, "Reduce_scatter_block", collectives.REDUCE_SCATTER, (sendbuf, recvbuf, op), op=op)
-    shared = in_place(sendbuf)
-    send = None if shared else operand(sendbuf, call.size)
+def reduce_scatter_block(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
+    args = sendbuf, recvbuf, op
+    call = Call(comm, "Reduce_scatter_block", collectives.REDUCE_SCATTER, args, op=op)
+    send = _unless_in_place(sendbuf, call.size)
+    shared = send is None
     recv = operand(recvbuf, call.size if shared else 0, writable=True)
     call.counts = _block_bytes(call, send or recv, vector=False)
     return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def reduce_scatter(comm: Comm, sendbuf: Any, recvbuf: Any, recvcounts: Any, op: MPI.Op) -> Call:
-    call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, (sendbuf, recvbuf, recvcounts, op), op=op)
-    shared = in_place(sendbuf)
-    send, recv = None if shared else operand(sendbuf), operand(recvbuf, writable=True)
-    itemsize = recv.datatype.Get_size() if recv.datatype is not None else recv.dtype.itemsize if recv.dtype else 1
-    call.counts = [index(count) * itemsize for count in _counts(call, recvcounts, recv.nbytes // itemsize, shared)]
-    whole = send or recv
-    if whole.nbytes != sum(call.counts):
+def reduce_scatter(
+    comm: Comm, sendbuf: object, recvbuf: object, recvcounts: object, op: MPI.Op
+) -> Call:
+    args = sendbuf, recvbuf, recvcounts, op
+    call = Call(comm, "Reduce_scatter", collectives.REDUCE_SCATTER, args, op=op)
+    send = _unless_in_place(sendbuf)
+    shared = send is None
+    recv = operand(recvbuf, writable=True)
+    itemsize = _itemsize(recv)
+    counts = _receive_counts(call, recvcounts, recv.nbytes // itemsize, shared)
+    call.counts = [index(count) * itemsize for count in counts]
+    input_bytes = (send or recv).nbytes
+    if input_bytes != sum(call.counts):
         raise errors.BufferError(
-            f"Reduce_scatter: the input has {whole.nbytes} bytes, the receive counts ask for {sum(call.counts)}"
+            f"Reduce_scatter: the input has {input_bytes} bytes, "
+            f"the receive counts ask for {sum(call.counts)}"
         )
     return call.with_operands(send, recv, shared).check_reduction(call.counts[call.rank])
 
 
-def _counts(call: Call, counts: Any, mine: int, shared: bool) -> Sequence[int]:
-    if counts is None and not shared:  # as mpi4py: every rank says how much it receives
+def _itemsize(recv: Operand) -> int:
+    if recv.datatype is not None:
+        return recv.datatype.Get_size()
+    return recv.dtype.itemsize if recv.dtype else 1
+
+
+def _receive_counts(call: Call, counts: Any, own_count: int, shared: bool) -> Sequence[int]:
+    """One count per rank. Collective where the caller passed none, as in mpi4py."""
+    if counts is None and not shared:
         counts = np.empty(call.size, np.int64)
-        MPI.Intracomm.Allgather(call.comm, np.array(mine, np.int64), counts)
+        MPI.Intracomm.Allgather(call.comm, np.array(own_count, np.int64), counts)
     if not hasattr(counts, "__len__") or len(counts) != call.size or min(counts) < 0:
-        raise errors.BufferError(f"Reduce_scatter: expected {call.size} receive counts, one per rank, got {counts}")
-    given: Sequence[int] = counts
-    return given
+        expected = f"expected {call.size} receive counts, one per rank"
+        raise errors.BufferError(f"Reduce_scatter: {expected}, got {counts}")
+    return list(counts)
 
 
-# Blocks that are gathered.
+# Collectives that gather blocks.
 
 
-def allgather(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def allgather(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Allgather", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=False)
 
 
-def allgatherv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def allgatherv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Allgatherv", collectives.ALLGATHER, (sendbuf, recvbuf))
     return _gathered(call, sendbuf, recvbuf, vector=True)
 
 
-def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vector: bool = False) -> Call:
+def gather(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
+    return _gather(comm, sendbuf, recvbuf, root, vector=False)
+
+
+def gatherv(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
+    return _gather(comm, sendbuf, recvbuf, root, vector=True)
+
+
+def _gather(comm: Comm, sendbuf: object, recvbuf: object, root: Root, vector: bool) -> Call:
     method = "Gatherv" if vector else "Gather"
     call = Call(comm, method, collectives.GATHER, (sendbuf, recvbuf, root), root=root)
     if call.is_root:
@@ -99,22 +124,27 @@ def gather(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vecto
     return call.with_operands(send, None)
 
 
-def gatherv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
-    return gather(comm, sendbuf, recvbuf, root, vector=True)
-
-
-def _gathered(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
-    """A rank that gets all blocks."""
-    recv, shared = operand(recvbuf, call.size, vector=vector, writable=True), in_place(sendbuf)
+def _gathered(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Call:
+    """The call of a rank that receives all blocks."""
+    recv = operand(recvbuf, call.size, vector=vector, writable=True)
     call.counts = _block_bytes(call, recv, vector)
-    send = None if shared else operand(sendbuf)
-    return call.with_operands(send, recv, shared).check_block(call.send, "send")
+    send = _unless_in_place(sendbuf)
+    call.with_operands(send, recv, shared=send is None)
+    return call.check_block(call.send, "send")
 
 
-# Blocks that are dealt out.
+# Collectives that distribute blocks.
 
 
-def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vector: bool = False) -> Call:
+def scatter(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
+    return _scatter(comm, sendbuf, recvbuf, root, vector=False)
+
+
+def scatterv(comm: Comm, sendbuf: object, recvbuf: object, root: Root) -> Call:
+    return _scatter(comm, sendbuf, recvbuf, root, vector=True)
+
+
+def _scatter(comm: Comm, sendbuf: object, recvbuf: object, root: Root, vector: bool) -> Call:
     method = "Scatterv" if vector else "Scatter"
     call = Call(comm, method, collectives.SCATTER, (sendbuf, recvbuf, root), root=root)
     if not call.is_root:
@@ -122,50 +152,60 @@ def scatter(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex, *, vect
         block = operand(recvbuf, writable=True)
         call.counts = None if vector else [block.nbytes] * call.size
         return call.with_operands(None, block)
-    send, shared = operand(sendbuf, call.size, vector=vector), in_place(recvbuf)
+    send = operand(sendbuf, call.size, vector=vector)
     call.counts = _block_bytes(call, send, vector)
-    recv = None if shared else operand(recvbuf, writable=True)
-    return call.with_operands(send, recv, shared).check_block(recv, "receive")
+    recv = None if in_place(recvbuf) else operand(recvbuf, writable=True)
+    return call.with_operands(send, recv, shared=recv is None).check_block(recv, "receive")
 
 
-def scatterv(comm: Comm, sendbuf: Any, recvbuf: Any, root: SupportsIndex) -> Call:
-    return scatter(comm, sendbuf, recvbuf, root, vector=True)
+# Collectives in which all ranks exchange blocks.
 
 
-# Blocks that all exchange.
-
-
-def alltoall(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def alltoall(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoall", collectives.ALLTOALL, (sendbuf, recvbuf))
     return _exchanged(call, sendbuf, recvbuf, vector=False)
 
 
-def alltoallv(comm: Comm, sendbuf: Any, recvbuf: Any) -> Call:
+def alltoallv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoallv", collectives.ALLTOALL, (sendbuf, recvbuf))
     return _exchanged(call, sendbuf, recvbuf, vector=True)
 
 
-def _exchanged(call: Call, sendbuf: Any, recvbuf: Any, vector: bool) -> Call:
-    """A block for each rank, and one from each; of a rank to itself it says the bytes twice."""
-    recv, shared = operand(recvbuf, call.size, vector=vector, writable=True), in_place(sendbuf)
-    send = recv if shared else operand(sendbuf, call.size, vector=vector)
-    call.counts, received = _block_bytes(call, send, vector), _block_bytes(call, recv, vector)
-    sent, kept = call.counts[call.rank], received[call.rank]
-    if sent != kept:
-        which = f"rank {call.rank} has a block for itself" if vector else "the send buffer has blocks"
-        raise errors.BufferError(f"{call.method}: {which} of {sent} bytes, the receive buffer room for {kept}")
-    call.with_operands(None if shared else send, recv, shared)
+def _exchanged(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Call:
+    """Both arguments of a rank name the bytes of its block to itself, which must be equal."""
+    recv = operand(recvbuf, call.size, vector=vector, writable=True)
+    send = None if in_place(sendbuf) else operand(sendbuf, call.size, vector=vector)
+    call.counts = _block_bytes(call, send or recv, vector)
+    received = _block_bytes(call, recv, vector)
+    own_sent = call.counts[call.rank]
+    own_received = received[call.rank]
+    if own_sent != own_received:
+        own = f"rank {call.rank} has a block for itself" if vector else "the send buffer has blocks"
+        raise errors.BufferError(
+            f"{call.method}: {own} of {own_sent} bytes, "
+            f"the receive buffer room for {own_received}"
+        )
+    call.with_operands(send, recv, shared=send is None)
     if call.shared and call.counts != received:
-        raise errors.BufferError(f"{call.method}: one array for both, but other counts to receive than to send: take two")
+        raise errors.BufferError(
+            f"{call.method}: one array for both, but other counts to receive than to send: take two"
+        )
     return call
 
 
-# What several need.
+# Helpers.
 
 
-def _only_at_root(call: Call, buffer: Any) -> None:
+def _unless_in_place(sendbuf: object, blocks: int = 0) -> Operand | None:
+    """The operand of an input; None where the input is in the receive buffer."""
+    return None if in_place(sendbuf) else operand(sendbuf, blocks)
+
+
+def _only_at_root(call: Call, buffer: object) -> None:
     if in_place(buffer):
-        raise ArgumentError(f"{call.method}: MPI.IN_PLACE is for the root ({call.root}), this is rank {call.rank}")
+        raise ArgumentError(
+            f"{call.method}: MPI.IN_PLACE is for the root ({call.root}), this is rank {call.rank}"
+        )
 
 
 def _block_bytes(call: Call, whole: Operand, vector: bool) -> list[int]:

@@ -1,43 +1,44 @@
-"""Non-blocking calls: begun, then served by a task or by MPI itself."""
+"""Non-blocking calls: begun here, then served by a task or by MPI itself."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from mpi4py import MPI
 
 from .. import errors
 from ..algorithms import LIBRARIES
-from ..buffers import Operand, note_begin
-from ..execute import ABANDONED, PROGRESS, Context, Known, Plan, Record, native_method, owning, until_done
+from ..buffers import note_begin
+from ..execute import (
+    ABANDONED, PROGRESS, Context, Known, Plan, Record, native_method, owning, until_done,
+)  # fmt: skip
 from ..select import probe
 from ..support.callsite import call_site
 from .binding import plan_of
 from .call import Call
 from .comparing import comparing
 from .repeated import Key
-from .request import Request
-from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember_small, working_context
-
-#: what makes, of a call's context, steps, record, operands and track, what the caller waits for
-Hold = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], Any]
+from .request import Request, Submit
+from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember_small
 
 
 def begin(
-    call: Call, algorithm: str | None = None, segment_bytes: int | None = None, key: Key | None = None, hold: Hold = Request
-) -> Any:
-    """Begin the call without waiting; returns what `hold` makes, or MPI's own request where MPI serves it without help. Local.
+    call: Call, algorithm: str | None = None, segment_bytes: int | None = None,
+    key: Key | None = None, submit: Submit = Request,
+) -> object:  # fmt: skip
+    """Begin the call without waiting. Local.
 
-    key: what the next one like it will be recognised by.
+    Returns what `submit` returns, or MPI's own request where MPI serves the call alone. key: of
+    later calls like it.
     """
     call.nonblocking = True
-    _refuse_what_nobody_brings_back(call)
-    context = working_context(call)
+    _check_device_memory(call)
+    context = call.context
+    context.require_working()
     record = context.recorder.begin(call.text, call_site())
     try:
-        return _begun(call, algorithm, segment_bytes, context, record, key, hold)
+        return _begin(call, algorithm, segment_bytes, record, key, submit)
     except BaseException:
         if record.number:
             record.end()
@@ -45,93 +46,122 @@ def begin(
 
 
 def begin_again(
-    comm: MPI.Comm, context: Context, known: Known, key: Key, understood: Callable[[], Call], given: Sequence[Any], hold: Hold
-) -> Any:
-    """Begin a call as it was begun before; returns as `begin`. understood: makes the `Call`; given: its arguments."""
-    if known.native is not None:
+    comm: MPI.Comm, context: Context, entry: Known, key: Key, parse: Callable[[], Call],
+    args: Sequence[object], submit: Submit,
+) -> object:  # fmt: skip
+    """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
+    if entry.native is not None:
         if not context.sees_all:
-            context.small.note(known.text)
-            return owning(known.native(comm, *given), given)
+            context.small.note(entry.text)
+            return owning(entry.native(comm, *args), args)
         context.require_working()
-        request = owning(known.native(comm, *given), given)
-        return hold(context, until_done([request]), context.recorder.begin(known.text, call_site()), (), None)
-    record = context.recorder.begin(known.text, call_site())
+        request = owning(entry.native(comm, *args), args)
+        record = context.recorder.begin(entry.text, call_site())
+        return submit(context, until_done([request]), record, (), None)
+    record = context.recorder.begin(entry.text, call_site())
 
     def bind() -> Plan:
-        call = understood()
+        call = parse()
         call.nonblocking = True
-        return plan_of(call, *known.choice)
+        return plan_of(call, *entry.choice)
 
-    with _numbered(context, known.text) as number:
-        return hold(context, _scheduled(known, key, bind, number, record, given), record, (), context.call_track(number))
+    with _numbered(context, entry.text) as number:
+        steps = _scheduled(entry, key, bind, number, record, args)
+        return submit(context, steps, record, (), context.call_track(number))
 
 
-def _begun(
-    call: Call, algorithm: str | None, segment_bytes: int | None, context: Context, record: Record, key: Key | None, hold: Hold
-) -> Any:
-    if not PROGRESS.threaded:  # nobody could compare it, or unpack what was packed
+def _begin(
+    call: Call, algorithm: str | None, segment_bytes: int | None,
+    record: Record, key: Key | None, submit: Submit,
+) -> object:  # fmt: skip
+    if not PROGRESS.threaded:  # no thread would compare the calls, or unpack the result
         choose(call, algorithm, segment_bytes, probe.known)
         record.end()
         return owning(native_method(call.comm, call.form)(*call.arguments), call.arguments)
     compared = comparing(call, algorithm, segment_bytes, record)
     name, pieces, _ = choose(call, algorithm, segment_bytes, probe.known, compared)
-    if not call.repeatable or any(one.device is not None for one in call.operands):
+    if not call.repeatable or any(operand.device is not None for operand in call.operands):
         key = None
-    if name not in LIBRARIES:
-        note_begin(call.operands)
-        known, bind = Known(call.text, choice=(name, pieces)), partial(plan_of, call, name, pieces)
-        if key is not None and counts_suffice(call, name):
-            context.known.keep(key, known)
-        before = until_done(chain(compared, counts_for(call, name)))
-        with _numbered(context, call.text) as number:
-            steps = chain(before, _scheduled(known, key, bind, number, record, call))
-            return hold(context, steps, record, call.operands, context.call_track(number))
+    if name in LIBRARIES:
+        is_plain = algorithm is None and segment_bytes is None
+        return _begin_library(call, name, is_plain, compared, record, key, submit)
+    return _begin_schedule(call, name, pieces, compared, record, key, submit)
+
+
+def _begin_library(
+    call: Call, name: str, is_plain: bool, compared: Iterable[MPI.Request],
+    record: Record, key: Key | None, submit: Submit,
+) -> object:  # fmt: skip
+    """is_plain: the user named neither an algorithm nor a segment size."""
+    context = call.context
     library = LIBRARY_CALLS[name](call)
     request: MPI.Request = library.begin()
     if not compared and key is not None and library.is_given(call.arguments):
         context.known.keep(key, Known(call.text, getattr(MPI.Intracomm, call.form)))
-        if algorithm is None and segment_bytes is None:
-            remember_small(call, context)
+        if is_plain:
+            remember_small(call)
     if not compared and not library.staged and not context.lists_all:
-        record.end()  # for us: MPI alone knows when
+        record.end()  # MPI alone knows when the call ends
         return request
-    return hold(context, chain(until_done(compared), library.run_as_task(request)), record, call.operands, None)
+    steps = chain(until_done(compared), library.run_as_task(request))
+    return submit(context, steps, record, call.operands, None)
+
+
+def _begin_schedule(
+    call: Call, name: str, pieces: int | None, compared: Iterable[MPI.Request],
+    record: Record, key: Key | None, submit: Submit,
+) -> object:  # fmt: skip
+    context = call.context
+    note_begin(call.operands)
+    entry = Known(call.text, choice=(name, pieces))
+    bind = partial(plan_of, call, name, pieces)
+    if key is not None and counts_suffice(call, name):
+        context.known.keep(key, entry)
+    before = until_done(chain(compared, counts_for(call, name)))
+    with _numbered(context, call.text) as number:
+        steps = chain(before, _scheduled(entry, key, bind, number, record, call))
+        return submit(context, steps, record, call.operands, context.call_track(number))
 
 
 @contextmanager
 def _numbered(context: Context, text: str) -> Iterator[int]:
-    """The number of a call that is about to begin. Where it does not, the other ranks' calls of that number never end."""
+    """The number of a call that begins.
+
+    If it fails to begin, the calls of that number on the other ranks never end.
+    """
     number = context.next_call()
     try:
         yield number
-    except BaseException as error:  # of a signal handler, say
+    except BaseException as error:  # of a signal handler, for example
         context.in_disorder(context.reason(text, error))
         raise
 
 
-def _refuse_what_nobody_brings_back(call: Call) -> None:
-    """Device memory passes through the host, and without threads nothing runs when MPI has the result there."""
-    if not PROGRESS.threaded and any(one.device is not None for one in call.operands):
+def _check_device_memory(call: Call) -> None:
+    """Without threads nothing copies a result from the host, where MPI writes it, to the device."""
+    if not PROGRESS.threaded and any(operand.device is not None for operand in call.operands):
         raise errors.BufferError(
-            f"{call.form} on device memory: MPI does not grant THREAD_MULTIPLE, so that nothing would bring the result to "
-            f"the device: use {call.method} or {call.method}_init, or let mpi4py initialize MPI with threads"
+            f"{call.form} on device memory: MPI does not grant THREAD_MULTIPLE, so that nothing "
+            f"would bring the result to the device: use {call.method} or {call.method}_init, "
+            "or let mpi4py initialize MPI with threads"
         )
 
 
 def _scheduled(
-    known: Known, key: Key | None, bind: Callable[[], Plan], number: int, record: Record, given: object
-) -> Iterator[Any]:
-    """A schedule for a `Task`, by a plan that lies idle, or that `bind` makes. number: of the call; record: its own.
+    entry: Known, key: Key | None, bind: Callable[[], Plan], number: int, record: Record,
+    buffers: object,
+) -> Iterator[object]:  # fmt: skip
+    """The steps of a call's schedule, by an idle plan of `entry`, or by one that `bind` makes.
 
-    key: what it is known by, or None. given: what must live until it has ended.
+    number, record: of the call. buffers: kept alive to the end of the call.
     """
-    plan = known.take(key) or bind()
+    plan = entry.take(key) or bind()
     record.plan = plan
     try:
         yield from plan.run_as_task(plan.tag_of(number, record.sequence))
     except GeneratorExit:  # the process ends
         raise
     except BaseException:
-        ABANDONED.append(given)  # the caller may forget the arrays, MPI may not
+        ABANDONED.append(buffers)  # the caller may drop the arrays while MPI still uses them
         raise
-    known.give_back(plan, key)
+    entry.give_back(plan, key)

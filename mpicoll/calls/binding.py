@@ -13,7 +13,7 @@ from .call import Call
 def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Schedule:
     """This rank's rounds under an algorithm.
 
-    It must know all counts; but a rank that exchanges blocks with the root alone needs no others than its own.
+    The rank must know all counts, unless it exchanges blocks with the root alone: then its own.
     """
     if call.collective.blocks_of_ranks and call.counts is None:
         call.counts = [0] * call.size
@@ -30,23 +30,33 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         blocks = entry.vector_blocks(call.size, segments, nodes)
         edges = bounds(nbytes // call.dtype.itemsize, blocks)
     rounds = call.collective.program(entry.placed(nodes), call.rank, call.size, call.root, blocks)
-    return Schedule(algorithm, list(rounds), edges, segment_bytes if entry.cuttable else None, entry.read_late)
+    cut = segment_bytes if entry.cuttable else None
+    return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
 
 
-def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False) -> Plan:
-    """The call bound to an algorithm. persistent: the caller may forget the arrays, and any thread may run it."""
+def plan_of(
+    call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False
+) -> Plan:
+    """The call bound to an algorithm.
+
+    persistent: the plan keeps the arrays alive, and any thread may run it.
+    """
     context = call.context
     schedule = schedule_of(call, algorithm, segment_bytes)
     slow_on_host = call.dtype.name in HALF
     on_device = reduces_on_device(call.dtype.name, call.nbytes or 0, default=slow_on_host)
     work = Work(call, context.pool, schedule.edges, persistent, on_device)
-    return bind(context, call.method, schedule, work, _fingerprint(call, schedule), call.nonblocking, persistent)
+    fingerprint = _fingerprint(call, schedule)
+    return bind(context, call.method, schedule, work, fingerprint, call.nonblocking, persistent)
 
 
 def _fingerprint(call: Call, schedule: Schedule) -> int:
-    """A number made of what must be equal on all ranks: messages of calls in which it differs never meet."""
-    reduced = "" if call.op is None else f"{call.kind} {ops.op_name(call.op)}"
-    # the root alone may know all blocks, where it exchanges them with each rank by itself
+    """A hash of what must be equal on all ranks: calls that differ in it never match messages."""
+    reduced = "" if call.op is None else f"{call.type_name} {ops.op_name(call.op)}"
+    # only the root may know all blocks, where it exchanges them with each rank directly
     edges = schedule.edges if call.counts_shared else ""
-    text = f"{call.nonblocking} {call.method} {schedule.algorithm} {schedule.segment_bytes} {edges} {call.root} {reduced}"
-    return crc32(text.encode())
+    parts = (
+        call.nonblocking, call.method, schedule.algorithm, schedule.segment_bytes, edges,
+        call.root, reduced,
+    )  # fmt: skip
+    return crc32(" ".join(map(str, parts)).encode())

@@ -1,4 +1,4 @@
-"""What a call says of itself, for the other ranks to compare with what they say of theirs."""
+"""Comparison of calls between ranks: each rank states its call, and all must state the same."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,94 +17,104 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS, OFF
 from .call import Call
 
-#: elements that may stand for any others of as many bytes
+#: element types that match any other of the same size
 _RAW = ("uint8", "S1", "int8")
-#: seconds that other ranks have to come where they need not, and between two looks for them
-_PATIENCE, _PAUSE = 2.0, 1e-4
+#: seconds to wait for ranks that may never take part in the comparison
+_PATIENCE = 2.0
+#: seconds between two polls
+_PAUSE = 1e-4
 
 
 def statement_of(
     call: Call, algorithm: str | None, segment_bytes: int | None, sequence: int = 0
 ) -> Statement:
-    """What must be equal on all ranks; of data that is only moved, the type too where it is known.
+    """What must be equal on all ranks; of data that is only moved also the type, where it has one.
 
-    A contribution of nothing has no type: a rank may write it as an empty list of any numbers.
+    An empty contribution has no type: a rank may pass an empty list of any numbers.
 
     sequence: see `Statement`.
     """
-    said = [f"{call.form} of {_size(call)}"]
+    facts = [f"{call.form} of {_size(call)}"]
     if call.root is not None:
-        said.append(f"root {call.root}")
+        facts.append(f"root {call.root}")
     if call.op is not None:
-        said += [ops.op_name(call.op), call.kind]
-        said += [f"edges {call.fixed.edges}"] if call.fixed and len(call.fixed.edges) > 2 else []
+        facts += [ops.op_name(call.op), call.type_name]
+    if call.fixed and len(call.fixed.edges) > 2:
+        facts.append(f"edges {call.fixed.edges}")
     if algorithm is not None:
-        said.append(f"algorithm={algorithm!r}")
+        facts.append(f"algorithm={algorithm!r}")
     if segment_bytes is not None:
-        said.append(f"segment_bytes={segment_bytes}")
-    if any(one.device is not None for one in call.operands) and _may_be_for_nccl(call, algorithm):
-        said.append("in device memory")
-    moved = "" if call.op is not None else next(filter(None, map(_kind_moved, call.operands)), "")
-    return Statement(", ".join(said), moved, call_site(), sequence)
+        facts.append(f"segment_bytes={segment_bytes}")
+    on_device = any(operand.device is not None for operand in call.operands)
+    if on_device and _may_use_nccl(call, algorithm):
+        facts.append("in device memory")
+    moved = ""
+    if call.op is None:
+        moved = next(filter(None, map(_type_moved, call.operands)), "")
+    return Statement(", ".join(facts), moved, call_site(), sequence)
 
 
-def _may_be_for_nccl(call: Call, algorithm: str | None) -> bool:
-    """Whether NCCL may be asked, which all ranks must do."""
+def _may_use_nccl(call: Call, algorithm: str | None) -> bool:
+    """Whether selection considers NCCL, which it must do on all ranks."""
     return algorithm == NCCL or (algorithm is None and select.is_named(call.collective.name, NCCL))
 
 
-def _kind_moved(one: Operand) -> str:
-    return _kind_of(one.dtype) if one.dtype is not None and one.nbytes else ""
+def _type_moved(operand: Operand) -> str:
+    return _type_stated(operand.dtype) if operand.dtype is not None and operand.nbytes else ""
 
 
 @cache
-def _kind_of(dtype: object) -> str:
+def _type_stated(dtype: object) -> str:
     name = str(dtype)
     return "" if name in _RAW or name.startswith("[") else name
 
 
 def _size(call: Call) -> str:
-    if not call.collective.blocks_of_ranks or call.counts is None:
-        return "blocks" if call.collective.blocks_of_ranks else f"{call.nbytes} bytes"
-    if not call.counts_shared:
-        return "blocks"  # those of other ranks are known to the root alone, see `comparing`
+    if not call.collective.blocks_of_ranks:
+        return f"{call.nbytes} bytes"
+    if call.counts is None or not call.counts_shared:
+        return "blocks"  # only the root knows those of other ranks, see `comparing`
     if len(set(call.counts)) == 1:
         return f"{len(call.counts)} blocks of {call.counts[0]} bytes"
     return f"blocks of {', '.join(map(str, call.counts))} bytes"
 
 
-class _Agreeing:
-    """Where a call stands meanwhile. text: for a person."""
+class _Agreement:
+    """The state of a call while ranks agree on something; see `Record.plan`."""
 
-    unfinished, runs_ahead, step = True, False, None
+    unfinished = True
+    runs_ahead = False
+    step = None
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     def where(self) -> str:
-        """For a person."""
+        """What the ranks do, for a person."""
         return self.text
 
     def peer(self) -> int | None:
-        """Nobody more than others."""
+        """None: the call waits for all ranks alike."""
         return None
 
 
-COMPARING = _Agreeing("comparing the call with those of the other ranks")
-MEETING = _Agreeing("finding out with the other ranks whether NCCL can serve them")
+COMPARING = _Agreement("comparing the call with those of the other ranks")
+MEETING = _Agreement("finding out with the other ranks whether NCCL can serve them")
 
 
-def comparing(call: Call, algorithm: str | None, segment_bytes: int | None, record: Record) -> Iterable[MPI.Request]:
-    """Compare the call with those of the other ranks, where that is to be done, else (): requests to be awaited.
+def comparing(
+    call: Call, algorithm: str | None, segment_bytes: int | None, record: Record
+) -> Iterable[MPI.Request]:
+    """Requests of the comparison with the other ranks, to be awaited; () where there is none.
 
-    Numbers are taken at once, so this is called in program order; what it returns may run later.
+    Called in program order, as it takes call numbers; the requests may be awaited later.
     """
     context = call.context
     if context.check == OFF:
         return ()
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
-    small = is_small(call, algorithm, segment_bytes)
-    if not context.must_compare(statement.what, record.place, small):
+    is_small = _may_be_small(call, algorithm, segment_bytes)
+    if not context.must_compare(statement.what, record.place, is_small):
         return ()
     numbers = context.next_call(), context.next_call()
     return _comparing(call, context, statement, numbers, record)
@@ -120,43 +130,50 @@ def _comparing(
     record.plan = None
 
 
-def is_small(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
-    """Whether calls like this one may go to MPI without being looked at, on any rank."""
+def is_below_limit(call: Call) -> bool:
+    """Whether the call has so few bytes that MPI may serve it without parsing, see `SmallCalls`."""
     limits = call.context.small.limits
     if call.method not in limits:
         limits[call.method] = select.native_below(call.collective.name, call.context.topology)
-    is_plain = algorithm is None and segment_bytes is None and call.nbytes is not None
-    return is_plain and call.form == call.method and (call.nbytes or 0) < limits[call.method]
+    return call.nbytes is not None and call.nbytes < limits[call.method]
+
+
+def _may_be_small(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
+    """Whether some rank may pass calls like this one to MPI without parsing."""
+    if algorithm is not None or segment_bytes is not None or call.form != call.method:
+        return False
+    return is_below_limit(call)
 
 
 def refused(context: Context, error: Exception) -> None:
-    """Say that this rank makes no call, where the others compare each one: they would wait for it."""
+    """Tell ranks that compare every call that this rank makes none: they would wait for it."""
     site = f"{call_site()} ({type(error).__name__}: {error})"
     statement = Statement("a call whose arguments were refused", "", site)
-    if not _are_through(context, compare(context, statement, context.next_call())):
+    if not _complete_in_time(context, compare(context, statement, context.next_call())):
         context.in_disorder(context.reason(f"a call at {call_site()}", error))
         context.channel.withdraw()
 
 
 def compare_end(context: Context) -> None:
-    """Before a communicator with check="always" is freed: compare what was called on it so far."""
+    """Compare the calls so far, before a communicator with check="always" is freed."""
     if context.check != ALWAYS or context.broken:
         return
     with suppress(RankFailure):
-        if not _are_through(context, _comparing_end(context, call_site())):
+        if not _complete_in_time(context, _comparing_end(context, call_site())):
             context.channel.withdraw()
-            context.channel.wire.use()  # for good: another one would have messages of this one
+            # never released: the next user of the wire would receive messages of this one
+            context.channel.wire.use()
 
 
 def compare_at_exit() -> None:
-    """The same for those that are never freed, if the other ranks come to their end, too."""
+    """Compare the calls on communicators that are never freed, if the other ranks exit, too."""
     if MPI.Is_finalized() or getattr(sys, "last_value", None) is not None:
         return
-    for context in sorted(Context.living(), key=lambda one: one.channel.name):
+    for context in sorted(Context.living(), key=lambda context: context.channel.name):
         if context.check != ALWAYS or context.broken or not context.recorder.has_uncompared:
             continue
         try:
-            if not _are_through(context, _comparing_end(context, "the end of the program")):
+            if not _complete_in_time(context, _comparing_end(context, "the end of the program")):
                 return
         except (MpicollError, MPI.Exception) as error:
             head = f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program"
@@ -169,28 +186,32 @@ def _comparing_end(context: Context, site: str) -> Iterator[MPI.Request]:
     return compare(context, statement, context.next_call())
 
 
-def _are_through(context: Context, requests: Iterable[MPI.Request]) -> bool:
-    """Await them, but not for ever: the other ranks may be in a call of MPI's own."""
-    until = perf_counter() + _PATIENCE
+def _complete_in_time(context: Context, requests: Iterable[MPI.Request]) -> bool:
+    """Await the requests for a limited time: the other ranks may be in a call of MPI's own."""
+    deadline = perf_counter() + _PATIENCE
     for request in requests:
         while not request.Test():
             context.look_around()
             if context.queue.error is not None:
                 raise context.queue.error
-            if perf_counter() > until:
+            if perf_counter() > deadline:
                 return False
             sleep(_PAUSE)
     return True
 
 
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
-    """Have all ranks know the bytes of all blocks of Gatherv and Scatterv, those of Alltoallv each its own: requests."""
+    """Requests of an exchange of counts, to be awaited.
+
+    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv are compared.
+    """
     if call.collective.personal:
         recv = call.recv
         assert call.counts is not None and recv is not None and recv.counts is not None
         yield from compare_blocks(call.context, call.method, call.counts, recv.counts, number)
     elif not call.counts_agreed:
         assert call.root is not None
-        counts, mine = call.counts or (), call.own_bytes
-        call.counts = yield from share_blocks(call.context, call.method, call.root, counts, mine, number)
+        call.counts = yield from share_blocks(
+            call.context, call.method, call.root, call.counts or (), call.own_bytes, number
+        )
         call.counts_agreed = True

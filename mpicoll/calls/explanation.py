@@ -1,4 +1,4 @@
-"""What a call would do, for a person: `Communicator.explain`."""
+"""`Communicator.explain`: what a call would do, for a person."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,10 +20,9 @@ from .call import Call
 
 
 class Explanation(NamedTuple):
-    """What one rank does in a call. nbytes, rounds, messages and bytes_sent are None where this rank cannot know them.
+    """What one rank does in a call.
 
-    lower_bound: bytes that the busiest sender cannot do without. predicted_seconds: None where nothing was measured.
-    segment_bytes: messages are cut into pieces of at most so many bytes; None: not cut.
+    nbytes, rounds, messages and bytes_sent are None where this rank cannot know them.
     """
 
     collective: str
@@ -33,18 +32,25 @@ class Explanation(NamedTuple):
     rounds: int | None
     messages: int | None
     bytes_sent: int | None
+    #: bytes that the busiest sender sends at least
     lower_bound: float | None
+    #: None where nothing was measured
     predicted_seconds: float | None
+    #: upper bound of the pieces that messages are cut into; None: not cut
     segment_bytes: int | None
     reason: str
 
     def __str__(self) -> str:
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason)
-        size = "sizes that only the root knows" if self.nbytes is None else f"{format_bytes(self.nbytes)} bytes"
+        size = "sizes that only the root knows"
+        if self.nbytes is not None:
+            size = f"{format_bytes(self.nbytes)} bytes"
         lines = [f"{self.collective} of {size} on {many(self.size, 'rank')}: {choice}"]
         if self.rounds is not None:
-            sent = f"sends {many(self.messages or 0, 'message')}, {many(self.bytes_sent or 0, 'byte')}"
-            lines.append(f"this rank takes part in {many(self.rounds, 'round')} and {sent}")
+            rounds = many(self.rounds, "round")
+            messages = many(self.messages or 0, "message")
+            nbytes = many(self.bytes_sent or 0, "byte")
+            lines.append(f"this rank takes part in {rounds} and sends {messages}, {nbytes}")
         if self.lower_bound is not None:
             lines.append(f"lower bound: {self.lower_bound:,.0f} bytes sent by the busiest rank")
         if self.predicted_seconds is not None:
@@ -56,47 +62,72 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
     """The `Explanation` of a `Call`; nothing is sent."""
     measured = partial(probe.known, call.comm)
     name, segment_bytes, reason = select.choose(call.query, algorithm, segment_bytes, measured)
-    if name == NCCL and (reason_against := nccl.lacks(call)):
-        raise ArgumentError(f"nccl cannot serve this {call.collective.name}: {reason_against}")
-    rounds = messages = nbytes = None
-    refusal = call.context.topology.refusal
-    if name not in LIBRARIES and refusal:
-        reason += f"; messages inside a node go through MPI: {refusal}"
-    if name not in LIBRARIES and call.counts_known:
-        rounds, messages, nbytes = _traffic(call, name, segment_bytes)
-    seconds = probe.predicted(call.comm, call.collective.name, name, call.nbytes, segment_bytes)
-    least = None if call.nbytes is None else call.nbytes * _least(call.collective.name, call.size)
+    collective = call.collective.name
+    if name == NCCL and (obstacle := nccl.lacks(call)):
+        raise ArgumentError(f"nccl cannot serve this {collective}: {obstacle}")
+    rounds = messages = bytes_sent = None
+    if name not in LIBRARIES:
+        refusal = call.context.topology.refusal
+        if refusal:
+            reason += f"; messages inside a node go through MPI: {refusal}"
+        if call.counts_known:
+            rounds, messages, bytes_sent = _traffic(call, name, segment_bytes)
+    least = None if call.nbytes is None else call.nbytes * _least_sent(collective, call.size)
     return Explanation(
-        call.collective.name, name, call.size, call.nbytes, rounds, messages, nbytes, least, seconds, segment_bytes, reason
+        collective=collective,
+        algorithm=name,
+        size=call.size,
+        nbytes=call.nbytes,
+        rounds=rounds,
+        messages=messages,
+        bytes_sent=bytes_sent,
+        lower_bound=least,
+        predicted_seconds=probe.predicted(
+            call.comm, collective, name, call.nbytes, segment_bytes
+        ),
+        segment_bytes=segment_bytes,
+        reason=reason,
     )
 
 
 def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int, int]:
     """Rounds that this rank takes part in, and the messages and bytes that it sends."""
-    schedule, itemsize = schedule_of(call, name, segment_bytes), call.dtype.itemsize
-    limit = max(1, min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // itemsize)
-    operations = [operation for step in schedule.rounds for operation in step]
-    sends = [list(pieces(op.part, schedule.edges, limit)) for op in operations if type(op) in SENDS]
-    rounds = sum(any(type(op) in MESSAGES for op in step) for step in schedule.rounds)
-    return rounds, sum(map(len, sends)), itemsize * sum(end - start for cut in sends for start, end in cut)
+    schedule = schedule_of(call, name, segment_bytes)
+    itemsize = call.dtype.itemsize
+    limit_bytes = min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+    limit = max(1, limit_bytes // itemsize)
+    rounds = 0
+    messages = 0
+    elements = 0
+    for operations in schedule.rounds:
+        rounds += any(type(operation) in MESSAGES for operation in operations)
+        for operation in operations:
+            if type(operation) in SENDS:
+                for start, end in pieces(operation.part, schedule.edges, limit):
+                    messages += 1
+                    elements += end - start
+    return rounds, messages, itemsize * elements
 
 
-def _least(collective: str, size: int) -> float:
-    """The least bytes per byte of the vector that the busiest sender sends; in a gather the root only receives."""
-    return min(1, size - 1) / size if collective == "gather" else lower_bound(collective, size).sent
+def _least_sent(collective: str, size: int) -> float:
+    """Bytes that the busiest sender sends at least, per byte of the vector."""
+    if collective == "gather":  # the root only receives
+        return min(1, size - 1) / size
+    return lower_bound(collective, size).sent
 
 
 def in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any, Any]:
-    """The two buffers of a call whose input is `buffer`, where a caller who only asks gave no second one."""
+    """The send and receive buffer of a call with this input, for `explain` with a single buffer."""
     if name == "reduce":
         return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
     if name in ("allreduce", "reduce_scatter", "alltoall"):
         return MPI.IN_PLACE, buffer
     if name in ("allgather", "gather"):
-        one = operand(buffer)
-        block = np.empty(one.nbytes, np.uint8).view(one.dtype or np.uint8)  # stands for it: the data are never looked at
+        send = operand(buffer)
+        # in place of the buffer: nothing reads the data
+        block = np.empty(send.nbytes, np.uint8).view(send.dtype or np.uint8)
         whole = np.empty(block.size * size, block.dtype)
-        return block, whole if name == "allgather" or at_root else None
+        return block, (whole if name == "allgather" or at_root else None)
     if name == "scatter":
         return (buffer, MPI.IN_PLACE) if at_root else (None, buffer[: len(buffer) // size])
     return buffer, None

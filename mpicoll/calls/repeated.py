@@ -1,4 +1,4 @@
-"""What a repeated call is recognised by."""
+"""The key of a call, by which later calls like it are recognised."""
 
 from array import array
 from collections.abc import Iterable
@@ -12,28 +12,36 @@ from mpi4py import MPI
 from ..buffers import OWN_TYPES, device_key
 from ..shared_memory import HEAP
 
-_ndarray, _Datatype, _Op, _IN_PLACE, _address = np.ndarray, MPI.Datatype, MPI.Op, MPI.IN_PLACE, MPI.Get_address
-#: exporters of host memory beside arrays
+_ndarray = np.ndarray
+_Datatype = MPI.Datatype
+_Op = MPI.Op
+_IN_PLACE = MPI.IN_PLACE
+_address = MPI.Get_address
+#: exporters of host memory other than NumPy arrays
 _BUFFERS = {bytearray, bytes, memoryview, mmap, array, MPI.buffer}
 
-
-#: shape: all that a call's checks, its choice and its plan depend on, but for where memory lies; and (address, bytes) of each
-#: buffer in host memory
+#: (shape, memory). shape: all that the checks, the choice and the plan of a call depend on, except
+#: addresses. memory: (address, bytes) of each buffer in host memory
 Key = tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]
 
 
-def repeated(understand: object, given: Iterable[Any], algorithm: str | None, segment_bytes: int | None) -> Key | None:
-    """What a call is recognised by, in any of mpi4py's spellings; None where that takes more than a look.
+def key_of(
+    parse: object, args: Iterable[Any], algorithm: str | None, segment_bytes: int | None
+) -> Key | None:
+    """The key of a call, with any form of mpi4py's arguments; None where they need full parsing.
 
-    Memory is known by address, so that no plan keeps a caller's array alive; an array that takes the place of another
-    of the same type and size is served by the same plan. Written for speed: a repeated call does little else in Python.
+    parse: the function that would parse the arguments.
+
+    A key has addresses instead of arrays, so that no plan keeps a caller's array alive. An array
+    that takes the place of another one of the same type and size uses the same plan. Written for
+    speed: a repeated call does little else in Python.
     """
-    shape: list[Any] = [understand, algorithm, segment_bytes]
+    shape: list[Any] = [parse, algorithm, segment_bytes]
     memory: list[tuple[int, int]] = []
-    for argument in given:
+    for argument in args:
         kind = argument.__class__
         if kind is list or kind is tuple:
-            if not (argument and _tells(argument, shape)):
+            if not (argument and _add_message(argument, shape)):
                 return None
             argument = argument[0]
             kind = argument.__class__
@@ -41,8 +49,10 @@ def repeated(understand: object, given: Iterable[Any], algorithm: str | None, se
             flags = argument.flags.num
             if not flags & 3:  # neither C- nor F-contiguous
                 return None
-            nbytes, dtype = argument.nbytes, argument.dtype
-            shape += flags, nbytes, dtype, dtype.num  # long and long long are equal, but not for mpi4py
+            nbytes = argument.nbytes
+            dtype = argument.dtype
+            # the number, too: long and long long are equal dtypes, but differ for mpi4py
+            shape += flags, nbytes, dtype, dtype.num
             memory.append((_address(argument), nbytes))
         elif kind is _Op:
             shape.append(argument.handle)
@@ -54,25 +64,25 @@ def repeated(understand: object, given: Iterable[Any], algorithm: str | None, se
                 return None
             shape += kind, view.nbytes, view.format, view.readonly
             memory.append((_address(argument), view.nbytes))
-        elif (described := device_key(argument)) is not None:
-            shape += kind, *described
+        elif (device_part := device_key(argument)) is not None:
+            shape += kind, *device_part
         else:
             return None
-    if HEAP.in_use:  # how a plan is bound depends on it
+    if HEAP.in_use:  # binding depends on which buffers other ranks can read
         shape += (HEAP.location(*place) is not None for place in memory)
     if len(memory) == 2:
-        (one, size), (other, room) = memory
-        if one == other:
+        (send, send_bytes), (recv, recv_bytes) = memory
+        if send == recv:
             shape.append(_IN_PLACE)
-        elif one < other + room and other < one + size:
+        elif send < recv + recv_bytes and recv < send + send_bytes:  # parsing checks them
             return None
     return tuple(shape), tuple(memory)
 
 
-def _tells(message: Any, shape: list[Any]) -> bool:
-    """Enter what a list says beside its buffer, the contents of counts and displacements among it.
+def _add_message(message: Any, shape: list[Any]) -> bool:
+    """Add the items of a list but for its buffer: counts, displacements and the datatype.
 
-    False where that is not told: handles of derived datatypes are used again once these are freed.
+    False where that is impossible: MPI reuses the handles of derived datatypes that were freed.
     """
     shape += list, len(message)
     for item in message[1:]:
@@ -84,7 +94,7 @@ def _tells(message: Any, shape: list[Any]) -> bool:
                 return False
             shape += kind, item.handle
         elif kind is list or kind is tuple:
-            if not _tells((None, *item), shape):
+            if not _add_message((None, *item), shape):
                 return False
             shape.append(kind)
         elif kind is _ndarray and item.dtype.kind in "iu":

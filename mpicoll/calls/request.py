@@ -1,6 +1,6 @@
 """Non-blocking collectives: a task that MPI sees as a generalized request."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from mpi4py import MPI
@@ -8,22 +8,28 @@ from mpi4py import MPI
 from ..buffers import Operand, device_of
 from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
 
+#: begins a task with a call's context, steps, record, operands and track; returns what the caller
+#: waits for
+Submit = Callable[[Context, Iterator[object], Record, Sequence[Operand], int | None], object]
+
 
 class Request(LowerCase, MPI.Grequest):
-    """A collective in flight: Wait, Test, wait, test, and MPI.Request.Waitall, Waitany, Testall with MPI's own requests.
+    """A collective in flight: Wait, Test, wait, test; also MPI.Request.Waitall, Waitany, Testall.
 
-    The receive buffer is written before the request is complete. An error on the way, a timeout
-    too, is raised by Wait and Test; MPI's own Waitall raises MPI.Exception, which says that a
-    request failed, and prints the reason.
+    The receive buffer is written before the request is complete. Wait and Test raise errors of
+    the call, timeouts too; MPI's own Waitall raises MPI.Exception, which says that a request
+    failed, and prints the reason.
     """
 
     task: Task
-    _is_known: bool
+    #: whether MPI still has the request
+    _is_active: bool
 
     def __new__(
-        cls, context: Context, steps: Iterator[object], record: Record, operands: Sequence[Operand], track: int | None = None
-    ) -> "Request":
-        """operands: what the steps work on; their device is made current wherever these run. record: of the call."""
+        cls, context: Context, steps: Iterator[object], record: Record,
+        operands: Sequence[Operand], track: int | None = None,
+    ) -> "Request":  # fmt: skip
+        """A `Submit`. The device of the operands is current in any thread that runs the steps."""
 
         def query(status: MPI.Status) -> None:
             status.Set_elements(MPI.BYTE, 0)
@@ -33,44 +39,47 @@ class Request(LowerCase, MPI.Grequest):
 
         handle = MPI.Grequest.Start(query)
         new = super().__new__(cls, handle)
-        new._is_known = True
-        new.task = context.submit(steps, record, handle.Complete, device_of(operands), track=track)
+        new._is_active = True
+        device = device_of(operands)
+        new.task = context.submit(steps, record, handle.Complete, device, track=track)
         return new
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Run to the end; raises what went wrong on the way."""
+        """Wait for the end; raises an error of the call."""
         try:
             PROGRESS.wait(self.task)
         finally:
             self._retire(status)
-        self._look_at_buffers()
+        self._check_buffers()
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Make progress without blocking; True when done. Raises what went wrong on the way."""
+        """Make progress without blocking; True when done. Raises an error of the call."""
         try:
             done = PROGRESS.test(self.task)
         finally:
             self._retire(status)
         if done:
-            self._look_at_buffers()
+            self._check_buffers()
         return done
 
-    def _look_at_buffers(self) -> None:
-        """Raise BufferError where they were written to while the call was under way."""
-        guard, self.task.guard = self.task.guard, None
+    def _check_buffers(self) -> None:
+        """Raise BufferError where the user wrote to them before this wait."""
+        guard = self.task.guard
+        self.task.guard = None
         if guard is not None:
             guard.check()
 
     def _retire(self, status: MPI.Status | None) -> None:
-        """Have MPI forget the request where the call has ended; a signal handler may only have ended the wait for it.
+        """Free MPI's request if the call has ended: a signal handler may have ended just the wait.
 
-        Not by MPI's Wait: it would call `query`, and what a signal handler raises there is lost.
+        MPI's Wait would call `query`, where an error of a signal handler is lost.
         """
         if not self.task.ended:
             return
-        is_known, self._is_known = self._is_known, False  # a signal handler may wait for it, too, just here
-        if is_known and self != MPI.REQUEST_NULL:
+        # one statement: a signal handler may wait for the request, too
+        is_active, self._is_active = self._is_active, False
+        if is_active and self != MPI.REQUEST_NULL:
             LEFT_OVER.pop(self.task, None)
             self.Free()
         if status is not None:

@@ -1,4 +1,4 @@
-"""Calls made only to be timed: what the probe races against each other."""
+"""Calls that the probe makes in order to time them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,19 +20,26 @@ Candidate = tuple[str, int | None]  # algorithm, segment_bytes
 def trial(
     comm: MPI.Intracomm, collective: str, nbytes: int, candidates: Sequence[Candidate]
 ) -> Iterator[dict[Candidate, Callable[[], object]]]:
-    """{candidate: a function that makes one such call} on zeros of their own. Collective."""
+    """{candidate: a function that makes such a call}, on arrays of zeros. Collective."""
     call = _sample(comm, collective, nbytes)
-    plans = {one: plan_of(call, *one) for one in candidates if one[0] != NATIVE}
+    plans = {
+        candidate: plan_of(call, *candidate)
+        for candidate in candidates
+        if candidate[0] != NATIVE
+    }
     native = partial(native_method(comm, call.method), *call.arguments)
     try:
-        yield {one: plans[one].run if one in plans else native for one in candidates}
+        yield {
+            candidate: plans[candidate].run if candidate in plans else native
+            for candidate in candidates
+        }
     finally:
         for plan in plans.values():
             plan.Free()
 
 
 def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
-    """A `Call` on a float32 vector of about so many bytes."""
+    """A `Call` on a float32 vector of about `nbytes`."""
     share = np.zeros(max(1, nbytes // 4 // comm.Get_size()), np.float32)
     whole = np.zeros(share.size * comm.Get_size(), np.float32)
     if collective == "allgather":
@@ -44,5 +51,6 @@ def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
     if collective == "bcast":
         return arguments.bcast(comm, whole, 0)
     if collective == "reduce":
-        return arguments.reduce(comm, whole, np.zeros_like(whole) if comm.Get_rank() == 0 else None, MPI.SUM, 0)
+        result = np.zeros_like(whole) if comm.Get_rank() == 0 else None
+        return arguments.reduce(comm, whole, result, MPI.SUM, 0)
     return arguments.allreduce(comm, whole, np.zeros_like(whole), MPI.SUM)

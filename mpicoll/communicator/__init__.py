@@ -2,14 +2,14 @@
 
 `blocking` has the thirteen collectives and their documentation, `nonblocking` and `persistent`
 their other forms. All of them call `base`. `watched` has the collectives that mpi4py serves by
-itself. `communicator` makes communicators and describes them. `tasks` starts a collective with a
-callback.
+itself. `communicator` makes communicators and describes them. `background` begins a collective
+with a callback.
 """
 
 from ..execute import all_agree, deaths, note_missing, outnumbers, refusal
+from .background import Exchange, begin_task, run_task
 from .communicator import Communicator, wrapped
 from .handles import Plan, Request
-from .tasks import Exchange, begin_task, run_task
 
 __all__ = [
     "Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from mpi4py import MPI
 
 from ..calls import (
-    GuardedPlan, Request, begin, begin_again, comparing_results, guarded, persist, refused,
-    repeated, run, wait_for_results, with_results_compared,
+    GuardedPlan, Request, begin, begin_again, compare_results, guarded, key_of, persist, refused,
+    run, with_results_compared,
 )
 from ..errors import MpicollError
 from ..execute import ABANDONED, Context, owning
@@ -20,13 +20,13 @@ from ..support.settings import ALWAYS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..calls import Call, Hold
+    from ..calls import Call, Submit
     from .handles import Plan
 
-    Understand = Callable[..., Call]  # a function of `calls.arguments`
+    Parse = Callable[..., Call]  # a function of `calls.arguments`
     IsSmall = Callable[[Any, Any, Any], bool]
 
-#: what mpi4py and MPI raise for arguments that they do not take
+#: errors of mpi4py and MPI for arguments that they refuse
 REFUSALS = ValueError, TypeError, KeyError, BufferError, MPI.Exception
 _REFUSED = {
     MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_ARG,
@@ -38,9 +38,9 @@ _IN_PLACE = MPI.IN_PLACE
 def _test(
     method: str, kind: type, share: Callable[[Base], int] = lambda comm: 0
 ) -> cached_property[IsSmall]:
-    """A property: the test of `SmallCalls` for a method, looked up once per wrapper.
+    """A property: `SmallCalls.test` of a method, looked up once per wrapper.
 
-    share: as there, of a communicator.
+    share: its argument `share`, by the communicator.
     """
 
     def find(comm: Base) -> IsSmall:
@@ -52,7 +52,7 @@ def _test(
 
 
 def _test_of_rooted(method: str) -> cached_property[IsSmall]:
-    """The same of (vector, block, root): the vector counts at the root, the block elsewhere."""
+    """The test of (vector, block, root): of the vector at the root, of the block elsewhere."""
     test = _test(method, int, share=MPI.Comm.Get_size)
 
     def find(comm: Base) -> IsSmall:
@@ -70,62 +70,63 @@ def _test_of_rooted(method: str) -> cached_property[IsSmall]:
 
 
 class Base(MPI.Intracomm):
-    """How calls are served; the collectives use `_serve`, `_begin` and `_persist` alone."""
+    """Entry points of all collectives: `_serve`, `_begin` and `_persist`."""
 
     def _serve(
-        self, understand: Understand, given: tuple[object, ...],
+        self, parse: Parse, args: tuple[object, ...],
         algorithm: str | None, segment_bytes: int | None,
     ) -> None:
-        """Serve a blocking call; one served before on the same memory is not parsed again."""
+        """Serve a blocking call; a repeated call on the same memory is not parsed again."""
         if not self:
-            understand(self, *given)  # says that the communicator was freed
+            parse(self, *args)  # raises: the communicator was freed
         if self._context.check != ALWAYS:
-            self._serve_one(understand, given, algorithm, segment_bytes)
+            self._serve_one(parse, args, algorithm, segment_bytes)
             return
-        with self._telling():
-            self._serve_one(understand, given, algorithm, segment_bytes)
+        with self._announcing_errors():
+            self._serve_one(parse, args, algorithm, segment_bytes)
 
     def _serve_one(
-        self, understand: Understand, given: tuple[object, ...],
+        self, parse: Parse, args: tuple[object, ...],
         algorithm: str | None, segment_bytes: int | None,
     ) -> None:
         context = self._context
-        key = repeated(understand, given, algorithm, segment_bytes)
-        known = context.known.find(key)
-        if known is not None and known.is_small and context.recorder.may_pass:
-            known.native(self, *given)
-            context.small.note(known.text)
+        key = key_of(parse, args, algorithm, segment_bytes)
+        entry = context.known.find(key)
+        if entry is not None and entry.is_small and context.recorder.may_pass:
+            entry.native(self, *args)
+            context.small.note(entry.text)
             return
         if context.check == ALWAYS:
-            known = None
-        text = understand.__name__ if known is None else known.text
-        # what is not understood yet may be refused, and is no call then
-        record = context.recorder.blocking.begin(text, quick_site(), ordered=known is not None)
+            entry = None
+        text = parse.__name__ if entry is None else entry.text
+        # unordered until it is parsed: a call with wrong arguments does not count
+        record = context.recorder.blocking.begin(text, quick_site(), ordered=entry is not None)
         try:
-            if known is None:
-                run(understand(self, *given), record, algorithm, segment_bytes, key)
+            if entry is None:
+                run(parse(self, *args), record, algorithm, segment_bytes, key)
             else:
-                known.run(record, self, given, key)
+                entry.run(record, self, args, key)
             if context.digest_every:
-                wait_for_results(context, comparing_results(context, understand.__name__, given))
+                compare_results(context, parse.__name__, args)
         except BaseException as error:
-            told = context.explained(error) if isinstance(error, Exception) else error
-            is_scheduled = known is None or record.plan is not None
-            is_ours = isinstance(told, (MpicollError, MPI.Exception))
+            explained = context.explained(error) if isinstance(error, Exception) else error
+            is_scheduled = entry is None or record.plan is not None
+            is_ours = isinstance(explained, (MpicollError, MPI.Exception))
             if record.place and is_scheduled and not is_ours:
-                # of a signal handler, say: begun or left out, the call would not match the others'
+                # A signal handler, for example, raised it: later calls of this rank would not
+                # match those of the other ranks.
                 context.in_disorder(context.reason(record.text, error))
             if context.is_used_by_mpi:
-                ABANDONED.append(given)
-            if told is not error:
-                raise told from error
+                ABANDONED.append(args)
+            if explained is not error:
+                raise explained from error
             raise
         finally:
             record.end()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Where all calls are compared, tell the other ranks of an error before that, too.
+    def _announcing_errors(self) -> Iterator[None]:
+        """Where ranks compare all calls, tell the others of an error before the comparison.
 
         They would wait for this rank.
         """
@@ -144,84 +145,83 @@ class Base(MPI.Intracomm):
             raise
 
     def _begin(
-        self, understand: Understand, given: tuple[object, ...],
+        self, parse: Parse, args: tuple[object, ...],
         algorithm: str | None, segment_bytes: int | None,
     ) -> MPI.Request:
         """Begin a non-blocking call."""
         request: MPI.Request
-        request = self._begin_held(understand, given, algorithm, segment_bytes, Request)
+        request = self._begin_with(parse, args, algorithm, segment_bytes, Request)
         return request
 
-    def _begin_held(
-        self, understand: Understand, given: tuple[object, ...],
-        algorithm: str | None, segment_bytes: int | None, hold: Hold,
+    def _begin_with(
+        self, parse: Parse, args: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None, submit: Submit,
     ) -> Any:
-        """Begin one; returns what `hold` makes, or MPI's own request where MPI serves it alone.
+        """Begin a call; returns as `calls.begin`.
 
-        One that was begun before on memory of the same shape is not parsed again.
+        A repeated call on memory of the same shape is not parsed again.
         """
         if self and self._context.check != ALWAYS:
-            return self._begin_one(understand, given, algorithm, segment_bytes, hold)
-        with self._telling():
-            return self._begin_one(understand, given, algorithm, segment_bytes, hold)
+            return self._begin_one(parse, args, algorithm, segment_bytes, submit)
+        with self._announcing_errors():
+            return self._begin_one(parse, args, algorithm, segment_bytes, submit)
 
     def _begin_one(
-        self, understand: Understand, given: tuple[object, ...],
-        algorithm: str | None, segment_bytes: int | None, hold: Hold,
+        self, parse: Parse, args: tuple[object, ...],
+        algorithm: str | None, segment_bytes: int | None, submit: Submit,
     ) -> Any:
-        key = repeated((begin, understand), given, algorithm, segment_bytes) if self else None
-        known = None
+        key = key_of((begin, parse), args, algorithm, segment_bytes) if self else None
+        entry = None
         if key is not None and self._context.check != ALWAYS:
-            known = self._context.known.find(key)
+            entry = self._context.known.find(key)
         try:
             if self and self._context.digest_every:
-                results = comparing_results(self._context, understand.__name__, given)
-                hold = with_results_compared(hold, results)
-            if key is None or known is None:
-                call = understand(self, *given)
+                submit = with_results_compared(submit, self._context, parse.__name__, args)
+            if key is None or entry is None:
+                call = parse(self, *args)
                 if self._context.check == ALWAYS:
-                    hold = guarded(hold, call)
-                return begin(call, algorithm, segment_bytes, key, hold)
-            parse = partial(understand, self, *given)
-            return begin_again(self, self._context, known, key, parse, given, hold)
+                    submit = guarded(submit, call)
+                return begin(call, algorithm, segment_bytes, key, submit)
+            parse_args = partial(parse, self, *args)
+            return begin_again(self, self._context, entry, key, parse_args, args, submit)
         except MPI.Exception as error:
             self._context.raise_explained(error)
 
     def _begin_small(
-        self, native: Callable[..., MPI.Request], understand: Understand, given: tuple[Any, ...]
+        self, native: Callable[..., MPI.Request], parse: Parse, args: tuple[object, ...]
     ) -> MPI.Request:
-        """Begin one that goes to MPI without being parsed."""
+        """Begin a call that goes to MPI without parsing."""
         try:
-            return owning(native(self, *given), given)
+            return owning(native(self, *args), args)
         except REFUSALS as error:
             self._raise_unless_refused(error)
-        return self._begin(understand, given, None, None)
+        return self._begin(parse, args, None, None)
 
     def _raise_unless_refused(self, error: Exception) -> None:
-        """Raise it again, unless MPI refused the arguments before anything was sent.
+        """Raise the error again, unless MPI refused the arguments before anything was sent.
 
-        Then we serve the call or say why not.
+        Then the caller serves the call with its arguments parsed, which may raise a better error.
         """
         if isinstance(error, MPI.Exception) and error.Get_error_class() not in _REFUSED:
             raise error
         self._context.small.withdraw()
 
     def _persist(
-        self, understand: Understand, given: tuple[object, ...], info: MPI.Info,
+        self, parse: Parse, args: tuple[object, ...], info: MPI.Info,
         algorithm: str | None, segment_bytes: int | None,
     ) -> Plan:
-        """Make the plan of a call."""
+        """Create the plan of a call."""
         try:
-            with self._telling():
-                call = understand(self, *given)
-                plan: Plan = persist(call, info, algorithm, segment_bytes)
+            with self._announcing_errors():
+                call = parse(self, *args)
+                plan = persist(call, info, algorithm, segment_bytes)
             return GuardedPlan(plan, call) if self._context.check == ALWAYS else plan
         except MPI.Exception as error:
             self._context.raise_explained(error)
 
     @cached_property
     def _context(self) -> Context:
-        """Looked up once per wrapper: `Dup` and its like make new ones."""
+        """Looked up once per wrapper: `Dup` and its like create new ones."""
         return Context.of(self)
 
     # Whether a call is small, by method.

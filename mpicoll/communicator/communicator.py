@@ -133,15 +133,15 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         # not super(): Python refuses that of MPI.Cartcomm and the other topologies
         new: Self = MPI.Intracomm.__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
-            given = {
+            options = {
                 "check": check,
                 "timeout": timeout,
                 "deterministic": deterministic,
                 "reproducible": reproducible,
             }
-            # the first wrapper of a handle finds the nodes, and ranks that disagree
-            context = Context.configured(new, given, select.read_tables)
-            # a bad value is an error here, and on all ranks, not at the first call
+            # the first wrapper of a handle determines the nodes, and compares the options of ranks
+            context = Context.configured(new, options, select.read_tables)
+            # a wrong variable raises here, and on all ranks, not at the first call
             settings.check()
             select.environment_rules()
             new._context = context
@@ -150,7 +150,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
                 _compare_at_exit()
             WATCHER.start()
             if settings.profile():
-                from ..bench import profile  # with the whole harness of benchmarks, for those who ask
+                from ..bench import profile  # late: it imports the harness of benchmarks
 
                 profile.start()
             problem = table.problem(context.topology.library)
@@ -188,7 +188,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return comm, request
 
     def _duplicate(self, comm: Self) -> Self:
-        """Give the new communicator what this one knows."""
+        """Share what was measured on this communicator with its duplicate."""
         with self._context.making(comm):
             made = Context.duplicate(comm, self, self._context.channel.share(self))
         made._context = Context.of(made)
@@ -213,7 +213,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             return self._plain()(Context.part(comm, self, None))
 
     def _part(self, comm: MPI.Comm) -> Self:
-        """The same class for some of the ranks, which knows their nodes. Called by all ranks."""
+        """The same class for some of the ranks, with their nodes. Called by all ranks."""
         return self._of_kind(self._plain(), comm)
 
     def _of_kind(self, kind: type[Made], comm: MPI.Comm) -> Made:
@@ -244,10 +244,13 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
     ) -> DistgraphCommunicator:
         """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
-        weights = {"sourceweights": sourceweights, "destweights": destweights}
-        given = {name: value for name, value in weights.items() if value is not None}
+        weights = {}
+        if sourceweights is not None:
+            weights["sourceweights"] = sourceweights
+        if destweights is not None:
+            weights["destweights"] = destweights
         made = super().Create_dist_graph_adjacent(
-            sources, destinations, info=info, reorder=reorder, **given
+            sources, destinations, info=info, reorder=reorder, **weights
         )
         return self._of_kind(DistgraphCommunicator, made)
 
@@ -256,9 +259,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         weights: Sequence[int] | None = None, info: MPI.Info = MPI.INFO_NULL, reorder: bool = False,
     ) -> DistgraphCommunicator:
         """MPI's; a `Communicator` that is an MPI.Distgraphcomm, too."""
-        given = {} if weights is None else {"weights": weights}
+        keywords = {} if weights is None else {"weights": weights}
         made = super().Create_dist_graph(
-            sources, degrees, destinations, info=info, reorder=reorder, **given
+            sources, degrees, destinations, info=info, reorder=reorder, **keywords
         )
         return self._of_kind(DistgraphCommunicator, made)
 
@@ -268,16 +271,16 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return cls(super().Create_from_group(*arguments, **keywords))
 
     def Free(self) -> None:
-        """MPI's; what is in flight comes to its end before."""
-        self._come_to_its_end()
+        """MPI's; waits for calls in flight before."""
+        self._drain()
         super().Free()
 
     def Disconnect(self) -> None:
-        """MPI's; what is in flight comes to its end before."""
-        self._come_to_its_end()
+        """MPI's; waits for calls in flight before."""
+        self._drain()
         super().Disconnect()
 
-    def _come_to_its_end(self) -> None:
+    def _drain(self) -> None:
         if self:
             compare_end(self._context)
             self._context.drain()
@@ -326,7 +329,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             living = MPI.Intracomm(MPI.Comm.Shrink(self))
             note_missing(living, self)
             made: Self | None = None
-            # one more died, or another rank has seen that
+            # raised where another rank dies, or where another rank has seen that
             with suppress(RankFailure), self._context.making(living):
                 made = self._plain()(Context.part(living, self, None))
             if all_agree(living, made is not None) and made is not None:
@@ -432,7 +435,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         if recvbuf is None:
             is_root = self.Get_rank() == root
             sendbuf, recvbuf = in_place_form(name, sendbuf, is_root, self.Get_size())
-        given = {
+        args = {
             "bcast": (sendbuf, root),
             "reduce": (sendbuf, recvbuf, op, root),
             "allreduce": (sendbuf, recvbuf, op),
@@ -443,7 +446,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "gather": (sendbuf, recvbuf, root),
         }[name]
         method = "reduce_scatter_block" if name == "reduce_scatter" else name
-        call = getattr(arguments, method)(self, *given)
+        call = getattr(arguments, method)(self, *args)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from mpi4py import MPI
 
-#: of a non-blocking call: MPI's own request, or one that MPI's Waitall, Waitany and Testall accept
+#: the result of a non-blocking call, which MPI's Waitall, Waitany and Testall accept
 Request: TypeAlias = MPI.Request
 
 

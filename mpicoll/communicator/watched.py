@@ -1,9 +1,9 @@
-"""The collectives that mpi4py serves by itself, entered into the record of calls that is watched.
+"""The methods that mpi4py itself serves, entered into the communicator's record of calls.
 
-Where lost ranks can be survived, so are its messages between two ranks, which then raise
-RankFailure as well; and other calls serve the methods in `_OWN`. mpi4py reduces objects over a
-duplicate of its own, which is never revoked: here they are gathered and folded. Sendrecv and
-Sendrecv_replace are two messages (quirk: sendrecv-revoked).
+These are collectives; where a job can survive lost ranks also point-to-point messages, which then
+raise RankFailure, too. There `_OWN` replaces some methods. mpi4py reduces objects on a duplicate of
+its own, which is never revoked: here they are gathered and folded. Sendrecv and Sendrecv_replace
+are two messages (quirk: sendrecv-revoked).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MESSAGES = (
 
 
 class Watched(Base):
-    """All of `_NAMES`: mpi4py's own, entered into the communicator's record of calls."""
+    """mpi4py's methods of `_NAMES`, entered into the communicator's record of calls."""
 
 
 def _reduce(comm: MPI.Intracomm, sendobj: Any, op: MPI.Op = MPI.SUM, root: int = 0) -> Any:
-    everyone = MPI.Intracomm.gather(comm, sendobj, root)
-    return None if everyone is None else reduce(op, everyone)
+    objects = MPI.Intracomm.gather(comm, sendobj, root)
+    return None if objects is None else reduce(op, objects)
 
 
 def _allreduce(comm: MPI.Intracomm, sendobj: Any, op: MPI.Op = MPI.SUM) -> Any:
@@ -58,9 +58,9 @@ def _sendrecv(
     recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> None:  # fmt: skip
-    received = MPI.Intracomm.Irecv(comm, recvbuf, source, recvtag)
+    receive = MPI.Intracomm.Irecv(comm, recvbuf, source, recvtag)
     MPI.Intracomm.Isend(comm, sendbuf, dest, sendtag).Wait()
-    received.Wait(status)
+    receive.Wait(status)
 
 
 def _sendrecv_replace(
@@ -83,17 +83,18 @@ _OWN: dict[str, Callable[..., Any]] = {
 def _watched(name: str) -> Callable[..., Any]:
     method: Callable[..., Any] = getattr(MPI.Intracomm, name)
     served = _OWN.get(name, method) if survivable() else method
-    ordered = name not in _MESSAGES  # between two ranks, which the others know nothing of
+    ordered = name not in _MESSAGES  # other ranks do not count messages between two ranks
 
     @wraps(method)
-    def call(self: Watched, *arguments: Any, **named: Any) -> Any:
+    def call(self: Watched, *args: Any, **keywords: Any) -> Any:
         context = self.__dict__.get("_context")
         if context is None and self:
             context = Context.found(self)
-        if context is None or not context.lists_all:  # it is freed, or just being made
-            return served(self, *arguments, **named)
+        # no context: the communicator is freed, or under construction
+        if context is None or not context.lists_all:
+            return served(self, *args, **keywords)
         with context.watched(name, call_site(), ordered):
-            return served(self, *arguments, **named)
+            return served(self, *args, **keywords)
 
     return call
 
