@@ -247,3 +247,11 @@ def test_texts_that_are_too_many_are_counted(monkeypatch):
     text = raised_alike(comm, lambda: allreduce(comm, np.ones(1000 + RANK)))
     assert re.search(r"rank 0: Allreduce of 8000 bytes", text)
     assert f"{'ranks' if SIZE > 2 else 'rank'} 1" in text and agreement.UNTOLD in text
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_that_is_refused_is_not_under_way(comm):
+    """Reports name what is."""
+    with pytest.raises(mpicoll.CollectiveMismatch):
+        comm.Allreduce_init(np.ones(8 + RANK), np.empty(8 + RANK))
+    assert not comm._context.recorder.under_way

@@ -77,7 +77,8 @@ def test_other_data(strategy, change, data):
 def test_a_checkpoint_that_cannot_be_used(strategy, data, mpi_tmp_path):
     shared = str(mpi_tmp_path / "checkpoints")
     fitted(WORLD, data, strategy, SGD, length={"epochs": 1, "checkpoint": shared})
-    everywhere("vector: expected one of parameters, losses, got 'velocity'", fitted, WORLD, data, strategy, lambda: SGD(momentum=0.9),
+    everywhere("vector: expected one of parameters, losses, got 'velocity'", fitted, WORLD, data, strategy,
+               lambda: SGD(momentum=0.9),
                length={"epochs": 2, "checkpoint": shared, "resume": True})  # fmt: skip
 
 
