@@ -31,8 +31,9 @@ from .registry import (
 )
 
 __all__ = [
-    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName", "AlltoallName",
-    "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName", "ScatterName", "add", "allgather",
-    "allreduce", "alltoall", "bcast", "declared", "find", "gather", "library_names", "list_algorithms", "reduce",
-    "reduce_scatter", "registered", "require", "scatter",
+    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName",
+    "AlltoallName", "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName",
+    "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "declared", "find",
+    "gather", "library_names", "list_algorithms", "reduce", "reduce_scatter", "registered",
+    "require", "scatter",
 ]

@@ -1,7 +1,7 @@
 """Allgather: rank r has block r, every rank gets all blocks.
 
-m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the number of rounds. `own` is the place of
-the rank's block: the input, or the output where another algorithm has put it there.
+m: bytes of the whole vector, p: ranks. All move (p-1)/p m; they differ in the number of rounds.
+`own` is the place of the rank's block: the input, or the output of another algorithm.
 """
 
 from __future__ import annotations
@@ -10,7 +10,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..collectives import ALLGATHER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Round, Send, Write, Written, folded
+from ..schedule import (
+    INPUT,
+    OUTPUT,
+    Copy,
+    Input,
+    Output,
+    Part,
+    Recv,
+    Round,
+    Send,
+    Write,
+    Written,
+    folded,
+)
 from .patterns import LanesOfRanks, Nodes, circulant_steps, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -44,32 +57,47 @@ def doubling(rank: int, size: int) -> Iterator[Round]:
     distance = 1
     while distance < size:
         peer = rank ^ distance
-        yield Send(peer, Output(rank - rank % distance, distance)), Recv(peer, Output(peer - peer % distance, distance))
+        own = Output(rank - rank % distance, distance)
+        yield Send(peer, own), Recv(peer, Output(peer - peer % distance, distance))
         distance *= 2
 
 
 def circulant(rank: int, size: int, own: str = INPUT) -> Iterator[Round]:
-    """The circulant reduce-scatter backwards: ceil(log2 p) rounds at any size. Source: Traeff, arXiv 2410.14234."""
+    """The circulant reduce-scatter backwards: ceil(log2 p) rounds at any size.
+
+    Source: Traeff, arXiv 2410.14234.
+    """
     yield Copy(Part(own, rank), Output(rank))
     for near, far in circulant_steps(size):
-        yield Send(rank - near, Output(rank, far - near)), Recv(rank + near, Output(rank + near, far - near))
+        count = far - near
+        yield Send(rank - near, Output(rank, count)), Recv(rank + near, Output(rank + near, count))
 
 
 def bruck(rank: int, size: int) -> Iterator[Round]:
-    """Distances 1, 2, 4, …, the last round short: ceil(log2 p) rounds. Source: Bruck et al., IEEE TPDS 8 (1997)."""
+    """Distances 1, 2, 4, …, the last round short: ceil(log2 p) rounds.
+
+    Source: Bruck et al., IEEE TPDS 8 (1997).
+    """
     yield Copy(Input(rank), Output(rank))
     distance = 1
     while distance < size:
         count = min(distance, size - distance)
-        yield Send(rank - distance, Output(rank, count)), Recv(rank + distance, Output(rank + distance, count))
+        arriving = Output(rank + distance, count)
+        yield Send(rank - distance, Output(rank, count)), Recv(rank + distance, arriving)
         distance *= 2
 
 
 def direct(rank: int, size: int) -> Iterator[Round]:
-    """Each rank writes its block into all others' vectors: one round of p-1 messages. For ranks that share memory."""
+    """Each rank writes its block into all others' vectors: one round of p-1 messages.
+
+    For ranks that share memory.
+    """
     above, below = others(rank, size)
-    yield *[Write(peer, Input(rank)) for peer in above], *[Written(peer, Output(peer)) for peer in below], \
-        Copy(Input(rank), Output(rank))
+    yield (
+        *[Write(peer, Input(rank)) for peer in above],
+        *[Written(peer, Output(peer)) for peer in below],
+        Copy(Input(rank), Output(rank)),
+    )
 
 
 def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:

@@ -1,6 +1,7 @@
 """Allreduce: every rank has a vector, every rank gets their sum.
 
-m: bytes of the vector, p: ranks, q = ceil(log2 p). No algorithm can send less than 2 (p-1)/p m per rank.
+m: bytes of the vector, p: ranks, q = ceil(log2 p). Every algorithm sends at least 2 (p-1)/p m per
+rank.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def parameter_server(rank: int, size: int) -> Iterator[Round]:
-    """Rank 0 receives from each rank in turn and sends to each: 2(p-1) rounds and (p-1) m each way at rank 0.
+    """Rank 0 receives from each rank in turn and sends to each: 2(p-1) rounds.
 
-    What one machine in the middle costs. Source: Li et al., OSDI 2014 (with one server).
+    (p-1) m each way at rank 0, the cost of a central machine. Source: Li et al., OSDI 2014 (with
+    one server).
     """
     if rank:
         yield Send(0, Input(0))
@@ -65,22 +67,29 @@ def parameter_server(rank: int, size: int) -> Iterator[Round]:
 
 
 def reduce_bcast(rank: int, size: int) -> Iterator[Round]:
-    """Binomial reduce to rank 0, binomial broadcast from it: 2q rounds of m. Source: MPICH 1's allreduce."""
+    """Binomial reduce to rank 0, binomial broadcast from it: 2q rounds of m.
+
+    Source: MPICH 1's allreduce.
+    """
     yield from renamed(reduce.binomial(rank, size, 0), {"sum": OUTPUT})
     yield from bcast.binomial(rank, size, 0)
 
 
 @segmented
 def tree(rank: int, size: int) -> Iterator[Round]:
-    """Up and down a balanced binary tree in rank order, pipelined in segments: 3 m at inner ranks, m at leaves.
+    """Up and down a balanced binary tree in rank order, pipelined in segments.
 
-    n segments: n + 4 depth rounds or so, two receives in each. Source: Sanders, Speck, Traeff, ParCo 35 (2009).
+    3 m at inner ranks, m at leaves. n segments: n + 4 depth rounds or so, two receives in each.
+    Source: Sanders, Speck, Traeff, ParCo 35 (2009).
     """
-    low, high, depth, parent = 0, size, 0, None
+    low, high = 0, size
+    depth = 0
+    parent = None
     while (middle := (low + high) // 2) != rank:
-        parent, depth = middle, depth + 1
+        parent = middle
+        depth += 1
         low, high = (low, middle) if rank < middle else (middle + 1, high)
-    height = size.bit_length() - 1  # of the whole tree; the clock of all ranks counts from its deepest leaves
+    height = size.bit_length() - 1  # of the whole tree: rounds count from its deepest leaves
     children = [(a + b) // 2 for a, b in ((low, rank), (rank + 1, high)) if a < b]
     yield from ((),) * (height - depth - 1)
     if children:
@@ -101,16 +110,18 @@ def _gather_children(rank: int, children: list[int]) -> Round:
     total = Input(0)
     for child in children:
         received = Scratch(f"from {child}", 0)
-        operations += Recv(child, received), Reduce(*in_rank_order(rank, child, total, received), Output(0))
+        operands = in_rank_order(rank, child, total, received)
+        operations += Recv(child, received), Reduce(*operands, Output(0))
         total = Output(0)
     return operations
 
 
 @segmented
 def pipeline(rank: int, size: int) -> Iterator[Round]:
-    """Sum along the chain 0 … p-1, result back along it, in segments: 2 (n + p - 2) rounds of m/n each.
+    """Sum along the chain 0 … p-1, result back along it, in segments: 2 (n + p - 2) rounds of m/n.
 
-    2 m per middle rank whatever p; latency grows with p. Source: Chan et al., CCPE 19 (2007), with both chains overlapped.
+    2 m per middle rank at any p; latency grows with p. Source: Chan et al., CCPE 19 (2007), with
+    both chains overlapped.
     """
     yield from ((),) * (rank - 1)
     if rank:
@@ -126,31 +137,41 @@ def pipeline(rank: int, size: int) -> Iterator[Round]:
 
 @folded(ALLREDUCE)
 def recursive_doubling(rank: int, size: int) -> Iterator[Round]:
-    """Exchange whole vectors with the partner at distance 1, 2, 4, …: log2 p rounds of m; folded at other sizes.
+    """Exchange whole vectors with the partner at distance 1, 2, 4, …: log2 p rounds of m.
 
-    Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    Folded at sizes that are no power of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
     """
-    mine, received, distance = Input(0), Scratch("received", 0), 1
+    total = Input(0)
+    received = Scratch("received", 0)
+    distance = 1
     while distance < size:
         peer = rank ^ distance
-        yield Send(peer, mine), Recv(peer, received), Reduce(*in_rank_order(rank, peer, mine, received), Output(0))
-        mine, distance = Output(0), 2 * distance
+        operands = in_rank_order(rank, peer, total, received)
+        yield Send(peer, total), Recv(peer, received), Reduce(*operands, Output(0))
+        total = Output(0)
+        distance *= 2
 
 
 @folded(ALLREDUCE)
 def halving_doubling(rank: int, size: int) -> Iterator[Round]:
-    """Exchange halves with the nearest partner, quarters with the next, …, then gather back; folded at other sizes.
+    """Exchange halves with the nearest partner, quarters with the next, …, then gather back.
 
-    2 log2 p rounds, 2 (p-1)/p m at powers of two, up to twice as much elsewhere. Source: Rabenseifner, ICCS 2004.
+    2 log2 p rounds, 2 (p-1)/p m at powers of two; folded at other sizes, up to twice as much there.
+    Source: Rabenseifner, ICCS 2004.
     """
-    first, count, exchanges = 0, size, []
+    first, count = 0, size
     place = Input
+    exchanges = []
     for peer in (rank ^ (1 << bit) for bit in range(size.bit_length() - 1)):
         half = count // 2
         keep, give = (first, first + half) if rank < peer else (first + half, first)
         received = Scratch("received", keep, half)
-        yield Send(peer, place(give, half)), Recv(peer, received), \
-            Reduce(*in_rank_order(rank, peer, place(keep, half), received), Output(keep, half))
+        operands = in_rank_order(rank, peer, place(keep, half), received)
+        yield (
+            Send(peer, place(give, half)),
+            Recv(peer, received),
+            Reduce(*operands, Output(keep, half)),
+        )
         exchanges.append((peer, keep, give, half))
         first, count, place = keep, half, Output
     for peer, keep, give, half in reversed(exchanges):
@@ -158,57 +179,76 @@ def halving_doubling(rank: int, size: int) -> Iterator[Round]:
 
 
 def ring(rank: int, size: int) -> Iterator[Round]:
-    """Ring reduce-scatter, ring allgather: 2(p-1) rounds, 2 (p-1)/p m. Source: Patarasuk and Yuan, JPDC 69 (2009)."""
+    """Ring reduce-scatter, ring allgather: 2(p-1) rounds, 2 (p-1)/p m.
+
+    Source: Patarasuk and Yuan, JPDC 69 (2009).
+    """
     yield from reduce_scatter.ring(rank, size, sums=OUTPUT)
     yield from allgather.ring(rank, size, own=OUTPUT)
 
 
 def circulant(rank: int, size: int) -> Iterator[Round]:
-    """Circulant reduce-scatter and allgather: 2q rounds, 2 (p-1)/p m, at any size. Source: Traeff, arXiv 2410.14234."""
+    """Circulant reduce-scatter and allgather: 2q rounds, 2 (p-1)/p m, at any size.
+
+    Source: Traeff, arXiv 2410.14234.
+    """
     yield from reduce_scatter.circulant(rank, size, sums=OUTPUT)
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
 def pairwise(rank: int, size: int) -> Iterator[Round]:
-    """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m, canonical bits."""
+    """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m.
+
+    Canonical bits.
+    """
     yield from reduce_scatter.pairwise(rank, size)
     for t in range(1, size):
         yield Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))
 
 
 def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
-    """Gather all vectors everywhere, add them locally in the canonical order: q rounds, (p-1) m, for tiny vectors.
+    """Gather all vectors everywhere, add them locally in the canonical order: q rounds, (p-1) m.
 
-    Source: Open MPI's allgather_reduce, with an order that is the same on all ranks.
+    For tiny vectors. Source: Open MPI's allgather_reduce, with an order that is the same on all
+    ranks.
     """
     def vector(of: int) -> Part:
         return Input(0) if of % size == rank else Scratch(f"from {of % size}", 0)
 
     for step in allgather.circulant(rank, size):
         if type(step) is tuple:
-            yield tuple(op._replace(part=vector(op.part.first + i)) for op in step for i in range(op.part.count))
+            yield tuple(
+                op._replace(part=vector(op.part.first + i))
+                for op in step
+                for i in range(op.part.count)
+            )
     yield fold_tree(map(vector, range(size)), Output(0))
 
 
 def direct(rank: int, size: int) -> Iterator[Round]:
-    """Each rank adds its block of all vectors and writes the sum into them: 2 rounds of p-1 messages, 2 (p-1)/p m.
+    """Each rank adds its block of all vectors and writes the sum into them: 2 rounds, 2 (p-1)/p m.
 
-    For ranks that share memory: sums are read and written where they lie. Canonical bits. Source: the one-stage and two-stage
-    allreduce of GPUs in one machine, as in TensorRT-LLM.
+    p-1 messages in each round. For ranks that share memory: sums are read and written in place.
+    Canonical bits. Source: the one-stage and two-stage allreduce of GPUs in one machine, as in
+    TensorRT-LLM.
     """
     yield from reduce_scatter.direct(rank, size)
     above, below = others(rank, size)
-    yield *[Write(peer, Output(rank)) for peer in above], *[Written(peer, Output(peer)) for peer in below]
+    yield (
+        *[Write(peer, Output(rank)) for peer in above],
+        *[Written(peer, Output(peer)) for peer in below],
+    )
 
 
 def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     """Reduce-scatter inside the node, allreduce in each lane across nodes, allgather inside.
 
-    Circulant inside; across nodes a ring up to 8 of them, circulant above: 2 ceil(log2 n) + 2 (N-1) or 2 ceil(log2 N)
-    rounds on N nodes of n ranks. 2 (N-1)/N m leave a node, and no algorithm lets less.
-    Source: Traeff and Hunold, full-lane collectives, CLUSTER 2020; for nodes of any sizes, see `lanes`.
+    Circulant inside; across nodes a ring up to 8 of them, circulant above: 2 ceil(log2 n) + 2 (N-1)
+    or 2 ceil(log2 N) rounds on N nodes of n ranks. 2 (N-1)/N m leave a node, the minimum. Source:
+    Traeff and Hunold, full-lane collectives, CLUSTER 2020; for nodes of any sizes, see `lanes`.
     """
     lanes = Lanes(rank, size, nodes)
     yield from lanes.inside(reduce_scatter.circulant, sums=OUTPUT)
-    yield from lanes.across(lanes.suited(ring, circulant), places={INPUT: OUTPUT} if lanes.ranks > 1 else {})
+    places = {INPUT: OUTPUT} if lanes.ranks > 1 else {}
+    yield from lanes.across(lanes.suited(ring, circulant), places=places)
     yield from lanes.inside(allgather.circulant, own=OUTPUT)

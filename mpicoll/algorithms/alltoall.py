@@ -1,6 +1,7 @@
 """Alltoall: rank r has a block for each rank, and gets one from each: p x p blocks are transposed.
 
-m: bytes of a rank's vector, p: ranks. Here a number says where a block lies: `Input(r)` is for rank r, `Output(r)` from rank r.
+m: bytes of a rank's vector, p: ranks. The number of a block is its place: `Input(r)` is for rank r,
+`Output(r)` from rank r.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
 
 
 def bruck(rank: int, size: int) -> Iterator[Round]:
-    """Move blocks on by 1, 2, 4, … ranks, those together whose way has that power of two: ceil(log2 p) rounds.
+    """Move blocks on by 1, 2, 4, … ranks, those together whose way has that power of two.
 
-    About m/2 per round, packed before it. Blocks have one size. Source: Bruck et al., IEEE TPDS 8 (1997).
+    ceil(log2 p) rounds, about m/2 per round, packed before it. Blocks have one size. Source: Bruck
+    et al., IEEE TPDS 8 (1997).
     """
-    lies = [Input(rank + way) for way in range(size)]  # the block that has so far to go
+    place_of = [Input(rank + way) for way in range(size)]  # by the distance that is left
     distance = 1
     while distance < size:
-        going = [way for way in range(size) if way & distance]
-        came = f"came {distance}"
-        yield [Copy(lies[way], Scratch("packed", place)) for place, way in enumerate(going)]
-        yield Send(rank + distance, Scratch("packed", 0, len(going))), Recv(rank - distance, Scratch(came, 0, len(going)))
-        for place, way in enumerate(going):
-            lies[way] = Scratch(came, place)
+        moving = [way for way in range(size) if way & distance]
+        arrived = f"came {distance}"
+        packed = Scratch("packed", 0, len(moving))
+        yield [Copy(place_of[way], Scratch("packed", at)) for at, way in enumerate(moving)]
+        yield Send(rank + distance, packed), Recv(rank - distance, Scratch(arrived, 0, len(moving)))
+        for at, way in enumerate(moving):
+            place_of[way] = Scratch(arrived, at)
         distance *= 2
-    yield [Copy(lies[way], Output(rank - way)) for way in range(size)]
+    yield [Copy(place_of[way], Output(rank - way)) for way in range(size)]

@@ -10,7 +10,16 @@ from typing import Any
 
 from ..schedule import INPUT, OUTPUT, Output, Recv, Round, Send, Write, Written, renamed, segmented
 from . import allgather, scatter
-from .patterns import Lanes, Nodes, broadcast_blocks, children, lane_blocks, one_block, others, parent
+from .patterns import (
+    Lanes,
+    Nodes,
+    broadcast_blocks,
+    children,
+    lane_blocks,
+    one_block,
+    others,
+    parent,
+)
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"blocks": one_block},
@@ -41,14 +50,20 @@ def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
 
 
 def scatter_allgather(rank: int, size: int, root: int) -> Iterator[Round]:
-    """Binomial scatter, circulant allgather: 2q rounds, about 2 m. Source: van de Geijn; Thakur et al., IJHPCA 19 (2005)."""
+    """Binomial scatter, circulant allgather: 2q rounds, about 2 m.
+
+    Source: van de Geijn; Thakur et al., IJHPCA 19 (2005).
+    """
     yield from renamed(scatter.binomial(rank, size, root), {INPUT: OUTPUT, "subtree": OUTPUT})
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
 @segmented
 def pipeline(rank: int, size: int, root: int) -> Iterator[Round]:
-    """Along the chain root, root + 1, …, in n segments: n + p - 2 rounds of m/n. Source: Chan et al., CCPE 19 (2007)."""
+    """Along the chain root, root + 1, …, in n segments: n + p - 2 rounds of m/n.
+
+    Source: Chan et al., CCPE 19 (2007).
+    """
     relative = (rank - root) % size
     yield from ((),) * (relative - 1)
     if relative:
@@ -69,9 +84,9 @@ def circulant(rank: int, size: int, root: int, blocks: int) -> Iterator[Round]:
 
 
 def direct(rank: int, size: int, root: int) -> Iterator[Round]:
-    """Each rank reads the root's vector but for one block, which the root writes to all meanwhile: one round, (p-1) m at it.
+    """Each rank reads the root's vector but for one block, which the root writes to all meanwhile.
 
-    For ranks that share memory, where all of them copy at once.
+    One round, (p-1) m at the root. For ranks that share memory, where all of them copy at once.
     """
     read, written = Output(root + 1, size - 1), Output(root)
     if rank == root:
@@ -82,7 +97,7 @@ def direct(rank: int, size: int, root: int) -> Iterator[Round]:
 
 
 def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:
-    """Scatter inside the root's node, scatter and allgather in each lane across nodes, allgather inside every node.
+    """Scatter inside the root's node, scatter and allgather across nodes, allgather inside nodes.
 
     About 2 m leave the root's node, m / n of it by each of its n ranks. Source: as allreduce.
     """

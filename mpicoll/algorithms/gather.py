@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
+from ..schedule import Copy, Input, Output, Part, Recv, Round, Scratch, Send
 from .patterns import children, parent
 
 ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
 
 
 def linear(rank: int, size: int, root: int) -> Iterator[Round]:
-    """The root receives from each rank in turn: p-1 rounds, (p-1)/p m; no rank needs the others' sizes."""
+    """The root receives from each rank in turn: p-1 rounds, (p-1)/p m at the root.
+
+    No rank needs the others' sizes.
+    """
     if rank != root:
         yield Send(root, Input(rank))
         return
@@ -22,14 +26,19 @@ def linear(rank: int, size: int, root: int) -> Iterator[Round]:
 
 
 def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
-    """Collect the blocks of my subtree, hand them to my parent: ceil(log2 p) rounds, (p-1)/p m at the root.
+    """Collect the blocks of my subtree, hand them to my parent: ceil(log2 p) rounds.
 
-    Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19 (2007).
+    (p-1)/p m at the root. Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19
+    (2007).
     """
     up, count = parent(rank, size, root)
-    mine = Output if rank == root else (lambda first, n=1: Scratch("subtree", first, n)) if count > 1 else Input
-    yield Copy(Input(rank), mine(rank))
+    place: Callable[..., Part] = Input
+    if rank == root:
+        place = Output
+    elif count > 1:
+        place = partial(Scratch, "subtree")
+    yield Copy(Input(rank), place(rank))
     for child, n in reversed(list(children(rank, size, root))):
-        yield Recv(child, mine(child, n))
+        yield Recv(child, place(child, n))
     if rank != root:
-        yield Send(up, mine(rank, count))
+        yield Send(up, place(rank, count))

@@ -1,8 +1,8 @@
-"""The names that `algorithm=` takes, for type checkers and editors: `"rign"` is found before anything runs.
+"""The names that `algorithm=` takes, for type checkers and editors, which thus report `"rign"`.
 
-A name that is not written here, because a user registered it or because it comes from a file, is an `AlgorithmName`:
-what `mpicoll.register` and `mpicoll.list_algorithms` return, or ``AlgorithmName(text)`` where the program knows better.
-At run time all names are plain strings, and the registry says which there are.
+Any other name, registered by a user or read from a file, is an `AlgorithmName`: the result of
+`mpicoll.register` or `mpicoll.list_algorithms`, or ``AlgorithmName(text)``. At run time all names
+are plain strings, and the registry decides which of them exist.
 """
 
 from typing import Literal, NewType, TypeAlias, Union
@@ -11,24 +11,35 @@ AlgorithmName = NewType("AlgorithmName", str)
 
 AllreduceName: TypeAlias = Union[
     Literal[
-        "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling", "halving_doubling", "ring",
-        "circulant", "pairwise", "allgather_reduce", "direct", "hierarchical", "native", "nccl",
+        "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling",
+        "halving_doubling", "ring", "circulant", "pairwise", "allgather_reduce", "direct",
+        "hierarchical", "native", "nccl",
     ],
     AlgorithmName,
 ]
 ReduceScatterName: TypeAlias = Union[
-    Literal["ring", "halving", "circulant", "pairwise", "direct", "hierarchical", "native", "nccl"], AlgorithmName
+    Literal[
+        "ring", "halving", "circulant", "pairwise", "direct", "hierarchical", "native", "nccl",
+    ],
+    AlgorithmName,
 ]
 AllgatherName: TypeAlias = Union[
-    Literal["ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "native", "nccl"], AlgorithmName
+    Literal["ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "native", "nccl"],
+    AlgorithmName,
 ]
 AlltoallName: TypeAlias = Union[Literal["pairwise", "bruck", "native"], AlgorithmName]
 BcastName: TypeAlias = Union[
-    Literal["linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct", "hierarchical", "native", "nccl"],
+    Literal[
+        "linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct",
+        "hierarchical", "native", "nccl",
+    ],
     AlgorithmName,
 ]
 ReduceName: TypeAlias = Union[
-    Literal["linear", "binomial", "reduce_scatter_gather", "pipeline", "circulant", "hierarchical", "native", "nccl"],
+    Literal[
+        "linear", "binomial", "reduce_scatter_gather", "pipeline", "circulant", "hierarchical",
+        "native", "nccl",
+    ],
     AlgorithmName,
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
@@ -36,5 +47,11 @@ GatherName: TypeAlias = ScatterName
 
 #: of any collective
 AnyName: TypeAlias = Union[
-    AllreduceName, ReduceScatterName, AllgatherName, AlltoallName, BcastName, ReduceName, ScatterName
+    AllreduceName,
+    ReduceScatterName,
+    AllgatherName,
+    AlltoallName,
+    BcastName,
+    ReduceName,
+    ScatterName,
 ]

@@ -1,7 +1,7 @@
 """Reduce-scatter: every rank has a whole vector, rank r gets block r of their sum.
 
-m: bytes of the vector, p: ranks. Arrivals lie in scratch "received", partial sums in scratch "sum"; an allreduce names
-its output instead.
+m: bytes of the vector, p: ranks. Messages arrive in scratch "received", partial sums are in scratch
+"sum", or in the output of an allreduce.
 """
 
 from __future__ import annotations
@@ -11,7 +11,20 @@ from functools import partial
 from typing import Any
 
 from ..collectives import REDUCE_SCATTER
-from ..schedule import INPUT, OUTPUT, Copy, Input, Output, Part, Recv, Reduce, Round, Scratch, Send, folded
+from ..schedule import (
+    INPUT,
+    OUTPUT,
+    Copy,
+    Input,
+    Output,
+    Part,
+    Recv,
+    Reduce,
+    Round,
+    Scratch,
+    Send,
+    folded,
+)
 from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -33,49 +46,61 @@ def ring(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
     outgoing = Input(left)
     for t in range(size - 1):
         block = (rank - t - 2) % size
-        received, total = Scratch("received", block), Output(rank) if t == size - 2 else Scratch(sums, block)
+        received = Scratch("received", block)
+        total = Output(rank) if t == size - 2 else Scratch(sums, block)
         yield Send(right, outgoing), Recv(left, received), Reduce(received, Input(block), total)
         outgoing = total
 
 
 @folded(REDUCE_SCATTER)
 def halving(rank: int, size: int) -> Iterator[Round]:
-    """Halve the range that is still mine, give the other half to the partner who keeps it; folded at other sizes.
+    """Halve the range that is still mine, give the other half to the partner who keeps it.
 
-    log2 p rounds, (p-1)/p m at powers of two. Source: Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005).
+    log2 p rounds, (p-1)/p m at powers of two; folded at other sizes. Source: Thakur, Rabenseifner,
+    Gropp, IJHPCA 19 (2005).
     """
     first, count = 0, size
     place: Callable[[int, int], Part] = Input
     while count > 1:
         half = count // 2
         keep = first + half if rank >= first + half else first
-        give, peer = 2 * first + half - keep, rank ^ half
-        received, total = Scratch("received", keep, half), Scratch("sum", keep, half) if half > 1 else Output(keep)
-        yield Send(peer, place(give, half)), Recv(peer, received), \
-            Reduce(*in_rank_order(rank, peer, place(keep, half), received), total)
+        give = 2 * first + half - keep
+        peer = rank ^ half
+        received = Scratch("received", keep, half)
+        total = Scratch("sum", keep, half) if half > 1 else Output(keep)
+        operands = in_rank_order(rank, peer, place(keep, half), received)
+        yield Send(peer, place(give, half)), Recv(peer, received), Reduce(*operands, total)
         first, count, place = keep, half, partial(Scratch, "sum")
 
 
 def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
-    """Send the far part of what is still mine, s blocks ahead, and add what comes from s behind; any size, no fold.
+    """Send the far part of what is still mine, s blocks ahead, and add what comes from s behind.
 
-    ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Source: Traeff, arXiv 2410.14234.
+    ceil(log2 p) rounds, (p-1)/p m sent and reduced: both optimal. Any size, no fold. Source:
+    Traeff, arXiv 2410.14234.
     """
     place: Callable[[int, int], Part] = Input
     for near, far in reversed(circulant_steps(size)):
         count = far - near
-        received, total = Scratch("received", rank, count), Scratch(sums, rank, count) if near > 1 else Output(rank)
-        # at odd sizes the middle block gets no contribution in the first round and is sent in the second
-        middle = Copy(Input(rank + count), Scratch(sums, rank + count, near - count if far == size else 0))
-        yield Send(rank + near, place(rank + near, count)), Recv(rank - near, received), \
-            Reduce(received, place(rank, count), total), middle
+        received = Scratch("received", rank, count)
+        total = Scratch(sums, rank, count) if near > 1 else Output(rank)
+        # at odd sizes the second round sends the middle block, without a contribution of the first
+        width = near - count if far == size else 0
+        middle = Copy(Input(rank + count), Scratch(sums, rank + count, width))
+        yield (
+            Send(rank + near, place(rank + near, count)),
+            Recv(rank - near, received),
+            Reduce(received, place(rank, count), total),
+            middle,
+        )
         place = partial(Scratch, sums)
 
 
 def pairwise(rank: int, size: int) -> Iterator[Round]:
-    """Every rank sends each owner its raw contribution; owners add them in rank order as one fixed tree.
+    """Every rank sends each owner its raw contribution; owners add them in rank order as a tree.
 
-    p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise exchange.
+    p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise
+    exchange.
     """
     vectors = _contributions(rank, size)
     for target, source in zip(*others(rank, size)):
@@ -84,15 +109,21 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
 
 
 def direct(rank: int, size: int) -> Iterator[Round]:
-    """The same in one round of p-1 messages each way. For ranks that share memory: owners add what lies at the others."""
+    """The same in one round of p-1 messages each way.
+
+    For ranks that share memory: owners read the contributions in place.
+    """
     above, below = others(rank, size)
     vectors = _contributions(rank, size)
-    yield *[Send(peer, Input(peer)) for peer in above], *[Recv(peer, vectors[peer]) for peer in below], \
-        *fold_tree(vectors, Output(rank))
+    yield (
+        *[Send(peer, Input(peer)) for peer in above],
+        *[Recv(peer, vectors[peer]) for peer in below],
+        *fold_tree(vectors, Output(rank)),
+    )
 
 
 def _contributions(rank: int, size: int) -> list[Part]:
-    """What all ranks give to this one's block, in rank order."""
+    """The contributions of all ranks to this rank's block, in rank order."""
     return [Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)]
 
 
@@ -103,4 +134,5 @@ def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     """
     lanes = LanesOfRanks(rank, size, nodes)
     yield from lanes.inside(circulant, places={OUTPUT: "local"} if lanes.nodes > 1 else {})
-    yield from lanes.across(lanes.suited(ring, circulant), places={INPUT: "local"} if lanes.ranks > 1 else {})
+    places = {INPUT: "local"} if lanes.ranks > 1 else {}
+    yield from lanes.across(lanes.suited(ring, circulant), places=places)

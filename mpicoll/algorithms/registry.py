@@ -1,7 +1,7 @@
-"""The registry: every algorithm by its collective and name, with what is declared about it.
+"""The registry: every algorithm by its collective and name, with its declared properties.
 
-Generators live at ``mpicoll.algorithms.<collective>.<name>``. What is declared here (`ordered`, `blocks`) is proved by
-the verifier.
+Generators live at ``mpicoll.algorithms.<collective>.<name>``. The verifier proves the properties
+(`ordered`, `blocks`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scat
 from .names import AlgorithmName
 from .patterns import node_members
 
-#: what serves calls without a schedule: MPI's own call, a candidate for every collective, and NCCL, where it is asked for
-NATIVE, NCCL = "native", "nccl"
+#: MPI's own call, a candidate for every collective
+NATIVE = "native"
+#: only where a call or the environment names it
+NCCL = "nccl"
+#: names without a schedule
 LIBRARIES = {NATIVE: "MPI's own call", NCCL: "NVIDIA's NCCL"}
 _OF_NCCL = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
 
@@ -32,23 +35,26 @@ class Algorithm(NamedTuple):
     Attributes
     ----------
     collective, name : str
-        What it is called by.
+        The key in the registry.
     generator : callable
-        generator(rank, size[, root][, blocks][, nodes]) gives the rounds of a rank.
+        generator(rank, size[, root][, blocks][, nodes]) yields the rounds of a rank.
     ordered : bool
         Operands stay in rank order, so that op need not be commutative.
     canonical : bool
-        Every element is added in the canonical order (`patterns.fold_tree`): the same bits as all others of this class.
+        Every element is added in the canonical order (`patterns.fold_tree`): all algorithms of this
+        class have the same bits.
     blocks : callable, "segments" or None
-        How many blocks its vector has, as a function of size; "segments": free; None: one per rank.
+        The number of blocks of the vector, as a function of size; "segments": free; None: one per
+        rank.
     neighbours : bool
-        It talks to the ranks beside it only, so these had better be on the same node.
+        Ranks exchange messages with rank - 1 and rank + 1 only, which are best on the same node.
     cuttable : bool
-        Its messages may be cut into pieces that overtake the rounds' ends (`verify.flows_in_pieces`); never where it writes.
+        Messages may be cut into pieces that overtake the ends of rounds (`verify.flows_in_pieces`);
+        never with a `Write`.
     read_late : bool
-        Its messages may be read where they lie, when the receiver comes to it (`verify.flows_read_late`).
+        The receiver may read messages in the sender's memory later (`verify.flows_read_late`).
     equal_blocks : bool
-        Of an alltoall: all blocks must have one size, as they pass through the hands of other ranks.
+        Of an alltoall: all blocks must have one size, as they pass through other ranks.
     """
 
     collective: collectives.CollectiveName
@@ -64,11 +70,13 @@ class Algorithm(NamedTuple):
 
     @property
     def node_aware(self) -> bool:
-        """Whether the generator asks which node each rank is on."""
+        """Whether the generator takes the node of each rank."""
         return "nodes" in signature(self.generator).parameters
 
-    def vector_blocks(self, size: int, segments: int = 1, nodes: Sequence[int] | None = None) -> int:
-        """How many blocks the vector has at `size` ranks, where pipelines get `segments`."""
+    def vector_blocks(
+        self, size: int, segments: int = 1, nodes: Sequence[int] | None = None
+    ) -> int:
+        """The number of blocks of the vector at `size` ranks. segments: of pipelines."""
         if self.blocks is None:
             return size
         if self.blocks == "segments":
@@ -76,7 +84,7 @@ class Algorithm(NamedTuple):
         return self.blocks(size, nodes) if self.node_aware else self.blocks(size)
 
     def placed(self, nodes: tuple[int, ...] | None) -> Generator:
-        """The generator for ranks on these nodes (a tuple: the node of each rank; None: unknown)."""
+        """The generator for ranks on these nodes (the node of each rank; None: unknown)."""
         return _placed(self, nodes) if nodes else self.generator
 
 
@@ -86,21 +94,25 @@ def _placed(algorithm: Algorithm, nodes: tuple[int, ...]) -> Generator:
         return partial(algorithm.generator, nodes=nodes)
     if not algorithm.neighbours:
         return algorithm.generator
-    order = list(chain.from_iterable(node_members(len(nodes), nodes)))  # node by node, by their lowest ranks
+    order = list(chain.from_iterable(node_members(len(nodes), nodes)))  # node by node
     return algorithm.generator if order == list(range(len(nodes))) else _in_order(algorithm, order)
 
 
 def _in_order(algorithm: Algorithm, order: list[int]) -> Generator:
-    """Let the ranks take the places that `order` gives them, so that each node is entered and left once."""
-    collective, place_of = collectives.find(algorithm.collective), {rank: place for place, rank in enumerate(order)}
+    """The generator with its ranks in this order, so that it enters and leaves each node once."""
+    collective = collectives.find(algorithm.collective)
+    place_of = {rank: place for place, rank in enumerate(order)}
 
     def blocks_of(first: int, count: int) -> list[tuple[int, int]]:
         return joined((order[place % len(order)], 1) for place in range(first, first + count))
 
-    def reordered(rank: int, size: int, *root: int, **blocks: int) -> Iterator[tuple[Operation, ...]]:
+    block = blocks_of if collective.blocks_of_ranks else None
+
+    def reordered(
+        rank: int, size: int, *root: int, **blocks: int
+    ) -> Iterator[tuple[Operation, ...]]:
         steps = algorithm.generator(place_of[rank], size, *(place_of[r] for r in root), **blocks)
-        return renamed(steps, peer=lambda place: order[place % size],
-                       block=blocks_of if collective.blocks_of_ranks else None)  # fmt: skip
+        return renamed(steps, peer=lambda place: order[place % size], block=block)
 
     reordered.__signature__ = signature(algorithm.generator)  # type: ignore[attr-defined]
     return reordered
@@ -111,26 +123,30 @@ _REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in collectives.C
 
 def add(algorithm: Algorithm) -> None:
     """Put an algorithm into the registry; ArgumentError where its name is in use."""
-    known = _REGISTRY[collectives.find(algorithm.collective).name]
-    if algorithm.name in (*known, *LIBRARIES):
+    entries = _REGISTRY[collectives.find(algorithm.collective).name]
+    if algorithm.name in (*entries, *LIBRARIES):
         raise ArgumentError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
-    known[algorithm.name] = algorithm
+    entries[algorithm.name] = algorithm
 
 
 def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmName]:
-    """The names that `algorithm=` takes for this collective, `native` among them; `nccl`, for device memory alone, is not.
+    """The names that `algorithm=` takes for this collective, with `native`.
+
+    `nccl`, which serves device memory only, is not among them.
 
     Parameters
     ----------
     collective : str
-        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter` or `gather`.
+        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter` or
+        `gather`.
 
     Raises
     ------
     ArgumentError
         There is no such collective; the message lists them.
     """
-    return [AlgorithmName(name) for name in (*_REGISTRY[collectives.find(collective).name], NATIVE)]
+    entries = _REGISTRY[collectives.find(collective).name]
+    return [AlgorithmName(name) for name in (*entries, NATIVE)]
 
 
 def require(collective: collectives.CollectiveName, name: str) -> None:
@@ -140,12 +156,12 @@ def require(collective: collectives.CollectiveName, name: str) -> None:
 
 
 def library_names(collective: collectives.CollectiveName) -> list[str]:
-    """Those of `LIBRARIES` that have the collective."""
+    """The `LIBRARIES` that have the collective."""
     return [NATIVE, NCCL] if collective in _OF_NCCL else [NATIVE]
 
 
 def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
-    """The algorithms of a collective that have a schedule."""
+    """The algorithms of a collective with a schedule."""
     return list(_REGISTRY[collectives.find(collective).name].values())
 
 
@@ -155,20 +171,24 @@ def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
     Raises
     ------
     ArgumentError
-        There is no such collective, or algorithm (`LIBRARIES` have no schedules); the message lists those there are.
+        There is no such collective, or algorithm (`LIBRARIES` have no schedules); the message lists
+        the algorithms.
     """
-    known = _REGISTRY[collectives.find(collective).name]
+    entries = _REGISTRY[collectives.find(collective).name]
     if name == NCCL:
-        served = ", ".join(_OF_NCCL)
-        raise ArgumentError(f"nccl is {LIBRARIES[NCCL]}: it has no schedules, and of MPI's collectives it has {served}")
-    if name not in known:
-        there = f"choose from: {', '.join(list_algorithms(collective))}{did_you_mean(name, [*known, *LIBRARIES])}"
-        raise ArgumentError(f"{collective} has no algorithm {name!r}; {there}")
-    return known[name]
+        has = f"of MPI's collectives it has {', '.join(_OF_NCCL)}"
+        raise ArgumentError(f"nccl is {LIBRARIES[NCCL]}: it has no schedules, and {has}")
+    if name not in entries:
+        names = ", ".join(list_algorithms(collective))
+        hint = did_you_mean(name, [*entries, *LIBRARIES])
+        raise ArgumentError(
+            f"{collective} has no algorithm {name!r}; choose from: {names}{hint}"
+        )
+    return entries[name]
 
 
 def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
-    """The algorithms a module of this package declares in its `ALGORITHMS`."""
+    """The algorithms in `ALGORITHMS` of a module."""
     for name, traits in module.ALGORITHMS.items():
         yield Algorithm(collective, name, getattr(module, name), **traits)
 

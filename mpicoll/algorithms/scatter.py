@@ -12,7 +12,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
 
 
 def linear(rank: int, size: int, root: int) -> Iterator[Round]:
-    """The root sends each rank its block: p-1 rounds, (p-1)/p m at the root; no rank needs the others' sizes."""
+    """The root sends each rank its block: p-1 rounds, (p-1)/p m at the root.
+
+    No rank needs the others' sizes.
+    """
     if rank != root:
         yield Recv(root, Output(rank))
         return

@@ -1,4 +1,4 @@
-"""Whether MPI takes device pointers: the library says so, a trial in a job of its own has shown it, or nobody knows."""
+"""Whether MPI accepts device pointers: a query of the library, or a trial in a separate job."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ from .proofs import Result
 if TYPE_CHECKING:
     from ..support.child_job import Ended
 
-#: how MPICH's MPIX_GPU_query_support numbers CUDA
+#: CUDA in MPICH's MPIX_GPU_query_support
 _MPICH_CUDA = 0
-#: how Python's fault handler begins
+#: the beginning of a message of Python's fault handler
 _CRASH = "Fatal Python error: "
-#: lines of a trial's output that are shown where it died without a word; launchers add theirs at the end
+#: lines of output shown of a trial that ended without a message; launchers append their own
 _FIRST = 6
 
 
 @lru_cache(maxsize=None)
 def cuda_awareness() -> tuple[bool | None, str]:
-    """(answer, how it was found): whether the loaded MPI library says that it takes CUDA device pointers.
+    """(answer, its source): whether the loaded MPI library says that it takes CUDA device pointers.
 
-    None where the library offers no way to ask. What is asked is the library, never an option or a file name.
+    The answer is None where the library has no query function. Options and file names do not count.
     """
-    handle = ctypes.CDLL(MPI.__file__)  # a symbol is looked up in the MPI library it is linked to as well
+    gpu_query, cuda_query = "MPIX_GPU_query_support", "MPIX_Query_cuda_support"
+    handle = ctypes.CDLL(MPI.__file__)  # finds the symbols of the MPI library, which it links
     # this one first. quirk: cuda-query-ends-the-process
-    if hasattr(handle, "MPIX_GPU_query_support"):
+    if hasattr(handle, gpu_query):
         answer = ctypes.c_int(0)
         if handle.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(answer)) == 0:
-            return bool(answer.value), "MPIX_GPU_query_support"
-        return None, "MPIX_GPU_query_support failed"
-    if hasattr(handle, "MPIX_Query_cuda_support"):
-        return bool(handle.MPIX_Query_cuda_support()), "MPIX_Query_cuda_support"
-    return None, "not offered: the library has neither MPIX_Query_cuda_support nor MPIX_GPU_query_support"
+            return bool(answer.value), gpu_query
+        return None, f"{gpu_query} failed"
+    if hasattr(handle, cuda_query):
+        return bool(handle.MPIX_Query_cuda_support()), cuda_query
+    return None, f"not offered: the library has neither {cuda_query} nor {gpu_query}"
 
 
 @lru_cache(maxsize=None)
 def last_trial() -> Result | None:
-    """What the last trial showed here, with this MPI, driver, CuPy and transport; None where there was none."""
+    """The result of the last trial with this machine, MPI, driver, CuPy and transport, or None."""
     try:
         return proofs.read(proofs.circumstances())
     except LaunchError:  # no GPU
@@ -57,52 +58,59 @@ def last_trial() -> Result | None:
 
 
 def gpu_mode() -> str:
-    """How device memory travels: "direct" (its pointers go to MPI) or "staged" through host memory. Local."""
+    """How device memory travels: "direct" (by its pointers) or "staged" through the host. Local."""
     return gpu_mode_and_why()[0]
 
 
 def gpu_mode_and_why() -> tuple[str, str]:
-    """The mode, and why it is this one."""
-    asked = settings.gpu()
-    return _chosen() if asked == AUTO else (asked, f"{settings.GPU}={asked}")
+    """The mode, and the reason for it."""
+    setting = settings.gpu()
+    return _safe_mode() if setting == AUTO else (setting, f"{settings.GPU}={setting}")
 
 
-def _chosen() -> tuple[str, str]:
-    """What is safe: a trial that failed counts more than the library's word."""
-    (known, how), trial = cuda_awareness(), last_trial()
+def _safe_mode() -> tuple[str, str]:
+    """The mode that is safe: a failed trial outweighs the library's answer."""
+    aware, source = cuda_awareness()
+    trial = last_trial()
     if trial is not None and not trial.passed:
         return STAGED, f"the trial of {trial.when} failed: {trial.said}"
-    if known:
-        return DIRECT, f"{how} says that MPI takes device pointers"
+    if aware:
+        return DIRECT, f"{source} says that MPI takes device pointers"
     if trial is not None:
         return DIRECT, f"the trial of {trial.when} passed: {trial.said}"
-    return STAGED, f"MPI is not known to take device pointers ({how}), and no trial has shown it: mpicoll info --gpu makes one"
+    unknown = f"MPI is not known to take device pointers ({source})"
+    return STAGED, f"{unknown}, and no trial has shown it: mpicoll info --gpu makes one"
 
 
 def require_awareness(comm: MPI.Comm) -> None:
-    """Where MPICOLL_GPU=direct: raise LaunchError on all ranks unless MPI takes device pointers on each host. Collective.
+    """With MPICOLL_GPU=direct, require that MPI takes device pointers on each host. Collective.
 
-    One rank of a host makes a trial where nothing is known and none has passed.
+    Raises LaunchError on all ranks otherwise. Where neither the library nor an earlier trial says
+    so, one rank of the host makes a trial.
     """
-    if os.environ.get(settings.GPU) != DIRECT:  # a word that is none is refused later, on all ranks
+    if os.environ.get(settings.GPU) != DIRECT:  # an invalid value raises later, on all ranks
         return
     for host, result in on_each_host(comm, _settled):
         if not result.passed:
-            raise LaunchError(f"{settings.GPU}={DIRECT}: MPI cannot be given device pointers on {host}: {result.said}. "
-                              f"Set {settings.GPU}={AUTO}, or give MPI a transport that knows CUDA")  # fmt: skip
+            raise LaunchError(
+                f"{settings.GPU}={DIRECT}: MPI cannot be given device pointers on {host}: "
+                f"{result.said}. "
+                f"Set {settings.GPU}={AUTO}, or give MPI a transport that knows CUDA"
+            )
 
 
 @lru_cache(maxsize=None)
 def _settled() -> Result:
-    """What the library says, what a trial has shown before, or what one shows now."""
-    (known, how), trial = cuda_awareness(), last_trial()
-    if known:
-        return Result(True, how, "")
+    """The library's answer, the earlier trial that passed, or a new trial."""
+    aware, source = cuda_awareness()
+    if aware:
+        return Result(True, source, "")
+    trial = last_trial()
     return trial if trial is not None and trial.passed else make_trial()
 
 
 def trials(comm: MPI.Comm) -> list[Result]:
-    """For each rank the result of a new trial on its host, made by one rank there. Collective."""
+    """The result, for each rank, of a new trial that a rank of its host makes. Collective."""
     results = [result for _, result in on_each_host(comm, make_trial)]
     last_trial.cache_clear()
     _settled.cache_clear()
@@ -110,27 +118,31 @@ def trials(comm: MPI.Comm) -> list[Result]:
 
 
 def make_trial() -> Result:
-    """Let two ranks of a job of their own exchange and reduce device memory, and keep what it shows. Never raises."""
-    from ..support import child_job  # what starts processes is loaded for a trial alone
+    """Let two ranks of a separate job exchange and reduce device memory; store the result.
+
+    Never raises.
+    """
+    from ..support import child_job  # starts processes: imported only for a trial
     from .pointer_trial import LIMIT
 
     when = datetime.now().astimezone().isoformat(timespec="seconds")
     mpiexec = child_job.own_launcher()
     try:
-        of = proofs.circumstances()
-    except LaunchError as error:  # nothing was learned about MPI
+        circumstances = proofs.circumstances()
+    except LaunchError as error:  # says nothing about MPI: not stored
         return Result(False, str(error), when)
     if mpiexec is None:
-        return Result(False, f"no mpiexec beside the MPI library, {sys.executable} or on PATH to start a trial with", when)
+        places = f"beside the MPI library, {sys.executable} or on PATH"
+        return Result(False, f"no mpiexec {places} to start a trial with", when)
     ended = child_job.run(mpiexec, 2, f"{__package__}.pointer_trial", LIMIT)
-    result = Result(ended.status == 0, _words(ended), when)
-    if problem := proofs.keep(of, result):
+    result = Result(ended.status == 0, _summary(ended), when)
+    if problem := proofs.keep(circumstances, result):
         result = result._replace(said=f"{result.said} (not kept for other programs: {problem})")
     return result
 
 
-def _words(ended: Ended) -> str:
-    """What a trial said, in a line: its own words, how it crashed, or else the beginning of its output."""
+def _summary(ended: Ended) -> str:
+    """The outcome of a trial in a line: its own messages, its crash, or else its first output."""
     from .pointer_trial import LIMIT, SAID
 
     lines = [" ".join(line.split()) for line in ended.output.splitlines() if line.strip("-= ")]

@@ -23,42 +23,55 @@ def optional_cupy() -> Any:
 
 
 def device_array(buffer: Any) -> Any:
-    """The array over a buffer with __cuda_array_interface__: CuPy's, NumPy's over host memory; None without CuPy."""
-    cupy, interface = optional_cupy(), buffer.__cuda_array_interface__
+    """The array over a buffer with __cuda_array_interface__, or None without CuPy.
+
+    CuPy's over device memory, NumPy's over host memory.
+    """
+    cupy = optional_cupy()
+    interface = buffer.__cuda_array_interface__
     if cupy is None:
         return None
     if pointer := interface["data"][0]:
-        attributes = _asked(cupy.cuda.runtime.pointerGetAttributes, pointer)
+        attributes = _query(cupy.cuda.runtime.pointerGetAttributes, pointer)
         if attributes.type < 2:  # unregistered or page-locked host memory
             return _as_if_on_host(interface, buffer)
         require_current(attributes.device)
     if is_bfloat16(buffer):
-        buffer = SimpleNamespace(__cuda_array_interface__={**interface, "typestr": "<u2"}, owner=buffer)
+        as_integers = {**interface, "typestr": "<u2"}
+        buffer = SimpleNamespace(__cuda_array_interface__=as_integers, owner=buffer)
     return cupy.asarray(buffer)
 
 
-def _asked(question: Callable[..., Any], *given: object) -> Any:
-    """What CUDA answers; BufferError where it does not, as without a driver that works."""
+def _query(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function of CUDA's runtime; raises BufferError where it fails (no working driver)."""
     try:
-        return question(*given)
+        return function(*arguments)
     except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
         raise errors.BufferError(
-            f"CUDA says nothing of this device array ({error}): `mpicoll info --gpu` says whether driver and device work"
+            f"CUDA says nothing of this device array ({error}): "
+            "`mpicoll info --gpu` says whether driver and device work"
         ) from error
 
 
 def device_key(buffer: Any) -> tuple[Any, ...] | None:
-    """All that decides how device memory is served, which the buffer alone tells; None for any other memory."""
+    """Everything about a buffer in device memory that decides how it is served; None elsewhere."""
     interface = getattr(buffer, "__cuda_array_interface__", None)
     if interface is None or (cupy := optional_cupy()) is None:
         return None
-    strides, stream = interface.get("strides"), interface.get("stream")
-    device, dtype = _asked(cupy.cuda.runtime.getDevice), str(getattr(buffer, "dtype", ""))
-    return *interface["data"], interface["shape"], strides, interface["typestr"], dtype, stream, device, gpu_mode()
+    return (
+        *interface["data"],
+        interface["shape"],
+        interface.get("strides"),
+        interface["typestr"],
+        str(getattr(buffer, "dtype", "")),
+        interface.get("stream"),
+        _query(cupy.cuda.runtime.getDevice),
+        gpu_mode(),
+    )
 
 
 def require_current(device: int) -> None:
-    """Raise BufferError for an array on another device than the thread's: CuPy would copy it, and the copy be reduced."""
+    """Raise BufferError for an array on another device than the current: CuPy would use a copy."""
     current = optional_cupy().cuda.runtime.getDevice()
     if device != current:
         raise errors.BufferError(
@@ -68,20 +81,20 @@ def require_current(device: int) -> None:
 
 
 def is_bfloat16(buffer: object) -> bool:
-    """Whether it holds bfloat16, which the interface shows as two bytes of nothing in particular."""
+    """Whether it holds bfloat16, which the interface shows as two untyped bytes."""
     return str(getattr(buffer, "dtype", "")).endswith("bfloat16")
 
 
 def computes(dtype: "np.dtype[Any]") -> bool:
-    """Whether CuPy computes with this type; bfloat16 it knows since version 14."""
+    """Whether CuPy computes with this type (bfloat16: since version 14)."""
     return dtype.name != "bfloat16" or int(optional_cupy().__version__.partition(".")[0]) >= 14
 
 
 def footprint_of(array: Any) -> Strided:
-    """The footprint of device memory; only its addresses are ever looked at."""
-    alike = _as_if_on_host(array.__cuda_array_interface__, array)
+    """The footprint of device memory; only its addresses are used."""
+    stand_in = _as_if_on_host(array.__cuda_array_interface__, array)
     contiguous = array.flags.c_contiguous or array.flags.f_contiguous
-    return Strided(alike.reshape(-1, order="A") if contiguous else alike)
+    return Strided(stand_in.reshape(-1, order="A") if contiguous else stand_in)
 
 
 def _as_if_on_host(interface: dict[str, Any], owner: object) -> Any:
@@ -95,33 +108,33 @@ def at_device(location: int, nbytes: int, dtype: Any) -> Any:
 
 
 def device_of(operands: Iterable[Operand]) -> Device | None:
-    """The GPU that this thread uses, for another thread to use it (CUDA keeps one per thread).
+    """The current device of this thread, for the thread that serves the call.
 
     None where no operand is on a device.
     """
-    if all(one.device is None for one in operands):
+    if all(operand.device is None for operand in operands):
         return None
     current: Device = optional_cupy().cuda.Device()
     return current
 
 
 def note_begin(operands: Iterable[Operand]) -> None:
-    """The call begins now, in this thread and stream, wherever it is served."""
-    for one in operands:
-        if one.device is not None:
-            one.begun = one.caller_stream().record()
+    """Record the begin of a call in the caller's stream, for the thread that serves it later."""
+    for operand in operands:
+        if operand.device is not None:
+            operand.begun = operand.caller_stream().record()
 
 
-def stage(one: Operand) -> None:
-    """Keep device memory from MPI, which could read it; host memory stays as it is."""
-    one.staged = one.device is not None and one.mirror is None
+def stage(operand: Operand) -> None:
+    """Make device memory travel through the host, although MPI takes device pointers."""
+    operand.staged = operand.device is not None and operand.mirror is None
 
 
 def page_locked(nbytes: int, dtype: Any) -> Any:
-    """Host memory that a device copies to and from while the host does something else."""
+    """Page-locked host memory, which a device copies asynchronously."""
     memory = optional_cupy().cuda.alloc_pinned_memory(nbytes)
     return np.frombuffer(memory, dtype, nbytes // np.dtype(dtype).itemsize)
 
 
-#: as a module of arrays, for a pool
+#: in place of NumPy, for a pool of page-locked memory
 PAGE_LOCKED = SimpleNamespace(empty=page_locked)

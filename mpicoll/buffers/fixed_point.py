@@ -1,19 +1,20 @@
-"""Sums of floats in fixed point: whole numbers, whose sum is the same in whatever order and in however many parts it is made.
+"""Sums of floats in fixed point: integers, whose sum is the same in any order and partition.
 
-A vector is multiplied by a power of two, which ranks agree on, and rounded to whole numbers of `FRACTION` bits: one word of
-64 bits for each number of up to 32 bits, two for a float64. The rounding of a contribution thus depends on the largest
-number of all contributions and on nothing else: not on how many there are, nor on who has which. `HEADROOM` bits are left for
-their sum, which is exact; it is rounded once, at the end.
+A vector is multiplied by a power of two, on which the ranks agree, and rounded to integers of
+`FRACTION` bits: one word of 64 bits for each number of up to 32 bits, two for a float64. The
+rounding of a contribution thus depends on the largest number of all contributions only: neither on
+their number nor on the rank that has it. `HEADROOM` bits are left for their sum, which is exact; it
+is rounded once, at the end.
 
-Where a contribution has nan or an infinity, all of the sum (of its part of the vector) is nan. A sum beyond the range of
-its type is an infinity, as ever.
+A contribution with nan or an infinity makes the whole sum (of its part of the vector) nan. A sum
+beyond the range of its type is an infinity.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
-from math import frexp, inf
+from math import frexp, inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -25,43 +26,48 @@ from .memory import address, at
 from .operand import Operand
 from .streams import current_streams, putting
 
-#: bits of the largest number, and those for the sum of many; with a sign they are 63
-FRACTION, HEADROOM = 50, 12
-#: how many contributions a sum may have
+#: bits of the largest number of a contribution
+FRACTION = 50
+#: bits for the sum of many contributions; with FRACTION and a sign they are 63
+HEADROOM = 12
+#: the largest number of contributions of a sum
 MOST = 1 << HEADROOM
-#: the exponent of the least scale: numbers of 2**-1000 and less are nothing beside what float64 can hold
+#: the least exponent of a scale, far below the precision that float64 has left there
 _LEAST = -900
 #: stands for an exponent where there is nan or an infinity
 _NOT_FINITE = 1 << 16
-#: adding it rounds a float64 below 2**51 to a whole number, which then lies in its lowest bits
+#: adding it rounds a float64 below 2**51 to an integer, which then lies in its lowest bits
 _ROUNDING = 1.5 * 2.0**52
 _ROUNDING_BITS = int(np.float64(_ROUNDING).view(np.int64))
 _WORD = np.dtype(np.int64)
-#: elements at a time: what is computed in between stays in the cache
-_PIECE, _DEVICE_PIECE = 1 << 14, 1 << 22
+#: elements of a piece: intermediate results stay in the cache
+_PIECE = 1 << 14
+_DEVICE_PIECE = 1 << 22
 
-#: by name, the real numbers that types consist of, and how many
+#: by name of a dtype, the real numbers in an element
 TYPES = {"float16": 1, "bfloat16": 1, "float32": 1, "float64": 1, "complex64": 2, "complex128": 2}
 
 
 class Contributions:
-    """Several contributions of one rank to a sum of a reproducible communicator, in place of the send buffer.
+    """Several contributions of one rank to a sum of a reproducible communicator.
 
-    The result is the same, bit for bit, as if each were that of a rank of its own, whichever rank has it.
+    They replace the send buffer. The result is the same, bit for bit, for every distribution of the
+    contributions over ranks.
 
     Parameters
     ----------
     array : array, shape (contributions, …)
-        NumPy's or CuPy's, one contribution after the other, each of them contiguous. The number may be 0, and other ranks
-        may have other numbers; all ranks together may have 4,096, each of p ranks up to 4096 / p of them.
+        A NumPy or CuPy array of contributions, each contiguous. Their number may be 0, and differ
+        between ranks; each of p ranks may have up to 4096 / p of them.
     edges : sequence of int, optional
-        Where parts of the vector begin, and its length at the end, in elements and the same on all ranks: each part has a
-        scale of its own, so that what is in one does not depend on what is in others. By default it is one part.
+        The first element of each part of the vector, and the length of the vector; the same on all
+        ranks. Each part has its own scale, so the result of a part does not depend on the other
+        parts. By default the vector is one part.
 
     Raises
     ------
     ArgumentError
-        Of the call: the communicator is not reproducible, or the op is not MPI.SUM; edges do not fit the vector.
+        Of the call: the communicator is not reproducible, the op is not MPI.SUM, or edges are bad.
     BufferError
         Of the call: a contribution is not contiguous, or has another size than the result.
 
@@ -72,56 +78,71 @@ class Contributions:
     """
 
     def __init__(self, array: Any, edges: Sequence[int] | None = None) -> None:
-        self.array, self.edges = array, edges
+        self.array = array
+        self.edges = edges
 
 
-def cannot_be_fixed(one: Operand) -> str:
-    """Why the numbers of an operand cannot be summed in fixed point; empty where they can."""
-    if one.dtype is None or one.dtype.name not in TYPES:
-        return f"{'a derived datatype' if one.dtype is None else one.dtype} cannot; {', '.join(TYPES)} and integers can"
-    if one.packs_on is not np and not computes(one.dtype):
-        return f"this version of CuPy does not compute with {one.dtype}"
+def cannot_be_fixed(operand: Operand) -> str:
+    """Why an operand cannot be summed in fixed point; empty where it can."""
+    dtype = operand.dtype
+    if dtype is None or dtype.name not in TYPES:
+        kind = "a derived datatype" if dtype is None else dtype
+        return f"{kind} cannot; {', '.join(TYPES)} and integers can"
+    if operand.packs_on is not np and not computes(dtype):
+        return f"this version of CuPy does not compute with {dtype}"
     return ""
 
 
 class FixedPoint:
-    """How the floats of one call become whole numbers and back.
-
-    dtype: of the caller's elements. words: 64-bit words of each element. agreed: what ranks bring together, the largest of
-    each: their number of contributions, and for each part of the vector the exponent of its largest number.
-    repeatable: whether a later call on the same memory is the same.
-    """
+    """The conversion of the floats of one call to integers and back."""
 
     def __init__(self, source: Operand, edges: Sequence[int] | None) -> None:
         assert source.dtype is not None
-        self.dtype, numbers = source.dtype, TYPES[source.dtype.name]
-        self._real = np.empty(0, self.dtype).real.dtype
-        self._each = 2 if self._real.itemsize == 8 else 1
-        self.words = numbers * self._each
-        length = source.nbytes // self.dtype.itemsize
+        numbers = TYPES[source.dtype.name]
+        length = source.nbytes // source.dtype.itemsize
         edges = [0, length] if edges is None else list(edges)
         if edges[0] != 0 or edges[-1] != length or any(low > high for low, high in pairwise(edges)):
-            raise ArgumentError(f"edges: expected ascending numbers from 0 to {length}, the length of the vector, got {edges}")
+            expected = f"ascending numbers from 0 to {length}, the length of the vector"
+            raise ArgumentError(f"edges: expected {expected}, got {edges}")
+
+        #: of the caller's elements
+        self.dtype = source.dtype
+        #: of their real numbers
+        self._real = np.empty(0, self.dtype).real.dtype
+        #: 64-bit words of a real number
+        self._each = 2 if self._real.itemsize == 8 else 1
+        #: 64-bit words of an element
+        self.words = numbers * self._each
+        #: the parts of the vector, in real numbers
         self.edges = [numbers * edge for edge in edges]
-        self._source, self._module = source, source.packs_on
+        self._source = source
+        self._module = source.packs_on
+        #: whether a later call on the same memory is the same
         self.repeatable = not source.packed
-        rows = source.rows if source.rows is not None else None if source.packed else [_by_address(source)]
+        rows = source.rows
+        if rows is None and not source.packed:
+            rows = [_by_address(source)]
+        #: the contributions as vectors of real numbers; None: packed at each call
         self._rows = None if rows is None else [row.view(self._real) for row in rows]
+        #: maxima over ranks: the number of contributions, and each part's largest exponent
         self.agreed = np.empty(len(self.edges), np.int64)
 
     # What ranks agree on.
 
     def measure(self) -> None:
-        """Say in `agreed` what there is on this rank."""
-        rows = self._taken()
-        self.agreed[0], self.agreed[1:] = len(rows), _LEAST
+        """Write this rank's number of contributions and exponents into `agreed`."""
+        rows = self._contributions()
+        self.agreed[0] = len(rows)
+        self.agreed[1:] = _LEAST
         with _fetching(self._source):
             for part, (low, high) in enumerate(pairwise(self.edges), 1):
-                bits = max((_largest(row[low:high]) for row in rows), default=0) if high > low else 0
+                bits = 0
+                if high > low:
+                    bits = max((_largest(row[low:high]) for row in rows), default=0)
                 self.agreed[part] = _exponent(bits, self._real)
 
-    def _taken(self) -> list[Any]:
-        """The contributions, each as one vector of real numbers; those that lie with gaps are copied."""
+    def _contributions(self) -> list[Any]:
+        """The contributions as vectors of real numbers; a contribution with gaps is copied."""
         if self._rows is not None:
             return self._rows
         room = self._module.empty(self._source.nbytes, np.uint8)
@@ -129,46 +150,63 @@ class FixedPoint:
         return [room.view(self._real)]
 
     def check(self, size: int) -> None:
-        """Raise ArgumentError where ranks may have more contributions than the sum has room for."""
+        """Raise ArgumentError where ranks may have more than `MOST` contributions."""
         most = int(self.agreed[0])
         if most * size > MOST:
             room = f"{MOST} contributions, {MOST // size} of each of {size} ranks"
-            raise ArgumentError(f"a reproducible sum has room for {room}; a rank has {most}: sum some of them before")
+            raise ArgumentError(
+                f"a reproducible sum has room for {room}; a rank has {most}: "
+                "sum some of them before"
+            )
 
-    # There and back.
+    # Conversion.
 
-    def to_words(self, given: Sequence[Operand], nbytes: int) -> Operand:
-        """The operand of the words of so many bytes of the vector. given: the caller's operands, the first like it."""
-        like = given[0]
-        words = Operand(tuple(one.buffer for one in given), MPI.INT64_T, _WORD, self.bytes_of_words(nbytes))
-        words.device, words.caller_stream, words.packs_on = like.device, like.caller_stream, like.packs_on
-        words.staged, words.mirror, words.pack = like.staged, like.mirror, self.encode
+    def to_words(self, operands: Sequence[Operand], nbytes: int) -> Operand:
+        """The operand of the words of `nbytes` bytes of the vector.
+
+        operands: the caller's; the words lie in the same kind of memory as the first.
+        """
+        like = operands[0]
+        buffers = tuple(operand.buffer for operand in operands)
+        words = Operand(buffers, MPI.INT64_T, _WORD, self.bytes_of_words(nbytes))
+        words.device = like.device
+        words.caller_stream = like.caller_stream
+        words.packs_on = like.packs_on
+        words.staged = like.staged
+        words.mirror = like.mirror
+        words.pack = self.encode
         return words
 
-    def from_words(self, given: Sequence[Operand], target: Operand, nbytes: int, first: int = 0) -> Operand:
-        """That of words which become so many bytes of the vector, from byte `first` on, in an operand of the caller's."""
-        words = self.to_words(given, nbytes)
-        words.pack, words.unpack = _leave, partial(self.decode, target, first // self.dtype.itemsize)
+    def from_words(
+        self, operands: Sequence[Operand], target: Operand, nbytes: int, first: int = 0
+    ) -> Operand:
+        """The operand of words to decode into `target`: bytes `first` to `first + nbytes`."""
+        words = self.to_words(operands, nbytes)
+        words.pack = _leave
+        words.unpack = partial(self.decode, target, first // self.dtype.itemsize)
         return words
 
     def bytes_of_words(self, nbytes: int) -> int:
-        """How many bytes stand for so many of the vector."""
+        """Bytes of the words of `nbytes` bytes of the vector."""
         return nbytes // self.dtype.itemsize * self.words * _WORD.itemsize
 
     def encode(self, work: Any) -> None:
         """Write the sum of this rank's contributions, as words."""
+        each = self._each
         with _fetching(self._source):
-            rows, words = self._taken(), work.view(_WORD)
+            rows = self._contributions()
+            words = work.view(_WORD)
             if not rows:
                 words[...] = 0
             for (low, high), exponent in zip(pairwise(self.edges), self.agreed[1:].tolist()):
                 scale = 2.0 ** (FRACTION - exponent) if exponent < _NOT_FINITE else 0.0
                 for start, end in self._pieces(low, high):
+                    piece = words[start * each : end * each]
                     for number, row in enumerate(rows):
-                        self._add(row[start:end], scale, words[start * self._each : end * self._each], number == 0)
+                        self._add(row[start:end], scale, piece, number == 0)
 
     def _add(self, row: Any, scale: float, words: Any, first: bool) -> None:
-        """Add the whole numbers of a piece to the words, or write them there."""
+        """Add the integers of a piece to the words; first: write them."""
         wide = row.astype(np.float64)
         wide *= scale
         if self._each == 1:
@@ -180,7 +218,7 @@ class FixedPoint:
             rounded = wide + _ROUNDING
             whole[:, 0] = rounded.view(_WORD)
             rounded -= _ROUNDING
-            wide -= rounded  # what is left is exact
+            wide -= rounded  # exact
             wide *= 2.0**FRACTION
             wide += _ROUNDING
             whole[:, 1] = wide.view(_WORD)
@@ -192,7 +230,7 @@ class FixedPoint:
             words += whole
 
     def decode(self, target: Operand, base: int, work: Any) -> None:
-        """Write the floats that words stand for into an operand, whose first element is element `base` of the vector."""
+        """Write words as floats into an operand that begins with element `base` of the vector."""
         if target.packs_on is np:
             self._decode(target, base, work)
         else:
@@ -201,30 +239,38 @@ class FixedPoint:
                 self._decode(target, base, work)
 
     def _decode(self, target: Operand, base: int, work: Any) -> None:
-        packed, words, base = target.packed, work.view(_WORD), base * self.words // self._each
-        room = target.packs_on.empty(target.nbytes, np.uint8) if packed else _by_address(target)
-        out = room.view(self._real)[: len(words) // self._each]
-        if packed and out.nbytes < room.nbytes:  # the rest is left as it is
+        each = self._each
+        words = work.view(_WORD)
+        first = base * self.words // each  # in real numbers, as `edges`
+        if target.packed:
+            room = target.packs_on.empty(target.nbytes, np.uint8)
+        else:
+            room = _by_address(target)
+        out = room.view(self._real)[: len(words) // each]
+        if target.packed and out.nbytes < room.nbytes:  # unpacking keeps the rest of the target
             target.pack(room)
         for (low, high), exponent in zip(pairwise(self.edges), self.agreed[1:].tolist()):
-            low, high = max(low - base, 0), min(high - base, len(out))
             factor = 2.0 ** (exponent - FRACTION) if exponent < _NOT_FINITE else inf - inf
-            for start, end in self._pieces(low, high):
-                wide = self._floats(words[start * self._each : end * self._each])
+            for start, end in self._pieces(max(low - first, 0), min(high - first, len(out))):
+                wide = self._floats(words[start * each : end * each])
                 wide *= factor
                 out[start:end] = wide if self._real.itemsize > 2 else wide.astype(np.float32)
-        if packed:
+        if target.packed:
             target.unpack(room)
 
     def _floats(self, words: Any) -> Any:
-        """The sums as float64, in units of the scale: rounded twice at most, and the second time by next to nothing."""
+        """The sums as float64, in units of the scale.
+
+        At most two roundings, the second of which is negligible.
+        """
         if self._each == 1:
             return words.astype(np.float64)
         pairs = words.reshape(-1, 2)
         high, low = pairs[:, 0], pairs[:, 1]
         carry = (low + (1 << FRACTION - 1)) >> FRACTION
-        high, low = high + carry, low - (carry << FRACTION)
-        top = (high + (1 << 30)) >> 31 << 31  # what is taken off has another 31 bits: nothing cancels
+        high = high + carry
+        low = low - (carry << FRACTION)
+        top = (high + (1 << 30)) >> 31 << 31  # high - top has 31 bits: no cancellation
         rest = low * 2.0**-FRACTION
         rest += high - top
         rest += top
@@ -237,29 +283,35 @@ class FixedPoint:
 
 
 def _leave(work: Any) -> None:
-    """There is nothing to bring: it gets a result."""
+    """Pack nothing: the operand only receives."""
 
 
-def _by_address(one: Operand) -> Any:
-    """The elements of an operand, which do not keep its memory alive."""
-    place = at if one.packs_on is np else at_device
-    return place(address(one.vector), one.nbytes, np.uint8)
+def _by_address(operand: Operand) -> Any:
+    """An array of an operand's bytes that does not keep its memory alive."""
+    place = at if operand.packs_on is np else at_device
+    return place(address(operand.vector), operand.nbytes, np.uint8)
 
 
-def _fetching(one: Operand) -> AbstractContextManager[object]:
-    """Where an operand is read: on a device, in our stream, which follows the caller's."""
-    return nullcontext() if one.packs_on is np else current_streams().fetch
+def _fetching(operand: Operand) -> AbstractContextManager[object]:
+    """The context to read an operand in: on a device, our stream, which follows the caller's."""
+    return nullcontext() if operand.packs_on is np else current_streams().fetch
 
 
 def _largest(row: Any) -> int:
-    """The bits of the largest magnitude; floats without their sign are in the order of their bits, nan the last."""
+    """The bits of the largest magnitude: floats without sign have the order of their bits.
+
+    nan is the largest.
+    """
     size = row.dtype.itemsize
-    positive, any_sign = int(row.view(f"i{size}").max()), int(row.view(f"u{size}").max())
+    positive = int(row.view(f"i{size}").max())
+    any_sign = int(row.view(f"u{size}").max())
     sign = 1 << 8 * size - 1
     return max(positive, any_sign - sign if any_sign & sign else 0)
 
 
 def _exponent(bits: int, dtype: "np.dtype[Any]") -> int:
-    """The least e with |x| < 2**e for the float of these bits, but for numbers that are too small."""
+    """The least e with |x| < 2**e for the float of these bits, at least `_LEAST`."""
     value = float(np.array(bits, f"u{dtype.itemsize}").view(dtype))
-    return _NOT_FINITE if value - value != 0 else max(_LEAST, frexp(value)[1]) if value else _LEAST
+    if not isfinite(value):
+        return _NOT_FINITE
+    return max(_LEAST, frexp(value)[1]) if value else _LEAST

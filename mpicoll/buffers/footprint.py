@@ -12,16 +12,20 @@ Packing = Callable[[Any], object]
 
 
 class Footprint(Protocol):
-    """span: where the first byte lies, and where the last ends. key: equal for the same bytes in the same order."""
+    """Bytes of host memory in the order of elements."""
 
     @property
-    def span(self) -> tuple[int, int]: ...
+    def span(self) -> tuple[int, int]:
+        """Addresses of the first byte and behind the last byte."""
+        ...
 
     @property
-    def key(self) -> tuple[Any, ...]: ...
+    def key(self) -> tuple[Any, ...]:
+        """A value that is equal for the same bytes in the same order."""
+        ...
 
     def copies(self, shift: int = 0) -> tuple[Packing, Packing]:
-        """(pack, unpack) between a work array and these bytes, or those that lie `shift` further on."""
+        """(pack, unpack) between a work array and these bytes, each `shift` bytes further on."""
         ...
 
 
@@ -32,10 +36,12 @@ class Strided(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        reach = [(count - 1) * stride for count, stride in zip(self.array.shape, self.array.strides)]
-        start = address(self.array)
-        low, high = (sum(extreme(step, 0) for step in reach) for extreme in (min, max))
-        return start + low, start + high + self.array.itemsize
+        array = self.array
+        reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides)]
+        start = address(array)
+        low = sum(min(step, 0) for step in reach)
+        high = sum(max(step, 0) for step in reach)
+        return start + low, start + high + array.itemsize
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -54,8 +60,9 @@ class Strided(NamedTuple):
 
     def _moved(self, shift: int) -> Any:
         low, high = self.span
-        room, start = at(low + shift, high - low, np.uint8), address(self.array) - low
-        plain = f"V{self.array.itemsize}"  # every bit counts, whatever the type makes of it
+        room = at(low + shift, high - low, np.uint8)
+        start = address(self.array) - low
+        plain = f"V{self.array.itemsize}"  # copies every bit, whatever the element type
         return np.ndarray(self.array.shape, plain, room, start, self.array.strides)
 
 

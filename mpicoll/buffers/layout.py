@@ -1,4 +1,4 @@
-"""Where the blocks of a buffer lie that counts, displacements and an MPI datatype describe."""
+"""Layouts: the blocks of a buffer that counts, displacements and an MPI datatype describe."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -14,44 +14,57 @@ from .. import errors
 from ..schedule import bounds, offsets
 
 Packing = Callable[[Any], None]
-#: tags of messages to myself: those of two threads, or of what interrupts one, could be taken for each other
+#: tags of messages to self: distinct, as threads and signal handlers may send at the same time
 _TAGS = itertools.count()
 _MOST_TAGS = 1 << 15
 
 
 class _Owned(MPI.Datatype):
-    """A datatype that is freed when nobody has it any more."""
+    """A datatype that is freed with its last reference."""
 
     def __del__(self) -> None:
-        # a cycle is collected by any thread: rather a leak than MPI called by one that may not
-        if not MPI.Is_finalized() and (MPI.Is_thread_main() or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+        # any thread may collect a cycle; where it must not call MPI, the datatype leaks
+        if MPI.Is_finalized():
+            return
+        if MPI.Is_thread_main() or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self.Free()
 
 
 class Layout(NamedTuple):
-    """Blocks in memory. datatype: of their elements. counts: elements of each. places: byte offset of each."""
+    """Blocks in memory."""
 
+    #: of the elements
     datatype: MPI.Datatype
+    #: elements of each block
     counts: list[int]
+    #: byte offset of each block
     places: list[int]
 
     @classmethod
-    def blockwise(cls, length: int, counts: Any, displs: Any, datatype: MPI.Datatype, blocks: int) -> "Layout":
-        """A count and a displacement per block, as given, or as mpi4py finds them in a buffer of `length` bytes."""
-        size, extent = max(datatype.Get_size(), 1), datatype.Get_extent()[1]
+    def blockwise(
+        cls, length: int, counts: Any, displs: Any, datatype: MPI.Datatype, blocks: int
+    ) -> "Layout":
+        """Counts and displacements per block, by default as mpi4py divides `length` bytes."""
+        size = max(datatype.Get_size(), 1)
+        extent = datatype.Get_extent()[1]
         entries = 0 if counts is not None else _infer(length, extent, 1)
         counts = [nbytes // size for nbytes in block_bytes(counts, entries, blocks, size)]
         return cls(datatype, counts, _places(displs, counts, extent))
 
     @classmethod
-    def whole(cls, length: int, count: Any, displacement: Any, datatype: MPI.Datatype, blocks: int) -> "Layout":
-        """All blocks in a row: `count` elements each, or what a buffer of `length` bytes holds after the displacement."""
+    def whole(
+        cls, length: int, count: Any, displacement: Any, datatype: MPI.Datatype, blocks: int
+    ) -> "Layout":
+        """All blocks in a row, of `count` elements each, by default all of `length` bytes."""
         extent = datatype.Get_extent()[1]
         start = int(displacement or 0) * extent
-        entries = _infer(length - start, extent, blocks) if count is None else index(count) * max(1, blocks)
+        if count is None:
+            entries = _infer(length - start, extent, blocks)
+        else:
+            entries = index(count) * max(1, blocks)
         if start < 0 or entries < 0:
-            each = entries // max(1, blocks)
-            raise errors.BufferError(f"count and displacement must not be negative, got {each} and {displacement}")
+            got = f"{entries // max(1, blocks)} and {displacement}"
+            raise errors.BufferError(f"count and displacement must not be negative, got {got}")
         return cls(datatype, [entries], [start])
 
     @property
@@ -63,68 +76,87 @@ class Layout(NamedTuple):
     @property
     def is_contiguous(self) -> bool:
         """Whether the blocks are plain elements, one after the other."""
-        size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
+        size = self.datatype.Get_size()
+        extent = self.datatype.Get_extent()[1]
+        if not self.datatype.is_predefined or size != extent:
+            return False
         ends = (place + count * extent for place, count in zip(self.places, self.counts))
-        return self.datatype.is_predefined and size == extent and all(map(int.__eq__, ends, self.places[1:]))
+        return all(end == start for end, start in zip(ends, self.places[1:]))
 
     def check_reach(self, memory: MPI.memory | None, exclusive: bool) -> None:
-        """Blocks must lie in the buffer; those of a receive side must not overlap."""
-        extent = self.datatype.Get_extent()[1]
-        if memory is None or extent < 0 or not self.datatype.is_predefined:
-            if memory is None and any(self.counts) and self.datatype.is_predefined:
+        """Raise BufferError for blocks beyond the buffer; exclusive: also for overlaps."""
+        if not self.datatype.is_predefined:
+            return
+        if memory is None:
+            if any(self.counts):
                 raise errors.BufferError("the buffer is None or BOTTOM, but the count is not 0")
             return
-        used = sorted((place, place + count * extent) for place, count in zip(self.places, self.counts) if count)
-        if used and (used[0][0] < 0 or max(end for _, end in used) > memory.nbytes):
+        extent = self.datatype.Get_extent()[1]
+        if extent < 0:
+            return
+        blocks = zip(self.places, self.counts)
+        used = sorted((place, place + count * extent) for place, count in blocks if count)
+        if not used:
+            return
+        low, high = used[0][0], max(end for _, end in used)
+        if low < 0 or high > memory.nbytes:
             raise errors.BufferError(
-                f"counts and displacements reach bytes {used[0][0]} to {max(end for _, end in used)} "
+                f"counts and displacements reach bytes {low} to {high} "
                 f"of a buffer of {memory.nbytes} bytes"
             )
-        if exclusive and any(end > start for (_, end), (start, _) in zip(used, used[1:])):
+        if exclusive and any(end > start for (_, end), (start, _) in pairwise(used)):
             raise errors.BufferError("counts and displacements of the receive buffer overlap")
 
     @property
     def reach(self) -> tuple[int, int]:
-        """Where its first byte lies, and where its last ends."""
-        (first, length), step = self.datatype.Get_true_extent(), self.datatype.Get_extent()[1]
-        starts = [place + last * step for place, count in zip(self.places, self.counts) if count for last in (0, count - 1)]
+        """Offsets of the first byte, and behind the last byte."""
+        first, length = self.datatype.Get_true_extent()
+        step = self.datatype.Get_extent()[1]
+        blocks = [(place, count) for place, count in zip(self.places, self.counts) if count]
+        starts = [place for place, _ in blocks]
+        starts += [place + (count - 1) * step for place, count in blocks]
         return min(starts, default=0) + first, max(starts, default=0) + first + length
 
     def owned(self) -> "Layout":
-        """The same with a datatype of its own: the caller may free theirs before a plan is done."""
-        return self if self.datatype.is_predefined else self._replace(datatype=_Owned(self.datatype.Dup()))
+        """The same layout with its own datatype: the caller may free the original during a plan."""
+        if self.datatype.is_predefined:
+            return self
+        return self._replace(datatype=_Owned(self.datatype.Dup()))
 
     def packing(self, base: int) -> tuple[Packing, Packing]:
-        """(pack, unpack) between the blocks from address `base` on and a work array, through MPI's own knowledge."""
-        size, extent = self.datatype.Get_size(), self.datatype.Get_extent()[1]
+        """(pack, unpack) between the blocks from address `base` on and a work array, by MPI."""
+        size = self.datatype.Get_size()
+        extent = self.datatype.Get_extent()[1]
 
         def blocks(work: Any) -> Iterator[tuple[list[Any], list[Any]]]:
-            raw, offset = work.view(np.uint8), 0
+            raw = work.view(np.uint8)
+            offset = 0
             for count, place in zip(self.counts, self.places):
                 if count and size:
-                    mine = [_raw(base + place, count * extent), count, self.datatype]
-                    yield mine, [raw[offset : offset + count * size], MPI.PACKED]
+                    block = [_raw(base + place, count * extent), count, self.datatype]
+                    yield block, [raw[offset : offset + count * size], MPI.PACKED]
                 offset += count * size
 
         def pack(work: Any) -> None:
-            for mine, packed in blocks(work):
-                _exchange(mine, packed)
+            for block, packed in blocks(work):
+                _exchange(block, packed)
 
         def unpack(work: Any) -> None:
-            for mine, packed in blocks(work):
-                _exchange(packed, mine)
+            for block, packed in blocks(work):
+                _exchange(packed, block)
 
         return pack, unpack
 
 
 def equal_blocks(entries: int, blocks: int) -> None:
-    """Raise BufferError where so many elements are not so many equal blocks."""
+    """Raise BufferError where `entries` elements cannot be divided into equal blocks."""
     if blocks > 1 and entries % blocks:
-        raise errors.BufferError(f"a buffer of {entries} elements cannot be cut into {blocks} equal blocks")
+        what = f"a buffer of {entries} elements"
+        raise errors.BufferError(f"{what} cannot be cut into {blocks} equal blocks")
 
 
 def block_bytes(counts: Any, entries: int, blocks: int, itemsize: int) -> list[int]:
-    """Bytes per block: as given, one number for all, or the whole buffer divided as evenly as mpi4py does."""
+    """Bytes of each block. counts: of each or of all; None: divides `entries` as mpi4py does."""
     if counts is None:
         counts = [end - start for start, end in pairwise(bounds(entries, blocks))]
     elif not hasattr(counts, "__len__"):
@@ -141,9 +173,13 @@ def _infer(length: int, extent: int, blocks: int) -> int:
     if extent <= 0:
         if not length:
             return 0
-        raise errors.BufferError(f"cannot infer a count for a datatype of extent {extent}: give one")
+        what = f"a count for a datatype of extent {extent}"
+        raise errors.BufferError(f"cannot infer {what}: give one")
     if length % extent:
-        raise errors.BufferError(f"a buffer of {length} bytes is no whole number of elements of {extent} bytes: give a count")
+        elements = f"elements of {extent} bytes"
+        raise errors.BufferError(
+            f"a buffer of {length} bytes is no whole number of {elements}: give a count"
+        )
     equal_blocks(length // extent, blocks)
     return length // extent
 
@@ -155,7 +191,8 @@ def _places(displs: Any, counts: Sequence[int], extent: int) -> list[int]:
     if not hasattr(displs, "__len__"):
         return [index(displs) * block * extent for block in range(len(counts))]
     if len(displs) != len(counts):
-        raise errors.BufferError(f"expected {len(counts)} displacements, one per rank, got {len(displs)}")
+        expected = f"{len(counts)} displacements, one per rank"
+        raise errors.BufferError(f"expected {expected}, got {len(displs)}")
     return [index(displacement) * extent for displacement in displs]
 
 
@@ -164,20 +201,21 @@ def _raw(location: int, nbytes: int) -> Any:
 
 
 def _exchange(source: list[Any], target: list[Any]) -> None:
-    """Copy between two memory layouts: a message to myself, which MPI packs and unpacks."""
+    """Copy between two memory layouts by a message to self, which MPI packs and unpacks."""
     tag = next(_TAGS) % _MOST_TAGS
     _self().Sendrecv(source, 0, tag, target, 0, tag)
 
 
 def packed(buffer: Any) -> bytearray:
-    """What mpi4py would send of a buffer argument, as MPI packs it: to be sent as MPI.PACKED."""
-    status, tag = MPI.Status(), next(_TAGS) % _MOST_TAGS
-    sent = _self().Isend(buffer, 0, tag)
+    """A buffer argument of mpi4py as MPI packs it, to be sent as MPI.PACKED."""
+    tag = next(_TAGS) % _MOST_TAGS
+    status = MPI.Status()
+    request = _self().Isend(buffer, 0, tag)
     _self().Probe(0, tag, status)
-    found = bytearray(status.Get_count(MPI.PACKED))
-    _self().Recv([found, MPI.PACKED], 0, tag)
-    sent.Wait()
-    return found
+    result = bytearray(status.Get_count(MPI.PACKED))
+    _self().Recv([result, MPI.PACKED], 0, tag)
+    request.Wait()
+    return result
 
 
 @lru_cache(maxsize=None)

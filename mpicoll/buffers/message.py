@@ -1,7 +1,7 @@
-"""What a buffer argument means, and how it becomes contiguous memory and back.
+"""Parsing of a buffer argument into an `Operand`.
 
-Everything that depends on the kind of memory is in this room: host or device, contiguous, strided or described by a
-datatype. CuPy is imported only when an array with ``__cuda_array_interface__`` arrives.
+Everything that depends on the kind of memory is in this room: host or device, contiguous, strided
+or described by a datatype. CuPy is imported only for an array with ``__cuda_array_interface__``.
 """
 
 import builtins
@@ -27,35 +27,36 @@ from .streams import caller_stream, device_packing
 
 
 class Expected(NamedTuple):
-    """What a call wants of a buffer. blocks: how many equal blocks it holds (gather, scatter); 0: it is not cut.
+    """What a call expects of a buffer."""
 
-    vector: counts and displacements per block. writable: it receives.
-    """
-
+    #: how many equal blocks it holds (gather, scatter); 0: it is not cut
     blocks: int
+    #: counts and displacements are per block
     vector: bool
+    #: a receive buffer
     writable: bool
 
 
-class Message(NamedTuple):
-    """A buffer argument, taken apart. counts and displacements: a number, or one for each block; None where not given."""
+class ParsedSpec(NamedTuple):
+    """The items of a buffer argument; None where the caller omits them."""
 
     buffer: Any
+    #: a number, or a number for each block
     counts: Any = None
     displacements: Any = None
     datatype: MPI.Datatype | None = None
 
     @classmethod
-    def parse(cls, spec: Any, vector: bool) -> "Message":
-        """Understand mpi4py's ways to write a message."""
+    def parse(cls, spec: Any, vector: bool) -> "ParsedSpec":
+        """Parse the forms of a message that mpi4py accepts."""
         if not isinstance(spec, (list, tuple)):
             return cls(spec)
         if not 2 <= len(spec) <= 4:
-            raise errors.BufferError(
-                f"expected a buffer or a list of 2 to 4 items (buffer, counts, displacements, type), got {spec!r}"
-            )
+            items = "a list of 2 to 4 items (buffer, counts, displacements, type)"
+            raise errors.BufferError(f"expected a buffer or {items}, got {spec!r}")
         buffer, *rest = spec
-        datatype = rest.pop() if len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str)) else None
+        has_type = len(spec) > 2 or isinstance(rest[0], (MPI.Datatype, str))
+        datatype = rest.pop() if has_type else None
         counts, displacements = [*rest, None, None][:2]
         if isinstance(counts, tuple) or (isinstance(counts, list) and not vector):
             if len(counts) != 2:
@@ -68,25 +69,28 @@ class Message(NamedTuple):
         return cls(buffer, _plain(counts), _plain(displacements), datatype)
 
     def covers(self, array: Any, expected: Expected) -> bool:
-        """Whether counts and type, where given, say no more than the array itself: all its elements, of its type."""
-        if self.displacements is not None or (self.datatype is not None and self.datatype != mpi_type(array.dtype)):
+        """Whether counts and type describe the whole array: all its elements, of its type."""
+        if self.displacements is not None:
             return False
-        if self.counts is None:
+        if self.datatype is not None and self.datatype != mpi_type(array.dtype):
+            return False
+        counts = self.counts
+        if counts is None:
             return True
-        given = sum(self.counts) if hasattr(self.counts, "__len__") else self.counts * max(1, expected.blocks)
-        return bool(given == array.size)
+        total = sum(counts) if hasattr(counts, "__len__") else counts * max(1, expected.blocks)
+        return bool(total == array.size)
 
 
 def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool = False) -> Operand:
-    """Understand one buffer argument as mpi4py does; returns an `Operand`.
+    """Parse a buffer argument as mpi4py does; returns an `Operand`.
 
-    blocks, vector, writable: see `Expected`. Raises BufferError for what no collective can use: object arrays, read-only
-    output, counts beyond the buffer.
+    blocks, vector, writable: see `Expected`. Raises BufferError for buffers that no collective can
+    use: object arrays, read-only output, counts beyond the buffer.
     """
     if isinstance(spec, Contributions):
         return _contributions(spec, blocks, writable)
     expected = Expected(blocks, vector, writable)
-    message = Message.parse(spec, vector)
+    message = ParsedSpec.parse(spec, vector)
     array = _as_array(message.buffer)
     result = _operand(array, message, expected)
     if result.device is not None:
@@ -94,7 +98,7 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
     return result
 
 
-def _operand(array: Any, message: Message, expected: Expected) -> Operand:
+def _operand(array: Any, message: ParsedSpec, expected: Expected) -> Operand:
     if expected.writable:
         _check_writable(message.buffer, array)
     if array is None and message.buffer is not None and message.buffer is not MPI.BOTTOM:
@@ -109,30 +113,35 @@ def _operand(array: Any, message: Message, expected: Expected) -> Operand:
 
 
 def _contributions(spec: Contributions, blocks: int, writable: bool) -> Operand:
-    """An operand that is the sum of the rows of an array, none of which is looked at as a whole."""
+    """An operand that is the sum of the rows of an array; the array itself may have gaps."""
     array = _as_array(spec.array)
     if writable or array is None or not array.ndim:
-        raise errors.BufferError("Contributions: expected an array with a leading axis, as a send buffer")
+        expected = "an array with a leading axis, as a send buffer"
+        raise errors.BufferError(f"Contributions: expected {expected}")
     _check_array(array)
-    rows = [array[number, ...] for number in range(array.shape[0])]  # also a number of one dimension stays an array
+    rows = [array[number, ...] for number in range(array.shape[0])]  # `...`: never a scalar
     if not all(row.flags.c_contiguous or row.flags.f_contiguous for row in rows):
-        raise errors.BufferError("Contributions: expected an array of which each contribution is contiguous")
+        expected = "an array of which each contribution is contiguous"
+        raise errors.BufferError(f"Contributions: expected {expected}")
     like = rows[0] if rows else array.reshape(-1)[:0]
-    result = _whole_array(like, Message(spec.array), Expected(0, False, False))
+    result = _whole_array(like, ParsedSpec(spec.array), Expected(0, False, False))
     length = prod(array.shape[1:])
     equal_blocks(length, blocks)
-    result.nbytes, result.vector, result.edges = length * array.dtype.itemsize, None, spec.edges
+    result.nbytes = length * array.dtype.itemsize
+    result.vector = None
     result.rows = [row.reshape(-1, order="A") for row in rows]
+    result.edges = spec.edges
     if isinstance(array, np.ndarray):
         result.footprint = Strided(array)
     else:
-        result.device, result.footprint = array, footprint_of(array)
+        result.device = array
+        result.footprint = footprint_of(array)
         result.caller_stream = caller_stream(spec.array)
     return result
 
 
 def _plain(counts: Any) -> Any:
-    """A number, where that is what an array of no dimensions holds."""
+    """The number in an array of no dimensions, or the counts as they are."""
     return counts.item() if getattr(counts, "ndim", None) == 0 else counts
 
 
@@ -140,13 +149,15 @@ def _from_code(code: Any) -> MPI.Datatype:
     try:
         return MPI.Datatype.fromcode(code)
     except (KeyError, ValueError, TypeError):
-        raise errors.TypeCodeError(
-            f"expected an MPI datatype or a type code such as 'd' as the last item, got {code!r}"
-        ) from None
+        expected = "an MPI datatype or a type code such as 'd' as the last item"
+        raise errors.TypeCodeError(f"expected {expected}, got {code!r}") from None
 
 
 def _as_array(buffer: Any) -> Any:
-    """The NumPy or CuPy array over any buffer; None for BOTTOM, None, and memory for CuPy where CuPy is missing."""
+    """The NumPy or CuPy array over a buffer.
+
+    None for BOTTOM, for None, and for device memory where CuPy is missing.
+    """
     if isinstance(buffer, np.ndarray):
         return buffer
     if buffer is None or buffer is MPI.BOTTOM:
@@ -158,31 +169,33 @@ def _as_array(buffer: Any) -> Any:
     except TypeError:
         if hasattr(buffer, "__dlpack__"):
             return dlpack_array(buffer)
-    got = type(buffer).__name__
-    raise errors.BufferError(f"expected an array or another buffer, or a list that begins with one, got {got}")
+    expected = "an array or another buffer, or a list that begins with one"
+    raise errors.BufferError(f"expected {expected}, got {type(buffer).__name__}")
 
 
 def _check_array(array: Any) -> None:
     if array.dtype.hasobject:
-        raise errors.BufferError(
-            "arrays of Python objects have no bytes to send: use the lower-case methods (bcast, gather, …)"
-        )
+        instead = "use the lower-case methods (bcast, gather, …)"
+        raise errors.BufferError(f"arrays of Python objects have no bytes to send: {instead}")
 
 
 def _check_writable(buffer: Any, array: Any) -> None:
     if isinstance(array, np.ndarray):
         read_only = array.size and not array.flags.writeable
     else:
-        read_only = hasattr(buffer, "__cuda_array_interface__") and buffer.__cuda_array_interface__["data"][1]
+        interface = getattr(buffer, "__cuda_array_interface__", None)
+        read_only = interface is not None and interface["data"][1]
     if read_only:
         raise errors.BufferError("the receive buffer is read-only: pass a writable array")
 
 
-def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
+def _whole_array(array: Any, message: ParsedSpec, expected: Expected) -> Operand:
     """An operand that is a whole array, host or device, with any strides."""
-    host, contiguous = isinstance(array, np.ndarray), array.flags.c_contiguous or array.flags.f_contiguous
-    if host and contiguous and not array.flags.aligned:  # mpi4py refuses it, and not every MPI library reduces it
-        array = array.reshape(-1, order="A")  # its elements go in the order of memory, all the same
+    host = isinstance(array, np.ndarray)
+    contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    if host and contiguous and not array.flags.aligned:
+        # mpi4py rejects it, and not every MPI library reduces it: packed, in the order of memory
+        array = array.reshape(-1, order="A")
         contiguous = False
     is_plain = host or message.datatype is not None or not is_bfloat16(message.buffer)
     dtype = array.dtype if is_plain else element_type("bfloat16")  # which CuPy has as integers
@@ -194,7 +207,9 @@ def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
     elif host:
         result.pack_from(Strided(array))
     if not host:
-        result.device, result.packs_on, result.footprint = array, optional_cupy(), footprint_of(array)
+        result.device = array
+        result.packs_on = optional_cupy()
+        result.footprint = footprint_of(array)
         result.pack, result.unpack = device_packing(array)
         result.staged = gpu_mode() != "direct"
     if expected.vector:
@@ -202,14 +217,20 @@ def _whole_array(array: Any, message: Message, expected: Expected) -> Operand:
     return result
 
 
-def _through_mpi(message: Message, expected: Expected) -> Operand:
-    """An operand over memory that may be a device's, without CuPy: MPI packs it, so that all ranks choose alike."""
+def _through_mpi(message: ParsedSpec, expected: Expected) -> Operand:
+    """An operand over memory that may be on a device, without CuPy.
+
+    MPI packs it, so that all ranks choose the same algorithm.
+    """
     try:
         memory = MPI.memory(message.buffer)
     except builtins.BufferError as error:
-        raise errors.BufferError(f"{error}: without CuPy, device memory must be contiguous") from None
-    array = at(memory.address, memory.nbytes, foreign_type(message.buffer, memory))  # tells size and type; is never read
-    result = (_whole_array if message.covers(array, expected) else _described)(array, message, expected)
+        reason = "without CuPy, device memory must be contiguous"
+        raise errors.BufferError(f"{error}: {reason}") from None
+    # the array tells size and type; it is never read
+    array = at(memory.address, memory.nbytes, foreign_type(message.buffer, memory))
+    operand_of = _whole_array if message.covers(array, expected) else _described
+    result = operand_of(array, message, expected)
     if not result.packed:
         result.pack_from(Described(Layout(MPI.BYTE, [result.nbytes], [0]), address(result.vector)))
         result.vector = None
@@ -217,13 +238,15 @@ def _through_mpi(message: Message, expected: Expected) -> Operand:
     return result
 
 
-def _described(array: Any, message: Message, expected: Expected) -> Operand:
+def _described(array: Any, message: ParsedSpec, expected: Expected) -> Operand:
     """An operand over memory described by counts, displacements and a datatype."""
-    memory, datatype = memory_of(array), message.datatype
+    memory = memory_of(array)
+    datatype = message.datatype
     if datatype is None:
         datatype = MPI.BYTE if array is None else mpi_type(array.dtype)
         if datatype is None:
-            raise errors.BufferError(f"MPI has no datatype for {array.dtype}: pass the array alone, without counts")
+            instead = "pass the array alone, without counts"
+            raise errors.BufferError(f"MPI has no datatype for {array.dtype}: {instead}")
     length = memory.nbytes if memory is not None else 0
     describe = Layout.blockwise if expected.vector else Layout.whole
     layout = describe(length, message.counts, message.displacements, datatype, expected.blocks)

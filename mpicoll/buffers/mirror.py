@@ -14,44 +14,49 @@ from .operand import Operand
 from .streams import following, putting
 
 
-#: a mirror is fetched whole, also bytes that another call is putting back at that moment: one after the other
+#: a mirror is fetched whole, also bytes that another call puts back: never at the same time
 _COPYING = Lock()
 
 
 def mirrored(array: Any, describe: Callable[[Any], Operand]) -> Operand:
-    """An operand over the host's mirror of a device array. describe: makes it of a host array.
+    """An operand over a mirror of a device array. describe: makes the operand of a host array.
 
-    Only the bytes that are described are written back: those between them are others', who may be changing them.
+    Only described bytes are written back: others may be changing the bytes between them.
     """
     check_contiguous(array)
     host = np.empty(array.size, array.dtype)
     result = describe(host)
     if result.nbytes:
         _connect(result, array, host)
-    result.vector, result.device, result.mirror = None, array, host
+    result.vector = None
+    result.device = array
+    result.mirror = host
     return result
 
 
 def _connect(result: Operand, array: Any, host: Any) -> None:
-    """Packing first fetches what is described, unpacking puts it back."""
-    mine = result.footprint or Strided(result.vector)
-    low, high = (end - address(host) for end in mine.span)
+    """Make packing fetch the described bytes first, and unpacking put them back."""
+    footprint = result.footprint or Strided(result.vector)
+    low, high = (end - address(host) for end in footprint.span)
     if low < 0 or high > host.nbytes:
-        raise errors.BufferError(f"the type and its count reach bytes {low} to {high} of an array of {host.nbytes} bytes")
-    cupy, pack_host, unpack_host = optional_cupy(), *mine.copies()
-    there, here = (whole.view(np.uint8)[low:high] for whole in (array.reshape(-1, order="A"), host))
-    touched = None if result.footprint is None else cupy.asarray(_touched(mine, result.nbytes))
+        reach = f"bytes {low} to {high} of an array of {host.nbytes} bytes"
+        raise errors.BufferError(f"the type and its count reach {reach}")
+    cupy = optional_cupy()
+    pack_host, unpack_host = footprint.copies()
+    on_device = array.reshape(-1, order="A").view(np.uint8)[low:high]
+    on_host = host.view(np.uint8)[low:high]
+    touched = None if result.footprint is None else cupy.asarray(_touched(footprint, result.nbytes))
 
     def fetch() -> None:
         with _COPYING, following(result).fetch:
-            cupy.asnumpy(there, out=here)
+            cupy.asnumpy(on_device, out=on_host)
 
     def put() -> None:
-        with _COPYING, putting(array):  # at its end the mirror may be written again, at the next call
+        with _COPYING, putting(array):  # waits: the next call may write the mirror at once
             if touched is None:
-                there[...] = cupy.asarray(here)
+                on_device[...] = cupy.asarray(on_host)
             else:
-                cupy.copyto(there, cupy.asarray(here), where=touched)
+                cupy.copyto(on_device, cupy.asarray(on_host), where=touched)
 
     def pack(work: Any) -> None:
         fetch()
@@ -61,21 +66,25 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
         unpack_host(work)
         put()
 
-    result.fetch, result.put, result.pack, result.unpack = fetch, put, pack, unpack
-    result.footprint = _moved(mine, array.data.ptr - address(host))
+    result.fetch = fetch
+    result.put = put
+    result.pack = pack
+    result.unpack = unpack
+    result.footprint = _moved(footprint, array.data.ptr - address(host))
 
 
-def _touched(mine: Footprint, nbytes: int) -> Any:
+def _touched(footprint: Footprint, nbytes: int) -> Any:
     """Which bytes of its span a footprint touches."""
-    low, high = mine.span
+    low, high = footprint.span
     room = np.zeros(high - low, np.uint8)
-    mine.copies(address(room) - low)[1](np.ones(nbytes, np.uint8))
+    _, unpack = footprint.copies(address(room) - low)
+    unpack(np.ones(nbytes, np.uint8))
     return room.view(bool)
 
 
-def _moved(mine: Footprint, shift: int) -> Footprint:
-    """The same bytes in device memory; only their addresses are ever looked at."""
-    if isinstance(mine, Described):
-        return mine._replace(base=mine.base + shift)
-    low, high = mine.span
+def _moved(footprint: Footprint, shift: int) -> Footprint:
+    """The same bytes in device memory; only their addresses are used."""
+    if isinstance(footprint, Described):
+        return footprint._replace(base=footprint.base + shift)
+    low, high = footprint.span
     return Strided(at(low + shift, high - low, np.uint8))

@@ -19,32 +19,47 @@ def in_place(buffer: object) -> bool:
 class Operand:
     """One buffer argument of one call, as a contiguous vector.
 
-    nbytes: bytes of its type signature. dtype: of its elements, or None (derived datatypes move as
-    bytes). datatype: the MPI type of an element, or None (float16). vector: a contiguous 1-d array of `dtype` (or bytes)
-    over the caller's own memory, or None: then `pack(work)` copies it into a work array and `unpack(work)` back.
-    footprint: the bytes of memory that it touches, where a vector of the host does not tell. counts: bytes of each block
-    where the caller gave them.
-
-    device: the array in device memory, if that is where it lies; `caller_stream()` is then the stream that the caller's
-    own work is in, `begun` an event in it where a call may be served later, by another thread. packs_on: the module of the
-    work array. staged: MPI never gets a pointer to it, copies of it in host memory travel. mirror: where device memory is
-    described, a host array that stands for it, once `fetch()` has filled it and until `put()` brings it back.
-
-    rows, edges: where it is the sum of several contributions, these, as vectors, and what `Contributions` says of parts.
+    It is either `vector`, or has to be packed: `pack(work)` copies it into a work array,
+    `unpack(work)` back.
     """
 
-    def __init__(self, buffer: Any, datatype: MPI.Datatype | None, dtype: "np.dtype[Any] | None", nbytes: int) -> None:
-        self.buffer, self.datatype, self.dtype, self.nbytes = buffer, datatype, dtype, nbytes
+    def __init__(
+        self,
+        buffer: Any,
+        datatype: MPI.Datatype | None,
+        dtype: "np.dtype[Any] | None",
+        nbytes: int,
+    ) -> None:
+        #: the caller's argument
+        self.buffer = buffer
+        #: the MPI type of an element, or None (float16)
+        self.datatype = datatype
+        #: the NumPy type of an element, or None (derived datatypes move as bytes)
+        self.dtype = dtype
+        #: bytes of the type signature
+        self.nbytes = nbytes
+        #: a contiguous 1-d array of `dtype` (or bytes) over the caller's memory, or None: packed
         self.vector: Any = None
+        #: the bytes of memory that it touches, where a vector of the host does not tell
         self.footprint: Footprint | None = None
+        #: bytes of each block, where the caller's counts tell
         self.counts: list[int] | None = None
+        #: the contributions as vectors, where it is the sum of several
         self.rows: list[Any] | None = None
+        #: the edges of `Contributions`
         self.edges: Sequence[int] | None = None
+
+        #: the array in device memory, where it lies there
         self.device: Any = None
+        #: returns the stream of the caller's work on a device
         self.caller_stream: Callable[[], Any] = _nothing
+        #: an event in that stream, where another thread may serve the call later
         self.begun: Any = None
+        #: the module of the work array
         self.packs_on: ModuleType | Any = np
+        #: copies in host memory travel, MPI gets no device pointer
         self.staged = False
+        #: a host array that stands for described device memory, between `fetch()` and `put()`
         self.mirror: Any = None
         self.fetch: Callable[[], object] = _nothing
         self.put: Callable[[], object] = _nothing
@@ -52,7 +67,7 @@ class Operand:
         self.unpack: Callable[[Any], object] = _nothing
 
     def pack_from(self, footprint: Footprint) -> None:
-        """It lies so in host memory, and has to be packed."""
+        """Pack these bytes of host memory."""
         self.footprint = footprint
         self.pack, self.unpack = footprint.copies()
 
@@ -63,7 +78,7 @@ class Operand:
 
     @property
     def on_device(self) -> bool:
-        """Whether it travels, and is reduced, where it lies on a device."""
+        """Whether it travels and is reduced in device memory."""
         return self.device is not None and self.mirror is None and not self.staged
 
     @property

@@ -9,63 +9,71 @@ from .footprint import Footprint, Strided
 from .memory import address
 from .operand import Operand
 
-#: effort that NumPy may spend on telling two arrays apart: more than arrays of every day need, still microseconds
+#: NumPy's limit of work to tell two arrays apart: more than usual arrays need, yet microseconds
 _EFFORT = 1000
 
 
-def overlap(one: Operand, other: Operand) -> bool:
-    """Whether two operands touch a byte that both have; one may well lie in the gaps of the other."""
-    if not one.nbytes or not other.nbytes:
+def overlap(left: Operand, right: Operand) -> bool:
+    """Whether two operands share a byte; an operand in the gaps of the other does not."""
+    if not left.nbytes or not right.nbytes:
         return False
-    if not one.packed and not other.packed:
-        (a, n), (b, m) = one.key, other.key
+    if not left.packed and not right.packed:
+        (a, n), (b, m) = left.key, right.key
         return a < b + m and b < a + n
-    mine, yours = _footprint(one), _footprint(other)
-    if mine is None or yours is None:
-        return one.buffer is other.buffer
-    if mine.key == yours.key:
+    a_bytes, b_bytes = _footprint(left), _footprint(right)
+    if a_bytes is None or b_bytes is None:
+        return left.buffer is right.buffer
+    if a_bytes.key == b_bytes.key:
         return True
-    if mine.span[0] >= yours.span[1] or yours.span[0] >= mine.span[1]:
+    if a_bytes.span[0] >= b_bytes.span[1] or b_bytes.span[0] >= a_bytes.span[1]:
         return False
-    if isinstance(mine, Strided) and isinstance(yours, Strided):
-        # NumPy's types know two efforts, its code knows all; True where it gave up
-        if not np.may_share_memory(mine.array, yours.array, max_work=_EFFORT):  # type: ignore[arg-type]
+    if isinstance(a_bytes, Strided) and isinstance(b_bytes, Strided):
+        # True also where NumPy reaches the limit; its types allow two limits only
+        effort: Any = _EFFORT
+        if not np.may_share_memory(a_bytes.array, b_bytes.array, max_work=effort):
             return False
-    return bool(_seen(mine, np.ones(one.nbytes, np.uint8), yours, other.nbytes).any())
+    ones = np.ones(left.nbytes, np.uint8)
+    return bool(_read_after_write(a_bytes, ones, b_bytes, right.nbytes).any())
 
 
-def coincide(one: Operand, other: Operand) -> bool:
+def coincide(left: Operand, right: Operand) -> bool:
     """Whether two operands that overlap are the same bytes in the same order."""
-    if one.nbytes != other.nbytes:
+    if left.nbytes != right.nbytes:
         return False
-    if not one.packed and not other.packed:
-        return one.key == other.key
-    mine, yours = _footprint(one), _footprint(other)
-    if mine is None or yours is None or mine.key == yours.key:
+    if not left.packed and not right.packed:
+        return left.key == right.key
+    a_bytes, b_bytes = _footprint(left), _footprint(right)
+    if a_bytes is None or b_bytes is None or a_bytes.key == b_bytes.key:
         return True
-    # with what it finds itself: MPI may leave the padding of long doubles out
-    return all(
-        np.array_equal(_seen(mine, row, yours, row.size), _seen(mine, row, mine, row.size))
-        for row in _numbered(one.nbytes)
-    )
+    for row in _position_rows(left.nbytes):
+        # compared with what `a_bytes` reads itself: MPI may skip the padding of long doubles
+        seen_by_a = _read_after_write(a_bytes, row, a_bytes, row.size)
+        seen_by_b = _read_after_write(a_bytes, row, b_bytes, row.size)
+        if not np.array_equal(seen_by_a, seen_by_b):
+            return False
+    return True
 
 
-def _footprint(one: Operand) -> Footprint | None:
-    return Strided(one.vector) if isinstance(one.vector, np.ndarray) else one.footprint
+def _footprint(operand: Operand) -> Footprint | None:
+    return Strided(operand.vector) if isinstance(operand.vector, np.ndarray) else operand.footprint
 
 
-def _seen(mine: Footprint, written: Any, yours: Footprint, nbytes: int) -> Any:
-    """What one footprint finds where the other was written to, in a stand-in for the memory around them, of zeros."""
-    low, high = min(mine.span[0], yours.span[0]), max(mine.span[1], yours.span[1])
-    room, found = np.zeros(high - low, np.uint8), np.zeros(nbytes, np.uint8)
+def _read_after_write(target: Footprint, values: Any, source: Footprint, nbytes: int) -> Any:
+    """Write values to a footprint and read another, in zeroed memory in place of both spans."""
+    low = min(target.span[0], source.span[0])
+    high = max(target.span[1], source.span[1])
+    room = np.zeros(high - low, np.uint8)
+    result = np.zeros(nbytes, np.uint8)
     shift = address(room) - low
-    mine.copies(shift)[1](written)
-    yours.copies(shift)[0](found)
-    return found
+    _, unpack = target.copies(shift)
+    unpack(values)
+    pack, _ = source.copies(shift)
+    pack(result)
+    return result
 
 
-def _numbered(nbytes: int) -> Iterator[Any]:
-    """The numbers of so many bytes, as rows: the lowest eight bits of all, the next …"""
+def _position_rows(nbytes: int) -> Iterator[Any]:
+    """The positions of all bytes as rows of eight bits: the lowest bits first."""
     places = np.arange(nbytes)
     for bits in range(0, nbytes.bit_length(), 8):
         yield (places >> bits).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""What the job of a trial does: two ranks exchange and reduce device memory as schedules do, and compare every value.
+"""The job of a trial: two ranks exchange and reduce device memory as schedules do, and check it.
 
-It may crash or hang, so it never runs in a user's program: `awareness` starts it as a job of its own. Where something is
-wrong a line says what, and the exit status is not 0.
+It may crash or hang, so it never runs in a user's program: `awareness` starts it as a separate job.
+On an error it prints a line, and its exit status is not 0.
 """
 
 import faulthandler
@@ -16,17 +16,17 @@ from ..support.gpus import use_local_device
 from ..support.optional import require
 from ..support.quirks import library_text
 
-#: bytes: what MPI sends at once, after asking, and in pieces
+#: bytes of messages: eager, with a rendezvous, and pipelined
 SIZES = (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20)
-#: seconds that it may take; a rank that was left behind ends itself a little later
+#: seconds that the trial may take
 LIMIT = 90
 SAID = "trial: "
 
 
 def main() -> None:
     """Run on two ranks."""
-    faulthandler.enable()  # a crash says where
-    signal.alarm(LIMIT + 10)
+    faulthandler.enable()  # prints the place of a crash
+    signal.alarm(LIMIT + 10)  # ends a rank that the launcher left behind
     comm = MPI.COMM_WORLD
     try:
         _try(comm)
@@ -36,15 +36,15 @@ def main() -> None:
         time.sleep(0.5)  # quirk: abort-loses-output
         comm.Abort(1)
     if comm.Get_rank() == 0:
-        print(f"{SAID}{SIZES[0]} bytes to {SIZES[-1] >> 20} MiB of device memory arrived right", flush=True)
+        sizes = f"{SIZES[0]} bytes to {SIZES[-1] >> 20} MiB"
+        print(f"{SAID}{sizes} of device memory arrived right", flush=True)
 
 
 def _try(comm: MPI.Intracomm) -> None:
     if comm.Get_size() != 2:
-        raise RuntimeError(
-            f"expected 2 ranks, got {comm.Get_size()}: this mpiexec and {library_text()[:40]!r} "
-            "do not understand each other"
-        )
+        library = repr(library_text()[:40])
+        reason = f"this mpiexec and {library} do not understand each other"
+        raise RuntimeError(f"expected 2 ranks, got {comm.Get_size()}: {reason}")
     use_local_device(comm)
     cupy = require("cupy")
     for nbytes in SIZES:
@@ -53,16 +53,20 @@ def _try(comm: MPI.Intracomm) -> None:
 
 
 def _exchange(comm: MPI.Intracomm, cupy: Any, count: int, persistent: bool) -> None:
-    """Send the inner part of an array to the other rank, receive its, and add both on the device."""
-    mine, theirs = _values(count, comm.Get_rank(), persistent), _values(count, 1 - comm.Get_rank(), persistent)
-    sent, received, total = cupy.asarray(mine), cupy.asarray(np.full_like(mine, -1)), cupy.asarray(np.zeros_like(mine))
+    """Exchange the inner part of an array with the other rank, and add both on the device."""
+    rank = comm.Get_rank()
+    own = _values(count, rank, persistent)
+    of_peer = _values(count, 1 - rank, persistent)
+    sent = cupy.asarray(own)
+    received = cupy.asarray(np.full_like(own, -1))
+    total = cupy.asarray(np.zeros_like(own))
     cupy.cuda.get_current_stream().synchronize()
     for request in _requests(comm, sent[1:-1], received[1:-1], persistent):
         request.Wait()
-    _compare(cupy.asnumpy(received)[1:-1], theirs[1:-1], count, "received")
+    _compare(cupy.asnumpy(received)[1:-1], of_peer[1:-1], count, "received")
     _compare(cupy.asnumpy(received)[[0, -1]], np.full(2, -1), count, "beside what was received")
     cupy.add(sent, received, out=total)
-    _compare(cupy.asnumpy(total)[1:-1], (mine + theirs)[1:-1], count, "sum")
+    _compare(cupy.asnumpy(total)[1:-1], (own + of_peer)[1:-1], count, "sum")
 
 
 def _values(count: int, rank: int, persistent: bool) -> "np.ndarray[Any, Any]":
@@ -71,17 +75,20 @@ def _values(count: int, rank: int, persistent: bool) -> "np.ndarray[Any, Any]":
 
 def _requests(comm: MPI.Intracomm, sent: Any, received: Any, persistent: bool) -> list[Any]:
     peer = 1 - comm.Get_rank()
+    source = [sent, sent.nbytes, MPI.BYTE]
+    target = [received, received.nbytes, MPI.BYTE]
     if not persistent:
-        return [comm.Irecv([received, received.nbytes, MPI.BYTE], peer), comm.Isend([sent, sent.nbytes, MPI.BYTE], peer)]
-    requests: list[Any] = [comm.Recv_init([received, received.nbytes, MPI.BYTE], peer),
-                           comm.Send_init([sent, sent.nbytes, MPI.BYTE], peer)]  # fmt: skip
+        return [comm.Irecv(target, peer), comm.Isend(source, peer)]
+    requests: list[Any] = [comm.Recv_init(target, peer), comm.Send_init(source, peer)]
     MPI.Prequest.Startall(requests)
     return requests
 
 
-def _compare(found: Any, wanted: Any, count: int, what: str) -> None:
-    wrong = np.flatnonzero(found != wanted)
+def _compare(values: Any, expected: Any, count: int, what: str) -> None:
+    wrong = np.flatnonzero(values != expected)
     if wrong.size:
-        at = int(wrong[0])
-        raise ValueError(f"{what}: of a message of {4 * count} bytes {wrong.size} numbers are wrong, the first is {found[at]}, "
-                         f"expected {wanted[at]}")  # fmt: skip
+        first = int(wrong[0])
+        raise ValueError(
+            f"{what}: of a message of {4 * count} bytes {wrong.size} numbers are wrong, "
+            f"the first is {values[first]}, expected {expected[first]}"
+        )

@@ -1,4 +1,4 @@
-"""What trials of device pointers have shown, in the user's cache folder: a file for each machine, MPI, driver and CuPy."""
+"""Results of trials of device pointers, kept in files of the user's cache folder."""
 
 import hashlib
 import json
@@ -13,60 +13,70 @@ from ..support import gpus
 from ..support.files import named, parse_json, write_whole
 from ..support.quirks import library_text
 
-#: what decides which libraries carry messages, and how: over another transport a proof is none
+#: variables that choose the transport of messages: a result holds for one transport only
 _TRANSPORT = re.compile(
-    r"UCX_.+|FI_.+|PSM\d?_.+|MPIR_CVAR_.+|MPICH_.+|I_MPI_(?!HYDRA).+|MV2_.+|LD_PRELOAD|LD_LIBRARY_PATH"
+    r"UCX_.+|FI_.+|PSM\d?_.+|MPIR_CVAR_.+|MPICH_.+|I_MPI_(?!HYDRA).+|MV2_.+"
+    r"|LD_PRELOAD|LD_LIBRARY_PATH"
     r"|OMPI_MCA_(pml|btl|mtl|coll|osc|opal|accelerator|smsc|rcache|mpool)(_.+)?"
 )
 
 
 class Result(NamedTuple):
-    """Of a trial. said: what it showed, or why it failed; when: its date and time."""
+    """The result of a trial."""
 
     passed: bool
+    #: what it showed, or why it failed
     said: str
+    #: its date and time
     when: str
 
 
 def circumstances() -> dict[str, Any]:
-    """What a result holds for. Raises LaunchError where there is no GPU."""
+    """What a result depends on. Raises LaunchError where there is no GPU."""
     cupy = gpus.working_cupy()
+    variables = sorted(os.environ.items())
     return {
         "machine": platform.node(),
         "mpi": library_text(),
         "driver": [gpus.driver_version(), cupy.cuda.runtime.driverGetVersion()],
         "cupy": cupy.__version__,
-        "transport": {name: _without_repetition(value) for name, value in sorted(os.environ.items())
-                      if _TRANSPORT.fullmatch(name)},
-    }  # fmt: skip
+        "transport": {
+            name: _without_repetition(value)
+            for name, value in variables
+            if _TRANSPORT.fullmatch(name)
+        },
+    }
 
 
 def _without_repetition(value: str) -> str:
-    """Launchers add their folder to LD_LIBRARY_PATH each time."""
+    """A path without repetitions: launchers add a folder to LD_LIBRARY_PATH at each launch."""
     return ":".join(dict.fromkeys(value.split(":")))
 
 
 def place(of: dict[str, Any]) -> Path:
     """The file for these circumstances."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
-    digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode(errors="surrogateescape")).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(cache) if os.path.isabs(cache) else Path(os.path.expanduser("~/.cache"))
+    text = json.dumps(of, sort_keys=True).encode(errors="surrogateescape")
+    digest = hashlib.sha256(text).hexdigest()
     return folder / "mpicoll" / f"device-pointers-{digest[:16]}.json"
 
 
 def read(of: dict[str, Any]) -> Result | None:
-    """The last trial's result in these circumstances; None where there is none that can be read."""
+    """The last trial's result in these circumstances, or None where no file can be read."""
     try:
-        found = parse_json(place(of).read_bytes())
+        record = parse_json(place(of).read_bytes())
     except (OSError, ArgumentError):
         return None
-    if not isinstance(found, dict) or found.get("of") != of or not isinstance(found.get("passed"), bool):
+    if not isinstance(record, dict) or record.get("of") != of:
         return None
-    return Result(found["passed"], str(found.get("said")), str(found.get("when")))
+    if not isinstance(record.get("passed"), bool):
+        return None
+    return Result(record["passed"], str(record.get("said")), str(record.get("when")))
 
 
 def keep(of: dict[str, Any], result: Result) -> str:
-    """Write it for later programs; returns why it could not be written, or nothing."""
+    """Write a result for later programs; returns what prevents it, or an empty string."""
     path = place(of)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Streams of a device: the caller's, and our own two, on which copies and reductions run beside the caller's kernels.
+"""Streams of a device: the caller's, and two of our own beside it for copies and reductions.
 
-A device-wide wait would wait for the caller's kernels too. So there is none: an event of the caller's stream makes our
-streams wait for what the caller has asked of the device by then, and the host waits for our own events.
+A device-wide wait would also wait for the caller's kernels, so there is none: our streams wait for
+an event of the caller's stream, and the host waits for events of ours.
 """
 
 import sys
@@ -17,81 +17,91 @@ from .operand import Operand
 
 
 class Streams:
-    """Two streams of one device that wait for no other. fetch: copies to the host, and reductions; put: the way back."""
+    """Two streams of one device that wait for no other stream."""
 
     def __init__(self) -> None:
         cuda = optional_cupy().cuda
-        self.fetch, self.put = (cuda.Stream(non_blocking=True) for _ in range(2))
+        #: reductions, and copies from the caller's memory
+        self.fetch = cuda.Stream(non_blocking=True)
+        #: copies into the caller's memory
+        self.put = cuda.Stream(non_blocking=True)
 
-    def follow(self, one: Operand) -> None:
-        """Wait, on the device, for what the caller has asked it to do for this operand by now, or by its `begun`."""
+    def follow(self, operand: Operand) -> None:
+        """Make the device wait for the caller's work on this operand until now, or `begun`."""
         for own in (self.fetch, self.put):
-            own.wait_event(one.begun or one.caller_stream().record())
+            own.wait_event(operand.begun or operand.caller_stream().record())
 
 
 @lru_cache(maxsize=None)
 def streams_of(device: int) -> Streams:
-    """Those of a device, which is current."""
+    """Our streams on a device, which is the current device."""
     return Streams()
 
 
 def current_streams() -> Streams:
-    """Those of the current device."""
+    """Our streams on the current device."""
     return streams_of(optional_cupy().cuda.runtime.getDevice())
 
 
 def caller_stream(buffer: Any) -> Callable[[], Any]:
-    """How to find the stream that the work of a buffer's owner is in: PyTorch's current one, a named one, or CuPy's."""
-    cuda, library = optional_cupy().cuda, type(buffer).__module__.partition(".")[0]
+    """A function that returns the stream of the buffer's owner.
+
+    PyTorch's current stream, the stream that the buffer names, or CuPy's current stream.
+    """
+    cuda = optional_cupy().cuda
+    library = type(buffer).__module__.partition(".")[0]
     if library == "torch":
         torch: Any = sys.modules["torch"]
         return lambda: cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
     named = getattr(buffer, "__cuda_array_interface__", {}).get("stream")
     if named and library != "cupy":
         return lambda: cuda.ExternalStream(named)
-    found: Callable[[], Any] = cuda.get_current_stream
-    return found
+    current_of_cupy: Callable[[], Any] = cuda.get_current_stream
+    return current_of_cupy
 
 
 class Arrival:
-    """An event as a request: Test() and Wait(), in which MPI goes on."""
+    """An event as a request: Test() and Wait(), which let MPI progress."""
 
     def __init__(self, event: Any) -> None:
         self.event = event
 
     def Test(self) -> bool:
-        """Whether the device has come so far."""
+        """Whether the device has reached the event."""
         if self.event.done:
             return True
-        MPI.COMM_SELF.Iprobe()  # messages that are under way go on
+        MPI.COMM_SELF.Iprobe()  # progress of messages in flight
         return False
 
     def Wait(self) -> None:
-        """Until the device has come so far."""
+        """Wait until the device has reached the event."""
         while not self.Test():
             pass
 
 
 class DeviceCopy(Arrival):
-    """A copy between memory of the host and of a device, which can be started again and again.
+    """A copy between memory of the host and of a device, which can be started repeatedly.
 
-    stream: where it runs. The memory is known by address, so that no copy keeps the caller's array alive.
+    stream: where it runs. The copy holds addresses, so it does not keep the caller's array alive.
     """
 
     def __init__(self, into: int, out_of: int, nbytes: int, stream: Any) -> None:
         cuda = optional_cupy().cuda
         super().__init__(cuda.Event(disable_timing=True))
-        self._copy, self._stream = cuda.runtime.memcpyAsync, stream
+        self._copy = cuda.runtime.memcpyAsync
+        self._stream = stream
         self._arguments = into, out_of, nbytes, cuda.runtime.memcpyDefault, stream.ptr
 
     def start(self) -> "DeviceCopy":
-        """Begin; returns itself, to be waited for."""
+        """Start the copy; returns itself as the request."""
         self._copy(*self._arguments)
         self.event.record(self._stream)
         return self
 
 
-def on_stream(stream: Any, function: Callable[..., object], event: Any = None) -> Callable[..., None]:
+def on_stream(
+    stream: Any, function: Callable[..., object], event: Any = None
+) -> Callable[..., None]:
     """The function, with this stream current while it runs; event: recorded after it."""
 
     def run(*arguments: object) -> None:
@@ -105,14 +115,17 @@ def on_stream(stream: Any, function: Callable[..., object], event: Any = None) -
 
 @contextmanager
 def putting(array: Any) -> Iterator[Streams]:
-    """Write a device array, whatever the thread's own device is; what is asked for inside is waited for at the end."""
+    """Write a device array, on any device of the process; waits for the writes at the end."""
     with array.device, (own := current_streams()).put:
         yield own
     own.put.synchronize()
 
 
 def device_packing(array: Any) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
-    """(pack, unpack) between a device array of any strides and a vector on the device; unpacking is waited for."""
+    """(pack, unpack) between a device array of any strides and a vector on the device.
+
+    Only unpacking waits for its copy.
+    """
     cupy = optional_cupy()
 
     def pack(work: Any) -> None:
@@ -127,15 +140,19 @@ def device_packing(array: Any) -> tuple[Callable[[Any], None], Callable[[Any], N
     return pack, unpack
 
 
-def host_copies(one: Operand) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
-    """(pack, unpack) between an operand, wherever it lies, and a work array of the host: copies that are waited for."""
-    array = one.device
-    if array is None or one.mirror is not None:
-        return one.pack, one.unpack
-    cupy, order = optional_cupy(), "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
+def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
+    """(pack, unpack) between an operand in any memory and a work array of the host.
+
+    Both wait for their copy.
+    """
+    array = operand.device
+    if array is None or operand.mirror is not None:
+        return operand.pack, operand.unpack
+    cupy = optional_cupy()
+    order = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
 
     def pack(work: Any) -> None:
-        with following(one).fetch:
+        with following(operand).fetch:
             cupy.asnumpy(array.ravel(order=order), out=work.view(array.dtype))
 
     def unpack(work: Any) -> None:
@@ -145,8 +162,8 @@ def host_copies(one: Operand) -> tuple[Callable[[Any], object], Callable[[Any], 
     return pack, unpack
 
 
-def following(one: Operand) -> Streams:
-    """The current device's streams, after what the caller has asked it to do for this operand."""
+def following(operand: Operand) -> Streams:
+    """Our streams on the current device, made to wait for the caller's work on this operand."""
     own = current_streams()
-    own.follow(one)
+    own.follow(operand)
     return own

@@ -40,8 +40,8 @@ class Near:
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """What starts a message to or from another node."""
-        pace = self._links.pace(self._kind)
-        return lambda tag: Distant(start(tag), pace)
+        backoff = self._links.backoff(self._kind)
+        return lambda tag: Distant(start(tag), backoff)
 
     def opened_first(self, steps: list[Step]) -> list[Step]:
         """The same steps: memory that others of the node may write to is told to them first of all."""

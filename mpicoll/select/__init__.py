@@ -14,6 +14,6 @@ from .choice import (
 from .table import read_tables, rules_of
 
 __all__ = [
-    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "is_named", "native_below", "probe",
-    "read_tables", "reduces_on_device", "rules_of", "table",
+    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "is_named", "native_below",
+    "probe", "read_tables", "reduces_on_device", "rules_of", "table",
 ]

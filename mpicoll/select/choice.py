@@ -1,7 +1,9 @@
-"""Which algorithm serves a call: explicit argument > environment > tuning table > mpicoll's own table > a short probe.
+"""The choice of an algorithm for a call.
 
-The choice is a function of what is equal on all ranks: collective, ranks and their nodes, bytes, for reductions op and
-type, and settings that were compared when the communicator was made.
+In this order: explicit argument, environment, tuning table, mpicoll's own table, a short probe.
+
+The choice depends only on what is equal on all ranks: collective, ranks and their nodes, bytes, op
+and type of reductions, and settings that were compared when the communicator was created.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,45 +19,48 @@ from ..support import settings
 from ..support.units import format_bytes, parse_bytes
 from . import table
 
-#: Below this many bytes no probe is made, as a schedule costs microseconds of Python per round, and tables do not speak of
-#: calls that are bound each time, as that takes 0.1 ms: MPI's own call wins.
+#: Below this many bytes MPI's own call is faster: a schedule takes microseconds of Python per
+#: round, so no probe is made, and 0.1 ms to bind, so tables do not hold for calls bound only once.
 SMALL = 16 << 10
-#: Segments of pipelined algorithms, where nothing says better.
+#: segments of pipelined algorithms by default
 SEGMENT_BYTES = 256 << 10
-#: links for the cost model, where it has to decide and `mpicoll tune` has not measured: seconds per message, bytes per second,
-#: seconds per byte that is reduced
-WITHIN_NODE, BETWEEN_NODES = table.Link(15e-6, 4e9, 1e-10), table.Link(100e-6, 125e6, 1e-10)
+#: links for the cost model where `mpicoll tune` has not measured
+WITHIN_NODE = table.Link(alpha=15e-6, bandwidth=4e9, gamma=1e-10)
+BETWEEN_NODES = table.Link(alpha=100e-6, bandwidth=125e6, gamma=1e-10)
 
 
 class Query(NamedTuple):
-    """What is known of a call when its algorithm is chosen. nbytes: None where only the root knows.
-
-    obstacle, unfit, nccl: why schedules, MPI's own call, and NCCL cannot serve it; empty where they can. once: it is
-    bound for this one time, as non-blocking calls are. uneven: its blocks may have any sizes, which only their two ranks know.
-    canonical: elements may be added in the canonical order alone.
-    """
+    """What the choice of an algorithm for a call depends on."""
 
     collective: collectives.CollectiveName
     topology: Topology
+    #: None where only the root knows
     nbytes: int | None
     commutative: bool = True
+    #: why schedules cannot serve it, or ""
     obstacle: str = ""
+    #: why MPI's own call cannot serve it, or ""
     unfit: str = ""
+    #: why NCCL cannot serve it, or ""
     nccl: str = "it is asked for by calls alone"
+    #: it is bound for one execution, as non-blocking calls are
     once: bool = False
+    #: its blocks may have any sizes, which only sender and receiver know
     uneven: bool = False
+    #: elements have to be added in the canonical order
     canonical: bool = False
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.topology.nodes)
 
 
 class Choice(NamedTuple):
-    """The algorithm, the pieces its messages are cut into (None: not cut), and why it was taken."""
+    """The algorithm for a call."""
 
     name: str
+    #: the pieces of its messages; None: whole messages
     segment_bytes: int | None
     reason: str
 
@@ -68,19 +73,24 @@ Probe = Callable[[Query], Choice | None]
 
 
 def choose(
-    query: Query, explicit: str | None = None, segment_bytes: int | None = None, probe: Probe | None = None
+    query: Query,
+    explicit: str | None = None,
+    segment_bytes: int | None = None,
+    probe: Probe | None = None,
 ) -> Choice:
-    """The `Choice` for a call. Raises ArgumentError where an explicit algorithm is unknown or cannot serve the call.
+    """The `Choice` for a call.
 
-    segment_bytes: what the call asks for (0: whole messages).
-    probe: measures what no table knows; it may communicate.
+    segment_bytes: what the call asks for (0: whole messages). probe: measures where no table
+    applies; it may communicate. Raises ArgumentError where an explicit algorithm is unknown or
+    cannot serve the call.
     """
     if explicit is not None:
-        # how much MPI can move it says itself: its count is that of the caller's type
+        # MPI itself reports a count of the caller's type that is too large
         moved = explicit == NATIVE and not collectives.find(query.collective).reduces
         refusal = "" if moved else refuses(query, explicit)
         if refusal:
-            raise ArgumentError(f"algorithm={explicit!r} cannot serve this {query.collective}: {refusal}")
+            what = f"algorithm={explicit!r} cannot serve this {query.collective}"
+            raise ArgumentError(f"{what}: {refusal}")
         choice = Choice(explicit, default_segment(query, explicit), "asked for by the call")
     else:
         choice = _choose(query, probe)
@@ -91,70 +101,78 @@ def choose(
 
 def _checked(segment_bytes: Any) -> int:
     if not hasattr(segment_bytes, "__index__") or segment_bytes < 0:
-        raise ArgumentError(f"segment_bytes={segment_bytes!r}: expected a number of bytes, or 0 for whole messages")
+        expected = "a number of bytes, or 0 for whole messages"
+        raise ArgumentError(f"segment_bytes={segment_bytes!r}: expected {expected}")
     return int(segment_bytes)
 
 
 def _choose(query: Query, probe: Probe | None) -> Choice:
     notes: list[str] = []
-    for wish in _wishes(query):
-        refusal = refuses(query, wish.name)
+    for choice in _by_rules(query):
+        refusal = refuses(query, choice.name)
         if not refusal:
-            return wish._replace(reason="; ".join([*notes, wish.reason]))
-        notes.append(f"{wish.reason} cannot serve it ({refusal})")
-    found = probe(query) if probe and _measurable(query) else None
-    choice = found if found and not refuses(query, found.name) else _last_resort(query)
-    if any(f"({choice.reason})" in note for note in notes):  # said already
+            return choice._replace(reason="; ".join([*notes, choice.reason]))
+        notes.append(f"{choice.reason} cannot serve it ({refusal})")
+    measured = probe(query) if probe and _measurable(query) else None
+    if measured and not refuses(query, measured.name):
+        choice = measured
+    else:
+        choice = _last_resort(query)
+    if any(f"({choice.reason})" in note for note in notes):  # no repetition
         choice = choice._replace(reason="of those that can, the fastest by the cost model")
     return choice._replace(reason="; ".join([*notes, choice.reason]))
 
 
 def _measurable(query: Query) -> bool:
-    """Whether a probe may say more: a large call that both can serve, on a transport that no table speaks of."""
+    """Whether a probe may tell more: for a large call, on a transport that is in no table."""
     if query.unfit or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
         return False
-    return not any(one.knows(query.topology) for one in _tables())
+    return not any(table.knows(query.topology) for table in _tables())
 
 
-def _tables() -> list[table.Table]:
-    return [one for one in (table.user()[0], table.shipped()) if one]
+def _tables() -> list[table.TuningTable]:
+    user_table, _ = table.user()
+    return [user_table, table.shipped()] if user_table else [table.shipped()]
 
 
 def reduces_on_device(dtype: str, nbytes: int, default: bool) -> bool:
-    """Whether so many bytes of this type are reduced on the device although their messages pass through the host.
+    """Whether staged vectors of this type and size are reduced on the device.
 
-    default: where the user's table does not say.
+    default: where the user's table has no entry for the type.
     """
-    given, _ = table.user()
-    low = given.reduce_on_device.get(dtype) if given else None
+    user_table, _ = table.user()
+    low = user_table.reduce_on_device.get(dtype) if user_table else None
     return default if low is None else nbytes >= low
 
 
-def _wishes(query: Query) -> Iterator[Choice]:
-    """What the environment's rules and the tables' rules name, in the order they count."""
-    for asked in environment_rules():
-        if asked.speaks_of(query):
-            segment = default_segment(query, asked.algorithm)
-            yield Choice(asked.algorithm, segment, f"{settings.ALGORITHM}={asked.text}")
-    if query.obstacle or query.size == 1 or query.nbytes is None or (query.once and query.nbytes < SMALL):
+def _by_rules(query: Query) -> Iterator[Choice]:
+    """The choices by rules of the environment and the tables, in order of precedence."""
+    for setting in environment_rules():
+        if setting.applies_to(query):
+            segment = default_segment(query, setting.algorithm)
+            yield Choice(setting.algorithm, segment, f"{settings.ALGORITHM}={setting.text}")
+    if query.obstacle or query.size == 1 or query.nbytes is None:
         return
-    for one in _tables():
-        for rule in one.rules(query.collective, query.topology, query.nbytes):
+    if query.once and query.nbytes < SMALL:
+        return
+    for tuning in _tables():
+        for rule in tuning.rules(query.collective, query.topology, query.nbytes):
             low = format_bytes(int(max(rule.low, rule.share * query.size)))
-            yield Choice(rule.algorithm, rule.segment_bytes, f"{one.name}, from {low} bytes")
+            yield Choice(rule.algorithm, rule.segment_bytes, f"{tuning.name}, from {low} bytes")
 
 
 def default_segment(query: Query, algorithm: str) -> int | None:
-    """The pieces for an algorithm that came without: what the tables use for this transport."""
+    """The pieces of messages by default: as in the tables for this transport."""
     if algorithm in LIBRARIES:
         return None
-    known = next(filter(None, (one.segment(query.topology) for one in _tables())), None)
+    in_tables = (table.segment(query.topology) for table in _tables())
+    segment = next(filter(None, in_tables), None)
     pipelined = algorithms.find(query.collective, algorithm).blocks == "segments"
-    return known or (SEGMENT_BYTES if pipelined else None)
+    return segment or (SEGMENT_BYTES if pipelined else None)
 
 
 def refuses(query: Query, algorithm: str) -> str:
-    """Why this algorithm cannot serve the call; empty where it can. Raises ArgumentError for an unknown one."""
+    """Why this algorithm cannot serve the call, or "". Raises ArgumentError for an unknown name."""
     if algorithm == NATIVE:
         return query.unfit
     if algorithm in algorithms.library_names(query.collective):
@@ -164,55 +182,67 @@ def refuses(query: Query, algorithm: str) -> str:
         return query.obstacle
     if query.uneven and entry.equal_blocks:
         return f"blocks may have any sizes, and {algorithm} moves blocks of one size"
+    registered = algorithms.registered(query.collective)
     if query.canonical and not entry.canonical:
-        served = ", ".join(one.name for one in algorithms.registered(query.collective) if one.canonical)
-        return f"the communicator is deterministic, and {algorithm} adds in an order of its own; in the canonical one: {served}"
+        names = ", ".join(entry.name for entry in registered if entry.canonical)
+        reason = f"{algorithm} adds in an order of its own; in the canonical one: {names}"
+        return f"the communicator is deterministic, and {reason}"
     if not query.commutative and not entry.ordered:
-        ordered = ", ".join(one.name for one in algorithms.registered(query.collective) if one.ordered)
-        return f"the op is not commutative, and {algorithm} does not keep rank order; these do: {ordered}"
+        names = ", ".join(entry.name for entry in registered if entry.ordered)
+        reason = f"{algorithm} does not keep rank order; these do: {names}"
+        return f"the op is not commutative, and {reason}"
     return ""
 
 
 def _last_resort(query: Query) -> Choice:
     if not query.unfit:
-        later = " until the first such call has probed" if _measurable(query) and settings.probe() else ""
-        return Choice(NATIVE, None, query.obstacle or f"the default here{later}")
-    able = [one for one in algorithms.registered(query.collective) if not refuses(query, one.name)]
+        will_probe = _measurable(query) and settings.probe()
+        until = " until the first such call has probed" if will_probe else ""
+        return Choice(NATIVE, None, query.obstacle or f"the default here{until}")
+    able = [
+        entry
+        for entry in algorithms.registered(query.collective)
+        if not refuses(query, entry.name)
+    ]
     if able:
         best = min(able, key=partial(_predicted, query)).name
         return Choice(best, default_segment(query, best), query.unfit)
-    raise ArgumentError(f"no algorithm can serve this {query.collective}: {query.obstacle}; {query.unfit}")
+    reasons = f"{query.obstacle}; {query.unfit}"
+    raise ArgumentError(f"no algorithm can serve this {query.collective}: {reasons}")
 
 
 def _predicted(query: Query, entry: algorithms.Algorithm) -> tuple[float, bool]:
-    """Seconds by the cost model, infinite where it has no formula; of two alike the one for this transport comes first."""
+    """A sort key: seconds by the cost model, or infinity; then whether it suits the transport."""
     within = query.topology.node_count == 1
-    name = "pairwise" if entry.name == "direct" and within else entry.name  # the same messages, all in one round
+    # direct sends the messages of pairwise, in one round
+    name = "pairwise" if entry.name == "direct" and within else entry.name
     link = table.link(query.topology) or (WITHIN_NODE if within else BETWEEN_NODES)
-    nbytes, segment = query.nbytes or 0, default_segment(query, entry.name)
+    nbytes = query.nbytes or 0
+    segment = default_segment(query, entry.name)
     segments = max(1, -(-nbytes // segment)) if segment else 1
     seconds = link.seconds(query.collective, name, query.size, nbytes, segments)
     return inf if seconds is None else seconds, entry.cuttable == within
 
 
 def native_below(collective: str, topology: Topology) -> float:
-    """Bytes below which every call there is MPI's own, so that nothing need be asked; 0 where all are asked."""
+    """Bytes below which MPI's own call serves every call, without a choice; 0: never."""
     if environment_rules() or settings.verbose():
         return 0
-    known = [one for one in _tables() if one.knows(topology)]
-    return min((one.native_below(collective, topology) for one in known), default=SMALL)
+    tables = [table for table in _tables() if table.knows(topology)]
+    return min((table.native_below(collective, topology) for table in tables), default=SMALL)
 
 
 def is_named(collective: str, algorithm: str) -> bool:
     """Whether a rule of the environment or of the user's table names this algorithm."""
-    found = table.user()[0]
-    rules = [(rule.collective, rule.algorithm) for rule in environment_rules()]
-    rules += [(entry.collective, rule.algorithm) for entry in (found.entries if found else ()) for rule in entry.rules]
-    return (collective, algorithm) in rules
+    names = [(rule.collective, rule.algorithm) for rule in environment_rules()]
+    user_table, _ = table.user()
+    for entry in user_table.entries if user_table else ():
+        names += [(entry.collective, rule.algorithm) for rule in entry.rules]
+    return (collective, algorithm) in names
 
 
 class EnvironmentRule(NamedTuple):
-    """An entry of MPICOLL_ALGORITHM: which algorithm serves a collective from `low` to below `high` bytes."""
+    """An entry of MPICOLL_ALGORITHM: the algorithm for `low` to below `high` bytes."""
 
     collective: collectives.CollectiveName
     low: float
@@ -220,8 +250,8 @@ class EnvironmentRule(NamedTuple):
     algorithm: str
     text: str
 
-    def speaks_of(self, query: Query) -> bool:
-        """Whether it is about such a call; a rule for all sizes is also about sizes that nobody knows."""
+    def applies_to(self, query: Query) -> bool:
+        """Whether it applies to a call; a rule for all sizes applies to unknown sizes, too."""
         if self.collective != query.collective:
             return False
         if (self.low, self.high) == (0, inf):
@@ -231,7 +261,7 @@ class EnvironmentRule(NamedTuple):
 
 @lru_cache(maxsize=1)
 def environment_rules() -> list[EnvironmentRule]:
-    """The rules of MPICOLL_ALGORITHM, read once per process. Raises ArgumentError for a value that cannot be used."""
+    """The rules of MPICOLL_ALGORITHM, read once per process. Raises ArgumentError if invalid."""
     return parse_rules(settings.algorithm())
 
 
@@ -245,15 +275,18 @@ def parse_rules(text: str) -> list[EnvironmentRule]:
 
 
 def _parse_rule(text: str) -> EnvironmentRule:
-    fields, low, high = text.split(":"), 0.0, inf
+    fields = text.split(":")
+    low, high = 0.0, inf
     try:
         if len(fields) not in (2, 3):
             raise ArgumentError("expected collective:algorithm or collective:from-below:algorithm")
-        collective, algorithm = collectives.find(fields[0]).name, fields[-1]
+        collective = collectives.find(fields[0]).name
+        algorithm = fields[-1]
         if len(fields) == 3:
             low, high = map(parse_bytes, fields[1].split("-", 1))
         algorithms.require(collective, algorithm)
     except (ArgumentError, ValueError) as error:
+        problem = f"{settings.ALGORITHM}: cannot use {text!r}: {error}"
         example = "allreduce:0-8k:native,allreduce:8k-inf:ring"
-        raise ArgumentError(f"{settings.ALGORITHM}: cannot use {text!r}: {error}; an example: {example}") from None
+        raise ArgumentError(f"{problem}; an example: {example}") from None
     return EnvironmentRule(collective, low, high, algorithm, text)

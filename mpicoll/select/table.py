@@ -1,19 +1,22 @@
-"""Tuning tables: which algorithm serves which bytes, for an MPI library, a transport, and ranks on nodes. Read and write.
+"""Tuning tables: the algorithms by bytes, for an MPI library, a transport, and ranks on nodes.
 
-A table is a JSON file a person can read and edit:
+A table is a JSON file, which a person can read and edit:
 
     {"schema": 1, "environment": {…}, "entries": [
-      {"mpi": "Open MPI v5.0.11", "transport": "tcp", "ranks": 7, "nodes": 7, "collective": "allreduce", "rules": [
+      {"mpi": "Open MPI v5.0.11", "transport": "tcp", "ranks": 7, "nodes": 7,
+       "collective": "allreduce", "rules": [
         {"from": "0", "algorithm": "native"},
         {"from": "4K", "algorithm": "circulant"},
         {"from": "256K", "algorithm": "ring", "segment_bytes": 60000}]}]}
 
-The last rule whose `from` (bytes of the vector) and `from_per_rank` (bytes of a rank's share) are reached holds. `mpi` is the
-library's name, with or without its version. `ranks` is a number, "any", "power_of_two" or "no_power_of_two"; `nodes` is a
-number, "any", "one", "one_rank_each" or "several_ranks_each". The first entry that fits and can serve is taken.
+The last rule holds whose `from` (bytes of the vector) and `from_per_rank` (bytes of a rank's share)
+are reached. `mpi` is the library's name, with or without its version. `ranks` is a number, "any",
+"power_of_two" or "no_power_of_two"; `nodes` is a number, "any", "one", "one_rank_each" or
+"several_ranks_each". The first entry that fits and can serve the call is taken.
 
-Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: from how many bytes of a vector a type is reduced on
-the device although its messages pass through the host. Without it, 16-bit types always are, others never.
+Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: the bytes of a vector from
+which a type is reduced on the device although its messages pass through the host. Without it,
+16-bit types always are, others never.
 """
 
 import json
@@ -48,19 +51,23 @@ _NODES: dict[object, Callable[[Topology], bool]] = {
 
 
 class Rule(NamedTuple):
-    """From how many bytes (of the vector, and of a rank's share) on which algorithm is taken, cut into which pieces."""
+    """The algorithm from a number of bytes on."""
 
+    #: bytes of the vector
     low: float
+    #: bytes of a rank's share
     share: float
     algorithm: str
+    #: the pieces of messages; None: whole messages
     segment_bytes: int | None
 
 
 class Entry(NamedTuple):
-    """The rules for one collective on one kind of place. ranks, nodes: a number, or a word as in the file."""
+    """The rules for one collective on one kind of place."""
 
     mpi: str
     transport: str
+    #: a number, or a word as in the file
     ranks: int | str
     nodes: int | str
     collective: collectives.CollectiveName
@@ -71,143 +78,177 @@ class Entry(NamedTuple):
         return self.transport in (topology.transport, "any") and _is(topology.library, self.mpi)
 
     def fits(self, collective: str, topology: Topology) -> bool:
-        """Whether this entry speaks of that collective there."""
-        size = len(topology.nodes)
+        """Whether this entry is for that collective there."""
         return (
             collective == self.collective
             and self.is_about(topology)
-            and (_RANKS[self.ranks](size) if self.ranks in _RANKS else self.ranks == size)
-            and (_NODES[self.nodes](topology) if self.nodes in _NODES else self.nodes == topology.node_count)
+            and self._fits_ranks(len(topology.nodes))
+            and self._fits_nodes(topology)
         )
 
+    def _fits_ranks(self, size: int) -> bool:
+        return _RANKS[self.ranks](size) if self.ranks in _RANKS else self.ranks == size
+
+    def _fits_nodes(self, topology: Topology) -> bool:
+        if self.nodes in _NODES:
+            return _NODES[self.nodes](topology)
+        return self.nodes == topology.node_count
+
     def rule(self, nbytes: int, size: int) -> Rule | None:
-        """The `Rule` for a vector of so many bytes, or None."""
-        reached = [rule for rule in self.rules if rule.low <= nbytes and rule.share * size <= nbytes]
-        return reached[-1] if reached else None
+        """The `Rule` for a vector of this size, or None."""
+        for rule in reversed(self.rules):
+            if rule.low <= nbytes and rule.share * size <= nbytes:
+                return rule
+        return None
 
 
 def _is(library: str, name: str) -> bool:
-    """Whether a library's name and version are meant by a name with or without version."""
+    """Whether a name, with or without version, means a library (its name and version)."""
     return library == name or library.startswith(name + " ")
 
 
 class Link(NamedTuple):
-    """Figures of the cost model: seconds per message, bytes per second, seconds per byte reduced."""
+    """Parameters of the cost model."""
 
+    #: seconds per message
     alpha: float
+    #: bytes per second
     bandwidth: float
+    #: seconds per byte that is reduced
     gamma: float
 
-    def seconds(self, collective: str, algorithm: str, size: int, nbytes: int, segments: int = 1) -> float | None:
-        """The predicted time of a schedule, or None where there is no formula. segments: of pipelined algorithms."""
+    def seconds(
+        self, collective: str, algorithm: str, size: int, nbytes: int, segments: int = 1
+    ) -> float | None:
+        """The predicted time of a schedule, or None without a formula.
+
+        segments: of pipelined algorithms.
+        """
         cost = closed_form(collective, algorithm, size, segments)
         return cost and cost.seconds(nbytes, *self)
 
 
-class Table(NamedTuple):
-    """Entries in the order in which they are asked, and where they came from. links: by (library, transport).
+class TuningTable(NamedTuple):
+    """The contents of a file."""
 
-    reduce_on_device: bytes from which a type, by its name, is reduced on the device where messages pass through the host.
-    """
-
+    #: in messages
     name: str
+    #: in order of precedence
     entries: tuple[Entry, ...]
+    #: by library and transport
     links: dict[tuple[str, str], Link]
+    #: by the name of a type, bytes from which a staged vector is reduced on the device
     reduce_on_device: dict[str, float]
 
     def rules(self, collective: str, topology: Topology, nbytes: int) -> list[Rule]:
         """The `Rule`s for a call, of each entry that fits."""
-        found = [entry.rule(nbytes, len(topology.nodes)) for entry in self.entries if entry.fits(collective, topology)]
-        return [rule for rule in found if rule]
+        size = len(topology.nodes)
+        fitting = [entry for entry in self.entries if entry.fits(collective, topology)]
+        rules = [entry.rule(nbytes, size) for entry in fitting]
+        return [rule for rule in rules if rule]
 
     def knows(self, topology: Topology) -> bool:
-        """Whether it speaks of this library and transport at all."""
+        """Whether it has entries for this library and transport."""
         return any(entry.is_about(topology) for entry in self.entries)
 
     def native_below(self, collective: str, topology: Topology) -> float:
-        """Bytes below which no entry that fits names anything but MPI's own call."""
-        rules = [rule for entry in self.entries if entry.fits(collective, topology) for rule in entry.rules]
-        return min((rule.low for rule in rules if rule.algorithm != algorithms.NATIVE), default=float("inf"))
+        """Bytes below which every entry that fits names MPI's own call."""
+        fitting = [entry for entry in self.entries if entry.fits(collective, topology)]
+        rules = [rule for entry in fitting for rule in entry.rules]
+        return min((rule.low for rule in rules if rule.algorithm != algorithms.NATIVE), default=inf)
 
     def segment(self, topology: Topology) -> int | None:
-        """The pieces that messages are cut into on this transport, or None."""
+        """The most frequent pieces of messages on this transport, or None."""
         fitting = [entry for entry in self.entries if entry.fits(entry.collective, topology)]
-        segments = [rule.segment_bytes for entry in fitting for rule in entry.rules if rule.segment_bytes]
+        rules = [rule for entry in fitting for rule in entry.rules]
+        segments = [rule.segment_bytes for rule in rules if rule.segment_bytes]
         return max(set(segments), key=segments.count, default=None)
 
 
 # Reading.
 
 
-def parse(text: str, name: str) -> Table:
-    """The `Table` that a JSON text describes. Raises ArgumentError that says what is wrong with it."""
+def parse(text: str, name: str) -> TuningTable:
+    """The table that a JSON text describes. Raises ArgumentError with the mistake."""
     document = parse_json(text)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema") if isinstance(document, dict) else None
-        raise ArgumentError(f"its schema is {found!r}, this version of mpicoll reads {SCHEMA}: make it anew with mpicoll tune")
+        schema = document.get("schema") if isinstance(document, dict) else None
+        raise ArgumentError(
+            f"its schema is {schema!r}, this version of mpicoll reads {SCHEMA}: "
+            "make it anew with mpicoll tune"
+        )
     try:
         links = {(fit["mpi"], fit["transport"]): _link(fit) for fit in document.get("links", ())}
-        on_device = {element_type(one).name: parse_bytes(low) for one, low in document.get("reduce_on_device", {}).items()}
-        return Table(name, tuple([_entry(entry) for entry in document["entries"]]), links, on_device)
+        lows = document.get("reduce_on_device", {})
+        on_device = {element_type(dtype).name: parse_bytes(low) for dtype, low in lows.items()}
+        entries = tuple([_entry(entry) for entry in document["entries"]])
+        return TuningTable(name, entries, links, on_device)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ArgumentError(f"an entry lacks or misuses a field: {error}") from None
 
 
 def _link(fit: dict[str, Any]) -> Link:
-    found = Link(fit["alpha"], fit["bandwidth"], fit["gamma"])
-    if not all(isinstance(figure, (int, float)) and isfinite(figure) for figure in found):
-        raise TypeError(f"expected numbers for alpha, bandwidth and gamma, got {tuple(found)}")
-    if not found.bandwidth:
+    result = Link(fit["alpha"], fit["bandwidth"], fit["gamma"])
+    if not all(isinstance(figure, (int, float)) and isfinite(figure) for figure in result):
+        raise TypeError(f"expected numbers for alpha, bandwidth and gamma, got {tuple(result)}")
+    if not result.bandwidth:
         raise ArgumentError("an entry lacks or misuses a field: bandwidth is 0")
-    return found
+    return result
 
 
 def _entry(entry: dict[str, Any]) -> Entry:
     ranks, nodes = entry["ranks"], entry["nodes"]
-    if not isinstance(entry["mpi"], str) or not isinstance(entry["transport"], str):
-        raise ArgumentError(f"expected texts for mpi and transport, got {entry['mpi']!r} and {entry['transport']!r}")
+    mpi, transport = entry["mpi"], entry["transport"]
+    if not isinstance(mpi, str) or not isinstance(transport, str):
+        got = f"{mpi!r} and {transport!r}"
+        raise ArgumentError(f"expected texts for mpi and transport, got {got}")
     if not (ranks in _RANKS or type(ranks) is int) or not (nodes in _NODES or type(nodes) is int):
-        raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {ranks!r} and {nodes!r}")
+        got = f"{ranks!r} and {nodes!r}"
+        raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {got}")
     collective = collectives.find(entry["collective"]).name
     rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
-    return Entry(entry["mpi"], entry["transport"], ranks, nodes, collective, rules)
+    return Entry(mpi, transport, ranks, nodes, collective, rules)
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
     algorithms.require(collective, rule["algorithm"])
+    low = parse_bytes(rule.get("from", 0))
+    share = parse_bytes(rule.get("from_per_rank", 0))
     segment = rule.get("segment_bytes")
-    low, share = (parse_bytes(rule.get(name, 0)) for name in ("from", "from_per_rank"))
     length = None if segment is None else parse_bytes(segment)
     if length == inf:
-        raise ArgumentError("expected a size for segment_bytes, got 'inf'; leave it out where messages are not cut")
+        expected = "a size for segment_bytes, got 'inf'"
+        raise ArgumentError(f"expected {expected}; leave it out where messages are not cut")
     return Rule(low, share, rule["algorithm"], None if length is None else int(length))
 
 
-# The two tables there are.
+# The user's table and mpicoll's.
 
 
 @lru_cache(maxsize=1)
-def user() -> tuple[Table | None, str]:
-    """(the `Table` that MPICOLL_TUNING_FILE names or None, why it cannot be used or ""); read once per process."""
+def user() -> tuple[TuningTable | None, str]:
+    """(the table of MPICOLL_TUNING_FILE or None, why it cannot be used or ""); read once."""
     path = settings.tuning_file()
     if path is None:
         return None, ""
     try:
         return parse(path.read_text(encoding="utf-8"), str(path)), ""
     except (OSError, UnicodeDecodeError, ArgumentError) as error:
-        return None, f"{settings.TUNING_FILE}={path} is not used: {getattr(error, 'strerror', None) or error}"
+        reason = getattr(error, "strerror", None) or error
+        return None, f"{settings.TUNING_FILE}={path} is not used: {reason}"
 
 
 def link(topology: Topology) -> Link | None:
-    """What `mpicoll tune` fitted for this library and transport, or None."""
+    """The `Link` that `mpicoll tune` fitted for this library and transport, or None."""
     table, _ = user()
     return table.links.get((topology.library, topology.transport)) if table else None
 
 
 @lru_cache(maxsize=1)
-def shipped() -> Table:
-    """The table that comes with mpicoll: made from measured runs, see its `source`."""
-    return parse(Path(__file__).with_name("default_table.json").read_text(encoding="utf-8"), "mpicoll's default table")
+def shipped() -> TuningTable:
+    """The table that comes with mpicoll: from measured runs, see its `source`."""
+    path = Path(__file__).with_name("default_table.json")
+    return parse(path.read_text(encoding="utf-8"), "mpicoll's default table")
 
 
 def read_tables() -> None:
@@ -218,14 +259,15 @@ def read_tables() -> None:
 
 @lru_cache(maxsize=None)
 def problem(library: str) -> str:
-    """Why the user's table says nothing about this MPI library; empty where it does, or where there is no table."""
+    """Why the user's table does not apply to this MPI library; "" if it does, or without one."""
     table, reason = user()
     if table is None:
         return reason
-    known = {entry.mpi for entry in table.entries}
-    if any(_is(library, mpi) for mpi in known):
+    libraries = {entry.mpi for entry in table.entries}
+    if any(_is(library, mpi) for mpi in libraries):
         return ""
-    return f"{settings.TUNING_FILE}={table.name} is not used: it is for {', '.join(sorted(known)) or 'nothing'}, not {library}"
+    names = ", ".join(sorted(libraries)) or "nothing"
+    return f"{settings.TUNING_FILE}={table.name} is not used: it is for {names}, not {library}"
 
 
 # Writing.
@@ -233,10 +275,12 @@ def problem(library: str) -> str:
 Document = dict[str, Any]
 
 
-def write(path: Path, environment: Document, entries: Sequence[Document], link: Document | None) -> None:
-    """Put entries and a link (dicts as in the file, or None) into the table at `path`, before what is there.
+def write(
+    path: Path, environment: Document, entries: Sequence[Document], link: Document | None
+) -> None:
+    """Put entries and a link (dicts as in the file, or None) in front of the table at `path`.
 
-    Those of the same place are replaced.
+    Old entries and links of the same place are replaced.
     """
     document: Document = {"entries": [], "links": []}
     if path.exists() and path.stat().st_size:
@@ -254,16 +298,21 @@ def write(path: Path, environment: Document, entries: Sequence[Document], link: 
     write_whole(path, json.dumps(merged, indent=1) + "\n")
 
 
-def _merged(old: Sequence[Document], new: Sequence[Document], place: Sequence[str]) -> list[Document]:
-    """Both, the new ones first, and alone where both have one for the same place."""
-    places = [[one[name] for name in place] for one in new]
-    return [*new, *(one for one in old if [one[name] for name in place] not in places)]
+def _merged(
+    old: Sequence[Document], new: Sequence[Document], place: Sequence[str]
+) -> list[Document]:
+    """The new documents, then the old documents of other places. place: the fields that tell."""
+    new_places = [[document[field] for field in place] for document in new]
+    kept = [
+        document for document in old if [document[field] for field in place] not in new_places
+    ]
+    return [*new, *kept]
 
 
 def rules_of(winners: Iterable[tuple[int, str, int | None]]) -> list[Document]:
-    """Rules from [(bytes, algorithm, segment_bytes)] in ascending order: neighbours that agree are one rule.
+    """Rules from [(bytes, algorithm, segment_bytes)] in ascending order, without repetitions.
 
-    Below the first MPI's own call is taken: nothing is known there.
+    Below the first size, which was not measured, MPI's own call is taken.
     """
     rules: list[Document] = [{"from": "0", "algorithm": algorithms.NATIVE}]
     for nbytes, algorithm, segment in winners:

@@ -7,6 +7,7 @@ from .neighbours import NOBODY, Neighbours, meet
 from .ring import BLOCKING, PLANS, TASKS, WORD, Links, track
 
 __all__ = [
-    "BELL", "BLOCKING", "HEAP", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming", "Landing", "Links", "Neighbours",
-    "Outgoing", "Polled", "Writing", "meet", "shared_array", "track",
+    "BELL", "BLOCKING", "HEAP", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming",
+    "Landing", "Links", "Neighbours", "Outgoing", "Polled", "Writing", "meet", "shared_array",
+    "track",
 ]

@@ -10,7 +10,7 @@ _GIVEN_UP = b"!"
 
 
 class Bell:
-    """That of this process, made when it is first asked for."""
+    """The pipe of this process, created at its first use."""
 
     def __init__(self) -> None:
         self._reading = -1
@@ -18,9 +18,9 @@ class Bell:
         self._lock = threading.Lock()
 
     def place(self) -> tuple[int, int]:
-        """By which others find it: the descriptor, and what tells this pipe from any other file.
+        """Its descriptor and inode, by which other processes find it.
 
-        Raises OSError where there is no descriptor left.
+        Raises OSError where the process has no descriptor left.
         """
         with self._lock:
             if self._writing < 0:
@@ -30,24 +30,24 @@ class Bell:
         return self._writing, os.fstat(self._writing).st_ino
 
     def descriptor(self) -> int:
-        """To wait for until it is readable. Raises as `place`."""
+        """The end to poll until it is readable. Raises as `place`."""
         self.place()
         return self._reading
 
     def wake(self) -> None:
-        """Wake the thread of this process, which may have something else to do by now."""
+        """Wake the thread of this process, for other work."""
         self._write(b".")
 
     def ring(self) -> None:
-        """Wake it, as a rank has given a communicator up."""
+        """Wake the thread of this process: a rank has given a communicator up."""
         self._write(_GIVEN_UP)
 
     def _write(self, word: bytes) -> None:
-        with suppress(OSError):  # there is no pipe, or nobody has read for long
+        with suppress(OSError):  # no pipe yet, or a full pipe
             os.write(self._writing, word)
 
     def was_rung(self) -> bool:
-        """Empty the pipe; whether a rank has given a communicator up since the last time."""
+        """Empty the pipe; whether a rank has given a communicator up since the last call."""
         try:
             return _GIVEN_UP in os.read(self._reading, 1 << 16)
         except OSError:
@@ -55,15 +55,18 @@ class Bell:
 
 
 def ring(pid: int, descriptor: int, inode: int) -> None:
-    """Tell another process of the node, if it is there, that a communicator was given up. descriptor, inode: see `place`."""
+    """Tell another process of the node, if it lives, that a communicator was given up.
+
+    descriptor, inode: see `Bell.place`.
+    """
     with suppress(OSError):
         pipe = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if os.fstat(pipe).st_ino == inode:  # another process may have its number by now
+            if os.fstat(pipe).st_ino == inode:  # the pid may belong to a new process
                 os.write(pipe, _GIVEN_UP)
         finally:
             os.close(pipe)
 
 
-#: one per process
+#: the bell of this process
 BELL = Bell()

@@ -1,9 +1,9 @@
-"""The memory of this process that others of its node can map: blocks of one file in memory.
+"""The memory of this process that other processes of the node can map: blocks of a file in memory.
 
-The file has no name (memfd), so that nothing is left behind and a small /dev/shm does not matter. It takes no memory before
-it is written, and none after the block it was written in is given back. Others open it as /proc/PID/fd/FD; its beginning is
-a table of the segments, the ranges of the file that are in use. A location is an offset in the file. Ranges are never used
-again, so that a location says for good which memory is meant.
+The file has no name (memfd): a crash leaves no file, and the size of /dev/shm does not matter. A
+page takes memory from its first write until its block is released. Other processes open the file as
+/proc/PID/fd/FD; it begins with a table of the segments, the ranges of the file in use. A location
+is an offset in the file. Ranges are never reused, so a location identifies its memory for ever.
 """
 
 from __future__ import annotations
@@ -28,36 +28,37 @@ from ..support.garbage import no_collection
 from .mapping import Mapping, punch, words_at
 
 _PAGE = mmap.PAGESIZE
-#: bytes of a segment of small blocks; a larger block has a segment of its own, which ends with it
+#: bytes of a segment of small blocks; a larger block has its own segment
 _SEGMENT = 64 << 20
 _ALIGN = 128
-#: bytes of the table: a token by which a process knows that it has mapped the right file, then (offset, bytes) of each
-#: segment, zeros where there is none
+#: bytes of the table: a token that identifies the file, then (offset, bytes) of each segment, or 0
 TABLE_BYTES = 64 << 10
 _ENTRIES = TABLE_BYTES // 16 - 1
-#: blocks from this size on give their memory back when they are freed
+#: blocks from this size on return their memory to the system when they are released
 _LARGE = 1 << 20
-#: bytes written at a time
+#: bytes of one write
 _MOST_WRITTEN = 1 << 30
 
 
 class Block(NamedTuple):
-    """Bytes of the heap. location: as other processes know them; address: where they lie in this one."""
+    """Bytes of the heap."""
 
+    #: in all processes
     location: int
+    #: in this process
     address: int
     nbytes: int
 
 
-class Table:
-    """The segments of a heap, as its owner writes them down and other processes read them. words: of the table."""
+class SegmentTable:
+    """The table of the segments of a heap: its owner writes it, other processes read it."""
 
     def __init__(self, words: Any) -> None:
         self._words = words
 
     @property
     def token(self) -> int:
-        """By which the file is known."""
+        """The number that identifies the file."""
         token: int = self._words[0]
         return token
 
@@ -66,7 +67,7 @@ class Table:
         self._words[0] = token
 
     def enter(self, offset: int, nbytes: int) -> None:
-        """One more segment. Raises OSError where there is no room."""
+        """Add a segment. Raises OSError where the table is full."""
         for at in range(1, 1 + 2 * _ENTRIES, 2):
             if not self._words[at + 1]:
                 self._words[at] = offset
@@ -75,50 +76,57 @@ class Table:
         raise OSError(f"{_ENTRIES} segments are in use")
 
     def remove(self, offset: int) -> None:
-        """One less."""
+        """Remove the segment at an offset."""
         for at in range(1, 1 + 2 * _ENTRIES, 2):
             if self._words[at + 1] and self._words[at] == offset:
                 self._words[at + 1] = 0
                 return
 
     def segments(self) -> dict[int, int]:
-        """The bytes of each, by its offset."""
+        """The bytes of each segment, by its offset."""
         words = self._words.tolist()
         return {offset: nbytes for offset, nbytes in zip(words[1::2], words[2::2]) if nbytes}
 
 
 class Heap:
-    """All shared memory of this process.
-
-    token: by which others know it. in_use: whether there is an array of a user's in it. epoch: changes whenever an address
-    may have got another location. is_inherited: this is a child process, which shares nothing.
-    """
+    """All shared memory of this process."""
 
     def __init__(self) -> None:
+        #: identifies the file
         self.token = int.from_bytes(os.urandom(8), "big") >> 1
+        #: whether the user has made an array in it
         self.in_use = False
+        #: changes whenever an address may have a new location
         self.epoch = 0
+        #: this is a child process, which shares nothing
         self.is_inherited = False
         self._descriptor = -1
-        self._table = Table(None)
-        self._end = 0  # of the file
-        self._segments: list[Mapping] = []  # by offset
-        self._places: list[tuple[int, int, int]] = []  # address, its end, and what makes it a location; sorted
-        self._free: list[tuple[int, int]] = []  # locations that are in no block: from, to; sorted
-        self._arrays: dict[int, Block] = {}  # of users, by address
-        self._detached: dict[int, list[Mapping]] = {}  # pages that arrays got by `detach`, by address
-        self._returned: deque[Block] = deque()  # by finalizers, which may run in the middle of anything
+        self._table = SegmentTable(None)
+        #: the end of the file
+        self._end = 0
+        #: sorted by offset
+        self._segments: list[Mapping] = []
+        #: (address, its end, location minus address), sorted
+        self._places: list[tuple[int, int, int]] = []
+        #: (begin, end) of free locations, sorted
+        self._free: list[tuple[int, int]] = []
+        #: arrays of the user, by address
+        self._arrays: dict[int, Block] = {}
+        #: new pages of arrays by `detach`, by address
+        self._detached: dict[int, list[Mapping]] = {}
+        #: blocks that finalizers returned; a finalizer may interrupt any statement
+        self._returned: deque[Block] = deque()
         self._lock = threading.RLock()
 
     def descriptor(self) -> int:
-        """The file."""
+        """The descriptor of the file."""
         with self._lock:
             if self._descriptor < 0:
                 self._create()
             return self._descriptor
 
     def acquire(self, nbytes: int, align: int = _ALIGN) -> Block:
-        """Bytes that begin at a multiple of `align` and share no such piece. Raises OSError where there are no more."""
+        """A block, padded to a multiple of `align`, at one. Raises OSError without memory."""
         if self.is_inherited:
             raise OSError("a child process shares no memory")
         size = max(align, -(-nbytes // align) * align)
@@ -126,36 +134,36 @@ class Heap:
             self.descriptor()
             while self._returned:
                 self._put_back(self._returned.popleft())
-            low = self._taken(size, align)
-            if low is None:
+            location = self._first_fit(size, align)
+            if location is None:
                 self._add(size)
-                low = self._taken(size, align)
-            assert low is not None
-            segment = self._segment_of(low)
-            return Block(low, segment.address + low - segment.offset, size)
+                location = self._first_fit(size, align)
+            assert location is not None
+            segment = self._segment_of(location)
+            return Block(location, segment.address + location - segment.offset, size)
 
-    def _taken(self, size: int, align: int) -> int | None:
-        """Take the first free bytes that are large enough; their location."""
+    def _first_fit(self, size: int, align: int) -> int | None:
+        """Take the first free bytes that are large enough; returns their location."""
         for place, (low, high) in enumerate(self._free):
             start = -(-low // align) * align
             if high - start >= size:
-                left = [(low, start), (start + size, high)]
-                self._free[place : place + 1] = [(one, other) for one, other in left if one < other]
+                rest = [(low, start), (start + size, high)]
+                self._free[place : place + 1] = [(begin, end) for begin, end in rest if begin < end]
                 return start
         return None
 
     def release(self, block: Block) -> None:
-        """Give a block back."""
+        """Return a block to the heap; it becomes free at the next `acquire`."""
         self._returned.append(block)
 
     def array(self, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
-        """An array that gives its memory back with its last view. Raises OSError where there is none.
+        """An array that releases its memory with its last view. Raises OSError without memory.
 
-        It shares no page with anything else, so that it can be detached.
+        It shares no page with other blocks, so that it can be detached.
         """
         nbytes = prod(shape) * dtype.itemsize
         block = self.acquire(nbytes, _PAGE)
-        # views of an array end up holding what it was made of, however often they are sliced
+        # each view of an array, and each view of a view, refers to this object
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         self._arrays[block.address] = block
         weakref.finalize(memory, self.release, block).atexit = False
@@ -163,7 +171,7 @@ class Heap:
         return np.ndarray(shape, dtype, memory)
 
     def location(self, address: int, nbytes: int) -> int | None:
-        """Where other processes find these bytes; None for memory that they cannot see."""
+        """The location of these bytes; None for memory that other processes cannot map."""
         places = self._places
         place = bisect_right(places, (address, 1 << 64, 0)) - 1
         if place < 0:
@@ -172,9 +180,9 @@ class Heap:
         return address + origin if address + nbytes <= end else None
 
     def detach(self, address: int, nbytes: int) -> None:
-        """Give the arrays there pages of their own: same address, same contents, another location.
+        """Give the arrays there new pages: same address, same contents, another location.
 
-        Other processes keep the old pages until the array is forgotten: what a rank writes that is late is lost.
+        Other processes keep the old pages until the array is released; their late writes are lost.
         """
         with self._lock, no_collection():  # a finalizer may make an array
             for block in list(self._arrays.values()):
@@ -183,10 +191,11 @@ class Heap:
 
     def _detach(self, block: Block) -> None:
         offset = self._grow(block.nbytes)
-        memory = memoryview(_bytes_at(block.address, block.nbytes))
+        memory = memoryview((ctypes.c_char * block.nbytes).from_address(block.address))
         written = 0
         while written < block.nbytes:
-            written += os.pwrite(self._descriptor, memory[written : written + _MOST_WRITTEN], offset + written)
+            piece = memory[written : written + _MOST_WRITTEN]
+            written += os.pwrite(self._descriptor, piece, offset + written)
         self._table.enter(offset, block.nbytes)
         mapping = Mapping(self._descriptor, offset, block.nbytes, block.address)
         self._cover(block.address, block.nbytes, offset)
@@ -195,7 +204,7 @@ class Heap:
     # Segments.
 
     def _create(self) -> None:
-        """Make the file, with its table."""
+        """Create the file and its table."""
         descriptor = os.memfd_create("mpicoll")
         try:
             os.ftruncate(descriptor, TABLE_BYTES)
@@ -206,18 +215,18 @@ class Heap:
         self._descriptor = descriptor
         self._end = TABLE_BYTES
         self._segments = [table]
-        self._table = Table(words_at(table.address, TABLE_BYTES))
+        self._table = SegmentTable(words_at(table.address, TABLE_BYTES))
         self._table.token = self.token
 
     def _grow(self, nbytes: int) -> int:
-        """The offset of a new range of the file; it touches no other, so that free blocks never join over two ranges."""
-        offset = self._end + _PAGE
+        """The offset of a new range of the file."""
+        offset = self._end + _PAGE  # a gap: free blocks of two ranges never join
         os.ftruncate(self._descriptor, offset + nbytes)
         self._end = offset + nbytes
         return offset
 
     def _add(self, nbytes: int) -> None:
-        """Another segment."""
+        """Add a segment with room for a block of `nbytes`."""
         size = max(_SEGMENT, -(-nbytes // _PAGE) * _PAGE)
         segment = Mapping(self._descriptor, self._grow(size), size)
         try:
@@ -233,7 +242,7 @@ class Heap:
         return self._segments[bisect_right(self._segments, location, key=offset_of) - 1]
 
     def _cover(self, address: int, nbytes: int, offset: int | None) -> None:
-        """From now on these addresses are known by other locations; None: they are known to nobody."""
+        """Set the location of addresses to `offset`; None: other processes cannot map them."""
         end = address + nbytes
         places = []
         for low, high, origin in self._places:
@@ -247,7 +256,7 @@ class Heap:
         self.epoch += 1
 
     def _put_back(self, block: Block) -> None:
-        """Nobody has it any more."""
+        """Make a returned block free."""
         self._arrays.pop(block.address, None)
         detached = self._detached.pop(block.address, None)
         if block.nbytes >= _LARGE or detached:
@@ -258,7 +267,7 @@ class Heap:
             self._join(block.location, block.location + block.nbytes)
 
     def _join(self, low: int, high: int) -> None:
-        """Make bytes free, together with those beside them."""
+        """Make bytes free, joined with adjacent free bytes."""
         place = bisect_right(self._free, (low, high))
         if place < len(self._free) and self._free[place][0] == high:
             high = self._free.pop(place)[1]
@@ -272,14 +281,17 @@ class Heap:
             self._retire(segment)
 
     def _retire(self, segment: Mapping) -> None:
-        """Nothing is left in a segment, and no other process uses it any more."""
+        """Remove a segment without blocks, which no other process uses any more."""
         self._segments.remove(segment)
         self._table.remove(segment.offset)
         self._cover(segment.address, segment.nbytes, None)
         segment.close()
 
     def _retire_detached(self, block: Block, mappings: list[Mapping]) -> None:
-        """An array is forgotten that was detached. Its place in its first segment is not used again: others may be late."""
+        """Release a detached array.
+
+        Its place in its first segment is not reused: other processes may write there late.
+        """
         for mapping in mappings:
             punch(self._descriptor, mapping.offset, mapping.nbytes)
             self._table.remove(mapping.offset)
@@ -290,33 +302,29 @@ class Heap:
             self._retire(segment)
 
     def leave_to_parent(self) -> None:
-        """In a child process: what is the parent's stays as it is."""
+        """In a child process: stop sharing, and leave the parent's memory unchanged."""
         if not self.is_inherited:
             self.is_inherited = True
-            self._lock = threading.RLock()  # another thread of the parent's may have had it
+            self._lock = threading.RLock()  # a thread of the parent may have held it
             self._places = []
             self.epoch += 1
             Mapping.all_become_private()
 
 
 def offset_of(mapping: Mapping) -> int:
-    """Where the range of the file begins."""
+    """The begin of the range of the file; a sort key."""
     return mapping.offset
 
 
-def _bytes_at(address: int, nbytes: int) -> Any:
-    return (ctypes.c_char * nbytes).from_address(address)
-
-
-#: one per process: arrays of it serve calls on all communicators
+#: the heap of this process, for all communicators
 HEAP = Heap()
 os.register_at_fork(after_in_child=HEAP.leave_to_parent)
 
 
 def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]":
-    """An array of the heap; shared: whether any other process can read it, else one like all others.
+    """An array of the heap, or, where it is not shared with any process, a usual array.
 
-    Raises ArgumentError where shape or dtype make no sense, or there is no such memory.
+    Raises ArgumentError where shape or dtype are invalid, or memory is missing.
     """
     try:
         kind = np.dtype(dtype)
@@ -326,9 +334,11 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
     if kind.hasobject or any(length < 0 for length in lengths):
         why = "Python objects cannot be shared" if kind.hasobject else "a length is negative"
         raise ArgumentError(f"no array of shape {shape!r} and dtype {kind}: {why}")
-    nbytes, there_is = prod(lengths) * kind.itemsize, memory_of_node()
-    if nbytes > there_is:
-        raise ArgumentError(f"an array of {nbytes} bytes: this node has {there_is} bytes of memory for this process")
+    nbytes = prod(lengths) * kind.itemsize
+    limit = memory_of_node()
+    if nbytes > limit:
+        available = f"this node has {limit} bytes of memory for this process"
+        raise ArgumentError(f"an array of {nbytes} bytes: {available}")
     try:
         if shared and nbytes and not HEAP.is_inherited:
             return HEAP.array(lengths, kind)
@@ -338,11 +348,11 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
 
 
 def memory_of_node() -> int:
-    """Bytes of memory that this process may have: the node's, or what its control group is given."""
-    there_is = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes of memory that this process may use: the node's memory, or less in a control group."""
+    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            there_is = min(there_is, int(Path(path).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # not there, or "max"
+            limit = min(limit, int(Path(path).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # no such file, or "max"
             continue
-    return there_is
+    return limit

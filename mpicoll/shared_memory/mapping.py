@@ -1,6 +1,7 @@
-"""Memory of files mapped into this process, and what becomes of it in a child process.
+"""Memory of files mapped into this process, and its isolation in a child process.
 
-`mmap.mmap` duplicates the descriptor of each mapping and cannot replace pages at an address: this calls the system's mmap.
+`mmap.mmap` duplicates the descriptor of each mapping and cannot replace pages at an address, so
+this module calls the system's mmap.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-_PRIVATE, _SHARED = mmap.MAP_PRIVATE, mmap.MAP_SHARED
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
@@ -21,8 +21,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = getattr(_libc, "mmap64", None) or _libc.mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = (
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-)  # fmt: skip
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _fallocate = getattr(_libc, "fallocate64", None) or _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -40,46 +45,51 @@ class Mapping:
     offset, nbytes : int
         The range of the file.
     address : int, optional
-        Replace what is mapped there: in one step, so that other threads see the old pages or the new ones.
+        Replace the pages mapped there, atomically: other threads see the old or the new pages.
     """
 
-    #: all of this process, in the order in which they were made: a later one may lie on a part of an earlier one
+    #: all mappings of this process in order of creation: a later one may cover part of an earlier
     _mapped: dict[int, Mapping] = {}
 
-    def __init__(self, descriptor: int, offset: int, nbytes: int, address: int | None = None) -> None:
+    def __init__(
+        self, descriptor: int, offset: int, nbytes: int, address: int | None = None
+    ) -> None:
         self.offset = offset
         self.nbytes = nbytes
         self._descriptor = descriptor
-        self.address = self._map(_SHARED, address)
+        self.address = self._map(mmap.MAP_SHARED, address)
         self._mapped[id(self)] = self
 
     @property
     def end(self) -> int:
-        """Where the range of the file ends."""
+        """The end of the range of the file."""
         return self.offset + self.nbytes
 
-    def _map(self, sharing: int, address: int | None) -> int:
-        fixed = 0 if address is None else _MAP_FIXED
-        place: int = _mmap(address, self.nbytes, _READ_WRITE, sharing | fixed, self._descriptor, self.offset)
+    def _map(self, flags: int, address: int | None) -> int:
+        if address is not None:
+            flags |= _MAP_FIXED
+        place: int = _mmap(
+            address, self.nbytes, _READ_WRITE, flags, self._descriptor, self.offset
+        )
         if place == _FAILED:
             raise _error(f"{self.nbytes} bytes cannot be mapped")
         return place
 
     def close(self, unmap: bool = True) -> None:
-        """Unmap it: nothing uses its addresses any more. Not `unmap`: they belong to a mapping below it."""
+        """Forget the mapping, and unmap it. Not `unmap`: an earlier mapping owns the addresses."""
         del self._mapped[id(self)]
         if unmap:
             _libc.munmap(self.address, self.nbytes)
 
     @classmethod
     def all_become_private(cls) -> None:
-        """In a child process: what it writes stays with it, and no other process sees it."""
+        """In a child process: make all mappings private, so that no other process sees writes."""
         for mapping in list(cls._mapped.values()):
-            mapping._map(_PRIVATE, mapping.address)
+            mapping._map(mmap.MAP_PRIVATE, mapping.address)
 
 
 def punch(descriptor: int, offset: int, nbytes: int) -> None:
-    """Give the memory of a range of a file in memory back to the system."""
+    """Return the memory of a range of a file in memory to the system."""
     if _fallocate(descriptor, _PUNCH_HOLE, offset, nbytes):
         raise _error("memory cannot be given back")
 

@@ -1,8 +1,9 @@
-"""Messages between ranks of a node: where they lie is told, and the receiver reads or reduces them there.
+"""Messages between ranks of a node: the sender publishes a location, the receiver reads it there.
 
-What lies in memory that is shared is not copied: it is sent when it was read. All else is copied to the pipe's slots, piece
-by piece, and is sent when it lies there; where it is large MPI copies it once instead of twice, and the receiver is told.
-What is written is put where the receiver wants it, who has said where.
+- A message in shared memory is not copied; it is sent once the receiver has read it.
+- Any other message is copied to the slots of the pipe, piece by piece; it is sent once it is there.
+- A large message outside of shared memory goes through MPI, which copies it once instead of twice.
+- A written message is copied to the location that the receiver has published before.
 """
 
 from __future__ import annotations
@@ -16,103 +17,127 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, THROUGH_MPI, WRITTEN, Pace, Pipe, Pipes
+from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, THROUGH_MPI, WRITTEN, Backoff, Pipe, Pipes
 
-#: messages from this size on go through MPI, where they lie in memory that is not shared
+#: messages from this size on go through MPI, if they are not in shared memory
 _LARGE = 1 << 20
-#: in place of a location: the writer cannot see that place
-_UNSEEN = 0
-#: places of other ranks' memory that a message remembers
-_REMEMBERED = 64
+#: in place of a location: the writer cannot map that memory
+_UNMAPPED = 0
+#: entries of a message's cache of arrays over memory of other ranks
+_CACHED = 64
 _copyto = np.copyto
 
 
 class Polled:
-    """A request that is looked at again and again: `Test` and `Wait` of all that is awaited where memory is shared."""
+    """A request that is polled: the base of all requests where memory is shared."""
 
-    __slots__ = ("_pace",)
+    __slots__ = ("_backoff",)
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
 
     def _is_done(self) -> bool:
-        """Take a step, where one can be taken; whether nothing is left."""
+        """Take a step, where possible; whether the request is complete."""
         raise NotImplementedError
 
     def Test(self) -> bool:
-        """Whether it is through; if not, what is half sent goes on meanwhile."""
+        """Whether the request is complete; else let other messages progress."""
         if self._is_done():
             return True
-        self._pace.pause()
+        self._backoff.pause()
         return False
 
     def withdraw(self) -> MPI.Request | None:
-        """The call is given up: no other process changes its memory from now on. What of it MPI may still use, if anything."""
+        """Abandon the request: no other process changes its memory from now on.
+
+        Returns the request of MPI that may still use the memory, if any.
+        """
         raise NotImplementedError
 
     def Wait(self) -> None:
-        """Come back when it is."""
+        """Wait until the request is complete."""
         if not self._is_done():
             while not self.Test():
                 pass
-            self._pace.go()
+            self._backoff.reset()
 
 
 class Outgoing(Polled):
-    """A message to a rank of the node, ready but for the tag: a request once it is started.
+    """A message to a rank of the node, prepared except for the tag; a request once it is started.
 
-    pipes: that calls of its kind use. address, end: where it lies. itemsize: where it may be cut. send(tag): sends it
-    through MPI.
+    pipes: of its kind of calls. address, end: its memory. itemsize: pieces are multiples of it.
+    send(tag): sends it through MPI.
     """
 
-    __slots__ = ("_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "tag", "_pipe",
-                 "_sent", "_last", "_send", "_request")  # fmt: skip
+    __slots__ = (
+        "_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "tag",
+        "_pipe", "_sent", "_last", "_send", "_request",
+    )  # fmt: skip
 
     def __init__(
-        self, pipes: Pipes, address: int, end: int, itemsize: int, send: Callable[[int], MPI.Request]
+        self,
+        pipes: Pipes,
+        address: int,
+        end: int,
+        itemsize: int,
+        send: Callable[[int], MPI.Request],
     ) -> None:
-        super().__init__(pipes.pipes[0].pace)
-        nbytes = end - address
-        self._pipes, self._nbytes, self._send = pipes, nbytes, send
-        self._request: MPI.Request | None = None
+        pipe = pipes.pipes[0]
+        super().__init__(pipe.backoff)
+        self._pipes = pipes
         self._address = address
+        self._nbytes = end - address
+        self._send = send
         self._locate()
-        self._bytes = buffers.at(address, nbytes, np.uint8)
-        self._chunk = min(nbytes, pipes.pipes[0].chunk // itemsize * itemsize)
+        self._bytes = buffers.at(address, self._nbytes, np.uint8)
+        #: bytes of a piece
+        self._chunk = min(self._nbytes, pipe.chunk // itemsize * itemsize)
+        #: location and array of each slot, by pipe
         self._slots: dict[Pipe, list[tuple[int, Any]]] = {}
-        self.tag = self._sent = self._last = 0
-        self._pipe = pipes.pipes[0]
+
+        # of the call under way
+        self.tag = 0
+        self._pipe = pipe
+        #: bytes that are published
+        self._sent = 0
+        #: the pipe's count after the last entry
+        self._last = 0
+        self._request: MPI.Request | None = None
 
     def _locate(self) -> None:
-        """Look up where it lies: an array may get new pages."""
+        """Look up the location: an array may get new pages."""
         self._epoch = HEAP.epoch
         self._location = HEAP.location(self._address, self._nbytes)
         if self._location is None and self._nbytes >= _LARGE:
             self._location = THROUGH_MPI
 
     def start(self, tag: int) -> Outgoing:
-        """Begin to send it; returns itself, as the request."""
+        """Start to send it; returns itself, as the request."""
         if self._epoch != HEAP.epoch:
             self._locate()
-        self.tag, self._sent = tag, 0
+        self.tag = tag
+        self._sent = 0
         self._pipe = self._pipes.of(tag)
         self._pipe.send(self)
         return self
 
     def advance(self) -> bool:
-        """Publish what can be; whether all is."""
+        """Publish as much as the pipe has room for; whether all is published."""
         pipe = self._pipe
         if self._location is not None:
             if pipe.unread >= ENTRIES:
                 return False
             pipe.publish(self.tag, self._location, self._nbytes)
-            self._last, self._sent = pipe.count, self._nbytes
+            self._last = pipe.count
+            self._sent = self._nbytes
             if self._location == THROUGH_MPI:
                 self._request = self._send(self.tag)
             return True
         slots = self._slots.get(pipe)
         if slots is None:
-            slots = self._slots[pipe] = [(slot.location, slot.array[: self._chunk]) for slot in pipe.slots(self._chunk)]
+            chunk = self._chunk
+            slots = [(slot.location, slot.array[:chunk]) for slot in pipe.slots(chunk)]
+            self._slots[pipe] = slots
         while self._sent < self._nbytes:
             if pipe.unread >= SLOTS:
                 return False
@@ -124,18 +149,18 @@ class Outgoing(Polled):
         return True
 
     def _is_done(self) -> bool:
-        """Whether its memory may be used again."""
+        """Whether its memory may be changed."""
         if self._sent < self._nbytes:
             self._pipe.push()
         return self._sent == self._nbytes and self._is_taken()
 
     def withdraw(self) -> MPI.Request | None:
-        """Others read what was published in the pages that they know."""
+        """Abandon it: receivers read the published message in the old pages."""
         HEAP.detach(self._address, self._nbytes)
         return self._request
 
     def _is_taken(self) -> bool:
-        """The same, once all is published."""
+        """Whether its memory may be changed, once all is published."""
         if self._location is None:
             return True
         if self._location == THROUGH_MPI:
@@ -145,39 +170,45 @@ class Outgoing(Polled):
 
 
 class Writing(Outgoing):
-    """A message that is put where the receiver wants it, once that is known; where it cannot be seen, it is sent.
+    """A message that is copied into the receiver's memory, or sent where that is not shared.
 
-    inward: the pipes from the receiver, which says on them where that is.
+    inward: the pipes from the receiver, on which it publishes the location.
     """
 
     __slots__ = ("_inward", "_peer", "_opened", "_places", "_is_put")
 
     def __init__(self, inward: Pipes, peer: Neighbour, *outgoing: Any) -> None:
         super().__init__(*outgoing)
-        self._inward, self._peer = inward, peer
+        self._inward = inward
+        self._peer = peer
+        #: arrays by location and bytes
         self._places: dict[tuple[int, int], Any] = {}
+        #: location and bytes that the receiver has published in this call
         self._opened: tuple[int, int] | None = None
+        #: whether it is copied there, and not sent
         self._is_put = False
 
     def start(self, tag: int) -> Outgoing:
-        """Begin; returns itself, as the request."""
+        """Start it; returns itself, as the request."""
         self._opened = None
         return super().start(tag)
 
     def advance(self) -> bool:
-        """Put it there, or publish what can be; whether all is."""
+        """Copy it, or publish as much as the pipe has room for; whether all is done."""
         opened = self._opened
         if opened is None:
             opened = self._opened = self._inward.of(self.tag).opening(self.tag, self._peer)
             if opened is None:
                 return False
-            self._is_put = opened[0] != _UNSEEN
+            self._is_put = opened[0] != _UNMAPPED
         if not self._is_put:
             return super().advance()
         if self._pipe.unread >= ENTRIES:
             return False
         landing = self._places.get(opened)
-        _copyto(_place(opened, self._peer, np.uint8, self._places) if landing is None else landing, self._bytes)
+        if landing is None:
+            landing = _place(opened, self._peer, np.uint8, self._places)
+        _copyto(landing, self._bytes)
         self._pipe.publish(self.tag, WRITTEN, self._nbytes)
         self._sent = self._nbytes
         return True
@@ -187,79 +218,98 @@ class Writing(Outgoing):
 
 
 class Distant(Polled):
-    """A request of MPI's for a message to or from another node: while it is awaited, what is half sent in this one goes on."""
+    """An MPI request, to or from another node, that lets messages of this node progress."""
 
     __slots__ = ("_request",)
 
-    def __init__(self, request: MPI.Request, pace: Pace) -> None:
-        super().__init__(pace)
+    def __init__(self, request: MPI.Request, backoff: Backoff) -> None:
+        super().__init__(backoff)
         self._request = request
 
     def _is_done(self) -> bool:
         return self._request.Test()
 
     def withdraw(self) -> MPI.Request | None:
-        """MPI alone can."""
+        """Abandon it: MPI may still use its memory."""
         return self._request
 
 
 class Incoming(Polled):
-    """A message from a rank of the node, ready but for the tag: a request once it is started.
+    """A message from a rank of the node, prepared except for the tag; a request once it is started.
 
-    take(theirs): takes what lies in the other rank's memory. take_part(theirs, start, end): elements start to end of
-    `landing`, where a message goes that comes through MPI; receive(tag): receives it there, and then it is taken from there.
+    landing: where a message through MPI goes; receive(tag): receives it there.
+    take(array): takes the whole message from memory of the sender, or from `landing`.
+    take_part(array, start, end): takes its elements `start` to `end`.
     """
 
-    __slots__ = ("_pipes", "_peer", "_landing", "_take", "_take_part", "_places", "tag", "_pipe", "_taken", "_receive",
-                 "_request")  # fmt: skip
+    __slots__ = (
+        "_pipes", "_peer", "_landing", "_take", "_take_part", "_places", "tag", "_pipe", "_taken",
+        "_receive", "_request",
+    )  # fmt: skip
 
     def __init__(
-        self, pipes: Pipes, peer: Neighbour, landing: Any, receive: Callable[[int], MPI.Request],
-        take: Callable[[Any], object], take_part: Callable[[Any, int, int], object],
-    ) -> None:  # fmt: skip
-        super().__init__(pipes.pipes[0].pace)
-        self._pipes, self._peer, self._landing, self._receive = pipes, peer, landing, receive
-        self._take, self._take_part = take, take_part
-        self._request: MPI.Request | None = None
+        self,
+        pipes: Pipes,
+        peer: Neighbour,
+        landing: Any,
+        receive: Callable[[int], MPI.Request],
+        take: Callable[[Any], object],
+        take_part: Callable[[Any, int, int], object],
+    ) -> None:
+        pipe = pipes.pipes[0]
+        super().__init__(pipe.backoff)
+        self._pipes = pipes
+        self._peer = peer
+        self._landing = landing
+        self._receive = receive
+        self._take = take
+        self._take_part = take_part
+        #: arrays by location and bytes
         self._places: dict[tuple[int, int], Any] = {}
-        self.tag = self._taken = 0
-        self._pipe = pipes.pipes[0]
+
+        # of the call under way
+        self.tag = 0
+        self._pipe = pipe
+        #: elements that have been taken
+        self._taken = 0
+        self._request: MPI.Request | None = None
 
     def start(self, tag: int) -> Incoming:
         """Expect it; returns itself, as the request."""
-        self.tag, self._taken = tag, 0
+        self.tag = tag
+        self._taken = 0
         self._pipe = self._pipes.of(tag)
         return self
 
     def _is_done(self) -> bool:
-        """Whether it was received; takes what has come."""
+        """Take the next piece, if there is one; whether the message is complete."""
         if self._request is not None:
             return self._has_landed()
         pipe = self._pipe
-        found = pipe.next(self.tag, self._peer)
-        if found is None:
+        place = pipe.next(self.tag, self._peer)
+        if place is None:
             return False
-        theirs = self._places.get(found)
-        if theirs is None:
-            if found[0] == THROUGH_MPI:
+        piece = self._places.get(place)
+        if piece is None:
+            if place[0] == THROUGH_MPI:
                 pipe.acknowledge(self.tag)
                 self._request = self._receive(self.tag)
                 return self._has_landed()
-            if found[0] == WRITTEN:
+            if place[0] == WRITTEN:
                 pipe.acknowledge(self.tag)
                 return True
-            theirs = _place(found, self._peer, self._landing.dtype, self._places)
+            piece = _place(place, self._peer, self._landing.dtype, self._places)
         start, whole = self._taken, self._landing.size
-        self._taken = end = start + theirs.size
-        if theirs.size == whole:
-            self._take(theirs)
+        self._taken = end = start + piece.size
+        if piece.size == whole:
+            self._take(piece)
         else:
-            self._take_part(theirs, start, end)
+            self._take_part(piece, start, end)
         pipe.acknowledge(self.tag)
         return bool(end == whole)
 
     def withdraw(self) -> MPI.Request | None:
-        """Nobody else writes where it goes, but MPI."""
+        """Abandon it: only MPI writes into its memory."""
         return self._request
 
     def _has_landed(self) -> bool:
@@ -267,31 +317,34 @@ class Incoming(Polled):
         if not self._request.Test():
             return False
         self._request = None
-        if self._pipe.words[GIVEN_UP]:  # MPI may have sent what the sender has written there since
-            self._pipe.pace.look(surely=True)
+        if self._pipe.words[GIVEN_UP]:  # the sender may have changed its memory before MPI sent it
+            self._pipe.backoff.look(surely=True)
         self._take(self._landing)
         return True
 
 
 class Landing(Incoming):
-    """A message that the sender may put into place itself, from the start on.
+    """A message that the sender may copy into place itself, from `start` on.
 
-    outward: the pipes to the sender, which is told on them where that is.
+    outward: the pipes to the sender, on which this rank publishes the location.
     """
 
     __slots__ = ("_outward", "_outlet", "_location", "_epoch")
 
     def __init__(self, outward: Pipes, *incoming: Any) -> None:
         super().__init__(*incoming)
-        self._outward, self._outlet = outward, outward.pipes[0]
+        self._outward = outward
+        #: the pipe of the call under way
+        self._outlet = outward.pipes[0]
         self._locate()
 
     def _locate(self) -> None:
         self._epoch = HEAP.epoch
-        self._location = HEAP.location(buffers.address(self._landing), self._landing.nbytes) or _UNSEEN
+        address = buffers.address(self._landing)
+        self._location = HEAP.location(address, self._landing.nbytes) or _UNMAPPED
 
     def start(self, tag: int) -> Incoming:
-        """Let the sender in; returns itself, as the request."""
+        """Publish the location; returns itself, as the request."""
         super().start(tag)
         if self._epoch != HEAP.epoch:
             self._locate()
@@ -300,22 +353,26 @@ class Landing(Incoming):
         return self
 
     def withdraw(self) -> MPI.Request | None:
-        """The sender writes to the pages that it knows."""
+        """Abandon it: the sender writes to the old pages."""
         HEAP.detach(buffers.address(self._landing), self._landing.nbytes)
         return super().withdraw()
 
     def advance(self) -> bool:
-        """Tell the sender, where there is room for it; whether that is done."""
+        """Publish the location, if the pipe has room; whether that is done."""
         if self._outlet.unread >= ENTRIES:
             return False
         self._outlet.publish(self.tag, self._location, self._landing.nbytes + OPEN)
         return True
 
 
-def _place(found: tuple[int, int], peer: Neighbour, dtype: Any, known: dict[tuple[int, int], Any]) -> Any:
-    """Memory of another rank, by location and bytes, as an array; entered where it is known from then on."""
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    address = -found[0] if found[0] < 0 else peer.address(found[0])  # a message that was kept aside lies here
-    known[found] = theirs = buffers.at(address, found[1], dtype)
-    return theirs
+def _place(
+    place: tuple[int, int], peer: Neighbour, dtype: Any, cache: dict[tuple[int, int], Any]
+) -> Any:
+    """An array over memory of another rank, by location and bytes; enters it into the cache."""
+    if len(cache) >= _CACHED:
+        cache.clear()
+    location, nbytes = place
+    # below 0: a message that was set aside, by its address in this process
+    address = -location if location < 0 else peer.address(location)
+    array = cache[place] = buffers.at(address, nbytes, dtype)
+    return array

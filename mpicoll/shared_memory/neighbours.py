@@ -1,4 +1,4 @@
-"""The other processes of a node: whether they and this one see each other's memory, and where it is mapped here."""
+"""The other processes of a node: whether they share memory with this one, and its mappings here."""
 
 from __future__ import annotations
 
@@ -16,89 +16,99 @@ from mpi4py import MPI
 from ..buffers import gpu_mode
 from ..support import settings
 from .bell import BELL
-from .heap import HEAP, TABLE_BYTES, Block, Table, offset_of
+from .heap import HEAP, TABLE_BYTES, Block, SegmentTable, offset_of
 from .mapping import Mapping, words_at
 
-#: processors that other cores see the writes of in the order in which they are made
+#: processors that show the writes of a core to other cores in program order
 _ORDERED = ("x86_64", "AMD64", "i686")
-#: mappings of segments that their owner has given up are kept until there are more: a call that was given up may be in one
+#: mappings of segments that their owner has removed: an abandoned call may still use the latest
 _KEPT = 16
 
 
 class Card(NamedTuple):
-    """By which others find a process's memory: numbers, which go around as they are.
+    """The numbers by which other processes find the memory of a process."""
 
-    rank: in the communicator whose ranks meet. shares: whether it shares its memory. rings: the location of the words that
-    lead to its rings. bell: the descriptor of its `Bell`, and bell_file: what tells that from other files.
-    """
-
+    #: in the communicator of `meet`
     rank: int
+    #: whether it shares memory
     shares: int = 0
     pid: int = 0
+    #: of the file of its heap
     descriptor: int = 0
+    #: of that file
     token: int = 0
+    #: the location of the words that lead to its rings
     rings: int = 0
+    #: the descriptor and the inode of its `Bell`
     bell: int = -1
     bell_file: int = 0
 
 
 class Neighbour:
-    """The memory of another process, mapped as it is needed. Raises OSError or ValueError where it cannot be.
+    """The memory of another process, mapped on demand. Raises OSError or ValueError on failure.
 
-    Its file stays open: a process that has no descriptors left fails where ranks meet, and not in a call.
+    Its file stays open: without free descriptors `meet` fails, and not a later call.
     """
 
-    _known: dict[tuple[int, int], Neighbour] = {}
+    _instances: dict[tuple[int, int], Neighbour] = {}
     _lock = threading.Lock()
 
     def __init__(self, card: Card) -> None:
-        self._descriptor = os.open(f"/proc/{card.pid}/fd/{card.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        path = f"/proc/{card.pid}/fd/{card.descriptor}"
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             mapping = Mapping(self._descriptor, 0, TABLE_BYTES)
-            self._table = Table(words_at(mapping.address, TABLE_BYTES))
+            self._table = SegmentTable(words_at(mapping.address, TABLE_BYTES))
             if self._table.token != card.token:
                 mapping.close()
-                raise ValueError(f"/proc/{card.pid} is another process here: process numbers have separate namespaces")
+                raise ValueError(
+                    f"/proc/{card.pid} is another process here: "
+                    "process numbers have separate namespaces"
+                )
         except (OSError, ValueError):
             os.close(self._descriptor)
             raise
-        self._mapped: list[Mapping] = []  # by offset
+        #: sorted by offset
+        self._mapped: list[Mapping] = []
+        #: of segments that their owner has removed
         self._ended: deque[Mapping] = deque()
 
     @classmethod
     def of(cls, card: Card) -> Neighbour:
-        """That of a card."""
+        """The neighbour with this card."""
         with cls._lock:
             key = card.pid, card.token
-            if key not in cls._known:
-                cls._known[key] = cls(card)
-            return cls._known[key]
+            if key not in cls._instances:
+                cls._instances[key] = cls(card)
+            return cls._instances[key]
 
     def address(self, location: int) -> int:
-        """Where a location of that process lies in this one."""
-        mapping = self._found(location)
+        """The address in this process of a location in that process."""
+        mapping = self._find(location)
         if mapping is None:
-            with self._lock:  # two threads may look for the same one
-                mapping = self._found(location) or self._map(location)
+            with self._lock:  # another thread may have mapped it meanwhile
+                mapping = self._find(location) or self._map(location)
         return mapping.address + location - mapping.offset
 
-    def _found(self, location: int) -> Mapping | None:
+    def _find(self, location: int) -> Mapping | None:
         mapped = self._mapped
         place = bisect_right(mapped, location, key=offset_of) - 1
         return mapped[place] if place >= 0 and location < mapped[place].end else None
 
     def _map(self, location: int) -> Mapping:
-        segments = self._table.segments()
-        offset = next((offset for offset in segments if offset <= location < offset + segments[offset]), None)
-        if offset is None:
+        for offset, nbytes in (segments := self._table.segments()).items():
+            if offset <= location < offset + nbytes:
+                break
+        else:
             raise OSError(f"location {location} of another rank's memory is in no segment")
-        self._ended.extend(one for one in self._mapped if one.offset not in segments)
-        mapping = Mapping(self._descriptor, offset, segments[offset])
-        kept = [one for one in self._mapped if one.offset in segments]
-        self._mapped = sorted([*kept, mapping], key=offset_of)
+        ended = [mapping for mapping in self._mapped if mapping.offset not in segments]
+        kept = [mapping for mapping in self._mapped if mapping.offset in segments]
+        self._ended.extend(ended)
+        new = Mapping(self._descriptor, offset, nbytes)
+        self._mapped = sorted([*kept, new], key=offset_of)
         while len(self._ended) > _KEPT:
             self._ended.popleft().close()
-        return mapping
+        return new
 
     def words(self, location: int, nbytes: int) -> Any:
         """Memory of that process as 64-bit words."""
@@ -106,43 +116,48 @@ class Neighbour:
 
 
 class Neighbours(NamedTuple):
-    """The processes of a communicator that read each other's memory.
+    """The processes of a communicator that read each other's memory."""
 
-    cards: of the ranks of this node, by rank, this one's among them; empty where they share no memory. problems: by rank,
-    why ranks, of all nodes, share none. block: where this rank's words lie, or None where it has none.
-    """
-
+    #: of all ranks of this node, by rank; empty where they share no memory
     cards: dict[int, Card]
+    #: by rank, on all nodes, why a rank shares no memory
     problems: dict[int, str]
+    #: the words of this rank that lead to its rings
     block: Block | None
 
     def but_for(self, problems: dict[int, str]) -> Neighbours:
-        """The same, when all ranks know of the problems. Local."""
+        """The same without the ranks with problems, which all ranks know by now. Local."""
         if self.block is not None and self.cards.keys() <= problems.keys():
             HEAP.release(self.block)
             return Neighbours({}, problems, None)
         return self._replace(problems=problems)
 
     def among(self, ranks: Sequence[int], nodes: Sequence[int], rank: int) -> Neighbours:
-        """The same for a communicator of some of the ranks, `rank` in it being this one. Local.
+        """The neighbours in a communicator of some of the ranks. Local.
 
-        ranks: where each of its ranks is in this communicator. nodes: the node of each of its ranks.
+        ranks: for each of its ranks, the rank in this communicator. nodes: for each of its ranks,
+        the node. rank: of this process in it.
         """
-        here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+        here = [new for new, node in enumerate(nodes) if node == nodes[rank]]
         problems = {}
         if self.problems:
-            problems = {other: self.problems[one] for other, one in enumerate(ranks) if one in self.problems}
+            problems = {
+                new: self.problems[old] for new, old in enumerate(ranks) if old in self.problems
+            }
         if len(here) < 2 or self.block is None or not problems.keys().isdisjoint(here):
             return Neighbours({}, problems, None)
-        return Neighbours({other: self.cards[ranks[other]] for other in here}, problems, self.block)
+        return Neighbours({new: self.cards[ranks[new]] for new in here}, problems, self.block)
 
     def release(self) -> None:
-        """No communicator uses the words any more. They stay where one was closed before others had read its messages."""
+        """Release the words, after the last communicator.
+
+        They stay where a communicator was closed before other ranks had read its messages.
+        """
         if self.block is not None and not any(words_at(self.block.address, self.block.nbytes)):
             HEAP.release(self.block)
 
     def refusal(self, nodes: Sequence[int]) -> str:
-        """Why nodes share no memory, those that do not, or "". nodes: of each rank."""
+        """Why ranks of some nodes share no memory, or "". nodes: of each rank."""
         if not self.problems or len(set(nodes)) == len(nodes):
             return ""
         lowest: dict[int, str] = {}
@@ -151,12 +166,12 @@ class Neighbours(NamedTuple):
         return "; ".join(lowest.values())
 
 
-#: of a communicator whose ranks have not met
+#: of a communicator without `meet`
 NOBODY = Neighbours({}, {}, None)
 
 
 def refusal() -> str:
-    """Why this process shares no memory with others, or ""."""
+    """Why this process shares no memory, or ""."""
     if not settings.shared_memory():
         return f"{settings.SHARED_MEMORY}=off"
     if not hasattr(os, "memfd_create"):
@@ -169,12 +184,15 @@ def refusal() -> str:
 
 
 def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
-    """The processes of this node, and why this rank shares no memory with them, or "". Collective over the node.
+    """The processes of this node, and why this rank shares no memory with them, or "".
 
-    All ranks have to be told of such `problems` before memory is used. rank: of this process in the communicator whose ranks
-    meet. nbytes: of the words that others of the node read here, zeros.
+    Collective over the node. All ranks have to learn such problems (`but_for`) before memory is
+    used. rank: of this process in the whole communicator. nbytes: of this rank's words, zeros that
+    other ranks of the node read.
     """
-    problem, block, card = refusal(), None, Card(rank)
+    problem = refusal()
+    block = None
+    card = Card(rank)
     if not problem and node.Get_size() > 1:
         try:
             block = HEAP.acquire(nbytes)
@@ -184,17 +202,21 @@ def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
             problem = f"no memory to share: {error.strerror or error}"
     words = np.empty((node.Get_size(), len(card)), np.int64)
     node.Allgather(np.array(card, np.int64), words)
-    cards = {one.rank: one for one in map(Card._make, words.tolist())}
-    return Neighbours(cards, {}, block), problem or _unmapped(cards, rank)
+    cards = {card.rank: card for card in map(Card._make, words.tolist())}
+    return Neighbours(cards, {}, block), problem or _map_all(cards, rank)
 
 
 def _card(rank: int, block: Block) -> Card:
-    """That of this process. Raises OSError where it has no descriptor left."""
-    return Card(rank, True, os.getpid(), HEAP.descriptor(), HEAP.token, block.location, *BELL.place())
+    """The card of this process. Raises OSError where it has no descriptor left."""
+    descriptor = HEAP.descriptor()
+    bell, bell_file = BELL.place()
+    return Card(
+        rank, True, os.getpid(), descriptor, HEAP.token, block.location, bell, bell_file
+    )
 
 
-def _unmapped(cards: dict[int, Card], rank: int) -> str:
-    """Map the memory of the others that share theirs; why that fails, or ""."""
+def _map_all(cards: dict[int, Card], rank: int) -> str:
+    """Map the memory of all other ranks that share it; returns why that fails, or ""."""
     for other, card in cards.items():
         if other != rank and card.shares:
             try:
@@ -205,5 +227,5 @@ def _unmapped(cards: dict[int, Card], rank: int) -> str:
 
 
 def clear(block: Block) -> None:
-    """Fill a block with zeros: what an earlier communicator left there would be read as messages."""
+    """Fill a block with zeros: words of an earlier communicator would be read as messages."""
     words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")

@@ -5,6 +5,6 @@ from .prover import Cost, RankCost, check
 from .registering import Case, cases, check_cases, register, unproved
 
 __all__ = [
-    "Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces", "flows_read_late",
-    "register", "unproved",
+    "Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces",
+    "flows_read_late", "register", "unproved",
 ]

@@ -1,4 +1,4 @@
-"""A limit for code that may never come back: a user's generator that loops without yielding."""
+"""A limit for code that may not return: a user's generator that loops without yielding."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import signal
 import threading
 from types import FrameType
 
-#: seconds to the next try, where the first came at a bad moment, or a bare `except` swallowed it
+#: seconds to the next signal, where `_SPARED` code ran at the first, or a bare `except` caught it
 _AGAIN = 0.1
 
 
 class Endless(BaseException):
-    """Raised in the middle of what computes for too long; no `except Exception` in there catches it."""
+    """Raised inside of a block that computes for too long; `except Exception` does not catch it."""
 
 
 class EndsWithin:
-    """Raises Endless where the block computes for longer, and nowhere else.
+    """Raises Endless inside of the block, where it computes for longer than a limit.
 
-    Seconds of this process's own computing, so that a busy machine does not matter. In the main thread, where Python runs
-    signal handlers; in others nothing is limited.
+    The limit is CPU time of this process, so that a busy machine does not matter. It holds in the
+    main thread, where Python runs signal handlers; other threads have no limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -33,7 +33,8 @@ class EndsWithin:
     def __exit__(self, *raised: object) -> None:
         if self._is_limited:
             signal.setitimer(signal.ITIMER_VIRTUAL, *self._timer)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL if self._handler is None else self._handler)
+            handler = signal.SIG_DFL if self._handler is None else self._handler
+            signal.signal(signal.SIGVTALRM, handler)
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
@@ -45,6 +46,5 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
     raise Endless
 
 
-#: where Endless would leave the timer running; as in `__del__`, which Python runs in the middle of anything, and whose errors
-#: it swallows
+#: code in which Endless would leave the timer running; `__del__` is spared, as its errors get lost
 _SPARED = EndsWithin.__enter__.__code__, EndsWithin.__exit__.__code__

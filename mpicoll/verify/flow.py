@@ -1,4 +1,4 @@
-"""Whether a schedule still comes to its end when its messages are cut into pieces, or read late, or have any sizes."""
+"""Whether a schedule ends also with messages in pieces, read late, or of any sizes."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ _new = tuple.__new__  # half the cost of a NamedTuple's own
 
 
 class _End(NamedTuple):
-    """One end of the messages from one rank to another: the rank that sends them, or the one that receives."""
+    """One end of all messages from one rank to another."""
 
+    #: the sender's end, or the receiver's
     sends: bool
     source: int
     target: int
 
 
 class _Half(NamedTuple):
-    """Half a message that a rank starts: its own end, the peer's, and the peer."""
+    """Half a message that a rank starts."""
 
-    mine: _End
-    theirs: _End
+    own: _End
+    other: _End
     peer: int
 
 
 class _Wait(NamedTuple):
-    """A half that was started: through when the peer has started more than `before` at its end."""
+    """A half that was started: complete when the peer has started more than `before` at its end."""
 
     half: _Half
     before: int
 
 
 def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
-    """Whether a schedule comes to its end when each message is cut in two and a rank takes its halves in turn.
+    """Whether a schedule ends when each message is cut in two and a rank takes its halves in turn.
 
-    This is the order of `execute.ordering.by_pieces` where nothing runs ahead; running ahead only starts things earlier.
-    It fails where a transfer depends on another of the same round, which is no matter to whoever starts a whole round at once.
-    programs: the sorted rounds of every rank.
+    This is the order of `execute.ordering.by_pieces` without run-ahead, which only starts messages
+    earlier. It fails where a transfer depends on another transfer of the same round; a rank that
+    starts a whole round at once does not notice. programs: the sorted rounds of every rank.
     """
     started: defaultdict[_End, int] = defaultdict(int)
     turns = [_turns(rank, steps) for rank, steps in enumerate(programs)]
@@ -51,19 +52,19 @@ def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     todo = deque(range(len(programs)))
     while todo:
         rank = todo.popleft()
-        while all(started[theirs] > before for (_, theirs, _), before in waiting[rank]):
+        while all(started[other] > before for (_, other, _), before in waiting[rank]):
             waiting[rank] = []
             if not turns[rank]:
                 break
             for half in turns[rank].popleft():
-                waiting[rank].append(_new(_Wait, (half, started[half.mine])))
-                started[half.mine] += 1
-                todo.append(half.peer)  # it may have waited for this
+                waiting[rank].append(_new(_Wait, (half, started[half.own])))
+                started[half.own] += 1
+                todo.append(half.peer)  # it may wait for this half
     return not any(waiting)
 
 
 def _turns(rank: int, steps: Sequence[SortedRound]) -> deque[list[_Half]]:
-    """What a rank starts, turn by turn: half a message per peer and direction."""
+    """The halves that a rank starts, turn by turn: one per peer and direction."""
     turns: deque[list[_Half]] = deque()
     for step in steps:
         halves: defaultdict[tuple[int, bool], int] = defaultdict(int)
@@ -83,20 +84,27 @@ def _half(rank: int, peer: int, sends: bool) -> _Half:
 
 
 def flows_read_late(programs: Sequence[Sequence[SortedRound]], cuttable: bool) -> bool:
-    """Whether a schedule comes to its end when nothing is acknowledged before all that a rank receives in a round is there.
+    """Whether a schedule ends when a rank reads the messages of a round only once all are there.
 
-    So it is at the latest where ranks read each other's memory: whoever waits for one message does not read another, and
-    what a message lies in must not change before it is read. Tried round by round and, where it is cuttable, in pieces too,
-    for which `flows_in_pieces` asks less. programs: the sorted rounds of every rank.
+    This is the latest time at which ranks of a node read: a rank that waits for one message does
+    not read another, and the memory of a message must not change before it is read. Cuttable
+    schedules are run in pieces, too; that requires more than `flows_in_pieces`. programs: the
+    sorted rounds of every rank.
     """
-    whole = [[([peer for peer, _ in step.sends], [peer for peer, _ in step.receives]) for step in steps] for steps in programs]
+    whole = [[_peers_of_round(step) for step in steps] for steps in programs]
     if not _ends(whole):
         return False
-    return not cuttable or _ends([[_peers(turn) for turn in _turns(*one)] for one in enumerate(programs)])
+    if not cuttable:
+        return True
+    in_pieces = [
+        [_peers_of_turn(turn) for turn in _turns(rank, steps)]
+        for rank, steps in enumerate(programs)
+    ]
+    return _ends(in_pieces)
 
 
 def moves_straight(programs: Sequence[Sequence[SortedRound]]) -> bool:
-    """Whether every block of an alltoall goes from where it lies to where it belongs, so that it may have any size."""
+    """Whether all blocks of an alltoall move directly to their places, so that any sizes do."""
 
     def straight(rank: int, step: SortedRound) -> bool:
         return (
@@ -108,27 +116,37 @@ def moves_straight(programs: Sequence[Sequence[SortedRound]]) -> bool:
     return all(straight(rank, step) for rank, steps in enumerate(programs) for step in steps)
 
 
-def _peers(turn: list[_Half]) -> tuple[list[int], list[int]]:
-    """Whom a rank sends halves to in a turn, and whom it receives from."""
-    return [half.peer for half in turn if half.mine.sends], [half.peer for half in turn if not half.mine.sends]
+def _peers_of_round(step: SortedRound) -> tuple[list[int], list[int]]:
+    """The targets of a rank's sends in a round, and the sources of its receives."""
+    return [peer for peer, _ in step.sends], [peer for peer, _ in step.receives]
+
+
+def _peers_of_turn(turn: list[_Half]) -> tuple[list[int], list[int]]:
+    """The targets of a rank's sends in a turn, and the sources of its receives."""
+    targets = [half.peer for half in turn if half.own.sends]
+    sources = [half.peer for half in turn if not half.own.sends]
+    return targets, sources
 
 
 def _ends(turns: Sequence[Sequence[tuple[list[int], list[int]]]]) -> bool:
-    """Whether all ranks come to the end of their turns. turns: of each rank, whom it sends to and whom it receives from."""
+    """Whether all ranks reach the end of their turns, which are targets and sources."""
     ranks = range(len(turns))
-    unread = [[0] * len(turns) for _ in ranks]  # by the receiver, then the sender: what was sent and not read
+    #: messages that were sent and not read, by receiver and sender
+    unread = [[0] * len(turns) for _ in ranks]
+    #: the turn of each rank
     at = [-1] * len(turns)
-    wanted: list[list[int]] = [[] for _ in ranks]  # of the turn that a rank is in: whose messages it has not read
+    #: the sources of messages of that turn that a rank has not read
+    wanted: list[list[int]] = [[] for _ in ranks]
     todo, queued = deque(ranks), set(ranks)
     while todo:
         rank = todo.popleft()
         queued.discard(rank)
         woken: list[int] = []
-        mine = unread[rank]
-        while not _missing(mine, wanted[rank]):
+        inbox = unread[rank]
+        while not _missing(inbox, wanted[rank]):
             for source in wanted[rank]:
-                mine[source] -= 1
-            woken += wanted[rank]  # they may have waited for this
+                inbox[source] -= 1
+            woken += wanted[rank]  # they may wait for this
             wanted[rank] = []
             if at[rank] >= 0 and any([unread[target][rank] for target in turns[rank][at[rank]][0]]):
                 break
@@ -143,11 +161,12 @@ def _ends(turns: Sequence[Sequence[tuple[list[int], list[int]]]]) -> bool:
             if other not in queued:
                 queued.add(other)
                 todo.append(other)
-    return not any(map(any, unread)) and all(place == len(steps) - 1 for place, steps in zip(at, turns))
+    at_the_end = all(turn == len(steps) - 1 for turn, steps in zip(at, turns))
+    return at_the_end and not any(map(any, unread))
 
 
 def _missing(unread: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a message is not there yet that a rank wants. unread: how many are, by sender."""
+    """Whether a message that a rank wants is missing. unread: the messages there, by sender."""
     if len(wanted) < 2:
         return any([not unread[source] for source in wanted])
     return any([unread[source] < count for source, count in Counter(wanted).items()])

@@ -1,11 +1,15 @@
-"""The verifier: run all ranks of a schedule on symbols and prove what it does, without MPI and without data.
+"""The verifier: runs all ranks of a schedule on symbols and proves its result, without MPI or data.
 
-Proved for each schedule: every rank ends with what its collective promises, every contribution exactly once, operands in
-rank order, and added in the canonical order, where that is declared, the same expression (so the same bits) on all ranks;
-every send meets a receive of the same blocks; nothing waits for ever although a send blocks until it is received; no memory
-is read and received into in one round; the input is never written; and all of it in place as well as out of place. Rounds,
-messages and bytes are
-counted on the way.
+It proves for each schedule, in place and out of place:
+
+- Every rank ends with the result of the collective, with every contribution exactly once.
+- All ranks have the same expression (so the same bits); operands are in rank order, and added in
+  the canonical order, where that is declared.
+- Every send meets a receive of the same blocks.
+- No rank waits for ever, even if each send blocks until it is received.
+- No memory is read and received into in one round, and the input is never written.
+
+It counts rounds, messages and bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ..errors import ArgumentError, ScheduleError
 from ..schedule import MAX_MESSAGE_BYTES, Generator, Part, Reduce, bounds, pieces
 from .endless import Endless, EndsWithin
 from .flow import flows_in_pieces, flows_read_late, moves_straight
-from .symbolic import Expressions, Run, SortedRound, sort
+from .symbolic import Execution, Expressions, SortedRound, sort
 from .writing import must_leave_alone_what_is_written, writes
 
 if TYPE_CHECKING:
@@ -28,14 +32,14 @@ if TYPE_CHECKING:
     from .symbolic import Observer
 
 
-#: a generator that yields so many rounds for each rank and block does not end; those of the registry yield at most four
+#: rounds per rank and block from which a generator is endless; the registry's have at most four
 _MOST_ROUNDS = 64
-#: seconds of computing after which the generator of a rank is taken to loop; ours take milliseconds for 512 ranks
+#: CPU seconds after which the generator of a rank is endless; ours take milliseconds at 512 ranks
 _LONGEST = 5.0
 
 
 class RankCost(NamedTuple):
-    """What one rank does: messages it sends, bytes it sends, receives and reduces."""
+    """Messages that one rank sends, and bytes that it sends, receives and reduces."""
 
     messages: int
     bytes_sent: int
@@ -44,13 +48,13 @@ class RankCost(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a schedule costs. Bytes are of the vector that `check` was asked about, by default of one byte per block.
+    """The cost of a schedule; bytes are of the vector of `check`, by default one byte per block.
 
     Attributes
     ----------
     rounds : int
-        The longest chain of dependent rounds. A round in which a rank sends to (or receives from) k ranks counts as k:
-        one port per rank, full duplex.
+        The longest chain of dependent rounds. A round in which a rank sends to (or receives from) k
+        ranks counts as k: one port per rank, full duplex.
     messages, bytes_sent, bytes_received, bytes_reduced : int
         The maxima over ranks.
     ordered : bool
@@ -72,8 +76,16 @@ class Cost(NamedTuple):
 
 
 def check(
-    collective: CollectiveName | Collective, generator: Generator, size: int, root: int = 0, blocks: int | None = None, *,
-    count: int | None = None, itemsize: int = 1, ordered: bool | None = None, observer: Observer | None = None,
+    collective: CollectiveName | Collective,
+    generator: Generator,
+    size: int,
+    root: int = 0,
+    blocks: int | None = None,
+    *,
+    count: int | None = None,
+    itemsize: int = 1,
+    ordered: bool | None = None,
+    observer: Observer | None = None,
     nodes: tuple[int, ...] | None = None,
 ) -> Cost:
     """Prove that a generator is a collective, at one number of ranks.
@@ -83,17 +95,20 @@ def check(
     collective : str
         `allreduce`, say.
     generator : callable
-        generator(rank, size[, root]) yields the rounds of a rank, as `mpicoll.schedule` describes them.
+        generator(rank, size[, root]) yields the rounds of a rank, as described in
+        `mpicoll.schedule`.
     size, root : int
         Ranks, and the root of rooted collectives.
     blocks : int, optional
-        How many the vector has; default: what the registry declares for this generator, else `size`.
+        Blocks of the vector; default: as the registry declares for this generator, else `size`.
     count, itemsize : int, optional
-        Elements of the vector whose bytes are counted, and bytes of each; default: one byte per block.
+        Elements of the vector whose bytes are counted, and bytes of each; default: one byte per
+        block.
     ordered : bool, optional
-        Also prove that operands stay in rank order; default: as declared. (The canonical order is proved where declared.)
+        Also prove that operands stay in rank order; default: as declared. (The canonical order is
+        proved where declared.)
     observer : callable, optional
-        Sees the run, as `symbolic.Run` says.
+        Called during the run, see `symbolic.Execution`.
     nodes : tuple of int, optional
         The node of each rank.
 
@@ -105,7 +120,7 @@ def check(
     Raises
     ------
     ScheduleError
-        What is wrong, with rank, round and block.
+        The error of the schedule, with rank, round and block.
     ArgumentError
         An argument is out of range.
 
@@ -115,130 +130,177 @@ def check(
     """
     collective = collectives.find(collective) if isinstance(collective, str) else collective
     if size < 1 or not 0 <= root < size:
-        raise ArgumentError(f"expected 1 or more ranks and 0 <= root < size, got size {size}, root {root}")
+        expected = "1 or more ranks and 0 <= root < size"
+        raise ArgumentError(f"expected {expected}, got size {size}, root {root}")
     entry = _declared(collective, generator)
     blocks = blocks or (entry.vector_blocks(size, size, nodes) if entry else size)
     if blocks < 1 or (collective.blocks_of_ranks and blocks % size):
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")
     ordered = entry.ordered if ordered is None and entry else bool(ordered)
-    programs = programs_of(collective, entry.placed(nodes) if entry else generator, size, root, blocks)
+    placed = entry.placed(nodes) if entry else generator
+    programs = programs_of(collective, placed, size, root, blocks)
     expressions = Expressions(collective.contributions(size, blocks))
-    run = Run(collective, root, blocks, programs, expressions, observer=observer)
+    run = Execution(collective, root, blocks, programs, expressions, observer=observer)
     in_order, canonical = _prove(run, collective, root, blocks, ordered)
     if collective.shares_memory:
-        run_in_place = Run(collective, root, blocks, programs, expressions, in_place=True)
+        run_in_place = Execution(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
     if entry and entry.canonical and not canonical:
-        raise ScheduleError("elements are not added in the canonical order, but the algorithm is declared canonical")
+        raise ScheduleError(
+            "elements are not added in the canonical order, "
+            "but the algorithm is declared canonical"
+        )
     if writes(programs):
         must_leave_alone_what_is_written(programs, blocks, collective.shares_memory)
-        if entry and entry.cuttable:
-            raise ScheduleError("it writes into other ranks' memory, but it is declared cuttable")
-    if entry and entry.cuttable and not (entry.read_late or flows_in_pieces(programs)):
-        raise ScheduleError("transfers of one round wait for each other when messages are cut, but it is declared cuttable")
-    if entry and entry.read_late and not flows_read_late(programs, entry.cuttable):
-        raise ScheduleError("transfers wait for each other when messages are cut or read late, but it is declared they may be")
-    if entry and collective.personal and not (entry.equal_blocks or moves_straight(programs)):
-        raise ScheduleError("blocks pass through places that are made for others, but it is declared they may have any sizes")
-    ranks = _rank_costs(programs, bounds(blocks if count is None else count, blocks), itemsize)
+    if entry:
+        _prove_messages(entry, collective, programs)
+    edges = bounds(blocks if count is None else count, blocks)
+    ranks = _rank_costs(programs, edges, itemsize)
+    rounds = max(rank.clock for rank in run.ranks)
     messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(max(rank.clock for rank in run.ranks), messages, sent, received, reduced, in_order, ranks, canonical)
+    return Cost(rounds, messages, sent, received, reduced, in_order, ranks, canonical)
+
+
+def _prove_messages(
+    entry: algorithms.Algorithm, collective: Collective, programs: Sequence[Sequence[SortedRound]]
+) -> None:
+    """Prove what the registry declares about messages."""
+    if entry.cuttable and writes(programs):
+        raise ScheduleError("it writes into other ranks' memory, but it is declared cuttable")
+    if entry.cuttable and not (entry.read_late or flows_in_pieces(programs)):
+        raise ScheduleError(
+            "transfers of one round wait for each other when messages are cut, "
+            "but it is declared cuttable"
+        )
+    if entry.read_late and not flows_read_late(programs, entry.cuttable):
+        raise ScheduleError(
+            "transfers wait for each other when messages are cut or read late, "
+            "but it is declared they may be"
+        )
+    if collective.personal and not (entry.equal_blocks or moves_straight(programs)):
+        raise ScheduleError(
+            "blocks pass through places that are made for others, "
+            "but it is declared they may have any sizes"
+        )
 
 
 def programs_of(
     collective: Collective, generator: Generator, size: int, root: int, blocks: int
 ) -> list[list[SortedRound]]:
-    """The rounds of every rank, sorted."""
-    return [_program_of(collective, generator, (rank, size, root, blocks)) for rank in range(size)]
+    """The sorted rounds of every rank."""
+    return [_program_of(collective, generator, rank, size, root, blocks) for rank in range(size)]
 
 
-def _program_of(collective: Collective, generator: Generator, of: tuple[int, int, int, int]) -> list[SortedRound]:
-    """The rounds of one rank. of: rank, size, root, blocks."""
-    rank, size, _, blocks = of
+def _program_of(
+    collective: Collective, generator: Generator, rank: int, size: int, root: int, blocks: int
+) -> list[SortedRound]:
+    """The sorted rounds of one rank."""
     most = _MOST_ROUNDS * size * blocks
+    what = f"the generator of rank {rank}"
     try:
         with EndsWithin(_LONGEST):
-            program = [sort(step) for step in islice(collective.program(generator, *of), most)]
-    except Exception as error:  # whatever a user's generator raises
+            rounds = collective.program(generator, rank, size, root, blocks)
+            program = [sort(step) for step in islice(rounds, most)]
+    except Exception as error:  # a user's generator may raise anything
         reason = error if isinstance(error, ScheduleError) else repr(error)
-        raise ScheduleError(f"the generator of rank {rank} fails{_place(generator, error)}: {reason}") from error
+        raise ScheduleError(f"{what} fails{_place(generator, error)}: {reason}") from error
     except Endless as error:
-        place, took = _place(generator, error), f"{_LONGEST:g} s of computing"
-        raise ScheduleError(f"the generator of rank {rank}{place} does not yield: {took}, and it goes on") from None
+        place = _place(generator, error)
+        took = f"{_LONGEST:g} s of computing"
+        raise ScheduleError(f"{what}{place} does not yield: {took}, and it goes on") from None
     if len(program) == most:
-        raise ScheduleError(f"the generator of rank {rank}{_place(generator)} does not end: {most} rounds, and it goes on")
+        place = _place(generator)
+        raise ScheduleError(f"{what}{place} does not end: {most} rounds, and it goes on")
     return program
 
 
 def _place(generator: Generator, error: BaseException | None = None) -> str:
-    """Where a generator is written, and failed if it did: " at file:line"; empty where it is no function of Python's."""
+    """The place of a generator, or of its error: " at file:line"; "" where it is not in Python."""
     code = getattr(getattr(generator, "func", generator), "__code__", None)
+    if not code:
+        return ""
     trace = extract_tb(error.__traceback__) if error else ()
-    lines = [frame.lineno for frame in trace if code and frame.filename == code.co_filename]
-    return f" at {code.co_filename}:{lines[-1] if lines else code.co_firstlineno}" if code else ""
+    lines = [frame.lineno for frame in trace if frame.filename == code.co_filename]
+    return f" at {code.co_filename}:{lines[-1] if lines else code.co_firstlineno}"
 
 
 def _declared(collective: Collective, generator: Generator) -> algorithms.Algorithm | None:
-    return next((a for a in algorithms.registered(collective.name) if a.generator is generator), None)
+    entries = algorithms.registered(collective.name)
+    return next((entry for entry in entries if entry.generator is generator), None)
 
 
-def _prove(run: Run, collective: Collective, root: int, blocks: int, must_be_ordered: bool) -> tuple[bool, bool]:
-    """Run to the end and compare with what the collective promises.
+def _prove(
+    run: Execution, collective: Collective, root: int, blocks: int, must_be_ordered: bool
+) -> tuple[bool, bool]:
+    """Run to the end and compare the memory of all ranks with the collective's postcondition.
 
-    Returns whether operands stayed in rank order, and whether they were added in the canonical order.
+    Returns whether operands stayed in rank order, and whether they were added in canonical order.
     """
     run.play()
+    expressions = run.expressions
+    size = len(run.ranks)
     results: dict[int, int] = {}
-    size, ordered = len(run.ranks), True
-    tree = run.expressions.canonical(size) if collective.reduces else None
+    ordered = True
+    tree = expressions.canonical(size) if collective.reduces else None
     canonical = tree is not None
     for rank in run.ranks:
-        results = {} if collective.personal else results
+        if collective.personal:
+            results = {}
         after = collective.postcondition(rank.number, size, blocks, root)
-        for block, expression in enumerate(rank.read(after) if after else (), after.first if after else 0):
+        if not after:
+            continue
+        for block, expression in enumerate(rank.read(after), after.first):
             if results.get(block) == expression:
                 continue
-            contributors = collective.contributors(rank.number, block, size, blocks, root)
-            found = _bits(run.expressions.ranks[expression])
-            if found != list(contributors):
-                rank.fail(f"block {block} at the end is made of {_whose(collective, found, blocks)}, "
-                          f"expected {_whose(collective, list(contributors), blocks)} ({collective.promise})")
+            expected = list(collective.contributors(rank.number, block, size, blocks, root))
+            actual = _bits(expressions.ranks[expression])
+            if actual != expected:
+                rank.fail(
+                    f"block {block} at the end is made of {_sources(collective, actual, blocks)}, "
+                    f"expected {_sources(collective, expected, blocks)} ({collective.promise})"
+                )
             if results.setdefault(block, expression) != expression:
-                rank.fail(f"block {block} is summed in another order than on other ranks: other bits")
-            ordered = ordered and run.expressions.span[expression] is not None
+                rank.fail(
+                    f"block {block} is summed in another order than on other ranks: other bits"
+                )
+            ordered = ordered and expressions.span[expression] is not None
             canonical = canonical and expression == tree
     if must_be_ordered and not ordered:
-        raise ScheduleError("operands do not stay in rank order, but the algorithm is declared ordered")
+        raise ScheduleError(
+            "operands do not stay in rank order, but the algorithm is declared ordered"
+        )
     return ordered, canonical
 
 
 def _bits(mask: int) -> list[int]:
-    found = []
+    """The numbers of the bits that are set."""
+    numbers = []
     while mask:
-        found.append((mask & -mask).bit_length() - 1)
+        numbers.append((mask & -mask).bit_length() - 1)
         mask &= mask - 1
-    return found
+    return numbers
 
 
-def _whose(collective: Collective, contributions: list[int], blocks: int) -> str:
-    """For a person: whose data these are."""
+def _sources(collective: Collective, contributions: list[int], blocks: int) -> str:
+    """Contributions, as a text for messages."""
     if not collective.personal:
         return f"ranks {contributions}"
-    return " and ".join(f"block {one % blocks} of rank {one // blocks}" for one in contributions)
+    return " and ".join(f"block {each % blocks} of rank {each // blocks}" for each in contributions)
 
 
 def _rank_costs(
     programs: Sequence[Sequence[SortedRound]], edges: Sequence[int], itemsize: int
 ) -> tuple[RankCost, ...]:
-    """What each rank sends, receives and reduces of a vector whose blocks begin at `edges`."""
+    """The costs of each rank, for a vector whose blocks begin at `edges`."""
     figures = [[0, 0, 0, 0] for _ in programs]
-    known: dict[tuple[int, int], tuple[int, int]] = {}
+    cache: dict[tuple[int, int], tuple[int, int]] = {}
 
     def measure(part: Part) -> tuple[int, int]:
-        if part[1:] not in known:
+        """Messages and bytes."""
+        if part[1:] not in cache:
             cut = list(pieces(part, edges, MAX_MESSAGE_BYTES // itemsize))
-            known[part[1:]] = len(cut), itemsize * sum(end - start for start, end in cut)
-        return known[part[1:]]
+            cache[part[1:]] = len(cut), itemsize * sum(end - start for start, end in cut)
+        return cache[part[1:]]
 
     for source, steps in enumerate(programs):
         for step in steps:

@@ -1,4 +1,4 @@
-"""Which cases prove an algorithm, and how a user's own generator becomes usable everywhere by its name."""
+"""The cases that prove an algorithm, and the registration of a user's generator by a name."""
 
 from __future__ import annotations
 
@@ -24,28 +24,34 @@ _unproved: ContextVar[bool] = ContextVar("_unproved", default=False)
 
 
 class Case(NamedTuple):
-    """What an algorithm is checked at: ranks, root, blocks of the vector, and the node of each rank where that matters."""
+    """The arguments of one check."""
 
     size: int
     root: int
+    #: of the vector
     blocks: int
+    #: the node of each rank, where that matters
     nodes: tuple[int, ...] | None
 
 
 class Checked(NamedTuple):
-    """How many cases were proved, and whether in all operands stayed in rank order, and were added in the canonical order."""
+    """The result of all checks of an algorithm."""
 
+    #: their number
     cases: int
+    #: operands stay in rank order, in all cases
     ordered: bool
+    #: they are added in the canonical order, in all cases
     canonical: bool
 
 
 def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Iterator[Case]:
-    """What to check of an algorithm.
+    """The cases that prove an algorithm.
 
-    Pipelines get several segment counts, from one to more than there are ranks, above 16 ranks one. Where nodes matter
-    they are of two and three ranks, filled in order and in turn, of very different sizes, and scattered, above 16 ranks
-    one of these in turn. Nodes that leave a schedule as it is are no case of their own.
+    Pipelines have several segment counts, from one to more than the ranks; above 16 ranks one
+    count. Where nodes matter, they have one rank, two or three ranks, filled in order or in turn,
+    very different sizes, or scattered ranks; above 16 ranks one of these in turn. Nodes that do not
+    change a schedule make no case.
 
     Parameters
     ----------
@@ -54,7 +60,8 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> It
     sizes : iterable of int
         Numbers of ranks.
     every_root : int
-        Up to so many ranks every root is taken; above, the first, a middle and the last.
+        Up to this number of ranks every root makes a case; above it the first, a middle and the
+        last.
 
     Yields
     ------
@@ -75,7 +82,7 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> It
 
 
 def _placements(algorithm: Algorithm, size: int) -> list[tuple[int, ...]]:
-    """Maps from rank to node that make another schedule, each once."""
+    """Distinct maps from rank to node that change the schedule."""
     few = -(-size // 3)
     maps: list[Iterable[int]] = [
         range(size),
@@ -84,62 +91,79 @@ def _placements(algorithm: Algorithm, size: int) -> list[tuple[int, ...]]:
         [rank.bit_length() for rank in range(size)],
         [rank * rank % 7 % 4 for rank in range(size)],
     ]
-    every = [nodes for nodes in dict.fromkeys(map(tuple, maps)) if algorithm.placed(nodes) is not algorithm.generator]
+    distinct = dict.fromkeys(map(tuple, maps))
+    every = [nodes for nodes in distinct if algorithm.placed(nodes) is not algorithm.generator]
     return every if size <= 16 or not every else [every[size % len(every)]]
 
 
 def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Checked:
-    """Check an algorithm in all its `cases`, whose arguments these are.
+    """Check an algorithm in all its `cases`, which have the same arguments.
 
     Raises
     ------
     ScheduleError
-        The first case that is wrong, and what is wrong with it.
+        The first case that fails, and the reason.
     """
     checked, ordered, canonical = 0, True, True
     for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
         try:
-            cost = check(algorithm.collective, algorithm.generator, size, root, blocks, ordered=algorithm.ordered, nodes=nodes)
+            cost = check(
+                algorithm.collective,
+                algorithm.generator,
+                size,
+                root,
+                blocks,
+                ordered=algorithm.ordered,
+                nodes=nodes,
+            )
         except ScheduleError as error:
+            where = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}"
             placed = f", nodes {nodes}" if nodes else ""
-            case = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}, {blocks} blocks{placed}"
-            raise ScheduleError(f"{case}: {error}") from error
-        checked, ordered, canonical = checked + 1, ordered and cost.ordered, canonical and cost.canonical
+            raise ScheduleError(f"{where}, {blocks} blocks{placed}: {error}") from error
+        checked += 1
+        ordered = ordered and cost.ordered
+        canonical = canonical and cost.canonical
     return Checked(checked, ordered, canonical)
 
 
 def register(
-    collective: CollectiveName, name: str, generator: Generator, *,
-    blocks: Callable[..., int] | Literal["segments"] | None = None, max_size: int = 17,
+    collective: CollectiveName,
+    name: str,
+    generator: Generator,
+    *,
+    blocks: Callable[..., int] | Literal["segments"] | None = None,
+    max_size: int = 17,
 ) -> AlgorithmName:
-    """Verify a generator at 1 to max_size ranks and every root, then make it usable everywhere by its name.
+    """Verify a generator at 1 to max_size ranks and every root, then register it by a name.
 
-    To be called on all ranks alike, before the name is used. Where operands stay in rank order at every size, it also
-    serves operations that do not commute; where that is the canonical order, `Communicator(deterministic=True)` too.
+    Call it on all ranks, before the name is used. Where operands stay in rank order at every size,
+    the algorithm also serves operations that do not commute; where that is the canonical order, it
+    also serves `Communicator(deterministic=True)`.
 
     Parameters
     ----------
     collective : str
         `allreduce`, say.
     name : str
-        What `algorithm=`, the command line and MPICOLL_ALGORITHM will call it.
+        Its name for `algorithm=`, the command line and MPICOLL_ALGORITHM.
     generator : callable
-        generator(rank, size[, root]) yields the rounds of a rank, as `mpicoll.schedule` describes them.
+        generator(rank, size[, root]) yields the rounds of a rank, as described in
+        `mpicoll.schedule`.
     blocks : callable, optional
-        How many blocks its vector has, as a function of size. Default: one per rank; as many segments as the caller
-        wants where the generator takes `blocks`.
+        The number of blocks of the vector, as a function of size. Default: one per rank, or, for a
+        generator that takes `blocks`, as many segments as the caller wants.
     max_size : int
-        Up to how many ranks it is verified.
+        The largest number of ranks at which it is verified.
 
     Returns
     -------
     AlgorithmName
-        The name, as type checkers admit it in `algorithm=`.
+        The name, in the type of `algorithm=`.
 
     Raises
     ------
     ScheduleError
-        The first thing that is wrong with it.
+        The first error of the schedule.
     ArgumentError
         The name is taken, there is no such collective, or the generator takes other arguments.
 
@@ -159,19 +183,26 @@ def register(
         algorithms.add(algorithm._replace(cuttable=False, read_late=False))
         return algorithms.AlgorithmName(name)
     _, ordered, canonical = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
-    programs = [programs_of(meaning, generator, size, root, blocks)
-                for size, root, blocks, _ in cases(algorithm, range(2, max_size + 1), every_root=max_size)]  # fmt: skip
+    proved = cases(algorithm, range(2, max_size + 1), every_root=max_size)
+    programs = [
+        programs_of(meaning, generator, size, root, blocks) for size, root, blocks, _ in proved
+    ]
     cuttable = all(map(flows_in_pieces, programs)) and not any(map(writes, programs))
-    late = all(flows_read_late(program, cuttable) for program in programs)
-    equal = not all(map(moves_straight, programs))
-    proved = algorithm._replace(ordered=ordered, canonical=canonical)
-    algorithms.add(proved._replace(cuttable=cuttable, read_late=late, equal_blocks=equal))
+    algorithms.add(
+        algorithm._replace(
+            ordered=ordered,
+            canonical=canonical,
+            cuttable=cuttable,
+            read_late=all(flows_read_late(program, cuttable) for program in programs),
+            equal_blocks=not all(map(moves_straight, programs)),
+        )
+    )
     return algorithms.AlgorithmName(name)
 
 
 @contextmanager
 def unproved() -> Iterator[None]:
-    """Let `register` take what is wrong, too: for those who want to look at it."""
+    """Let `register` accept wrong schedules, to examine them."""
     token = _unproved.set(True)
     try:
         yield
@@ -180,12 +211,13 @@ def unproved() -> Iterator[None]:
 
 
 def _must_fit(generator: Generator, collective: Collective) -> bool:
-    """ArgumentError unless it can be called as this collective's generators are; whether it takes `blocks`."""
-    wanted = ("rank", "size", "root") if collective.rooted else ("rank", "size")
+    """Whether a generator takes `blocks`; ArgumentError where its parameters do not fit."""
+    arguments = ("rank", "size", "root") if collective.rooted else ("rank", "size")
     try:
         parameters = signature(generator)
         takes_blocks = "blocks" in parameters.parameters
-        parameters.bind(*wanted, **({"blocks": 1} if takes_blocks else {}))
+        parameters.bind(*arguments, **({"blocks": 1} if takes_blocks else {}))
     except TypeError as error:
-        raise ArgumentError(f"{collective.name} needs a generator({', '.join(wanted)}), got {generator!r}: {error}") from None
+        needs = f"{collective.name} needs a generator({', '.join(arguments)})"
+        raise ArgumentError(f"{needs}, got {generator!r}: {error}") from None
     return takes_blocks

@@ -1,7 +1,8 @@
-"""All ranks of a schedule on symbols: what `verify` concludes from.
+"""The symbolic execution of a schedule: all ranks, with expressions for data.
 
-A value is the number of an *expression*: the contribution of a rank, or the sum of two expressions. Ranks run round by
-round; a transfer is through when its send and its receive have met, and a round is over when all its transfers are.
+A value is the number of an *expression*: the contribution of a rank, or the sum of two expressions.
+Ranks run round by round; a transfer is complete when its send and its receive have met, and a round
+is complete when all its transfers are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from ..errors import ScheduleError
-from ..schedule import INPUT, OUTPUT, RECEIVES, SENDS, Copy, Operation, Part, Reduce, deadlock, power_of_two, unmatched
+from ..schedule import (
+    INPUT,
+    OUTPUT,
+    RECEIVES,
+    SENDS,
+    Copy,
+    Operation,
+    Part,
+    Reduce,
+    deadlock,
+    power_of_two,
+    unmatched,
+)
 
 if TYPE_CHECKING:
     from ..collectives import Collective
@@ -23,25 +36,29 @@ _new = tuple.__new__  # half the cost of a NamedTuple's own
 
 
 class SortedRound(NamedTuple):
-    """One round of one rank, sorted: transfers, local operations in order, and how many ports' worth of time it takes."""
+    """One round of one rank, its operations by kind."""
 
     sends: tuple[Send | Write, ...]
     receives: tuple[Recv | Written, ...]
+    #: in order
     local: tuple[Reduce | Copy, ...]
+    #: the number of its peers, which is its time in rounds
     ports: int
 
 
 def sort(operations: Iterable[Operation]) -> SortedRound:
-    """The `SortedRound` of one round; ScheduleError where something in it is no operation."""
+    """The `SortedRound` of one round; ScheduleError for anything but operations."""
     sends: list[Any] = []
     receives: list[Any] = []
-    local: list[Any] = []  # in their order, which matters
-    lists = dict.fromkeys(SENDS, sends) | dict.fromkeys(RECEIVES, receives) | dict.fromkeys((Reduce, Copy), local)
+    local: list[Any] = []
+    lists: dict[type, list[Any]] = {Reduce: local, Copy: local}
+    lists |= dict.fromkeys(SENDS, sends)
+    lists |= dict.fromkeys(RECEIVES, receives)
     for op in operations:
         if type(op) not in lists or not all(map(_whole, op)):
             raise ScheduleError(f"{op} is no operation on whole numbers of blocks and ranks")
         lists[type(op)].append(op)
-    ports = max(len({op.peer for op in sends}), len({op.peer for op in receives})) if sends or receives else 0
+    ports = max(len({op.peer for op in sends}), len({op.peer for op in receives}))
     return SortedRound(tuple(sends), tuple(receives), tuple(local), ports)
 
 
@@ -50,12 +67,14 @@ def _whole(field: object) -> bool:
 
 
 class Expressions:
-    """Numbered expressions, first the contributions of ranks; equal sums of equal operands are one and the same."""
+    """Numbered expressions, first the contributions; sums of the same operands have one number."""
 
     def __init__(self, contributions: int) -> None:
-        self.ranks = [1 << one for one in range(contributions)]  # the contributions in each expression, as bits
-        # its first and last; None where the order is lost
-        self.span: list[tuple[int, int] | None] = [(one, one) for one in range(contributions)]
+        #: of each expression, its contributions as bits
+        self.ranks = [1 << number for number in range(contributions)]
+        #: its first and last contribution; None where they are not in rank order
+        self.span: list[tuple[int, int] | None] = [(each, each) for each in range(contributions)]
+        #: the expression of two operands
         self.sums: dict[tuple[int, int], int] = {}
 
     def add(self, lower: int, higher: int) -> int | None:
@@ -65,38 +84,60 @@ class Expressions:
             if self.ranks[lower] & self.ranks[higher]:
                 return None
             left, right = self.span[lower], self.span[higher]
+            span = None
+            if left and right and left[1] + 1 == right[0]:
+                span = left[0], right[1]
+            self.span.append(span)
             self.ranks.append(self.ranks[lower] | self.ranks[higher])
-            self.span.append((left[0], right[1]) if left and right and left[1] + 1 == right[0] else None)
             self.sums[pair] = len(self.ranks) - 1
         return self.sums[pair]
 
     def canonical(self, contributions: int) -> int:
-        """The number of their sum in the canonical order: leading pairs until a power of two is left, then a binary tree."""
+        """The number of the sum of all contributions in the canonical order.
+
+        Leading pairs are added until a power of two is left, then a binary tree.
+        """
         parts = list(range(contributions))
         pairs = len(parts) - power_of_two(len(parts)) or len(parts) // 2
         while len(parts) > 1:
-            merged = [self.add(*parts[at : at + 2]) for at in range(0, 2 * pairs, 2)]
-            parts = [one for one in merged if one is not None] + parts[2 * pairs :]
+            sums = [self.add(*parts[at : at + 2]) for at in range(0, 2 * pairs, 2)]
+            parts = [number for number in sums if number is not None] + parts[2 * pairs :]
             pairs = len(parts) // 2
         return parts[0]
 
 
 class Rank:
-    """One rank's program and memory: for each place the expression in every block, None where there is nothing."""
+    """One rank's program and memory."""
 
     def __init__(
-        self, number: int, steps: Sequence[SortedRound], blocks: int, owned: Part | None, in_place: bool
+        self,
+        number: int,
+        steps: Sequence[SortedRound],
+        blocks: int,
+        owned: Part | None,
+        in_place: bool,
     ) -> None:
-        self.number, self.steps, self.blocks, self.in_place = number, steps, blocks, in_place
-        self.owned = owned  # the blocks it has output memory for
+        self.number = number
+        self.steps = steps
+        self.blocks = blocks
+        self.in_place = in_place
+        #: the blocks that it has output memory for
+        self.owned = owned
+        #: by place, the expression in each block, or None
         self.memory: defaultdict[str, list[Any]] = defaultdict(lambda: [None] * blocks)
-        self.round = -1  # index of the round it is in
-        self.pending = 0  # transfers of that round that have not met their partner
+        #: the index of its round
+        self.round = -1
+        #: transfers of that round that have not met their partner
+        self.pending = 0
+        #: messages of that round
         self.arrivals: list[tuple[Part, list[int]]] = []
-        self.clock = self.start = 0  # rounds that have passed when it entered this one, and when its transfers began
+        #: rounds that have passed at the begin of that round
+        self.clock = 0
+        #: rounds that have passed at the begin of its transfers
+        self.start = 0
 
     def fill(self, part: Part, expressions: list[int]) -> None:
-        """Put what it holds at the start into `part`; in place, input and output are one and the same memory."""
+        """Store the data at the start in `part`; in place, input and output are the same memory."""
         if self.in_place and part.place == INPUT and self.owned:
             self.memory[INPUT] = self.memory[OUTPUT]
         self.store(part, expressions)
@@ -104,11 +145,12 @@ class Rank:
     def read(self, part: Part) -> list[int]:
         """The expressions in `part`."""
         place, first, count = part
-        held, last = self.memory[place], first + count
+        memory = self.memory[place]
+        last = first + count
         if first < last <= self.blocks:
-            values = held[first:last]
+            values = memory[first:last]
         elif 0 < count <= self.blocks:
-            values = held[first:] + held[:last - self.blocks]
+            values = memory[first:] + memory[:last - self.blocks]
         else:
             self.fail(f"{part} names more or fewer blocks than the {self.blocks} there are")
         if None in values:
@@ -117,16 +159,18 @@ class Rank:
         return values
 
     def store(self, part: Part, values: list[int]) -> None:
-        """Put expressions into `part`."""
+        """Store expressions in `part`."""
         place, first, count = part
-        held, last = self.memory[place], first + count
+        memory = self.memory[place]
+        last = first + count
         if last <= self.blocks:
-            held[first:last] = values
+            memory[first:last] = values
         else:
-            held[first:], held[:last - self.blocks] = values[:self.blocks - first], values[self.blocks - first:]
+            memory[first:] = values[:self.blocks - first]
+            memory[:last - self.blocks] = values[self.blocks - first:]
 
     def must_be_writable(self, part: Part) -> None:
-        """Fail where a schedule may not write."""
+        """Fail for a part that a schedule may not write."""
         place, first, count = part
         if not 0 < count <= self.blocks:
             self.fail(f"{part} names more or fewer blocks than the {self.blocks} there are")
@@ -145,11 +189,13 @@ class Rank:
         """Whether `part` shares memory with one of the other parts."""
         place, first, count = part
         memory = self.memory[place]
-        return any(
-            self.memory[other[0]] is memory
-            and ((first - other[1]) % self.blocks < other[2] or (other[1] - first) % self.blocks < count)
-            for other in others
-        )
+        blocks = self.blocks
+        for other_place, other_first, other_count in others:
+            if self.memory[other_place] is memory:
+                distance = first - other_first
+                if distance % blocks < other_count or -distance % blocks < count:
+                    return True
+        return False
 
     def fail(self, message: str) -> NoReturn:
         """Raise ScheduleError that says where this rank is."""
@@ -158,51 +204,70 @@ class Rank:
         raise ScheduleError(f"rank {self.number}, {when} ({where}): {message}")
 
 
-class _Side(NamedTuple):
-    """One side of a transfer that waits for its partner; values: what is sent, None on the receiving side."""
+class _WaitingSide(NamedTuple):
+    """One side of a transfer that waits for its partner."""
 
     rank: Rank
     part: Part
+    #: of a send; None: a receive
     values: list[int] | None
 
 
 Channel: TypeAlias = "tuple[int, int]"  # source, target
 
 
-class Run:
+class Execution:
     """All ranks of one schedule.
 
-    programs: the `SortedRound`s of each rank. observer: called with (rank, step, expressions) at the start, where step is
-    None, and whenever a rank has finished a round; `rank.clock` is then the number of rounds that have passed.
+    programs: the `SortedRound`s of each rank. observer: called with (rank, step, expressions) at
+    the start, where step is None, and after each round of a rank; `rank.clock` is then the number
+    of rounds that have passed.
     """
 
     def __init__(
-        self, collective: Collective, root: int, blocks: int, programs: Sequence[Sequence[SortedRound]],
-        expressions: Expressions, in_place: bool = False, observer: Observer | None = None,
+        self,
+        collective: Collective,
+        root: int,
+        blocks: int,
+        programs: Sequence[Sequence[SortedRound]],
+        expressions: Expressions,
+        in_place: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         size = len(programs)
-        self.expressions, self.observer = expressions, observer
-        self.named = 2 if collective.personal else 1  # a block keeps its number, or else a range its length
-        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)  # what waits for its partner
+        self.expressions = expressions
+        self.observer = observer
+        #: parts of a message agree from this field on: the first block, or in an alltoall the count
+        self.named = 2 if collective.personal else 1
+        #: transfers that wait for their partner
+        self.channels: defaultdict[Channel, deque[_WaitingSide]] = defaultdict(deque)
         self.ready = deque(range(size))
         self.ranks: list[Rank] = []
         for number, steps in enumerate(programs):
-            rank = Rank(number, steps, blocks, collective.postcondition(number, size, blocks, root), in_place)
+            after = collective.postcondition(number, size, blocks, root)
+            rank = Rank(number, steps, blocks, after, in_place)
             self.ranks.append(rank)
             before = collective.precondition(number, size, blocks, root)
             if before:
-                rank.fill(before, [collective.contribution(number, block, size, blocks, root)
-                                   for block in range(before.first, before.first + before.count)])
+                contributions = [
+                    collective.contribution(number, block, size, blocks, root)
+                    for block in range(before.first, before.first + before.count)
+                ]
+                rank.fill(before, contributions)
             if observer:
                 observer(rank, None, expressions)
 
     def play(self) -> None:
-        """Run to the end; ScheduleError where a rank does what it must not, or waits for ever."""
+        """Run to the end; ScheduleError for a forbidden operation or a deadlock."""
         while self.ready:
             self._advance(self.ranks[self.ready.popleft()])
-        stuck = [rank for rank in self.ranks if rank.round < len(rank.steps)]
+        stuck = [
+            (rank.number, rank.round, _wants(rank.steps[rank.round]))
+            for rank in self.ranks
+            if rank.round < len(rank.steps)
+        ]
         if stuck:
-            raise ScheduleError(deadlock((rank.number, rank.round, _wants(rank.steps[rank.round])) for rank in stuck))
+            raise ScheduleError(deadlock(stuck))
         if left := unmatched(self.channels):
             raise ScheduleError(left)
 
@@ -229,31 +294,37 @@ class Run:
             used.append(part)
             self._meet(rank, self.ranks[peer], (peer, rank.number), part, None)
 
-    def _meet(self, rank: Rank, peer: Rank, channel: Channel, part: Part, values: list[int] | None) -> None:
-        """A send or a receive (no values) joins its channel; where the partner waits there, the message is through."""
+    def _meet(
+        self, rank: Rank, peer: Rank, channel: Channel, part: Part, values: list[int] | None
+    ) -> None:
+        """Match a send, or a receive (no values), with its partner, or let it wait for that."""
         if rank is peer:
             rank.fail(f"{part} is sent to, or received from, the rank itself")
         waiting = self.channels[channel]
         if not waiting or waiting[0].rank is rank:
-            waiting.append(_new(_Side, (rank, part, values)))
+            waiting.append(_new(_WaitingSide, (rank, part, values)))
             rank.pending += 1
             return
-        _, other, theirs = waiting.popleft()
+        _, other, sent_by_peer = waiting.popleft()
         if part[self.named:] != other[self.named:]:
-            sent, into = (part, other) if theirs is None else (other, part)
-            self.ranks[channel[1]].fail(f"rank {channel[0]} sends blocks {sent} but rank {channel[1]} expects {into}")
+            sent, into = (part, other) if sent_by_peer is None else (other, part)
+            source, target = channel
+            self.ranks[target].fail(
+                f"rank {source} sends blocks {sent} but rank {target} expects {into}"
+            )
         if values is not None:
             peer.arrivals.append((other, values))
-        elif theirs is not None:
-            rank.arrivals.append((part, theirs))
+        elif sent_by_peer is not None:
+            rank.arrivals.append((part, sent_by_peer))
         start = max(rank.clock, peer.clock)
-        rank.start, peer.start = max(rank.start, start), max(peer.start, start)
+        rank.start = max(rank.start, start)
+        peer.start = max(peer.start, start)
         peer.pending -= 1
         if not peer.pending:
             self.ready.append(peer.number)
 
     def _finish(self, rank: Rank, step: SortedRound) -> None:
-        """The round's transfers are through: store what came, then reduce and copy in the order written."""
+        """After all transfers of a round: store arrivals, then reduce and copy in order."""
         for part, values in rank.arrivals:
             rank.store(part, values)
         rank.arrivals.clear()
@@ -261,7 +332,8 @@ class Run:
             if any(part[self.named:] != op.into[self.named:] for part in op):
                 rank.fail(f"{op} mixes different blocks")
             rank.must_be_writable(op.into)
-            rank.store(op.into, self._sum(rank, op) if type(op) is Reduce else rank.read(op[0]))
+            values = self._sum(rank, op) if type(op) is Reduce else rank.read(op[0])
+            rank.store(op.into, values)
         if step.ports:
             rank.clock = max(rank.start, rank.clock) + step.ports
         if self.observer:
@@ -279,4 +351,5 @@ class Run:
 
 
 def _wants(step: SortedRound) -> list[str]:
-    return [f"send to {op.peer}" for op in step.sends] + [f"receive from {op.peer}" for op in step.receives]
+    sends = [f"send to {op.peer}" for op in step.sends]
+    return sends + [f"receive from {op.peer}" for op in step.receives]

@@ -1,4 +1,7 @@
-"""Whether ranks leave memory alone until others have written it, who may do so from the first round on."""
+"""The check of `Write`: no rank uses memory before another rank has written it.
+
+A rank may write into memory of another rank from the first round on.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 Block: TypeAlias = "tuple[str, int]"
 
 
-class _End(NamedTuple):
-    """One end of a message: whose, in which round, and the operation."""
+class _Use(NamedTuple):
+    """An operation of a rank in a round: one end of a message, or local."""
 
     rank: int
     round: int
@@ -28,39 +31,53 @@ class _End(NamedTuple):
 
 
 def writes(programs: Programs) -> bool:
-    """Whether any rank writes into another's memory, or awaits that."""
-    return any(type(op) in (Write, Written) for steps in programs for step in steps for op in (*step.sends, *step.receives))
+    """Whether any rank writes into memory of another rank."""
+    messages = (op for steps in programs for step in steps for op in (*step.sends, *step.receives))
+    return any(type(op) in (Write, Written) for op in messages)
 
 
 def must_leave_alone_what_is_written(programs: Programs, blocks: int, in_place: bool) -> None:
-    """Raise ScheduleError where memory is used before another rank has written it, or a write meets no `Written`.
+    """Raise ScheduleError for a use of memory before it is written, or a `Write` without `Written`.
 
-    The one use that is allowed is to send it to the writer, who has read it in an earlier round than that in which it writes.
+    The exception is a send to the writer, which receives it in an earlier round than it writes.
     programs: the sorted rounds of every rank; in_place: input and output may be the same memory.
     """
-    ends = [[_End(rank, number, op) for number, step in enumerate(steps) for op in (*step.sends, *step.receives)]
-            for rank, steps in enumerate(programs)]  # fmt: skip
-    partner = _partners(ends)
+    messages = [_messages_of(rank, steps) for rank, steps in enumerate(programs)]
+    partner = _partners(messages)
     for rank, steps in enumerate(programs):
-        uses = _uses(ends[rank], steps, blocks, in_place)
-        for end in ends[rank]:
-            if type(end.operation) is not Written:
+        uses = _uses(messages[rank], steps, blocks, in_place)
+        for written in messages[rank]:
+            if type(written.operation) is not Written:
                 continue
-            writer = partner[id(end)]
-            for block in _blocks(end.operation.part, blocks, in_place):
+            writer = partner[id(written)]
+            for block in _blocks(written.operation.part, blocks, in_place):
                 for use in uses[block]:
-                    if _comes_before(use, end) and not _is_read_by(writer, partner.get(id(use))):
-                        raise ScheduleError(f"rank {rank}, round {use.round + 1}: {use.operation} uses what rank {writer.rank} "
-                                            f"writes for round {end.round + 1}, maybe before it")  # fmt: skip
+                    reader = partner.get(id(use))
+                    if _comes_before(use, written) and not _is_read_by(writer, reader):
+                        raise ScheduleError(
+                            f"rank {rank}, round {use.round + 1}: {use.operation} uses what "
+                            f"rank {writer.rank} writes for round {written.round + 1}, "
+                            "maybe before it"
+                        )
 
 
-def _comes_before(use: _End, written: _End) -> bool:
-    """Whether memory is used before it is known to be written; what is computed in a round comes after its messages."""
-    return use.round < written.round or use.round == written.round and use is not written and type(use.operation) in MESSAGES
+def _messages_of(rank: int, steps: Sequence[SortedRound]) -> list[_Use]:
+    return [
+        _Use(rank, number, op)
+        for number, step in enumerate(steps)
+        for op in (*step.sends, *step.receives)
+    ]
 
 
-def _is_read_by(writer: _End, reader: _End | None) -> bool:
-    """Whether what was sent was read by the writer, before it writes."""
+def _comes_before(use: _Use, written: _Use) -> bool:
+    """Whether memory may be used before it is written; local operations come after the messages."""
+    if use.round != written.round:
+        return use.round < written.round
+    return use is not written and type(use.operation) in MESSAGES
+
+
+def _is_read_by(writer: _Use, reader: _Use | None) -> bool:
+    """Whether the writer itself receives a message before it writes."""
     return (
         reader is not None
         and type(reader.operation) is Recv
@@ -69,33 +86,38 @@ def _is_read_by(writer: _End, reader: _End | None) -> bool:
     )
 
 
-def _partners(ends: Sequence[Sequence[_End]]) -> dict[int, _End]:
-    """The other end of each message, by the id of this one; a write has to meet a `Written`."""
-    channels: dict[tuple[int, int], tuple[list[_End], list[_End]]] = defaultdict(lambda: ([], []))
-    for end in chain.from_iterable(ends):
+def _partners(messages: Sequence[Sequence[_Use]]) -> dict[int, _Use]:
+    """The other end of each message, by the id of an end; a `Write` has to meet a `Written`."""
+    channels: dict[tuple[int, int], tuple[list[_Use], list[_Use]]] = defaultdict(lambda: ([], []))
+    for end in chain.from_iterable(messages):
         peer = end.operation.peer
         if type(end.operation) in SENDS:
             channels[end.rank, peer][0].append(end)
         else:
             channels[peer, end.rank][1].append(end)
-    partner: dict[int, _End] = {}
-    for sent, received in channels.values():
-        for one, other in zip(sent, received):
-            if (type(one.operation) is Write) != (type(other.operation) is Written):
-                raise ScheduleError(f"rank {one.rank}, round {one.round + 1}: {one.operation} meets {other.operation} of "
-                                    f"rank {other.rank}, round {other.round + 1}")  # fmt: skip
-            partner[id(one)], partner[id(other)] = other, one
+    partner: dict[int, _Use] = {}
+    for sends, receives in channels.values():
+        for send, receive in zip(sends, receives):
+            if (type(send.operation) is Write) != (type(receive.operation) is Written):
+                raise ScheduleError(
+                    f"rank {send.rank}, round {send.round + 1}: {send.operation} meets "
+                    f"{receive.operation} of rank {receive.rank}, round {receive.round + 1}"
+                )
+            partner[id(send)] = receive
+            partner[id(receive)] = send
     return partner
 
 
-def _uses(ends: Sequence[_End], steps: Sequence[SortedRound], blocks: int, in_place: bool) -> dict[Block, list[_End]]:
-    """For each block the messages of a rank, and what it computes, that use it."""
-    uses: dict[Block, list[_End]] = defaultdict(list)
-    computed = [_End(-1, number, op) for number, step in enumerate(steps) for op in step.local]
-    for end in (*ends, *computed):
-        parts = end.operation[1:] if type(end.operation) in MESSAGES else end.operation
+def _uses(
+    messages: Sequence[_Use], steps: Sequence[SortedRound], blocks: int, in_place: bool
+) -> dict[Block, list[_Use]]:
+    """The messages and local operations of a rank, by the blocks that they use."""
+    uses: dict[Block, list[_Use]] = defaultdict(list)
+    local = [_Use(-1, number, op) for number, step in enumerate(steps) for op in step.local]
+    for use in (*messages, *local):
+        parts = use.operation[1:] if type(use.operation) in MESSAGES else use.operation
         for block in {block for part in parts for block in _blocks(part, blocks, in_place)}:
-            uses[block].append(end)
+            uses[block].append(use)
     return uses
 
 

@@ -6,6 +6,6 @@ from .circulant import broadcast_blocks, circulant_steps
 from .lanes import Lanes, LanesOfRanks, Nodes, lane_blocks, node_members
 
 __all__ = [
-    "Lanes", "LanesOfRanks", "Nodes", "broadcast_blocks", "children", "circulant_steps", "fold_tree",
-    "in_rank_order", "lane_blocks", "node_members", "one_block", "others", "parent",
+    "Lanes", "LanesOfRanks", "Nodes", "broadcast_blocks", "children", "circulant_steps",
+    "fold_tree", "in_rank_order", "lane_blocks", "node_members", "one_block", "others", "parent",
 ]

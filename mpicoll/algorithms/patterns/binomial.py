@@ -1,10 +1,13 @@
-"""The binomial tree of rooted collectives, in ranks relative to the root: the parent clears the lowest bit set."""
+"""The binomial tree of rooted collectives.
+
+In ranks relative to the root, the parent has the lowest set bit cleared.
+"""
 
 from collections.abc import Iterator
 
 
 def parent(rank: int, size: int, root: int) -> tuple[int, int]:
-    """The parent of `rank` (itself at the root) and the number of ranks in the subtree of `rank`."""
+    """The parent of `rank` (itself at the root), and the number of ranks in its subtree."""
     relative = (rank - root) % size
     width = relative & -relative or size
     return (rank - (width if relative else 0)) % size, min(width, size - relative)
@@ -16,7 +19,8 @@ def children(rank: int, size: int, root: int) -> Iterator[tuple[int, int]]:
     >>> list(children(2, 7, 2))
     [(6, 3), (4, 2), (3, 1)]
     """
-    relative, count = (rank - root) % size, parent(rank, size, root)[1]
+    relative = (rank - root) % size
+    _, count = parent(rank, size, root)
     distance = 1 << (count - 1).bit_length()
     while distance := distance >> 1:
         if relative + distance < size:

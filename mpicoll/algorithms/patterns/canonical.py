@@ -6,12 +6,12 @@ from ...schedule import INPUT, Part, Reduce, power_of_two
 
 
 def one_block(size: int) -> int:
-    """How many blocks a vector has that is never cut."""
+    """The number of blocks of a vector that is never cut."""
     return 1
 
 
 def others(rank: int, size: int) -> tuple[list[int], list[int]]:
-    """All other ranks twice: from the next one upwards, and from the one before downwards, as they reach this one."""
+    """All other ranks: the t-th after this rank and the t-th before it, for each distance t."""
     return [(rank + t) % size for t in range(1, size)], [(rank - t) % size for t in range(1, size)]
 
 
@@ -21,10 +21,11 @@ def in_rank_order(rank: int, peer: int, mine: Part, theirs: Part) -> tuple[Part,
 
 
 def fold_tree(parts: Iterable[Part], into: Part) -> tuple[Reduce, ...]:
-    """Reductions that combine `parts`, given in rank order, as recursive doubling with a fold combines ranks.
+    """Reductions that combine `parts`, in rank order, as recursive doubling with a fold does.
 
-    First the leading pairs, until a power of two is left, then a perfect binary tree: the canonical order, whose
-    floating-point bits do not depend on the algorithm. Scratch operands are overwritten, the input is not.
+    First the leading pairs, until a power of two is left, then a perfect binary tree: the canonical
+    order, whose floating-point bits do not depend on the algorithm. Scratch operands are
+    overwritten, the input is not.
     """
     steps: list[Reduce] = []
     parts = list(parts)

@@ -1,4 +1,4 @@
-"""Which block the circulant broadcast moves in each round (Traeff, arXiv 2407.18004)."""
+"""The blocks that the circulant broadcast moves in each round (Traeff, arXiv 2407.18004)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 def broadcast_blocks(rank: int, size: int, blocks: int) -> Iterator[tuple[int, int, int]]:
     """Yield (skip, block to send to rank + skip, block to receive from rank - skip) for each round.
 
-    `rank` is relative to the root. A negative block means nothing; numbers are capped at the last block, which may
-    therefore arrive more than once.
+    `rank` is relative to the root. A negative number means no block; numbers are capped at the last
+    block, which may therefore arrive more than once.
     """
     skips = [near for near, _ in circulant_steps(size)]
     phase = len(skips)
@@ -24,20 +24,23 @@ def broadcast_blocks(rank: int, size: int, blocks: int) -> Iterator[tuple[int, i
 
 @lru_cache(maxsize=4096)
 def receive_schedule(rank: int, size: int) -> tuple[int, ...]:
-    """For each of the ceil(log2 size) rounds of a phase: the block to receive, relative to the phase's first.
+    """The block to receive in each of the ceil(log2 size) rounds of a phase.
 
-    A depth-first search over the skips, linked in a list from the largest down; each skip found leaves the list.
+    Relative to the first block of the phase. This is a depth-first search over the skips, in a
+    linked list from the largest down; a skip that is found leaves the list.
     """
     skips = [near for near, _ in circulant_steps(size)] + [size]
     top = len(skips) - 1
-    below = {top + 1: top, **{k: k - 1 for k in range(top + 1)}}  # the list, entered at top + 1, ended by -1
+    # the linked list: its head is top + 1, its end is -1
+    below = {top + 1: top, **{k: k - 1 for k in range(top + 1)}}
     above = {k: k + 1 for k in range(-1, top + 1)}
     reach: list[float] = [*skips, float("inf")]
     found: list[int] = []
     target = size + rank
 
     def unlink(k: int) -> None:
-        below[above[k]], above[below[k]] = below[k], above[k]
+        below[above[k]] = below[k]
+        above[below[k]] = above[k]
 
     def search(total: int, bound: int, k: int) -> None:
         while k >= 0:
@@ -60,16 +63,20 @@ def receive_schedule(rank: int, size: int) -> tuple[int, ...]:
 
 
 def _base_block(rank: int, skips: list[int]) -> int:
-    """The smallest skip index in the greedy decomposition of `rank` into skips; the root has the last."""
-    index, rest = len(skips) - 1, rank
+    """The smallest index in the greedy decomposition of `rank` into skips; the last at the root."""
+    index = len(skips) - 1
+    rest = rank
     for k in reversed(range(len(skips) - 1)):
         if rest >= skips[k]:
-            index, rest = k, rest - skips[k]
+            index = k
+            rest -= skips[k]
     return index
 
 
 def circulant_steps(size: int) -> list[tuple[int, int]]:
-    """The ranges (s[k], s[k+1]) of the circulant graph's rounds, near to far: s[q] = p, s[k] = ceil(s[k+1] / 2).
+    """The ranges (s[k], s[k+1]) of the rounds of the circulant graph, near to far.
+
+    s[q] = p, s[k] = ceil(s[k+1] / 2).
 
     >>> circulant_steps(7)
     [(1, 2), (2, 4), (4, 7)]

@@ -1,10 +1,11 @@
-"""Lanes: what node-aware algorithms are made of. One rank of every node forms a lane, and lanes share out the work.
+"""Lanes, of which node-aware algorithms consist: a lane has one rank of every node.
 
-There are as many lanes as the largest node has ranks. On a node of n ranks, lane l is served by local rank l mod n: on
-equal nodes each rank has one lane, on smaller ones some have several. A vector is cut into cells, one per lane and node
-(node by node inside a lane); where blocks belong to ranks, the cell of lane l and node i is the block of local rank l of
-node i, if it has one. `inside` runs an algorithm among the ranks of a node, with whole lanes as blocks, `across` runs one
-among the nodes in every lane of this rank, with the lane's cells as blocks.
+There are as many lanes as the largest node has ranks; they share the work. On a node of n ranks,
+local rank l mod n serves lane l: on equal nodes each rank has one lane, on smaller nodes some ranks
+have several. A vector is cut into cells, one per lane and node (node by node inside a lane); where
+blocks belong to ranks, the cell of lane l and node i is the block of local rank l of node i, if it
+exists. `inside` runs an algorithm among the ranks of a node, with whole lanes as blocks; `across`
+runs an algorithm among the nodes in every lane of this rank, with the cells of the lane as blocks.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from weakref import WeakValueDictionary
 
 from ...schedule import Generator, Operation, joined, operations_of, renamed
 
-#: the node of each rank, any labels; None: not known
+#: the node of each rank, any labels; None: unknown
 Nodes: TypeAlias = Union[Sequence[Hashable], None]
 Places: TypeAlias = Union[Mapping[str, str], None]
 
-#: up to so many nodes a ring runs across them: in pieces it keeps links busier than circulant (by an eighth on four nodes)
+#: the most nodes of a ring: in pieces it uses links better than circulant (by an eighth on four)
 RINGED = 8
 
 
 class NodeMap:
-    """The ranks of each node, in the order of the nodes' lowest ranks, and where each rank is. Held in common by all ranks."""
+    """The ranks of each node, and the node of each rank; shared by all ranks of a simulation."""
 
     def __init__(self, size: int, nodes: Nodes) -> None:
         self.nodes = nodes
         self.members = node_members(size, nodes)
+        #: of lanes
         self.count = max(map(len, self.members))
         #: node and local rank, by rank
         self.node_of = array("l", bytes(array("l").itemsize * size))
@@ -44,57 +46,73 @@ class NodeMap:
 
     @classmethod
     def of(cls, size: int, nodes: Nodes) -> NodeMap:
-        """That of these nodes; the same one for all who use it at the same time, as all ranks of a simulation do."""
-        if nodes is not None and not isinstance(nodes, tuple):  # which may change
+        """The map of these nodes, as long as a rank uses it."""
+        if nodes is not None and not isinstance(nodes, tuple):  # it may change
             return cls(size, nodes)
         key = size, id(nodes)
-        found = cls._in_use.get(key)
-        if found is None:
-            found = cls._in_use[key] = cls(size, nodes)
-        return found
+        node_map = cls._in_use.get(key)
+        if node_map is None:
+            node_map = cls._in_use[key] = cls(size, nodes)
+        return node_map
 
 
 class Lanes:
-    """The lanes as one rank sees them. nodes: the node of each rank, any labels; None: ranks 0 and 1, 2 and 3, …
+    """The lanes of one rank.
 
-    members: the ranks of each node. node, local: where this rank is. nodes, ranks: how many nodes there are, and how
-    many ranks this one has.
+    nodes: the node of each rank, any labels; None: ranks 0 and 1, 2 and 3, …
     """
 
     def __init__(self, rank: int, size: int, nodes: Nodes) -> None:
         self._map = NodeMap.of(size, nodes)
+        #: the ranks of each node
         self.members = self._map.members
+        #: of this rank
         self.node, self.local = self.place_of(rank)
+        #: their number
         self.nodes = len(self.members)
+        #: of this node
         self.ranks = len(self.members[self.node])
+        #: of lanes
         self.count = self._map.count
 
     def cells(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
-        """The cells of `count` nodes from `first` on (cyclic) as ranges of blocks, in a vector that is ours to cut."""
-        start, end = lane * self.nodes + first % self.nodes, (lane + 1) * self.nodes
-        inside = min(count, end - start)
-        return [(start, inside), (lane * self.nodes, count - inside)] if count > inside else [(start, inside)]
+        """The cells of `count` nodes from `first` on (cyclic) as ranges of blocks."""
+        begin = lane * self.nodes
+        start = begin + first % self.nodes
+        inside = min(count, begin + self.nodes - start)
+        if count > inside:
+            return [(start, inside), (begin, count - inside)]
+        return [(start, inside)]
 
     def place_of(self, rank: int) -> tuple[int, int]:
         """(node, local rank) of a rank."""
         return self._map.node_of[rank], self._map.local_of[rank]
 
     def suited(self, ring: Generator, circulant: Generator) -> Generator:
-        """Which of two algorithms suits this many nodes."""
+        """The algorithm of the two that suits this number of nodes."""
         return ring if self.nodes <= RINGED else circulant
 
     def inside(
         self, generator: Generator, *root: int, places: Places = None, **names: Any
     ) -> Iterator[tuple[Operation, ...]]:
-        """Rounds of an algorithm among the ranks of this node; its block j is the lanes that local rank j serves."""
+        """Rounds of an algorithm among the ranks of this node.
+
+        Its block j is the lanes that local rank j serves.
+        """
         steps = generator(self.local, self.ranks, *root, **names)
         ranks = self.members[self.node]
         return renamed(steps, places, peer=lambda j: ranks[j % self.ranks], block=self._lanes_of)
 
-    def across(self, generator: Generator, *root: int, places: Places = None) -> Iterator[tuple[Operation, ...]]:
-        """Rounds of an algorithm among the nodes, in all lanes of this rank at once; its block i is the cell of node i."""
-        lanes = range(self.local, self.count, self.ranks)
-        for steps in zip_longest(*(self._lane(lane, generator, root, places) for lane in lanes), fillvalue=()):
+    def across(
+        self, generator: Generator, *root: int, places: Places = None
+    ) -> Iterator[tuple[Operation, ...]]:
+        """Rounds of an algorithm among the nodes, in all lanes of this rank at the same time.
+
+        Its block i is the cell of node i.
+        """
+        numbers = range(self.local, self.count, self.ranks)
+        lanes = [self._lane(number, generator, root, places) for number in numbers]
+        for steps in zip_longest(*lanes, fillvalue=()):
             yield tuple(operation for step in steps for operation in operations_of(step))
 
     def _lane(
@@ -110,8 +128,12 @@ class Lanes:
         return renamed(generator(self.node, self.nodes, *root), places, peer=server, block=cells)
 
     def _lanes_of(self, first: int, count: int) -> list[tuple[int, int]]:
-        """The ranges of all cells of the lanes that `count` local ranks from `first` on (cyclic) serve."""
-        lanes = (lane for j in range(first, first + count) for lane in range(j % self.ranks, self.count, self.ranks))
+        """The ranges of all cells of the lanes of `count` local ranks from `first` on (cyclic)."""
+        lanes = (
+            lane
+            for local in range(first, first + count)
+            for lane in range(local % self.ranks, self.count, self.ranks)
+        )
         return joined(cyclic for lane in lanes for cyclic in self.cells(lane, 0, self.nodes))
 
 
@@ -119,7 +141,7 @@ class LanesOfRanks(Lanes):
     """Lanes of a vector whose blocks belong to ranks."""
 
     def cells(self, lane: int, first: int, count: int) -> list[tuple[int, int]]:
-        """As above; a node without a rank in this lane has none."""
+        """The cells of `count` nodes; a node without a rank in this lane has none."""
         members = (self.members[node % self.nodes] for node in range(first, first + count))
         return [(ranks[lane], 1) for ranks in members if lane < len(ranks)]
 
@@ -133,6 +155,6 @@ def node_members(size: int, nodes: Nodes) -> list[list[int]]:
 
 
 def lane_blocks(size: int, nodes: Nodes = None) -> int:
-    """How many cells a vector has."""
+    """The number of cells of a vector."""
     node_map = NodeMap.of(size, nodes)
     return node_map.count * len(node_map.members)
