@@ -24,7 +24,7 @@ class Callbacks(Protocol):
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
-    """A future whose `wait` advances its call, in any thread. So do futures of `then`.
+    """A future whose `wait`, in any thread, advances its call; `then` returns such a future.
 
     level: of the call; None: callbacks run at once. wait_for_call: waits for the end of the call.
     result: of the call; None for a future of `then`, which gets it from the callback.

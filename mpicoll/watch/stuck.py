@@ -18,7 +18,7 @@ _CALLERS = "mpicoll.communicator."
 _FREEING = ("Free", "Disconnect")
 
 
-class NativeCall(NamedTuple):
+class BlockedCall(NamedTuple):
     """A call of MPI's own."""
 
     #: its name and source line
@@ -35,7 +35,9 @@ class StuckCalls:
 
     def __init__(self) -> None:
         #: the call at the last look, whether the communicator was invalid, and the clock
-        self._last: WeakKeyDictionary[Context, tuple[NativeCall, bool, Stall]] = WeakKeyDictionary()
+        self._last: WeakKeyDictionary[Context, tuple[BlockedCall, bool, Stall]] = (
+            WeakKeyDictionary()
+        )
 
     def look(self, context: Context) -> tuple[str, float]:
         """A communicator's call, "" without one, and the seconds since its last progress.
@@ -54,7 +56,7 @@ class StuckCalls:
         return call.text, last[2].look(_BETWEEN)
 
 
-def _call_of(context: Context) -> NativeCall | None:
+def _call_of(context: Context) -> BlockedCall | None:
     """The call of MPI's own that a communicator is in, where it may be stuck."""
     record = context.recorder.blocking
     frames = frames_of_threads()
@@ -65,13 +67,13 @@ def _call_of(context: Context) -> NativeCall | None:
         if frame is None or record.plan is not None or context.broken and text in _FREEING:
             return None
         site = site_text(record.site) or site_of(frame)
-        return NativeCall(f"{text} at {site}", (number, *_instruction(frame)))
+        return BlockedCall(f"{text} at {site}", (number, *_instruction(frame)))
     # a small call has no record; it matters only on an invalid communicator, where it cannot end
     for frame in frames.values() if context.broken else ():
         name = _small_call(frame, context)
         if name and name not in _FREEING:
             count = context.recorder.places + len(context.recorder.unseen)
-            return NativeCall(f"{name} at {site_of(frame)}", (count, *_instruction(frame)))
+            return BlockedCall(f"{name} at {site_of(frame)}", (count, *_instruction(frame)))
     return None
 
 
