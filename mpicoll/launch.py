@@ -22,7 +22,7 @@ from .support.garbage import frames_of_threads
 from .support.node import failed_ranks
 from .support.quirks import library_text
 
-#: what launchers tell each process about the number of processes they started
+#: variables in which launchers tell each process how many processes they started
 _COUNTS = (
     "SLURM_STEP_NUM_TASKS",
     "OMPI_COMM_WORLD_SIZE",
@@ -31,9 +31,9 @@ _COUNTS = (
     "PALS_NRANKS",
     "PMIX_SIZE",
 )
-#: the two by which a launcher says that one process is all there is
+#: of these the variables that are right for a job of a single process
 _TRUSTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-#: told why this rank ends the job, in a few words, before it does
+#: called with the reason, in a few words, before this rank ends the job
 LAST_WORDS: list[Callable[[str], object]] = []
 
 
@@ -67,11 +67,10 @@ def _on_exception(
 
 
 def _on_exception_in_thread(failure: threading.ExceptHookArgs) -> None:
-    if not issubclass(failure.exc_type, SystemExit):  # by which a thread may end itself
-        name = failure.thread.name if failure.thread else "?"
-        _on_exception(
-            failure.exc_type, failure.exc_value, failure.exc_traceback, f" in its thread {name}"
-        )
+    if issubclass(failure.exc_type, SystemExit):  # a thread may end itself so
+        return
+    place = f" in its thread {failure.thread.name if failure.thread else '?'}"
+    _on_exception(failure.exc_type, failure.exc_value, failure.exc_traceback, place)
 
 
 def _on_exit(code: object) -> None:
@@ -86,25 +85,23 @@ def _on_exit(code: object) -> None:
         or MPI.COMM_WORLD.Get_size() == 1
     ):
         return
-    status, reason = (
-        (int(code), f"exit status {int(code)}")
-        if isinstance(code, int)
-        else (1, f"an error: {code}")
-    )
-    abort(
-        f"mpicoll: rank {_rank()} ended, and so the job ends, with {reason}",
-        status,
-        f"ended with {reason}",
-    )
+    status = 1
+    reason = f"an error: {code}"
+    if isinstance(code, int):
+        status = int(code)
+        reason = f"exit status {status}"
+    message = f"mpicoll: rank {_rank()} ended, and so the job ends, with {reason}"
+    abort(message, status, f"ended with {reason}")
 
 
 class _Exit(SystemExit):
     """The exception of `sys.exit`. Python calls no hook when it ends the program, but deletes it.
 
-    It ended the program if the main thread's outermost function is over, and did nothing after it.
+    It has ended the program if the main thread's outermost function is over, and has executed
+    nothing since.
     """
 
-    #: the last one
+    #: the latest exit
     last: weakref.ref[_Exit] | None = None
 
     def __init__(self, *code: object) -> None:
@@ -115,19 +112,18 @@ class _Exit(SystemExit):
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
-            self.see_to()
+            self.handle()
 
-    def see_to(self) -> None:
-        """End the job where this ended the program."""
+    def handle(self) -> None:
+        """End the job, once, where this exit has ended the program."""
         if self.outermost not in _stack() and self.outermost.f_lasti == self.instruction:
-            # once
             code = self.code
             self.code = None
             _on_exit(code)
 
 
 def _stack() -> list[FrameType]:
-    """What the main thread is in, the innermost first."""
+    """The frames of the main thread, the innermost first."""
     frames = []
     frame = frames_of_threads().get(threading.main_thread().ident or 0)
     while frame:
@@ -144,15 +140,16 @@ def _exit(status: object = None, /) -> NoReturn:
 def _at_exit() -> None:
     """Handle a pending exit that is still referenced, by a call under way for example."""
     if _Exit.last is not None and (error := _Exit.last()):
-        error.see_to()
+        error.handle()
 
 
 def words_of(error: BaseException | None) -> str:
-    """What a report says of an error that ended this rank; nothing where others are to blame."""
+    """The text of an error that ended this rank, for reports; "" where another rank caused it."""
     if error is None or isinstance(error, CollectiveTimeout):
         return ""
     site = site_of_error(error)
-    return f"raised {type(error).__name__}: {str(error)[:200]}{site and f' at {site}'}"
+    at = f" at {site}" if site else ""
+    return f"raised {type(error).__name__}: {str(error)[:200]}{at}"
 
 
 def _rank() -> int | str:
@@ -162,9 +159,9 @@ def _rank() -> int | str:
 def abort(message: str, status: int = 1, because: str = "") -> None:
     """Print the message on standard error, and end the job on all ranks with this status.
 
-    because: the reason that reports give.
+    because: the reason in reports.
     """
-    # the first may be a buffer that is lost with this process
+    # sys.stderr may be a buffer, which is lost with this process
     for stream in {sys.stderr, sys.__stderr__} - {None}:
         print(message, file=stream, flush=True)
     for tell in LAST_WORDS:
@@ -173,14 +170,14 @@ def abort(message: str, status: int = 1, because: str = "") -> None:
         # quirk: abort-loses-output
         time.sleep(0.5)
         living = _living()
-        somebody_died = len(living) < MPI.COMM_WORLD.Get_size()
-        if somebody_died and MPI.COMM_WORLD.Get_rank() != living[0]:
-            # quirk: two-aborts-hang
+        is_death = len(living) < MPI.COMM_WORLD.Get_size()
+        if is_death and MPI.COMM_WORLD.Get_rank() != living[0]:
+            # the lowest living rank ends all others. quirk: two-aborts-hang
             time.sleep(1)
-        # after the last one's, the launcher would end with status 0
-        if not somebody_died or len(living) > 1:
+        # after the Abort of the last living rank the launcher would end with status 0
+        if not is_death or len(living) > 1:
             MPI.COMM_WORLD.Abort(status)
-        # or this process would go on, and say all again. quirk: abort-returns
+        # else this process would go on and print the message again. quirk: abort-returns
         os._exit(status)
 
 
@@ -188,7 +185,7 @@ def _living() -> list[int]:
     """The ranks of the world that have not died, as far as MPI knows."""
     try:
         failed = failed_ranks(MPI.COMM_WORLD)
-    except (NotImplementedError, MPI.Exception):  # survivors do not learn of deaths here
+    except (NotImplementedError, MPI.Exception):  # this MPI does not tell survivors of deaths
         failed = []
     return [rank for rank in range(MPI.COMM_WORLD.Get_size()) if rank not in failed]
 
@@ -196,9 +193,9 @@ def _living() -> list[int]:
 def check_launch() -> None:
     """Raise LaunchError where a launcher started several processes and MPI connected none of them.
 
-    It happens when launcher and MPI library do not speak the same protocol (``srun`` without
-    ``--mpi``, an mpiexec of the other MPI): each process then believes that it is alone, all write
-    the same files, and the job "succeeds".
+    It happens when launcher and MPI library have different protocols (``srun`` without ``--mpi``,
+    an mpiexec of another MPI): then each process is alone in its world, all write the same files,
+    and the job "succeeds".
     """
     if MPI.COMM_WORLD.Get_size() > 1 or any(os.environ.get(name) == "1" for name in _TRUSTED):
         return

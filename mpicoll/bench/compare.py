@@ -1,4 +1,4 @@
-"""Candidates compared at one size, every result checked."""
+"""Comparison of candidates at one size, with every result checked."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -13,18 +13,22 @@ from .workload import Workload
 
 
 class Candidate(NamedTuple):
-    """A measured candidate: an algorithm with its segment size, or a peer made by a function.
-
-    make(case): for what is no algorithm of ours; returns the function to call on the arguments of a
-    `Workload`, or None where the peer cannot serve it. within: makes a context that each call runs
-    in, which is not measured. always: it is measured as often as the fastest however slow it is.
-    """
+    """A measured candidate: an algorithm with its segment size, or the call of a peer."""
 
     algorithm: str
     segment_bytes: int | None = None
+    #: for a peer: a function of a workload that returns its call, or None if it cannot serve it
     make: Callable[[Workload], Callable[[], object] | None] | None = None
+    #: a context for each call, outside of the measured time
     within: Callable[[], AbstractContextManager[object]] = nullcontext
+    #: whether it is measured however slow it is
     always: bool = False
+
+    def call(self, case: Workload) -> Callable[[], object] | None:
+        """The function that is measured."""
+        if self.make:
+            return self.make(case)
+        return case.call(self.algorithm, self.segment_bytes)
 
 
 def compare(
@@ -39,25 +43,20 @@ def compare(
     least: int = 5,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """A `bench --json` entry for each candidate at one size, checked. Collective over a
-    `Communicator`.
+    """A `bench --json` entry for each candidate at one size. Collective over a `Communicator`.
 
-    seconds: for all candidates together, but `least` repetitions, unless `repeats` is given.
-    hopeless: measure no more than twice what is then so many times slower than the fastest.
-    options: of `Workload`. Before and after the measured calls one of each candidate is checked,
-    every element, on buffers that were wrong before.
+    seconds: for all candidates together, but at least `least` repetitions; unused with `repeats`.
+    hopeless: skip candidates that are so many times slower than the fastest after two calls.
+    options: of `Workload`. Before and after the measured calls a call of each candidate is checked,
+    every element, on buffers with wrong values.
     """
     private = comm.Dup()  # freed with the plans and the scratch of this size
     case = Workload(private, collective, nbytes // dtype.itemsize, dtype, **options)
-    made = {
-        candidate: (
-            candidate.make(case)
-            if candidate.make
-            else case.call(candidate.algorithm, candidate.segment_bytes)
-        )
-        for candidate in candidates
-    }
-    calls = {candidate: call for candidate, call in made.items() if call}
+    calls = {}
+    for candidate in candidates:
+        call = candidate.call(case)
+        if call is not None:
+            calls[candidate] = call
     hooks = _Hooks(case, dict.fromkeys(calls, 0))
     times = hooks.checked(calls, 3)
     # the first call binds plans and touches memory
@@ -69,12 +68,11 @@ def compare(
         for candidate, call in calls.items()
         if candidate.always or once[candidate] <= slowest
     }
-    # of the same: a lone short call finds the caches cold; but one of a rooted collective would
-    # overlap the next
+    # several calls are timed together, since a single short call finds cold caches; but calls of a
+    # rooted collective would overlap
     several = 1 if case.collective.rooted else calls_per_time(once)
-    repeats = repeats or how_often(
-        {candidate: several * once[candidate] for candidate in rest}, seconds, least
-    )
+    costs = {candidate: several * once[candidate] for candidate in rest}
+    repeats = repeats or how_often(costs, seconds, least)
     with np.errstate(all="ignore"):  # several calls in place are sums of sums
         times |= alternate(private, rest, repeats, hooks.setup, hooks.teardown, several)
     hooks.checked(rest, 1)
@@ -89,10 +87,11 @@ def compare(
 
 
 class _Hooks:
-    """Setup and checks around each measured call. wrong: wrong elements of each candidate."""
+    """Setup and checks around each measured call."""
 
     def __init__(self, case: Workload, wrong: dict[Candidate, int]) -> None:
         self.case = case
+        #: the number of wrong elements of each candidate
         self.wrong = wrong
         self._stack = ExitStack()
 
@@ -110,7 +109,7 @@ class _Hooks:
     def checked(
         self, calls: dict[Candidate, Callable[[], object]], repeats: int
     ) -> dict[Candidate, Any]:
-        """Times of calls of which the first is checked."""
+        """The times of calls; the first call is checked."""
         return alternate(self.case.comm, calls, repeats, self.setup, self.check)
 
 
@@ -138,7 +137,7 @@ def _entry(
 
 
 def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:
-    """The pieces that messages were cut into, and for `auto` what it chose."""
+    """The segment size of the messages, and for `auto` the algorithm that it chose."""
     if candidate.make or candidate.algorithm in LIBRARIES:
         return {"segment_bytes": None}
     word, pieces = case.served_by(candidate.algorithm, candidate.segment_bytes)

@@ -16,8 +16,9 @@ from ..support import settings
 from ..support.units import format_bytes, format_seconds, many
 from .compare import Candidate, compare
 
-#: calls that have a line, and seconds for which MPI's own are measured, each
+#: kinds of calls in the table
 _MOST = 20
+#: seconds to measure MPI's own call of each kind
 _SECONDS = 0.1
 _ROW = "{:<21}{:>6}{:>6}  {:<14}{:>7}{:>8}{:>8}{:>8}"
 _HEADING = _ROW.format("call", "bytes", "ranks", "algorithm", "calls", "total", "median", "native")
@@ -26,10 +27,12 @@ _NOTE = """# rank 0's times; of calls that do not block from their start to thei
 
 
 class Kind(NamedTuple):
-    """Calls that are alike. nbytes: of the whole vector, None where it is not known."""
+    """Calls that are alike."""
 
     call: str
+    #: of the whole vector; None if unknown
     nbytes: int | None
+    #: number of ranks
     size: int
     algorithm: str
 
@@ -39,7 +42,7 @@ _times: dict[Kind, list[float]] = {}
 
 @cache
 def start() -> None:
-    """From now on calls are counted, until the program ends."""
+    """Count calls from now on, until the program ends."""
     ENDED.append(_ended)
     atexit.register(_report)
 
@@ -50,16 +53,12 @@ def _ended(text: str, size: int, plan: Located | None, seconds: float) -> None:
 
 @cache
 def _kind(text: str, size: int, name: str) -> Kind:
-    """Of a record's text, "Allreduce of 800 bytes", and a plan's name, "Allreduce (ring)"."""
+    """The kind of a record "Allreduce of 800 bytes", served by a plan named "Allreduce (ring)"."""
     call, _, rest = text.partition(",")[0].partition(" of ")
-    size_text = re.match(r"(\d+) bytes", rest)
+    match = re.match(r"(\d+) bytes", rest)
+    nbytes = int(match[1]) if match else None
     algorithm = re.search(r"\((\w+)\)", name)
-    return Kind(
-        call,
-        int(size_text[1]) if size_text else None,
-        size,
-        algorithm[1] if algorithm else "native",
-    )
+    return Kind(call, nbytes, size, algorithm[1] if algorithm else "native")
 
 
 def _report() -> None:
@@ -68,13 +67,11 @@ def _report() -> None:
         return
     world = MPI.COMM_WORLD
     longest = sorted(_times, key=lambda kind: -sum(_times[kind]))
-    chosen = world.bcast(longest[:_MOST])
-    every = world.allgather(set(_times))
-    native = {
-        kind: _native(world, kind) for kind in chosen if all(kind in kinds for kinds in every)
-    }
+    shown = world.bcast(longest[:_MOST])
+    common = set.intersection(*world.allgather(set(_times)))
+    native = {kind: _native(world, kind) for kind in shown if kind in common}
     if world.Get_rank() == 0 and longest:
-        lines = [_line(kind, native.get(kind)) for kind in chosen]
+        lines = [_line(kind, native.get(kind)) for kind in shown]
         title = f"# {settings.PROFILE}: {many(len(longest), 'kind')} of calls"
         print(title, _NOTE, _HEADING, *lines, sep="\n", file=sys.stderr)
         if left := longest[_MOST:]:
@@ -89,22 +86,23 @@ def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
         return None
     try:
         name = collectives.of_call(kind.call)[0]
-    except ArgumentError:  # Barrier, say
+    except ArgumentError:  # for example of Barrier
         return None
-    (row,) = compare(
-        world, name, [Candidate("native")], kind.nbytes, np.dtype("f4"), seconds=_SECONDS
-    )
+    candidates = [Candidate("native")]
+    (row,) = compare(world, name, candidates, kind.nbytes, np.dtype("f4"), seconds=_SECONDS)
     return float(row["median_us"]) / 1e6
 
 
 def _line(kind: Kind, native: float | None) -> str:
     times = _times[kind]
     nbytes = "-" if kind.nbytes is None else format_bytes(kind.nbytes)
-    beside = "-" if native is None else format_seconds(native)
-    figures = (
+    return _ROW.format(
+        kind.call,
+        nbytes,
+        kind.size,
+        kind.algorithm,
         len(times),
         format_seconds(sum(times)),
         format_seconds(float(np.median(times))),
-        beside,
+        "-" if native is None else format_seconds(native),
     )
-    return _ROW.format(kind.call, nbytes, kind.size, kind.algorithm, *figures)

@@ -1,4 +1,4 @@
-"""One call of each candidate, with all that this rank does in it."""
+"""A call of each candidate, with the events of this rank in it."""
 
 from collections.abc import Iterable
 from time import perf_counter
@@ -23,11 +23,9 @@ def traced(
 ) -> list[Event]:
     """This rank's events of kinds `measure.OF_CALLS`. Collective over a `Communicator`.
 
-    options: of `Workload`.
-
-    MPI's own calls are a call and nothing else, as it does not tell.
+    options: of `Workload`. Calls of MPI's own have no events within.
     """
-    private = comm.Dup()  # whose plans are all bound with a tracer
+    private = comm.Dup()  # all its plans are bound with a tracer
     case = Workload(private, collective, nbytes // dtype.itemsize, dtype, **options)
     tracer = Tracer()
     Context.of(private).tracer = tracer

@@ -18,11 +18,9 @@ Rows = list[dict[str, Any]]  # entries of `bench --json`
 Tick = Callable[[Rows], object]
 Winner = tuple[str, int | None]  # algorithm, segment_bytes
 
-#: a candidate that takes so many times as long as the fastest in two trial calls is not measured
-#: any more
+#: after two trial calls, a candidate that is so many times slower than the fastest is skipped
 HOPELESS = 2.0
-#: what is this close to the fastest counts as equal; then MPI's own call is taken, or what serves
-#: the size before
+#: a candidate that is at most so many times slower than the fastest counts as equal to it
 EQUAL = 1.03
 
 
@@ -40,13 +38,13 @@ def candidates(
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
     made = [Candidate(NATIVE)]
     for algorithm in algorithms.registered(collective):
-        pipelined = algorithm.blocks == "segments"  # always in segments
-        made += [
-            Candidate(algorithm.name, cut)
-            for cut in (segments if pipelined else cuts)
-            if cut < nbytes
-        ]
-    return made + [Candidate(NCCL)] * (nccl and NCCL in algorithms.library_names(collective))
+        always_segmented = algorithm.blocks == "segments"
+        for cut in segments if always_segmented else cuts:
+            if cut < nbytes:
+                made.append(Candidate(algorithm.name, cut))
+    if nccl and NCCL in algorithms.library_names(collective):
+        made.append(Candidate(NCCL))
+    return made
 
 
 def measure(
@@ -62,7 +60,7 @@ def measure(
 ) -> Rows:
     """Entries of `bench --json` for all candidates at all sizes. Collective over a `Communicator`.
 
-    seconds: per size, for all candidates together, hopeless ones aside. tick(rows): after each
+    seconds: per size, for all candidates together but hopeless ones. tick(rows): called after each
     size. module: of the arrays. nccl: whether NCCL is a candidate.
     """
     rows: Rows = []
@@ -84,17 +82,17 @@ def measure(
 
 
 def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
-    """The table's entry for this place, from measured rows in ascending size."""
+    """The table's entry for this topology, from measured rows in ascending size."""
     winners: list[tuple[int, str, int | None]] = []
     before: Winner = (NATIVE, None)
     for nbytes in dict.fromkeys(row["bytes"] for row in rows):
-        here = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
-        if not here:
+        correct = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
+        if not correct:
+            what = f"{collective} of {nbytes} bytes"
             raise MpicollError(
-                f"{collective} of {nbytes} bytes: every algorithm gave a wrong result, so none can"
-                " be chosen"
+                f"{what}: every algorithm gave a wrong result, so none can be chosen"
             )
-        before = winner(here, before)
+        before = winner(correct, before)
         winners.append((nbytes, *before))
     return {
         "mpi": topology.library,
@@ -109,25 +107,22 @@ def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
 def winner(rows: Rows, before: Winner) -> Winner:
     """(algorithm, segment_bytes) of the fastest.
 
-    Of equals MPI's own call is preferred, then what serves the size before.
+    Of equals MPI's own call is preferred, then the winner of the size before.
     """
-    best = min(row["median_us"] for row in rows)
-    equals = [
-        (row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= EQUAL * best
-    ]
+    fastest = min(rows, key=lambda row: row["median_us"])
+    limit = EQUAL * fastest["median_us"]
+    equals = [(row["algorithm"], row["segment_bytes"]) for row in rows if row["median_us"] <= limit]
     for favourite in ((NATIVE, None), before):
         if favourite in equals:
             return favourite
-    fastest = min(rows, key=lambda row: row["median_us"])
     return fastest["algorithm"], fastest["segment_bytes"]
 
 
 def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
-    """The cost model's alpha, bandwidth and gamma fitted to the times: an entry of `links`, or
-    None.
+    """An entry of `links`: the cost model's alpha, bandwidth and gamma, fitted to the times.
 
-    Least squares of relative errors over the algorithms that have a formula and were not cut into
-    pieces; figures are not negative.
+    Least squares of relative errors over unsegmented algorithms with a formula; no figure is
+    negative. None where the messages were too short to show a bandwidth.
     """
     size = len(topology.nodes)
     equations: list[list[float]] = []
@@ -139,7 +134,7 @@ def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
             equations.append([amount / seconds for amount in amounts])
     alpha, beta, gamma = _not_negative(np.array(equations)) if equations else (0.0, 0.0, 0.0)
     if not beta:
-        return None  # nothing was long enough to tell
+        return None
     return {
         "mpi": topology.library,
         "transport": topology.transport,
@@ -181,15 +176,14 @@ def tune(
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """(entries, link) for the table. Collective over a `Communicator`.
 
-    names: of collectives; all else as for `measure`.
+    names: of collectives; the other arguments are those of `measure`.
     """
     topology = Context.of(comm).topology
     entries: list[dict[str, Any]] = []
     everything: Rows = []
     for name in names:
-        rows = measure(
-            comm, collectives.find(name).name, sizes, segments, dtype, seconds, tick, module, nccl
-        )
+        full_name = collectives.find(name).name
+        rows = measure(comm, full_name, sizes, segments, dtype, seconds, tick, module, nccl)
         entries.append(entry(topology, name, rows))
         everything += rows
     return entries, fit(topology, everything)

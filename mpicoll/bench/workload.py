@@ -25,20 +25,18 @@ UNEVEN = {
     "gather": "Gatherv",
     "scatter": "Scatterv",
 }
-#: how a vector is dealt out to ranks: alike; most of it to one; at random
+#: how a vector is divided among ranks: evenly, mostly to one rank, or at random
 SPLITS = ("even", "one", "random")
-#: data repeats after this many elements; a prime, so that no block that went astray looks like the
-#: right one
+#: data repeats after this many elements; a prime, so that a block in the wrong place is wrong
 _PERIOD = 1021
 
 
 def operation(name: str) -> tuple[MPI.Op, Any]:
     """(MPI op, ufunc) of a predefined operation. Raises ArgumentError."""
     if name not in PREDEFINED:
-        raise ArgumentError(
-            f"unknown operation {name!r}; there are:"
-            f" {', '.join(PREDEFINED)}{did_you_mean(name, PREDEFINED)}"
-        )
+        hint = did_you_mean(name, PREDEFINED)
+        names = ", ".join(PREDEFINED)
+        raise ArgumentError(f"unknown operation {name!r}; there are: {names}{hint}")
     op, ufunc = PREDEFINED[name]
     return op, getattr(np, ufunc)
 
@@ -59,7 +57,7 @@ def split_counts(split: str, count: int, size: int) -> list[int]:
     """The elements of each rank's block, of a vector of `count`. Raises ArgumentError.
 
     one: the rank in the middle has three quarters. random: shares between nothing and twice the
-    mean, the same each time.
+    mean, the same in each run.
 
     >>> split_counts("even", 12, 4), split_counts("one", 12, 4)
     ([3, 3, 3, 3], [1, 1, 9, 1])
@@ -76,11 +74,10 @@ def split_counts(split: str, count: int, size: int) -> list[int]:
 
 
 class Workload:
-    """One collective on `count` elements: buffers, arguments and expected result of this rank.
+    """A collective on `count` elements: buffers, arguments and expected result of this rank.
 
-    Data are small integers, so that the result is exact in every type and order. Attributes: count
-    and nbytes of the whole vector; method: mpi4py's, and its arguments. split: of `SPLITS`, for
-    blocks of ranks; other than even it is the method that takes counts.
+    Data are small integers, so that the result is exact in every type and order. split: of
+    `SPLITS`, for blocks of ranks; with another than even the method is that with counts.
     """
 
     def __init__(
@@ -108,27 +105,25 @@ class Workload:
                 f"root {root} is out of range, there are ranks 0 to {self.size - 1}"
             )
         self.split = split
+        #: the name of mpi4py's method
         self.method = method_of(self.collective.name, split)
         blocks = self.size if self.collective.blocks_of_ranks else 1
+        #: elements of the whole vector
         self.count = max(1, count // blocks) * blocks
         self.nbytes = self.count * self.dtype.itemsize
         self.counts = split_counts(split, self.count, blocks)
-        before, after = (
-            self._span(condition(self.rank, self.size, blocks, root))
-            for condition in (self.collective.precondition, self.collective.postcondition)
-        )
-        self.expected = (
-            self._exchanged()
-            if self.collective.personal
-            else self._values(after, self._result_table())
-        )
-        seed = self.rank if self.collective.reduces or self.collective.personal else 0
+        spec = self.collective
+        before = self._span(spec.precondition(self.rank, self.size, blocks, root))
+        after = self._span(spec.postcondition(self.rank, self.size, blocks, root))
+        if spec.personal:
+            self.expected = self._exchanged()
+        else:
+            self.expected = self._values(after, self._result_table())
+        seed = self.rank if spec.reduces or spec.personal else 0
         self.content = self._values(before, self._table(seed))
-        self.shared = (
-            before is not None
-            and after is not None
-            and (in_place or self.collective is collectives.BCAST)
-        )
+        has_both = before is not None and after is not None
+        #: whether input and result are views of the same memory
+        self.shared = has_both and (in_place or spec is collectives.BCAST)
         self._place(before, after)
         self.arguments = self._arguments()
 
@@ -161,15 +156,13 @@ class Workload:
         """This rank's block of each rank."""
         share = self.count // self.size
         block = slice(self.rank * share, (self.rank + 1) * share)
-        blocks = self.module.concatenate(
-            [self._values(block, self._table(rank)) for rank in range(self.size)]
-        )
-        return blocks
+        blocks = [self._values(block, self._table(rank)) for rank in range(self.size)]
+        return self.module.concatenate(blocks)
 
     def _values(self, span: slice | None, table: Array) -> Any:
         if span is None:
             return None
-        # an array of its own, as most callers have
+        # not a view: most callers have arrays of their own
         values = np.empty(span.stop - span.start, self.dtype)
         values[:] = np.resize(np.roll(table, -(span.start % _PERIOD)), values.size)
         return self.module.asarray(values)
@@ -177,7 +170,7 @@ class Workload:
     # buffers
 
     def _place(self, before: slice | None, after: slice | None) -> None:
-        """Make the arrays of input and result; in place both are views of `memory`."""
+        """Allocate input and result; in place both are views of `memory`."""
         self.input = self.content
         self.result = None
         if self.shared:
@@ -223,10 +216,10 @@ class Workload:
         synchronize(self.module)
 
     def wrong(self) -> int:
-        """How many elements of this rank's result differ from what they should be."""
+        """The number of wrong elements of this rank's result."""
         if self.result is None:
             return 0
-        if self.dtype.char in "gG":  # of whose bytes some mean nothing
+        if self.dtype.char in "gG":  # these types have padding bytes
             return int((self.result != self.expected).sum())
         differs = _bytes(self.result) != _bytes(self.expected)
         return int(differs.reshape(-1, self.dtype.itemsize).any(axis=1).sum())
@@ -236,53 +229,52 @@ class Workload:
         if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
             plain = native_method(self.comm, self.method)
             return lambda: plain(*self.arguments)
-        served = getattr(self.comm, self.method)
-        asked = None if algorithm == "auto" else algorithm
+        method = getattr(self.comm, self.method)
+        word = None if algorithm == "auto" else algorithm
         if self.module is np:
-            return lambda: served(*self.arguments, algorithm=asked, segment_bytes=segment_bytes)
+            return lambda: method(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
 
         def on_device() -> None:
-            served(*self.arguments, algorithm=asked, segment_bytes=segment_bytes)
+            method(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
             synchronize(self.module)
 
         return on_device
 
     def served_by(self, algorithm: str, segment_bytes: int | None = None) -> tuple[str, int | None]:
-        """The algorithm that serves the call, and the pieces that its messages are cut into."""
+        """The algorithm that serves the call, and the segment size of its messages."""
         name = self.collective.name
-        asked = None if algorithm == "auto" else algorithm
-        # `explain` does not cover these; only a root knows the bytes of all
+        word = None if algorithm == "auto" else algorithm
+        # `explain` does not cover uneven blocks; of rooted calls only the root knows all bytes
         if self.split != "even":
             nbytes = None if self.collective.rooted else self.nbytes
-            return choose(
-                Query(name, Context.of(self.comm).topology, nbytes), asked, segment_bytes
-            )[:2]
+            query = Query(name, Context.of(self.comm).topology, nbytes)
+            return choose(query, word, segment_bytes)[:2]
         buffers = self.arguments[: 1 if self.collective is collectives.BCAST else 2]
-        said = self.comm.explain(
+        explanation = self.comm.explain(
             name,
             *buffers,
             op=operation(self.op)[0],
             root=self.root,
-            algorithm=asked,
+            algorithm=word,
             segment_bytes=segment_bytes,
         )
-        return said.algorithm, said.segment_bytes
+        return explanation.algorithm, explanation.segment_bytes
 
     def rates(self, seconds: float) -> tuple[float, float]:
         """(algbw, busbw) in GB/s, as nccl-tests defines them.
 
-        Of uneven blocks busbw is that of the busiest rank.
+        With uneven blocks busbw is that of the busiest rank.
         """
         algbw = self.nbytes / seconds / 1e9
         return algbw, algbw * least_share(self.collective.name, self.size, self.split)
 
 
 def least_share(collective: str, size: int, split: str) -> float:
-    """How much of the vector the busiest rank must send or receive, as a share of it."""
+    """The share of the vector that the busiest rank must send or receive."""
     if split == "even":
         return lower_bound(collective, size).sent
     counts = split_counts(split, 1 << 20, size)
-    # by the root 0, or by who has least
+    # what the root 0 keeps, or the rank with the smallest block
     kept = counts[0] if collectives.find(collective).rooted else min(counts)
     return 1 - kept / sum(counts)
 

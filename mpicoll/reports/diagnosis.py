@@ -11,8 +11,7 @@ from .divergence import first_divergence
 from .files import State
 from .waiting import PATIENCE, calls_of, ends_of_chains, unreachable
 
-#: seconds: a rank whose last sign of life is so much older than that of others was ended, stopped
-#: or cut off
+#: seconds by which the last report of a dead, stopped or disconnected rank is older than others'
 SILENT = 4.0
 
 
@@ -22,58 +21,53 @@ def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PA
     Parameters
     ----------
     states : sequence of State
-        What is known of ranks.
+        The states of ranks, as far as they were reported.
     ranks : sequence of int
-        All that should be there, as numbered in the world.
+        All ranks of the job, as numbered in the world.
     patience : float
-        Seconds for which a call must have been under way to count as one that waits.
+        Seconds from which on a call counts as waiting.
     """
     states = sorted(states, key=lambda state: state["rank"])
     latest = max((state["time"] for state in states), default=0.0)
     failed = [state for state in states if state.get("failed")]
-    old = [
-        one
-        for one in states
-        if not one["ended"] and one not in failed and latest - one["time"] > SILENT
-    ]
-    awake = [state for state in states if state not in old and state not in failed]
-    lines = [_absent(ranks, states), *(_silent(state, latest) for state in old), *_waiting(awake)]
-    lines += [
-        _elsewhere(ranks, text) for text, ranks in _grouped(failed, lambda state: state["failed"])
-    ]
-    lines += [
-        _elsewhere(ranks, f"{'is' if len(ranks) == 1 else 'are'} {text}")
-        for text, ranks in _grouped(awake, _what_else)
-    ]
+    others = [state for state in states if state not in failed]
+    silent = [state for state in others if not state["ended"] and latest - state["time"] > SILENT]
+    awake = [state for state in others if state not in silent]
+    lines = [_absent(ranks, states)]
+    lines += [_silent(state, latest) for state in silent]
+    lines += _waiting(awake)
+    for text, group in _grouped(failed, lambda state: state["failed"]):
+        lines.append(_sentence(group, text))
+    for text, group in _grouped(awake, _activity_outside):
+        lines.append(_sentence(group, f"{'is' if len(group) == 1 else 'are'} {text}"))
     if ended := [state["rank"] for state in awake if state["ended"]]:
-        lines.append(f"{ranks_text(ended).capitalize()} came to the end of the program.")
+        lines.append(_sentence(ended, "came to the end of the program"))
     apart = first_divergence(states)
     if apart is not None:
         lines.append(apart.text)
-    went_apart = apart.verdict if apart is not None else ""
-    verdict = went_apart if _all_were_told(failed) else _failure(failed)
-    verdict = (
-        verdict or _missing(ranks, states, old) or went_apart or _verdict(ranks, awake, patience)
-    )
-    return "\n".join(filter(None, [*lines, verdict if len(ranks) > 1 else ""]))
+    if len(ranks) > 1:
+        went_apart = apart.verdict if apart is not None else ""
+        lines.append(
+            (went_apart if _all_are_mismatches(failed) else _failure(failed))
+            or _missing(ranks, states, silent)
+            or went_apart
+            or _verdict(ranks, awake, patience)
+        )
+    return "\n".join(filter(None, lines))
 
 
-# What each rank is doing.
+# What each rank does.
 
 
 def _absent(ranks: Sequence[int], states: Sequence[State]) -> str:
     silent, _ = unreachable(states)
+    absent = sorted(set(ranks) - {state["rank"] for state in states} - set(silent))
     lines = []
     if silent:
-        lines.append(
-            f"{ranks_text(silent).capitalize()} did not answer: dead, stopped, or cut off from the"
-            " others."
-        )
-    if absent := sorted(set(ranks) - {state["rank"] for state in states} - set(silent)):
-        text = ranks_text(absent).capitalize()
-        lines.append(
-            f"{text} left no report: not started, or ended before a Communicator was made."
-        )
+        lines.append(_sentence(silent, "did not answer: dead, stopped, or cut off from the others"))
+    if absent:
+        why = "not started, or ended before a Communicator was made"
+        lines.append(_sentence(absent, f"left no report: {why}"))
     return "\n".join(lines)
 
 
@@ -88,28 +82,27 @@ def _silent(state: State, latest: float) -> str:
 def _grouped(states: Sequence[State], text: Callable[[State], str]) -> list[tuple[str, list[int]]]:
     ranks_of: dict[str, list[int]] = {}
     for state in states:
-        if said := text(state):
-            ranks_of.setdefault(said, []).append(state["rank"])
+        if key := text(state):
+            ranks_of.setdefault(key, []).append(state["rank"])
     return list(ranks_of.items())
 
 
 def _waiting(states: Sequence[State]) -> list[str]:
     """The calls under way, each with its ranks and what these wait for."""
-    calls: dict[tuple[str, int, str, str], list[str]] = {}
-    ranks: dict[tuple[str, int, str, str], list[int]] = {}
+    ranks_of: dict[tuple[str, int, str, str], list[int]] = {}
+    details: dict[tuple[str, int, str, str], list[str]] = {}
     for state in states:
         for communicator, call in calls_of(state):
             key = communicator["name"], call["number"], call["call"], call["site"]
-            ranks.setdefault(key, []).append(state["rank"])
+            ranks_of.setdefault(key, []).append(state["rank"])
             if where := _where(communicator, call):
-                calls.setdefault(key, []).append(f"rank {state['rank']}: {where}")
+                details.setdefault(key, []).append(f"  rank {state['rank']}: {where}")
     lines = []
-    for (name, number, text, site), those in ranks.items():
+    for key, ranks in ranks_of.items():
+        name, number, text, site = key
         at = f" at {site}" if site else ""
-        lines.append(
-            f"{ranks_text(those).capitalize()} in call {number} of communicator {name}: {text}{at}."
-        )
-        lines += [f"  {line}" for line in calls.get((name, number, text, site), [])[:8]]
+        lines.append(_sentence(ranks, f"in call {number} of communicator {name}: {text}{at}"))
+        lines += details.get(key, [])[:8]
     return lines
 
 
@@ -119,12 +112,13 @@ def _where(communicator: Mapping[str, Any], call: Mapping[str, Any]) -> str:
     ranks = communicator["ranks"]
     if where and ranks != list(range(len(ranks))):
         where += " (as ranks are numbered in that communicator)"
-    if call.get("inside"):  # an op of the user's, or a handler of signals
+    if call.get("inside"):  # in the user's op or signal handler
         where += f"{'; ' if where else ''}busy in the user's own code at {call['inside']}"
     return str(where)
 
 
-def _what_else(state: State) -> str:
+def _activity_outside(state: State) -> str:
+    """What a rank does that is in no call."""
     return "" if state["ended"] or calls_of(state) else _doing(state)
 
 
@@ -136,7 +130,11 @@ def _doing(state: State) -> str:
             f"in call {call['number']} of communicator {communicator['name']},"
             f" {call['call']}{where}"
         )
-    past = [(one["name"], call) for one in state["communicators"] for call in one["past"]]
+    past = [
+        (communicator["name"], call)
+        for communicator in state["communicators"]
+        for call in communicator["past"]
+    ]
     last = min(past, key=lambda pair: pair[1]["seconds"], default=None)
     at = f" but at {state['at']}" if state["at"] else ""
     if last is None:
@@ -148,55 +146,51 @@ def _doing(state: State) -> str:
     )
 
 
-def _elsewhere(ranks: Sequence[int], text: str) -> str:
+def _sentence(ranks: Sequence[int], text: str) -> str:
     return f"{ranks_text(ranks).capitalize()} {text}."
 
 
-# The verdict: whom the others wait for.
+# The verdict: the ranks for which the others wait.
 
 
 def _failure(failed: Sequence[State]) -> str:
-    """Who ended the job: the first to fail, as others may fail because of it."""
+    """The rank that ended the job: the first to fail, as others may fail because of it."""
     if not failed:
         return ""
-    first = min(failed, key=lambda state: state["time"])
-    return (
-        "So the job ended because of rank"
-        f" {first['rank']}{', the first to fail' if len(failed) > 1 else ''}."
-    )
+    rank = min(failed, key=lambda state: state["time"])["rank"]
+    order = ", the first to fail" if len(failed) > 1 else ""
+    return f"So the job ended because of rank {rank}{order}."
 
 
-def _all_were_told(failed: Sequence[State]) -> bool:
-    """Whether all failures are mismatches of calls; then the order of failures means nothing."""
+def _all_are_mismatches(failed: Sequence[State]) -> bool:
+    """Whether all failures are mismatches of calls; then their order means nothing."""
     return bool(failed) and all(CollectiveMismatch.__name__ in state["failed"] for state in failed)
 
 
-def _missing(ranks: Sequence[int], states: Sequence[State], old: Sequence[State]) -> str:
-    """Who is not there."""
-    silent, groups = unreachable(states)
+def _missing(ranks: Sequence[int], states: Sequence[State], silent: Sequence[State]) -> str:
+    """The ranks that are not there."""
+    unheard, groups = unreachable(states)
     absent = set(ranks) - {state["rank"] for state in states}
-    if missing := sorted({*silent, *absent, *(state["rank"] for state in old)}):
+    if missing := sorted({*unheard, *absent, *(state["rank"] for state in silent)}):
         return f"So the job waits for {ranks_text(missing)}."
     if len(groups) > 1:
-        return (
-            f"So the network is down between {' and '.join(map(ranks_text, sorted(groups)))}: they"
-            " do not hear each other."
-        )
+        sides = " and ".join(map(ranks_text, sorted(groups)))
+        return f"So the network is down between {sides}: they do not hear each other."
     return ""
 
 
 def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> str:
-    """What those that are there wait for."""
+    """What the ranks wait for that are there."""
     waiting = [
-        (communicator["name"], call["number"], call["call"])
+        (state["rank"], communicator["name"], call)
         for state in states
         for communicator, call in calls_of(state, patience)
     ]
     if not waiting:
         return _first_to_die(states) or "No rank has waited in a collective for long."
-    if len({(name, number, text.split()[0]) for name, number, text in waiting}) > len(
-        {call[:2] for call in waiting}
-    ):
+    numbers = {(name, call["number"]) for _, name, call in waiting}
+    methods = {(name, call["number"], call["call"].split()[0]) for _, name, call in waiting}
+    if len(methods) > len(numbers):
         return _DIFFERENT
     if ends := ends_of_chains(states, ranks, patience):
         idle = all(not calls_of(state) for state in states if state["rank"] in ends)
@@ -205,18 +199,13 @@ def _verdict(ranks: Sequence[int], states: Sequence[State], patience: float) -> 
             "which made no such call" if idle else f"which {wait} for nobody: slow, stuck, or gone"
         )
         return f"So the others wait for {ranks_text(ends)}, {why}."
-    if busy := [
-        state["rank"]
-        for state in states
-        if any(call.get("inside") for _, call in calls_of(state, patience))
-    ]:
-        return (
-            f"So the job waits for {ranks_text(busy)}, busy in the user's own code in the middle of"
-            " a call."
-        )
-    if len({(name, text) for name, _, text in waiting}) > 1:
+    if busy := sorted({rank for rank, _, call in waiting if call.get("inside")}):
+        where = "busy in the user's own code in the middle of a call"
+        return f"So the job waits for {ranks_text(busy)}, {where}."
+    if len({(name, call["call"]) for _, name, call in waiting}) > 1:
         return _DIFFERENT
-    if len(alone := [state["rank"] for state in states if calls_of(state, patience)]) < len(states):
+    alone = sorted({rank for rank, _, _ in waiting})
+    if len(alone) < len(states):
         return f"So the job waits for {ranks_text(alone)}: the others have that call behind them."
     return "All ranks are in the same call: the network, or a rank that is slow, holds them up."
 
@@ -227,8 +216,8 @@ _DIFFERENT = (
 )
 
 
-#: seconds between deaths that tell no order: launchers end the others at once, and witnesses wake
-#: up when they get a core
+#: deaths so many seconds apart have no certain order: launchers end the other ranks at once, and
+#: witnesses wake up when they get a core
 _TOGETHER = 0.005
 
 
@@ -241,8 +230,8 @@ def _first_to_die(states: Sequence[State]) -> str:
     together = [rank for died, rank in dead if died - first < _TOGETHER]
     if len(together) > 1:
         return (
-            f"So {ranks_text(together)} died first, at the same time as far as can be told: one was"
-            " killed, or crashed."
+            f"So {ranks_text(together)} died first, at the same time as far as can be told: "
+            "one was killed, or crashed."
         )
     before = f", {dead[1][0] - first:.3f} s before the next" if len(dead) > 1 else ""
     state = next(state for state in states if state["rank"] == together[0])

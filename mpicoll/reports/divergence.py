@@ -1,4 +1,4 @@
-"""Where ranks went apart: the first place at which they remember different calls."""
+"""The first position at which ranks recorded different calls."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from .files import State, past_calls
 
 
 class Divergence(NamedTuple):
-    """The first call that differs between ranks.
-
-    calls: (call, its ranks in the world); lines: the same with call sites, as text.
-    """
+    """The first call that differs between ranks."""
 
     communicator: str
     number: int
+    #: (call, its ranks in the world)
     calls: list[tuple[str, list[int]]]
+    #: the same with call sites, as text
     lines: list[str]
 
     @property
     def text(self) -> str:
-        """In some lines."""
+        """The difference, in several lines."""
         head = (
             f"The first call that ranks do not have in common is call {self.number} of communicator"
             f" {self.communicator}:"
@@ -31,9 +30,9 @@ class Divergence(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Who left the others, where most ranks make the same call."""
+        """The ranks that left the others, where most ranks make the same call."""
         place = f"call {self.number} of communicator {self.communicator}"
-        (_, most), *others = sorted(self.calls, key=lambda one: -len(one[1]))
+        (_, most), *others = sorted(self.calls, key=lambda pair: -len(pair[1]))
         if len(others[0][1]) == len(most):
             return f"So ranks went apart at {place}, and wait for each other."
         left = sorted(rank for _, ranks in others for rank in ranks)
@@ -49,9 +48,9 @@ class _Entry(NamedTuple):
 
 
 def first_divergence(states: Sequence[State]) -> Divergence | None:
-    """Where ranks went apart, as far as they remember; None where all that they remember fits."""
+    """The first difference among the recorded calls of ranks; None without any."""
     places: dict[tuple[str, int], dict[int, _Entry]] = {}
-    for state in states:  # what was given up has ended, and is still under way
+    for state in states:  # a call that was given up counts once: it is ended, and still under way
         for name, place, entry in _entries(state):
             places.setdefault((name, place), {})[entry.rank] = entry
     different = {
@@ -67,9 +66,8 @@ def first_divergence(states: Sequence[State]) -> Divergence | None:
     described = _alike([(f"{entry.call} at {entry.site}", entry.rank) for entry in entries])
     most = max(calls, key=lambda pair: len(pair[1]))[1]
     number = next(entry.number for entry in entries if entry.rank in most)
-    return Divergence(
-        name, number, calls, [f"  {ranks_text(ranks)}: {text}" for text, ranks in described]
-    )
+    lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in described]
+    return Divergence(name, number, calls, lines)
 
 
 def _alike(pairs: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
@@ -81,14 +79,11 @@ def _alike(pairs: Sequence[tuple[str, int]]) -> list[tuple[str, list[int]]]:
 
 
 def _entries(state: State) -> Iterator[tuple[str, int, _Entry]]:
-    """(communicator, place, entry) of all calls of a rank that others make at the same place."""
+    """(communicator, place, entry) of the ordered calls of a rank."""
     for past in past_calls(state):
         if past.place:
-            yield (
-                past.communicator,
-                past.place,
-                _Entry(state["rank"], past.number, past.call, past.site, past.begun),
-            )
+            entry = _Entry(state["rank"], past.number, past.call, past.site, past.begun)
+            yield past.communicator, past.place, entry
     for communicator in state["communicators"]:
         for call in communicator["under_way"]:
             if call.get("place"):

@@ -17,36 +17,35 @@ History = dict[str, Any]
 
 
 def death_file(rank: int) -> str:
-    """The name of the file in which a process that outlives a rank leaves when it died."""
+    """The name of the file with the time of a rank's death, written by its witness."""
     return f"rank-{rank:05d}.died"
 
 
 class PastCall(NamedTuple):
-    """A completed call. place: its position among the ordered calls of the communicator, or 0.
-
-    served: by which plan; "": by MPI. begun: seconds since 1970.
-    """
+    """A completed call."""
 
     communicator: str
+    #: its position among the ordered calls of the communicator, or 0
     place: int
     number: int
     call: str
+    #: the plan that served it; "": MPI
     served: str
     site: str
+    #: seconds since 1970
     begun: float
     seconds: float
 
 
 def past_calls(state: State) -> list[PastCall]:
-    """What a rank remembers, the oldest first; none where its record was not left."""
+    """The last calls of a rank, the oldest first; empty where its history was not written."""
     history = state.get("history") or {"words": [], "rows": []}
     words = history["words"]
-    return [
-        PastCall(
-            words[name], place, number, words[call], words[served], words[site], begun, seconds
-        )
-        for name, place, number, call, served, site, begun, seconds in history["rows"]
-    ]
+    calls = []
+    for name, place, number, call, served, site, begun, seconds in history["rows"]:
+        texts = words[call], words[served], words[site]
+        calls.append(PastCall(words[name], place, number, *texts, begun, seconds))
+    return calls
 
 
 def write_report(folder: Path, state: State) -> None:
@@ -59,9 +58,9 @@ def write_report(folder: Path, state: State) -> None:
 
 
 def read_reports(folder: Path) -> list[State]:
-    """The states that ranks left in a folder, by rank, and when they `died`.
+    """The states of ranks from a folder, with the time when they `died`.
 
-    Raises ArgumentError where there are none to be read.
+    Raises ArgumentError where the folder has none.
     """
     try:
         paths = sorted(folder.glob("rank-*.json"))
@@ -82,8 +81,8 @@ def _parsed(path: Path) -> State:
             raise KeyError("schema")
     except (ValueError, KeyError, TypeError):
         raise ArgumentError(f"{path} is no report of mpicoll") from None
-    found: State = state
-    return found | {
+    return {
+        **state,
         "died": _died(path.with_suffix(".died")),
         "history": _history(path.with_suffix(".calls")),
     }

@@ -1,7 +1,8 @@
-"""The table of `mpicoll top`: a line per rank with its call and whom it waits for."""
+"""The table of `mpicoll top`: a line per rank with its call and the ranks that it waits for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..support.checks import ranks_text
@@ -20,12 +21,13 @@ def live_table(states: Sequence[State], now: float, width: int, lines: int) -> s
     states = sorted(states, key=lambda state: state["rank"])
     size = max(state["size"] for state in states)
     waits = awaited(states, range(size), PATIENCE)
-    said = diagnose(states, range(size)).splitlines()
-    verdict = said[-1] if said else ""
+    diagnosis = diagnose(states, range(size)).splitlines()
+    verdict = diagnosis[-1] if diagnosis else ""
     head = f"{size} ranks, {sum(state['ended'] for state in states)} ended"
-    rows = {
-        state["rank"]: _row(state, now, sorted(waits.get(state["rank"], ()))) for state in states
-    }
+    rows = {}
+    for state in states:
+        rank = state["rank"]
+        rows[rank] = _row(state, now, sorted(waits.get(rank, ())))
     room = max(lines - 4, 1)
     shown = _most_interesting(states, waits, room)
     text = [head, _ROW.format("rank", "host", "calls/s", "sent/s", "in", "call")]
@@ -37,15 +39,12 @@ def live_table(states: Sequence[State], now: float, width: int, lines: int) -> s
 
 def _most_interesting(states: Sequence[State], waits: dict[int, set[int]], room: int) -> list[int]:
     """The ranks to show: first those that others wait for, then those that wait longest."""
-    wanted: dict[int, int] = {}
-    for ranks in waits.values():
-        for rank in ranks:
-            wanted[rank] = wanted.get(rank, 0) + 1
+    wanted = Counter(rank for ranks in waits.values() for rank in ranks)
     longest = {
         state["rank"]: max((call["seconds"] for _, call in calls_of(state)), default=0.0)
         for state in states
     }
-    first = sorted(longest, key=lambda rank: (-wanted.get(rank, 0), -longest[rank], rank))
+    first = sorted(longest, key=lambda rank: (-wanted[rank], -longest[rank], rank))
     return sorted(first[:room])
 
 
@@ -57,7 +56,7 @@ def _row(state: State, now: float, waits: Sequence[int]) -> str:
 
 
 def _doing(state: State, now: float) -> str:
-    """What a rank is in, and for how long."""
+    """What a rank does, and for how long."""
     silent = now - state["time"]
     if state["failed"]:
         return f"failed: {state['failed'].splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""Who waits for whom: the chains from rank to rank, and the ranks at their ends."""
+"""Which ranks wait for which: the chains from rank to rank, and the ranks at their ends."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from typing import Any
 
 from .files import State
 
-#: seconds for which a call must have been under way to count as one that waits, and not as one that
-#: works
+#: seconds from which on a call counts as waiting, not as working
 PATIENCE = 1.0
 
-#: (communicator, call) of something under way
+#: (communicator, call) of a call under way
 Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def calls_of(state: State, patience: float = 0.0) -> list[Pair]:
-    """All that has been under way on a rank for so long, or was given up."""
-    calls = [
+    """All calls of a rank that have been under way for so long, or were given up."""
+    return [
         (communicator, call)
         for communicator in state["communicators"]
         for call in communicator["under_way"]
-    ]
-    return [
-        (communicator, call)
-        for communicator, call in calls
         if call["seconds"] >= patience or call.get("given_up")
     ]
 
@@ -44,7 +39,7 @@ def awaited(states: Sequence[State], ranks: Sequence[int], patience: float) -> d
 
 def _awaited(state: State, by_rank: Mapping[int, State], patience: float) -> set[int]:
     """The ranks that this rank waits for: each call's peer, or all ranks not in the call yet."""
-    found: set[int] = set()
+    ranks: set[int] = set()
     for communicator, call in calls_of(state, patience):
         if call.get("inside"):  # it is busy with the user's own code
             return set()
@@ -52,43 +47,29 @@ def _awaited(state: State, by_rank: Mapping[int, State], patience: float) -> set
         number = call["number"]
         peer = call.get("peer")
         if peer is None:
-            found.update(
-                rank
-                for rank in communicator["ranks"]
-                if _progress(by_rank.get(rank), name) < number
-            )
+            members = communicator["ranks"]
+            ranks.update(rank for rank in members if _progress(by_rank.get(rank), name) < number)
         elif not _has_passed(by_rank.get(peer), name, number):
-            found.add(peer)
-    return found - {state["rank"]}
+            ranks.add(peer)
+    return ranks - {state["rank"]}
 
 
 def _communicator(state: State | None, name: str) -> Mapping[str, Any] | None:
-    return (
-        next(
-            (
-                communicator
-                for communicator in state["communicators"]
-                if communicator["name"] == name
-            ),
-            None,
-        )
-        if state
-        else None
-    )
+    communicators: Sequence[Mapping[str, Any]] = state["communicators"] if state else ()
+    return next((item for item in communicators if item["name"] == name), None)
 
 
 def _progress(state: State | None, name: str) -> int:
     """The number of the last call that a rank has begun, with no earlier call under way."""
     communicator = _communicator(state, name)
-    return (
-        min((call["number"] for call in communicator["under_way"]), default=communicator["calls"])
-        if communicator
-        else 0
-    )
+    if not communicator:
+        return 0
+    numbers: list[int] = [call["number"] for call in communicator["under_way"]]
+    return min(numbers, default=communicator["calls"])
 
 
 def _has_passed(state: State | None, name: str, number: int) -> bool:
-    """Whether a rank has this call behind it."""
+    """Whether a rank has completed this call."""
     communicator = _communicator(state, name)
     return (
         communicator is not None
@@ -100,15 +81,13 @@ def _has_passed(state: State | None, name: str, number: int) -> bool:
 def unreachable(states: Sequence[State]) -> tuple[list[int], list[list[int]]]:
     """(ranks that did not answer, groups of ranks that answer each other but no other group).
 
-    Of the groups the largest counts as the job, and the others as unreachable, unless there is no
-    largest one.
+    The largest group counts as the job, and the others as unreachable, unless two are the largest.
     """
     asked = {state["rank"]: state for state in states if state.get("heard") or state.get("unheard")}
     groups: list[set[int]] = []
     for rank, state in asked.items():
-        group = {rank, *state["heard"]}.union(
-            *(other for other in groups if other & {rank, *state["heard"]})
-        )
+        group = {rank, *state["heard"]}
+        group = group.union(*(other for other in groups if other & group))
         groups = [other for other in groups if not other & group] + [group]
     silent = {rank for state in asked.values() for rank in state["unheard"]}.difference(*groups)
     groups.sort(key=len, reverse=True)

@@ -1,6 +1,6 @@
-"""Mistakes in SLURM job scripts that end in a hang, in a false success or in lost checkpoints.
+"""Mistakes in SLURM job scripts that cause a hang, a false success or lost checkpoints.
 
-Each was met in a job on a real SLURM. What sbatch refuses at once is left to `sbatch --test-only`.
+Each occurred in a job on a real SLURM. `sbatch --test-only` finds what sbatch refuses at once.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import ArgumentError
 from .job_settings import SETTING, node_local, not_elastic, wrong_setting
 
-#: a line of the script, and what is wrong there
+#: (line of the script, the problem and its remedy)
 Mistake = tuple[int, str]
 
 #: a launcher at the beginning of a command, behind `env …`, `time`, `exec` or assignments
@@ -78,10 +78,10 @@ def _commands(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def mistakes(path: str | os.PathLike[str]) -> list[Mistake]:
-    """The known mistakes of a script, in the order of its lines, each with what to do.
+    """The mistakes in a script, in the order of its lines, each with its remedy.
 
-    Where sbatch is installed, what it says to `--test-only` is one more. Raises ArgumentError for
-    a file that is no text.
+    Where sbatch is installed, its error for `--test-only` is among them. Raises ArgumentError for a
+    file that is no text.
     """
     script = Script(path)
     return sorted({mistake for rule in RULES for mistake in rule(script)})
@@ -103,14 +103,10 @@ def _settings(script: Script) -> Iterator[Mistake]:
     for number, text in script.commands:
         if (match := _CHECKPOINT.search(text)) and (wrong := node_local("--checkpoint", match[1])):
             yield number, wrong
-        if (
-            text.startswith('. "$JOBS/launch.sh"')
-            and not script.path.with_name("launch.sh").exists()
-        ):
-            yield (
-                number,
-                "launch.sh and env.sh belong beside the script: `mpicoll slurm new` writes them",
-            )
+        reads_launcher = text.startswith('. "$JOBS/launch.sh"')
+        if reads_launcher and not script.path.with_name("launch.sh").exists():
+            wrong = "launch.sh and env.sh belong beside the script: `mpicoll slurm new` writes them"
+            yield number, wrong
 
 
 def _elastic(script: Script) -> Iterator[Mistake]:
@@ -118,35 +114,29 @@ def _elastic(script: Script) -> Iterator[Mistake]:
     if wrong := not_elastic({name: value for name, (_, value) in script.settings.items()}):
         yield number, wrong
     if value not in ("", "0") and not script.option("no-kill", "k"):
-        yield (
-            number,
-            f"ELASTIC={value} without #SBATCH --no-kill: SLURM ends the job when it loses a node",
-        )
+        missing = f"ELASTIC={value} without #SBATCH --no-kill"
+        yield number, f"{missing}: SLURM ends the job when it loses a node"
 
 
 def _starts(script: Script) -> Iterator[Mistake]:
     for number, launcher, arguments in script.launches:
         python = _PYTHON.search(arguments)
         if python and not _installs_hook(script.path.parent / python[1]):
-            yield (
-                number,
-                (
-                    "an exception on one rank leaves the others waiting until the time limit:"
-                    f" mpicoll.install_abort_hook() in {python[1]} ends them all (or python -m"
-                    f" mpi4py {python[1]})"
-                ),
+            wrong = (
+                "an exception on one rank leaves the others waiting until the time limit:"
+                f" mpicoll.install_abort_hook() in {python[1]} ends them all (or python -m"
+                f" mpi4py {python[1]})"
             )
+            yield number, wrong
         if launcher != "srun" or not re.search(r"\bpython|\bmpicoll\b", arguments):
             continue
         # quirk: separate-worlds
         if "--mpi" not in arguments and "SLURM_MPI_TYPE" not in script.text:
-            yield (
-                number,
-                (
-                    "srun without --mpi may start as many programs of one rank each, all"
-                    " successful: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH and Intel MPI"
-                ),
+            wrong = (
+                "srun without --mpi may start as many programs of one rank each, all successful:"
+                " --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH and Intel MPI"
             )
+            yield number, wrong
         kills = re.search(r"\s-\w*K|--kill-on-bad-exit", arguments)
         if not kills and "SLURM_KILL_BAD_EXIT" not in script.text:
             yield number, "without srun -K the job waits for the other ranks when one is killed"
@@ -168,27 +158,15 @@ def _signals(script: Script) -> Iterator[Mistake]:
         number, value = warning
         to_script = value.startswith("B:")
         if to_script and not handled:
-            yield (
-                number,
-                "SLURM's warning (B:, to the script) ends a script that has no trap for it",
-            )
+            wrong = "SLURM's warning (B:, to the script) ends a script that has no trap for it"
+            yield number, wrong
         if handled and not to_script:
-            yield (
-                number,
-                (
-                    f"--signal={value} goes to the ranks only: for the script's trap write"
-                    f" --signal=B:{value}"
-                ),
-            )
+            remedy = f"for the script's trap write --signal=B:{value}"
+            yield number, f"--signal={value} goes to the ranks only: {remedy}"
     for number, launcher, arguments in script.launches:
         if traps and not arguments.rstrip().endswith("&"):
-            yield (
-                number,
-                (
-                    "a trap runs only after a command in the foreground has ended:"
-                    f" {launcher} … & and `wait`"
-                ),
-            )
+            wrong = "a trap runs only after a command in the foreground has ended"
+            yield number, f"{wrong}: {launcher} … & and `wait`"
 
 
 def _exit_status(script: Script) -> Iterator[Mistake]:
@@ -198,17 +176,12 @@ def _exit_status(script: Script) -> Iterator[Mistake]:
     last, text = script.commands[-1]
     handled = text.startswith("wait ") or "||" in arguments or "&&" in arguments
     if number != last and not handled:
-        yield (
-            number,
-            (
-                f"commands follow, so the job is COMPLETED even if {launcher} fails: begin the"
-                " script with `set -e`"
-            ),
-        )
+        wrong = f"commands follow, so the job is COMPLETED even if {launcher} fails"
+        yield number, f"{wrong}: begin the script with `set -e`"
 
 
 def _refused(script: Script) -> Iterator[Mistake]:
-    """What sbatch says, if SLURM is installed and running."""
+    """The error of sbatch, if SLURM is installed and running."""
     if shutil.which("sbatch") is None:
         return
     if subprocess.run(["scontrol", "ping"], capture_output=True).returncode:

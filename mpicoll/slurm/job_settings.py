@@ -17,7 +17,7 @@ WORDS = {
     "COLLECTIVE": tuple(COLLECTIVES),
     "DEVICE": ("cpu", "cuda"),
 }
-#: the program by which a Python names its MPI library, as in launch.sh
+#: the program that prints the MPI library of a Python, as in launch.sh
 _LIBRARY = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpicoll.support.quirks import library;"
     " print(library())"
@@ -26,7 +26,7 @@ _LOCAL = re.compile(r"(/tmp|/var/tmp|/dev/shm|\$\{?TMPDIR\}?|\$\{?SLURM_TMPDIR\}
 
 
 def wrong_setting(name: str, value: str) -> str:
-    """What is wrong with a setting, or an empty text."""
+    """The problem of a setting, or ""."""
     words: Iterable[str] = WORDS.get(name, ())
     if words and "$" not in value and value not in words:
         return f"{name}={value}: expected {', '.join(words)}{did_you_mean(value, words)}"
@@ -36,7 +36,7 @@ def wrong_setting(name: str, value: str) -> str:
 
 
 def not_elastic(settings: Mapping[str, str]) -> str:
-    """Why a job with ELASTIC cannot survive the loss of ranks, or an empty text."""
+    """Why a job with ELASTIC cannot survive the loss of ranks, or ""."""
     if settings.get("ELASTIC", "0") in ("", "0"):
         return ""
     launcher = settings.get("LAUNCHER", "auto")
@@ -57,7 +57,7 @@ def not_elastic(settings: Mapping[str, str]) -> str:
 
 
 def node_local(name: str, path: str) -> str:
-    """What is wrong with a path that all nodes must share, or an empty text."""
+    """The problem of a path that all nodes must share, or ""."""
     if not _LOCAL.match(path):
         return ""
     return (

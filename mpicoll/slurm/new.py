@@ -11,7 +11,7 @@ from .job_settings import SETTING, not_elastic, wrong_setting
 
 TEMPLATES = Path(__file__).parent / "templates"
 KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
-#: what every script reads; env.sh belongs to the user as soon as it is there
+#: files that every script reads; an existing env.sh belongs to the user
 SHARED = ("launch.sh", "env.sh")
 
 _OPTION = re.compile(r"^#+SBATCH --([a-z-]+)(?:=(\S+))?(.*)$")
@@ -24,36 +24,26 @@ def write(
     settings: Mapping[str, str],
     force: bool = False,
 ) -> list[Path]:
-    """Write a script of this kind, and what it reads, into a directory; returns the paths written.
+    """Write a script of this kind, and the files that it reads; returns the paths written.
 
     options: {name of an sbatch option: value, None where it takes none}, settings: {name of a
-    variable at the top: value}. Raises ArgumentError for values that cannot be used, and before
-    anything is written for a script that is there, unless `force`. What else is there is kept: the
-    user's.
+    variable at the top: value}. Raises ArgumentError for wrong values, and, before it writes
+    anything, for an existing script, unless `force`. It replaces no other existing file.
     """
     directory = Path(directory)
     names = scripts(kind, options)
     if kind == "train" and options.get("gpus-per-node"):
-        options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank each
+        options = {"ntasks-per-node": options["gpus-per-node"], **options}  # a rank per GPU
     if settings.get("ELASTIC", "0") != "0":
         options = {"no-kill": None, **options}
-    texts = {
-        names[0]: fill(
-            (TEMPLATES / names[0]).read_text(encoding="utf-8"), options, settings, names[0]
-        )
-    }
-    texts |= {
-        name: (TEMPLATES / name).read_text(encoding="utf-8") for name in (*names[1:], *SHARED)
-    }
-    if os.path.exists(directory / names[0]) and not force:
-        raise ArgumentError(
-            f"{directory / names[0]} is there already; remove it, or replace it with --force"
-        )
-    texts = {
-        name: text
-        for name, text in texts.items()
-        if name == names[0] or not os.path.exists(directory / name)
-    }
+    script, *others = names
+    texts = {script: fill(_template(script), options, settings, script)}
+    path = directory / script
+    if os.path.exists(path) and not force:
+        raise ArgumentError(f"{path} is there already; remove it, or replace it with --force")
+    for name in (*others, *SHARED):
+        if not os.path.exists(directory / name):
+            texts[name] = _template(name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
@@ -64,8 +54,12 @@ def write(
     return [directory / name for name in texts]
 
 
+def _template(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
 def scripts(kind: str, options: Mapping[str, object]) -> list[str]:
-    """The names of the templates: that which takes the options, then those it submits.
+    """The names of the templates: the script with the options, then the scripts that it submits.
 
     >>> scripts("train", {"gpus-per-node": 8}), scripts("scaling", {})
     (['train_gpu.sbatch'], ['scaling.sh', 'train_cpu.sbatch'])
@@ -92,26 +86,22 @@ def fill(
         )
     for number, line in enumerate(lines):
         lines[number] = _filled(line, options, settings)
+    values = {match[1]: match[2] for match in map(SETTING.match, lines) if match}
     if settings:
-        names = ", ".join(
-            match[1]
-            for match in map(SETTING.match, text.splitlines())
-            if match and match[1] != "JOBS"
-        )
-        hint = did_you_mean(next(iter(settings)), names.split(", "))
-        raise ArgumentError(f"{name} has no setting {', '.join(settings)}; it has {names}{hint}")
+        names = [setting for setting in values if setting != "JOBS"]
+        hint = did_you_mean(next(iter(settings)), names)
+        unknown = ", ".join(settings)
+        raise ArgumentError(f"{name} has no setting {unknown}; it has {', '.join(names)}{hint}")
     if options:
-        lines[last] += "".join(f"\n{_given(key, value)}" for key, value in options.items())
-    _must_be_right(
-        not_elastic({match[1]: match[2] for match in map(SETTING.match, lines) if match})
-    )
+        lines[last] += "".join(f"\n{_sbatch_line(key, value)}" for key, value in options.items())
+    _raise(not_elastic(values))
     return "\n".join([*lines, ""])
 
 
 def _filled(line: str, options: dict[str, str | None], settings: dict[str, str]) -> str:
-    """The line with the value that it is for, which is then used up."""
+    """The line with its value, which is removed from options or settings."""
     if (match := _OPTION.match(line)) and match[1] in options:
-        return _given(match[1], options.pop(match[1])) + match[3]
+        return _sbatch_line(match[1], options.pop(match[1])) + match[3]
     if (match := SETTING.match(line)) and match[1] in settings:
         value = settings.pop(match[1])
         if re.search(r'["{}\\`\x00-\x1f\x7f]|\$(?![A-Za-z_])', value):
@@ -119,22 +109,23 @@ def _filled(line: str, options: dict[str, str | None], settings: dict[str, str])
                 "no quotes, braces, backslashes, backticks or line ends, and $ only before a name"
             )
             raise ArgumentError(f"{match[1]}: expected {expected}, got {value!r}")
-        _must_be_right(wrong_setting(match[1], value))
+        _raise(wrong_setting(match[1], value))
         return f': "${{{match[1]}:={value}}}"{match[3]}'
     return line
 
 
-def _given(option: str, value: str | None) -> str:
-    """The line that gives sbatch an option."""
+def _sbatch_line(name: str, value: str | None) -> str:
+    """The line with an option of sbatch."""
     if value is None:
-        return f"#SBATCH --{option}"
+        return f"#SBATCH --{name}"
     if not value or re.search(r"""[\s"'\\#`$\x00-\x1f\x7f]""", value):
         raise ArgumentError(
-            f"--{option}: expected no spaces, quotes, backslashes, $, # or line ends, got {value!r}"
+            f"--{name}: expected no spaces, quotes, backslashes, $, # or line ends, got {value!r}"
         )
-    return f"#SBATCH --{option}={value}"
+    return f"#SBATCH --{name}={value}"
 
 
-def _must_be_right(wrong: str) -> None:
-    if wrong:
-        raise ArgumentError(wrong)
+def _raise(problem: str) -> None:
+    """Raise ArgumentError, unless the problem is ""."""
+    if problem:
+        raise ArgumentError(problem)

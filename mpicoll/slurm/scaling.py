@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..support.files import parse_json
 
-#: beyond any figure of a training
+#: larger than any figure of a training
 _LARGEST = 2**63
 _NAME = re.compile(r"(strong|weak)-(\d+)")
 #: {column: its width and format}
@@ -36,12 +36,9 @@ def gather(directory: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     rows = []
     missing = []
     for name in order:
+        path = Path(directory) / name / "result.json"
         try:
-            rows.append(
-                _row(
-                    matches[name], parse_json((Path(directory) / name / "result.json").read_bytes())
-                )
-            )
+            rows.append(_row(matches[name], parse_json(path.read_bytes())))
         except (OSError, ValueError, TypeError, KeyError, OverflowError):
             missing.append(name)
     if not matches:
@@ -94,8 +91,7 @@ def table(rows: Iterable[dict[str, Any]], missing: Iterable[str]) -> str:
             row["speedup"],
             row["efficiency"],
         )
-        lines.append(
-            "".join(format(value, style) for value, style in zip(values, COLUMNS.values()))
-        )
+        cells = [format(value, style) for value, style in zip(values, COLUMNS.values())]
+        lines.append("".join(cells))
     lines += [f"{name} has no result: see {name}-JOB.out" for name in missing]
     return "\n".join(lines)

@@ -14,12 +14,12 @@ from .units import shown
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-#: an array of numbers on the host or on a device; CuPy's have the interface of NumPy's
+#: an array of numbers on the host or on a device; CuPy arrays have the interface of NumPy arrays
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Device(AbstractContextManager[object], Protocol):
-    """A GPU, as CuPy has it: current in this thread from `use` on, or as a context manager, which gives back the last."""
+    """A GPU, as CuPy has it: `use` makes it current in this thread, `with` for a block."""
 
     @property
     def id(self) -> int: ...
@@ -38,18 +38,25 @@ def module_of(array: object) -> ModuleType:
 
 
 def synchronize(module: ModuleType) -> None:
-    """Wait until the device has done what was asked of it, so that a clock read next is true; no-op for NumPy."""
+    """Wait until the device has finished its work, for timing; no-op for NumPy."""
     if hasattr(module, "cuda"):
         module.cuda.get_current_stream().synchronize()
 
 
 def element_type(text: str) -> np.dtype[Any]:
-    """The NumPy dtype of this name, bfloat16 among them. Raises ArgumentError; LaunchError without ml_dtypes."""
-    name: "DTypeLike" = require("ml_dtypes", "bfloat16").bfloat16 if text == "bfloat16" else text
+    """The NumPy dtype of a name such as float32 or bfloat16.
+
+    Raises ArgumentError, also for types of text, dates or records; LaunchError without ml_dtypes.
+    """
+    name: "DTypeLike" = text
+    if text == "bfloat16":
+        name = require("ml_dtypes", "bfloat16").bfloat16
     try:
-        found = np.dtype(name)
+        dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
-        found = np.dtype("O")
-    if not found.isnative or not (found.kind in "biufc" or found.name == "bfloat16"):  # of text, dates, records …
-        raise ArgumentError(f"expected an element type such as float32, int32 or bfloat16, got {shown(text)}")
-    return found
+        dtype = np.dtype("O")
+    if not dtype.isnative or not (dtype.kind in "biufc" or dtype.name == "bfloat16"):
+        raise ArgumentError(
+            f"expected an element type such as float32, int32 or bfloat16, got {shown(text)}"
+        )
+    return dtype

@@ -7,25 +7,25 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-#: where Python and what is installed lie
+#: folders of Python's library and of installed packages
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-#: libraries that make calls for the user: PyTorch, and what its decorators pass through
+#: libraries that make calls for the user: PyTorch, and contextlib for its decorators
 _BETWEEN = (*(str(Path(place, "torch")) for place in _LIBRARIES), contextlib.__file__)
 
-#: "file:line", or code and the instruction that it is at: what that is as text is found out when somebody asks
+#: "file:line", or code and its current instruction, from which `site_text` makes the text on demand
 Site = str | tuple[CodeType, int]
 _getframe = sys._getframe
-#: files of mpicoll's and of what calls it for the user, as they are met
+#: whether a file belongs to mpicoll or to a library that makes calls for the user; a cache
 _ours: dict[str, bool] = {}
 
 
 def call_site() -> str:
-    """ "file:line" of the innermost frame that is neither mpicoll's nor PyTorch's."""
+    """ "file:line" of the innermost frame outside of mpicoll and PyTorch."""
     return site_of(sys._getframe(1))
 
 
 def quick_site() -> Site:
-    """The same for those who call often: a fifth of a microsecond where the caller's caller is called by the user."""
+    """The same for frequent calls: 0.2 us where the user calls the caller's caller."""
     frame: FrameType | None = _getframe(3)
     while frame is not None:
         code = frame.f_code
@@ -49,18 +49,18 @@ def site_text(site: Site) -> str:
 
 
 def site_of(frame: FrameType) -> str:
-    """The same for any thread's frame."""
+    """The same, seen from a frame of any thread."""
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     outer: FrameType | None = frame
     while outer is not None and outer.f_code.co_filename.startswith((_PACKAGE, *_BETWEEN)):
         outer = outer.f_back
-    frame = outer or frame  # a thread of PyTorch's has none of the user's
+    frame = outer or frame  # a thread of PyTorch has no frame of the user
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def site_of_error(error: BaseException) -> str:
-    """The line that raised it, or where mpicoll did, the one that called mpicoll; "" for none."""
+    """The line that raised it, or that called mpicoll, if mpicoll raised it; "" without a trace."""
     trace = error.__traceback__
     raised = called = ""
     while trace is not None:
@@ -73,7 +73,7 @@ def site_of_error(error: BaseException) -> str:
 
 
 def users_code(frame: FrameType) -> str:
-    """The same where a thread runs the user's own code right now, called by mpicoll; else ""."""
+    """ "file:line" where a thread runs code of the user that mpicoll called; else ""."""
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):
         return ""
     caller = frame.f_back

@@ -1,4 +1,4 @@
-"""Checks of arguments: of one rank's values, that all ranks have the same ones, and errors that all ranks raise."""
+"""Checks of arguments, on a rank and between ranks, and errors that all ranks raise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def text_of(value: object) -> str:
-    """How a value prints, without addresses: the same in every process, for facts that ranks and checkpoints compare.
+    """The repr of a value without addresses: the same in every process.
+
+    It is for facts that ranks and checkpoints compare.
 
     >>> text_of([object()])
     '[<object object>]'
@@ -32,19 +34,21 @@ def check(name: str, value: object, good: object, expected: str) -> None:
 
 
 def check_integer(name: str, value: Any, least: int) -> None:
-    """Raise ArgumentError unless `value` is an integer (of any type that counts) of at least `least`."""
-    check(name, value, hasattr(value, "__index__") and value >= least, f"an integer of at least {least}")
+    """Raise ArgumentError unless `value` is an integer (with `__index__`) of at least `least`."""
+    good = hasattr(value, "__index__") and value >= least
+    check(name, value, good, f"an integer of at least {least}")
 
 
 def check_word(name: str, value: object, words: Iterable[str]) -> None:
     """Raise ArgumentError unless `value` is one of `words`."""
     words = list(words)
     if value not in words:
-        raise ArgumentError(f"{name}: expected one of {', '.join(words)}, got {value!r}{did_you_mean(value, words)}")
+        hint = did_you_mean(value, words)
+        raise ArgumentError(f"{name}: expected one of {', '.join(words)}, got {value!r}{hint}")
 
 
 def raise_everywhere(comm: MPI.Intracomm, error: MpicollError | None) -> None:
-    """Raise the error of the lowest rank that has one on every rank of `comm`, so that nobody waits for those that gave up.
+    """Raise the error of the lowest failed rank on every rank, so that no rank waits for it.
 
     Collective: one allgather of small Python objects.
     """
@@ -54,7 +58,7 @@ def raise_everywhere(comm: MPI.Intracomm, error: MpicollError | None) -> None:
 
 
 def together(comm: MPI.Intracomm, act: Callable[[], Result]) -> Result:
-    """What `act()` gives on this rank; an MpicollError that it raises on one rank is raised on every rank of `comm`.
+    """The result of `act()` on this rank; if a rank raises an MpicollError, every rank raises it.
 
     Collective: one allgather of small Python objects.
     """
@@ -68,19 +72,21 @@ def together(comm: MPI.Intracomm, act: Callable[[], Result]) -> Result:
 
 
 def agree(comm: MPI.Intracomm, facts: Mapping[str, object]) -> None:
-    """Raise ArgumentError on every rank of `comm` if their `facts` differ; it shows the first difference.
+    """Raise ArgumentError on every rank of `comm` if their facts differ, with the first difference.
 
     Collective: one allgather of small Python objects.
     """
     must_agree(comm.allgather(facts))
 
 
-def must_agree(everyone: Sequence[Mapping[str, object]], remedy: str = "Give the same on all ranks") -> None:
-    """Raise ArgumentError if the facts of the ranks differ, naming the first that does. everyone: those of each rank.
+def must_agree(
+    everyone: Sequence[Mapping[str, object]], remedy: str = "Give the same on all ranks"
+) -> None:
+    """Raise ArgumentError if the facts of the ranks differ; it shows the first difference.
 
-    >>> must_agree([{"steps": 5}, {"steps": 6}, {"steps": 5}])
+    >>> must_agree([{"steps": 5}, {"steps": 6}, {"steps": 5}], "Fix it")
     Traceback (most recent call last):
-    mpicoll.errors.ArgumentError: ranks disagree about steps: ranks 0, 2: 5; rank 1: 6. Give the same on all ranks
+    mpicoll.errors.ArgumentError: ranks disagree about steps: ranks 0, 2: 5; rank 1: 6. Fix it
     """
     for name in dict.fromkeys(name for facts in everyone for name in facts):
         views = groups([facts.get(name, "missing") for facts in everyone])
@@ -90,18 +96,24 @@ def must_agree(everyone: Sequence[Mapping[str, object]], remedy: str = "Give the
 
 
 def groups(values: Sequence[object]) -> list[tuple[object, list[int]]]:
-    """Each value that occurs, and the ranks that have it; by comparing, since not every value can be hashed."""
+    """Each value, and the ranks that have it; compared, since not every value can be hashed."""
     views: list[tuple[object, list[int]]] = []
     for rank, value in enumerate(values):
-        # nan, which is not equal to itself, is alike on ranks that all have it
-        ranks = next((ranks for other, ranks in views if other == value or value != value != other != other), None)
-        if ranks is None:
-            views.append((value, ranks := []))
-        ranks.append(rank)
+        for other, ranks in views:
+            if _is_same(other, value):
+                ranks.append(rank)
+                break
+        else:
+            views.append((value, [rank]))
     return views
 
 
+def _is_same(a: object, b: object) -> bool:
+    """Whether they are equal, or both nan."""
+    return bool(a == b or (a != a and b != b))
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
-    """How people write some ranks: "rank 3", "ranks 0, 2"."""
+    """Ranks as text: "rank 3", "ranks 0, 2"."""
     shown = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"

@@ -1,3 +1,3 @@
-"""Which commands of `mpicoll` run on all ranks; the others do their work once, however many processes a launcher starts."""
+"""The commands of `mpicoll` that run on all ranks; of the others only the first process works."""
 
 ON_RANKS = frozenset({"info", "bench", "tune", "train"})

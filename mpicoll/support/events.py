@@ -1,16 +1,16 @@
-"""What timelines are made of."""
+"""Events of timelines."""
 
 from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """Something that took from `begin` to `end`, seconds of perf_counter.
+    """A span of time."""
 
-    kind: the row of a timeline that it is on. facts: what else is told of it, or None.
-    """
-
+    #: the row of the timeline
     kind: str
     name: str
+    #: in seconds of perf_counter
     begin: float
     end: float
+    #: shown with the event
     facts: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Files that people and programs exchange with mpicoll: JSON that is read, results written whole or not at all."""
+"""Files that mpicoll exchanges with people and programs: reading JSON, atomic writing."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from ..errors import ArgumentError
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says. Raises ArgumentError, also for one that is nested too deeply to be anything of ours.
+    """The value of a JSON text. Raises ArgumentError, also for text that is nested too deeply.
 
     >>> parse_json('{"schema": 1}')
     {'schema': 1}
@@ -24,13 +24,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def named(path: str | os.PathLike[str]) -> str:
-    """A path as an error names it: as it is, in quotes where that would not be seen or not be one line."""
+    """A path as an error names it: in quotes where it is blank or not printable."""
     text = os.fspath(path)
     return text if text.strip() and text.isprintable() else repr(text)
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file so that its name stands for the old content or for all of the new. Raises ArgumentError."""
+    """Write a file atomically: it has the old content or all of the new. Raises ArgumentError."""
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
@@ -57,7 +57,7 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> None:
-    """Draw Matplotlib's figure into a file, in the format that its name ends with. options: of its `savefig`."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=Path(path).suffix[1:] or None, **options)
-    write_whole(path, drawn.getvalue())
+    """Save a figure of Matplotlib in the format of the file's suffix. options: of `savefig`."""
+    content = io.BytesIO()
+    figure.savefig(content, format=Path(path).suffix[1:] or None, **options)
+    write_whole(path, content.getvalue())

@@ -1,4 +1,4 @@
-"""Code in which no garbage may be collected, because finalizers would run in its middle."""
+"""Code that garbage collection must not interrupt, because finalizers would run in its middle."""
 
 import gc
 import sys
@@ -12,7 +12,7 @@ _lock = threading.RLock()
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Garbage is not collected meanwhile, in any thread. One thread at a time is here."""
+    """Disable garbage collection, in all threads. A single thread at a time may do so."""
     with _lock:
         was_enabled = gc.isenabled()
         gc.disable()
@@ -24,9 +24,9 @@ def no_collection() -> Iterator[None]:
 
 
 def frames_of_threads() -> dict[int, FrameType]:
-    """The frame in which each thread is, by its identifier.
+    """The current frame of each thread, by the thread's identifier.
 
-    CPython 3.11 and earlier wait for themselves for ever where garbage with a `threading.local` is collected meanwhile
+    CPython 3.11 and earlier deadlock where they collect garbage with a `threading.local` meanwhile
     (python/cpython issue 106883).
     """
     with no_collection():

@@ -1,4 +1,4 @@
-"""The GPUs of this host: what CuPy and the driver say of them, what is missing where there are none, and whose is which."""
+"""The GPUs of this host: what CuPy and the driver report, what is missing, which rank has which."""
 
 import ctypes
 import os
@@ -17,63 +17,87 @@ from .optional import require
 
 DEVICES = ("cpu", "cuda")
 _PURPOSE = "device cuda"
-#: where the driver tells its version
+#: the file with the driver's version
 _KERNEL_MODULE = Path("/proc/driver/nvidia/version")
 
 
 def working_cupy() -> Any:
-    """CuPy, where it finds a driver and a device; no memory is taken on any.
+    """CuPy, where it finds a driver and a device; it allocates no memory on a device.
 
-    Raises LaunchError that names what is missing: CuPy, the driver, a newer driver, or a device.
+    Raises LaunchError, which names what is missing: CuPy, the driver, a newer driver, or a device.
     """
-    cupy, host, driver, reason = require("cupy", _PURPOSE), MPI.Get_processor_name(), 0, "it counts 0"
+    cupy = require("cupy", _PURPOSE)
+    driver = 0
+    reason = "it counts 0"
     try:
         driver = cupy.cuda.runtime.driverGetVersion()
         if cupy.cuda.runtime.getDeviceCount():
             return cupy
     except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
         reason = str(error)
+    host = MPI.Get_processor_name()
     if not driver:
-        raise LaunchError(f"{_PURPOSE}: no CUDA driver on {host} ({reason}): install NVIDIA's, or start the container with "
-                          "the host's GPUs")  # fmt: skip
+        raise LaunchError(
+            f"{_PURPOSE}: no CUDA driver on {host} ({reason}): install NVIDIA's, or start the "
+            "container with the host's GPUs"
+        )
     if "InsufficientDriver" in reason:
-        raise LaunchError(f"{_PURPOSE}: the driver on {host} is for CUDA {_dotted(driver)}, too old for this CuPy ({reason}): "
-                          'install a newer driver, or CuPy for an older CUDA (pip install "mpicoll[cuda12]")')  # fmt: skip
+        raise LaunchError(
+            f"{_PURPOSE}: the driver on {host} is for CUDA {_dotted(driver)}, too old for this "
+            f"CuPy ({reason}): install a newer driver, or CuPy for an older CUDA "
+            '(pip install "mpicoll[cuda12]")'
+        )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    raise LaunchError(f"{_PURPOSE}: no CUDA device on {host} ({reason}); CUDA_VISIBLE_DEVICES is "
-                      f"{'not set' if visible is None else repr(visible)}, nvidia-smi -L lists what there is")  # fmt: skip
+    raise LaunchError(
+        f"{_PURPOSE}: no CUDA device on {host} ({reason}); CUDA_VISIBLE_DEVICES is "
+        f"{'not set' if visible is None else repr(visible)}, nvidia-smi -L lists what there is"
+    )
 
 
 def facts() -> dict[str, Any]:
-    """What this process sees: versions, and a list of devices with name, uuid and bytes; None for what it cannot know.
+    """What this process sees: versions, and name, uuid and bytes of each device; None if unknown.
 
     problem: what is missing where no device can be used.
     """
-    found: dict[str, Any] = {"problem": None, "driver": driver_version(), "cuda_driver": None, "cuda_runtime": None,
-                             "cupy": None, "nccl": None, "devices": []}  # fmt: skip
+    seen: dict[str, Any] = {
+        "problem": None,
+        "driver": driver_version(),
+        "cuda_driver": None,
+        "cuda_runtime": None,
+        "cupy": None,
+        "nccl": None,
+        "devices": [],
+    }
     try:
         cupy = require("cupy", _PURPOSE)
         runtime = cupy.cuda.runtime
-        found |= {"cupy": cupy.__version__, "cuda_runtime": _dotted(runtime.runtimeGetVersion()), "nccl": _nccl_version()}
+        seen |= {
+            "cupy": cupy.__version__,
+            "cuda_runtime": _dotted(runtime.runtimeGetVersion()),
+            "nccl": _nccl_version(),
+        }
         working_cupy()
-        found |= {"cuda_driver": _dotted(runtime.driverGetVersion()),
-                  "devices": [_device(runtime, number) for number in range(runtime.getDeviceCount())]}  # fmt: skip
-    except RuntimeError as error:  # LaunchError is one too
-        found["problem"] = str(error)
-    return found
+        devices = range(runtime.getDeviceCount())
+        seen |= {
+            "cuda_driver": _dotted(runtime.driverGetVersion()),
+            "devices": [_device(runtime, number) for number in devices],
+        }
+    except RuntimeError as error:  # a LaunchError is a RuntimeError
+        seen["problem"] = str(error)
+    return seen
 
 
 def driver_version() -> str | None:
-    """Of NVIDIA's kernel module, as nvidia-smi shows it; None where there is none."""
+    """The version of NVIDIA's kernel module, as nvidia-smi shows it; None without the module."""
     try:
-        found = re.search(r"NVRM version:.*?\s(\d+\.\d[\d.]*)", _KERNEL_MODULE.read_text())
+        match = re.search(r"NVRM version:.*?\s(\d+\.\d[\d.]*)", _KERNEL_MODULE.read_text())
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 def _dotted(version: int) -> str:
-    """How people write a CUDA version.
+    """A CUDA version as text.
 
     >>> _dotted(12040), _dotted(13000)
     ('12.4', '13.0')
@@ -94,7 +118,7 @@ def _nccl_version() -> str | None:
 
 
 def nccl_text(version: Any) -> str:
-    """How people write a version of NCCL.
+    """A version of NCCL as text.
 
     >>> nccl_text(22705)
     '2.27.5'
@@ -103,16 +127,24 @@ def nccl_text(version: Any) -> str:
 
 
 def _device(runtime: Any, number: int) -> dict[str, Any]:
-    found = runtime.getDeviceProperties(number)
-    return {"name": found["name"].decode(), "uuid": _uuid(found["uuid"], number), "bytes": int(found["totalGlobalMem"])}
+    properties = runtime.getDeviceProperties(number)
+    return {
+        "name": properties["name"].decode(),
+        "uuid": _uuid(properties["uuid"], number),
+        "bytes": int(properties["totalGlobalMem"]),
+    }
 
 
 def _uuid(raw: bytes, number: int) -> str:
-    """As nvidia-smi writes it. CuPy's bytes end before the first 0: the driver then tells all 16."""
+    """The UUID as nvidia-smi writes it.
+
+    CuPy's bytes end before the first 0; then the driver is asked for all 16.
+    """
     from uuid import UUID
 
     if len(raw) != 16:
-        handle, whole = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        handle = ctypes.c_int()
+        whole = (ctypes.c_ubyte * 16)()
         driver = ctypes.CDLL("libcuda.so.1")
         driver.cuDeviceGet(ctypes.byref(handle), number)
         driver.cuDeviceGetUuid(whole, handle)
@@ -121,20 +153,22 @@ def _uuid(raw: bytes, number: int) -> str:
 
 
 def place_among(comm: MPI.Comm) -> int:
-    """How many lower ranks of this host see the same devices: the device of this rank, modulo their number. Collective.
+    """How many lower ranks of this host see the same devices. Collective.
 
-    Hosts go by name: where MPI was told not to use shared memory, each rank is a node to it. Where CUDA_VISIBLE_DEVICES
-    gives ranks different devices, each begins with the first of its own.
+    Modulo the number of devices it is the device of this rank. Where CUDA_VISIBLE_DEVICES shows
+    ranks different devices, each rank counts in its own. Hosts are told apart by name: where MPI
+    must not use shared memory, each rank is a node of its own to MPI.
     """
-    mine = MPI.Get_processor_name(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return MPI.Comm.allgather(comm, mine)[: comm.Get_rank()].count(mine)
+    own = (MPI.Get_processor_name(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return MPI.Comm.allgather(comm, own)[: comm.Get_rank()].count(own)
 
 
 def use_local_device(comm: MPI.Intracomm | None = None) -> int:
-    """Give each rank a GPU of its host, and make it the current device of this thread, for CuPy and PyTorch alike.
+    """Assign a GPU of its host to each rank, and make it the current device of this thread.
 
-    Ranks of a host take its devices in turn: several share one where there are more ranks than devices. Where
-    CUDA_VISIBLE_DEVICES shows ranks different devices, as launchers can, each takes the first of its own. Collective.
+    Collective. It is current for CuPy and PyTorch alike. Ranks of a host take its devices in turn:
+    they share devices where there are more ranks. Where CUDA_VISIBLE_DEVICES shows ranks different
+    devices, as launchers can, each rank takes the first of its own.
 
     Parameters
     ----------
@@ -149,7 +183,7 @@ def use_local_device(comm: MPI.Intracomm | None = None) -> int:
     Raises
     ------
     LaunchError
-        On all ranks, where one has no GPU that works: CuPy, the driver, or a device is missing.
+        On all ranks, where any has no working GPU: CuPy, the driver, or a device is missing.
 
     Examples
     --------
@@ -167,14 +201,17 @@ def _use(place: int) -> int:
         cupy.cuda.Device(number).use()
         cupy.empty(1)
     except RuntimeError as error:
-        raise LaunchError(f"{_PURPOSE}: GPU {number} of {MPI.Get_processor_name()} cannot be used ({error})") from error
+        host = MPI.Get_processor_name()
+        text = f"{_PURPOSE}: GPU {number} of {host} cannot be used ({error})"
+        raise LaunchError(text) from error
     return number
 
 
 def device_module(device: str, comm: MPI.Intracomm) -> Any:
-    """The array module for `cpu` (numpy) or `cuda` (cupy, on the device that `use_local_device` gives). Collective.
+    """The array module for `cpu` (numpy) or `cuda` (cupy). Collective.
 
-    Raises ArgumentError for another word, and LaunchError where CuPy or a GPU is missing.
+    CuPy uses the device that `use_local_device` assigns. Raises ArgumentError for another word, and
+    LaunchError where CuPy or a GPU is missing.
     """
     check_word("device", device, DEVICES)
     if device == "cpu":

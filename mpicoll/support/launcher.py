@@ -1,4 +1,4 @@
-"""What can be known and done before MPI is there: which of the processes that a launcher started this one is."""
+"""The launcher's view of this process before MPI starts, and a time limit for MPI's start."""
 
 import faulthandler
 import os
@@ -10,7 +10,7 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM
 
 
 def is_first() -> bool:
-    """Whether this process is rank 0 of those started together, or was started alone: what all would say alike, it says."""
+    """Whether this process is rank 0 of its job, or alone: it prints what all would print alike."""
     return _rank() == "0"
 
 
@@ -20,21 +20,26 @@ def _rank() -> str:
 
 @contextmanager
 def starting_within(seconds: float) -> Iterator[None]:
-    """End this process, with a message, where MPI's start takes longer: the others wait in it for one that died before.
+    """End this process, with a message, where MPI's start takes longer.
 
-    mpi4py keeps Python's lock while MPI starts: the limit is faulthandler's, which needs none, and the message another
-    process's, to which faulthandler writes.
+    All other ranks wait in MPI_Init for a rank that dies before. mpi4py keeps Python's lock while
+    MPI starts. So the limit is that of faulthandler, which needs no lock, and a child process, to
+    which faulthandler writes, prints the message.
     """
     # quirk: init-waits-for-the-dead
     reading, writing = os.pipe()
-    speaker = os.fork()
-    if not speaker:
+    child = os.fork()
+    if not child:
         os.close(writing)
-        with open(reading, "rb") as told:
-            if told.read():  # and not only its end, when the other closes it, or dies
-                print(f"mpicoll: rank {_rank()} has waited {seconds:g} s in MPI_Init for the others, and ends: one of them "
-                      "died before, or is slow. Start the job again, or let it wait longer (MPICOLL_TIMEOUT, in seconds)",
-                      file=sys.stderr, flush=True)  # fmt: skip
+        with open(reading, "rb") as pipe:
+            if pipe.read():  # empty where the parent closes its end, or dies
+                print(
+                    f"mpicoll: rank {_rank()} has waited {seconds:g} s in MPI_Init for the others, "
+                    "and ends: one of them died before, or is slow. Start the job again, or let it "
+                    "wait longer (MPICOLL_TIMEOUT, in seconds)",
+                    file=sys.stderr,
+                    flush=True,
+                )
         os._exit(0)
     os.close(reading)
     faulthandler.dump_traceback_later(seconds, exit=True, file=writing)
@@ -43,4 +48,4 @@ def starting_within(seconds: float) -> Iterator[None]:
     finally:
         faulthandler.cancel_dump_traceback_later()
         os.close(writing)
-        os.waitpid(speaker, 0)
+        os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""The fabric here, which ranks share a node, and how they share its cores."""
+"""The fabric, the ranks of a node, and how they share its cores."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +16,22 @@ Result = TypeVar("Result")
 
 UNKNOWN = "unknown"
 LARGE_COUNT = 2**31 - 1
+#: words of OMPI_MCA_btl and UCX_TLS that say nothing of the network
+_BTL_OF_NODE = ("", "self", "sm", "vader")
+_TLS_OF_NODE = ("", "self", "sm", "shm")
+#: a user who sets any of these has chosen the number of BLAS threads
+_BLAS_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 @cache  # quirk: int-counts
 def largest_count() -> float:
-    """The largest count of elements that MPI's calls take; infinite where they know large counts. The library is asked."""
+    """The largest count of elements that MPI's calls accept; infinite with large counts."""
     try:
         MPI.BYTE.Pack_size(LARGE_COUNT + 1, MPI.COMM_SELF)
     except (MPI.Exception, OverflowError):
@@ -29,46 +40,53 @@ def largest_count() -> float:
 
 
 def fabric() -> str:
-    """What MPI was told to use between nodes: "tcp", another word of its settings, or "unknown" where it chose by itself."""
-    if is_open_mpi(library()):
-        chosen = os.environ.get("OMPI_MCA_btl", "") if os.environ.get("OMPI_MCA_pml", "ob1") == "ob1" else ""
-        words = [word for word in chosen.split(",") if word not in ("", "self", "sm", "vader") and not word.startswith("^")]
-    else:
-        words = [os.environ.get("I_MPI_OFI_PROVIDER", "") or os.environ.get("FI_PROVIDER", "")]
-        if os.environ.get("MPIR_CVAR_CH4_NETMOD") == "ucx" or not words[0]:
-            words = [word for word in os.environ.get("UCX_TLS", "").split(",") if word not in ("", "self", "sm", "shm")]
-            words = [f"ucx:{word}" for word in words]
+    """MPI's transport between nodes as its settings name it, such as "tcp".
+
+    "unknown" where MPI chooses it.
+    """
+    words = _fabrics(os.environ)
     return words[0].split(";")[0] if len(words) == 1 and words[0] else UNKNOWN
 
 
+def _fabrics(environ: Mapping[str, str]) -> list[str]:
+    if is_open_mpi(library()):
+        if environ.get("OMPI_MCA_pml", "ob1") != "ob1":
+            return []
+        words = environ.get("OMPI_MCA_btl", "").split(",")
+        return [word for word in words if word not in _BTL_OF_NODE and not word.startswith("^")]
+    provider = environ.get("I_MPI_OFI_PROVIDER", "") or environ.get("FI_PROVIDER", "")
+    if provider and environ.get("MPIR_CVAR_CH4_NETMOD") != "ucx":
+        return [provider]
+    words = environ.get("UCX_TLS", "").split(",")
+    return [f"ucx:{word}" for word in words if word not in _TLS_OF_NODE]
+
+
 def ranks_within(comm: MPI.Comm, parent: MPI.Comm) -> list[int]:
-    """The ranks in `parent` of the ranks of `comm`. Local; may take long for many ranks."""
+    """The ranks in `parent` of the ranks of `comm`. Local; slow for many ranks."""
     # quirk: translation-of-ranks-is-quadratic
-    ours, theirs = comm.Get_group(), parent.Get_group()
+    group = comm.Get_group()
+    parent_group = parent.Get_group()
     try:
         # the ranks of the communicator come first. quirk: group-of-a-grid
-        return list(ours.Translate_ranks(None, theirs))[: comm.Get_size()]
+        return list(group.Translate_ranks(None, parent_group))[: comm.Get_size()]
     finally:
-        ours.Free()
-        theirs.Free()
+        group.Free()
+        parent_group.Free()
 
 
 def failed_ranks(comm: MPI.Comm) -> list[int]:
-    """The ranks of a communicator of which MPI knows that they are dead. Local; raises where MPI does not tell."""
-    failed, whole = comm.Get_failed(), comm.Get_group()
+    """The ranks that MPI knows to be dead. Local; raises where MPI cannot tell."""
+    failed = comm.Get_failed()
+    whole = comm.Get_group()
     ranks = MPI.Group.Translate_ranks(failed, list(range(failed.Get_size())), whole)
     failed.Free()
     whole.Free()
     return sorted(ranks)
 
 
-#: who sets one of these has chosen the number of BLAS threads
-_CHOSEN = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
 @contextmanager
 def ranks_of_node(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
-    """A communicator of the ranks that can share memory with this one, freed at the end. Collective."""
+    """A communicator of the ranks that share memory with this one, for a block. Collective."""
     node: Any = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)  # plain: not of comm's class
     try:
         yield node
@@ -76,31 +94,42 @@ def ranks_of_node(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
         node.Free()
 
 
-def share_cores(comm: MPI.Comm, environ: Mapping[str, str] = os.environ, most: int | None = None) -> int | None:
-    """Let BLAS use as many threads as there are cores for each rank of the node; returns the number, or None.
+def share_cores(
+    comm: MPI.Comm, environ: Mapping[str, str] = os.environ, most: int | None = None
+) -> int | None:
+    """Limit the threads of BLAS to this rank's share of the cores; returns the limit. Collective.
 
-    Without it each of N ranks starts a thread per core, and they take the cores from each other. Cores are those that
-    any rank of the node may run on, so binding by the launcher is respected. Left alone, and None returned, where one
-    of OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, … is set. Collective. Raises LaunchError where threadpoolctl is missing.
-    most: no more threads than these, so that their number, which may change bits, does not depend on that of the ranks.
+    Without a limit each rank starts a thread per core, and the ranks compete for the cores. A share
+    counts the cores that any rank of the node may use, as the launcher binds them. Where any of
+    OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, … is set, nothing changes, and the result is None. Raises
+    LaunchError where threadpoolctl is missing.
+
+    most: the largest number of threads. It can make the number, which may change bits, independent
+    of the number of ranks.
     """
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    if hasattr(os, "sched_getaffinity"):
+        own = os.sched_getaffinity(0)
+    else:
+        own = set(range(os.cpu_count() or 1))
     with ranks_of_node(comm) as node:
-        everyone = node.allgather(own)
-    if any(environ.get(name) for name in _CHOSEN):
+        cores_of_ranks = node.allgather(own)
+    if any(environ.get(name) for name in _BLAS_VARIABLES):
         return None
-    threads = max(1, min(len(own), len(set().union(*everyone)) // len(everyone), most or len(own)))
+    share = len(set().union(*cores_of_ranks)) // len(cores_of_ranks)
+    threads = max(1, min(len(own), share, most or len(own)))
     require("threadpoolctl").threadpool_limits(limits=threads, user_api="blas")
     return threads
 
 
 def on_each_host(comm: MPI.Comm, act: Callable[[], Result]) -> list[tuple[str, Result]]:
-    """For each rank the name of its host, and what `act()` gave on that host's lowest rank; the others wait. Collective.
+    """For each rank its host's name, and the result of `act()` on that host's lowest rank.
 
-    Hosts go by name: MPI may have been told not to use shared memory. `act` may not raise.
+    Collective; the other ranks wait. Hosts are told apart by name, since MPI may be told not to use
+    shared memory. `act` may not raise.
     """
     hosts = MPI.Comm.allgather(comm, MPI.Get_processor_name())
     # quirk: nolocal-nodes
     lowest = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
-    results = MPI.Comm.allgather(comm, act() if comm.Get_rank() in lowest.values() else None)
+    own = act() if comm.Get_rank() in lowest.values() else None
+    results = MPI.Comm.allgather(comm, own)
     return [(host, results[lowest[host]]) for host in hosts]

@@ -1,4 +1,4 @@
-"""The MPICOLL_* environment variables that decide how calls are served, and what ranks must have in common of them."""
+"""The MPICOLL_* environment variables, and the values that must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,65 @@ from typing import Literal
 
 from ..errors import ArgumentError, did_you_mean
 
-ALGORITHM, TUNING_FILE, PROBE, VERBOSE = "MPICOLL_ALGORITHM", "MPICOLL_TUNING_FILE", "MPICOLL_PROBE", "MPICOLL_VERBOSE"
-CHECK, TIMEOUT, ON_TIMEOUT = "MPICOLL_CHECK", "MPICOLL_TIMEOUT", "MPICOLL_ON_TIMEOUT"
-REPORT, GPU, SHARED_MEMORY = "MPICOLL_REPORT", "MPICOLL_GPU", "MPICOLL_SHARED_MEMORY"
-DETERMINISTIC, REPRODUCIBLE = "MPICOLL_DETERMINISTIC", "MPICOLL_REPRODUCIBLE"
-PROFILE, TORCH_AS = "MPICOLL_PROFILE", "MPICOLL_TORCH_AS"
+ALGORITHM = "MPICOLL_ALGORITHM"
+TUNING_FILE = "MPICOLL_TUNING_FILE"
+PROBE = "MPICOLL_PROBE"
+VERBOSE = "MPICOLL_VERBOSE"
+CHECK = "MPICOLL_CHECK"
+TIMEOUT = "MPICOLL_TIMEOUT"
+ON_TIMEOUT = "MPICOLL_ON_TIMEOUT"
+REPORT = "MPICOLL_REPORT"
+GPU = "MPICOLL_GPU"
+SHARED_MEMORY = "MPICOLL_SHARED_MEMORY"
+DETERMINISTIC = "MPICOLL_DETERMINISTIC"
+REPRODUCIBLE = "MPICOLL_REPRODUCIBLE"
+PROFILE = "MPICOLL_PROFILE"
+TORCH_AS = "MPICOLL_TORCH_AS"
 
-_OF_TESTS = {"MPICOLL_EVENTS", "MPICOLL_TEST_ALL", "MPICOLL_TEST_CLUSTER", "MPICOLL_KILLS_JOB", "MPICOLL_TORCH_TMP"}
+#: in the order of a fingerprint; a tuning file counts by its content
+_COMPARED = (
+    ALGORITHM,
+    PROBE,
+    VERBOSE,
+    CHECK,
+    TIMEOUT,
+    ON_TIMEOUT,
+    REPORT,
+    GPU,
+    SHARED_MEMORY,
+    DETERMINISTIC,
+    REPRODUCIBLE,
+    PROFILE,
+    TORCH_AS,
+)
+_VARIABLES = {*_COMPARED, TUNING_FILE}
+_OF_TESTS = {
+    "MPICOLL_EVENTS",
+    "MPICOLL_TEST_ALL",
+    "MPICOLL_TEST_CLUSTER",
+    "MPICOLL_KILLS_JOB",
+    "MPICOLL_TORCH_TMP",
+}
 _PROBE_SECONDS = 0.5
-#: when ranks compare their calls: never, the first time a call is met, each time; and whether they compare results
-CheckMode = Literal["off", "first", "always", "digest", "off,digest", "first,digest", "always,digest"]
-OFF, FIRST, ALWAYS, DIGEST = "off", "first", "always", "digest"
-#: how device memory travels: as pointers where MPI is known to take them, through host memory, as pointers in any case
-AUTO, STAGED, DIRECT = "auto", "staged", "direct"
+
+CheckMode = Literal[
+    "off", "first", "always", "digest", "off,digest", "first,digest", "always,digest"
+]
+#: ranks never compare their calls
+OFF = "off"
+#: ranks compare a call the first time that it occurs
+FIRST = "first"
+#: ranks compare each call
+ALWAYS = "always"
+#: ranks compare results that must be equal
+DIGEST = "digest"
+
+#: MPI gets device pointers where it is known to accept them
+AUTO = "auto"
+#: messages of device memory pass through host memory
+STAGED = "staged"
+#: MPI gets device pointers in any case
+DIRECT = "direct"
 
 
 def algorithm() -> str:
@@ -37,7 +83,7 @@ def tuning_file() -> Path | None:
 
 
 def probe() -> float:
-    """Seconds that measuring an unknown transport may take, for a collective and a decade of sizes; 0: none is measured."""
+    """Seconds to measure an unknown transport, for a collective and a decade of sizes; 0: never."""
     text = os.environ.get(PROBE, "").lower()
     if not text or text.isalpha():
         return _PROBE_SECONDS * _switch(PROBE, default=True)
@@ -45,69 +91,77 @@ def probe() -> float:
 
 
 def verbose() -> bool:
-    """Whether rank 0 says on standard error what served each new call, and why."""
+    """Whether rank 0 prints to standard error what serves each new call, and why."""
     return _switch(VERBOSE, default=False)
 
 
 def profile() -> bool:
-    """Whether rank 0 prints at the end what calls there were, and how long they took (MPICOLL_PROFILE)."""
+    """Whether rank 0 prints at the end all calls with their times (MPICOLL_PROFILE)."""
     return _switch(PROFILE, default=False)
 
 
 def torch_as() -> list[str]:
-    """The backends of PyTorch in whose place ours serves (MPICOLL_TORCH_AS): "gloo", say."""
+    """The backends of PyTorch that mpicoll replaces (MPICOLL_TORCH_AS), such as "gloo"."""
     return [name for name in os.environ.get(TORCH_AS, "").lower().split(",") if name]
 
 
-def check_mode(given: str | None = None) -> str:
-    """When calls are compared: what was given, else MPICOLL_CHECK, else the first time."""
-    return _checks(given)[0]
+def check_mode(argument: str | None = None) -> str:
+    """When calls are compared: the argument, else MPICOLL_CHECK, else the first time."""
+    return _checks(argument)[0]
 
 
-def digest_every(given: str | None = None) -> int:
-    """Of how many results that must be equal on all ranks one is compared, by a digest; 0: none. From the same words."""
-    return _checks(given)[1]
+def digest_every(argument: str | None = None) -> int:
+    """N, where ranks compare every N-th result that must be equal; 0: none. From the same words."""
+    return _checks(argument)[1]
 
 
-def _checks(given: str | None) -> tuple[str, int]:
-    """What check_mode and digest_every say: of "always,digest:10", say."""
-    text = (given or os.environ.get(CHECK, "")).lower()
-    mode, every = FIRST, 0
+def _checks(argument: str | None) -> tuple[str, int]:
+    """The results of check_mode and digest_every, from words such as "always,digest:10"."""
+    text = (argument or os.environ.get(CHECK, "")).lower()
+    mode = FIRST
+    every = 0
     for word in text.split(",") if text else ():
         name, _, number = word.partition(":")
+        is_count = number.isdecimal() and len(number) < 10 and int(number) > 0
         if word in (OFF, FIRST, ALWAYS):
             mode = word
-        elif name == DIGEST and (number.isdecimal() and len(number) < 10 and int(number) or word == DIGEST):
+        elif name == DIGEST and (is_count or word == DIGEST):
             every = int(number or 1)
         else:
             raise ArgumentError(
-                f"{'check' if given else CHECK}={text}: expected {OFF}, {FIRST} or {ALWAYS}; "
+                f"{'check' if argument else CHECK}={text}: expected {OFF}, {FIRST} or {ALWAYS}; "
                 f"or {DIGEST} or {DIGEST}:N, also behind one of these and a comma"
             )
     return mode, every
 
 
-def timeout(given: float | None = None) -> float | None:
-    """Seconds without progress after which a collective fails: what was given, else MPICOLL_TIMEOUT; None: never."""
-    text = given if given is not None else os.environ.get(TIMEOUT) or None
+def timeout(argument: float | None = None) -> float | None:
+    """Seconds without progress after which a collective fails; None: never.
+
+    The argument, else MPICOLL_TIMEOUT.
+    """
+    text = argument if argument is not None else os.environ.get(TIMEOUT) or None
     if text is None:
         return None
-    name = "timeout" if given is not None else TIMEOUT
+    name = "timeout" if argument is not None else TIMEOUT
     return _seconds(text, f"{name}={text}: expected seconds, or 0 for no limit") or None
 
 
-def deterministic(given: bool | None = None) -> bool:
-    """Whether floats are added in the canonical order alone: what was given, else MPICOLL_DETERMINISTIC."""
-    return _switch(DETERMINISTIC, default=False) if given is None else bool(given)
+def deterministic(argument: bool | None = None) -> bool:
+    """Whether floats are always added in the canonical order.
+
+    The argument, else MPICOLL_DETERMINISTIC.
+    """
+    return _switch(DETERMINISTIC, default=False) if argument is None else bool(argument)
 
 
-def reproducible(given: bool | None = None) -> bool:
-    """Whether floats are added in fixed point: what was given, else MPICOLL_REPRODUCIBLE."""
-    return _switch(REPRODUCIBLE, default=False) if given is None else bool(given)
+def reproducible(argument: bool | None = None) -> bool:
+    """Whether floats are added in fixed point: the argument, else MPICOLL_REPRODUCIBLE."""
+    return _switch(REPRODUCIBLE, default=False) if argument is None else bool(argument)
 
 
 def _seconds(text: str | float, problem: str) -> float:
-    """The number that a text means. Raises ArgumentError with the `problem`."""
+    """The value of a text. Raises ArgumentError with the `problem`."""
     try:
         seconds = float(text)
     except (TypeError, ValueError):
@@ -126,17 +180,17 @@ def only_report() -> bool:
 
 
 def report_folder() -> Path | None:
-    """Where each rank leaves what it is doing (MPICOLL_REPORT), or None."""
+    """The folder in which each rank writes its reports (MPICOLL_REPORT), or None."""
     name = os.environ.get(REPORT)
     return Path(name) if name else None
 
 
 def gpu() -> str:
-    """What was asked for device memory (MPICOLL_GPU)."""
-    asked = os.environ.get(GPU) or AUTO
-    if asked not in (AUTO, STAGED, DIRECT):
-        raise ArgumentError(f"{GPU}={asked}: expected {AUTO}, {DIRECT} or {STAGED}")
-    return asked
+    """How messages of device memory travel (MPICOLL_GPU)."""
+    word = os.environ.get(GPU) or AUTO
+    if word not in (AUTO, STAGED, DIRECT):
+        raise ArgumentError(f"{GPU}={word}: expected {AUTO}, {DIRECT} or {STAGED}")
+    return word
 
 
 def shared_memory() -> bool:
@@ -152,18 +206,18 @@ def _switch(name: str, default: bool) -> bool:
 
 
 def fingerprint() -> dict[str, str]:
-    """What must be equal on all ranks, by name, as text that shows a person the difference."""
-    names = (ALGORITHM, PROBE, VERBOSE, CHECK, TIMEOUT, ON_TIMEOUT, REPORT, GPU, SHARED_MEMORY, DETERMINISTIC,
-             REPRODUCIBLE, PROFILE, TORCH_AS)  # fmt: skip
-    given = {name: os.environ.get(name) or "(not set)" for name in names}
-    return {**given, TUNING_FILE: _digest()}
+    """The settings, which must be equal on all ranks, as texts that an error can show."""
+    values = {name: os.environ.get(name) or "(not set)" for name in _COMPARED}
+    return {**values, TUNING_FILE: _digest()}
 
 
 def unknown() -> str:
-    """What is wrong with variables that are spelt like ours and are none; empty where there are none."""
-    known = {value for value in globals().values() if isinstance(value, str) and value.startswith("MPICOLL_")}
-    found = sorted(name for name in os.environ if name.startswith("MPICOLL_") and name not in known | _OF_TESTS)
-    return "; ".join(f"{name} is no variable of mpicoll{did_you_mean(name, known)}" for name in found)
+    """The problem of variables that start with MPICOLL_ but do not exist; "" without any."""
+    names = {name for name in os.environ if name.startswith("MPICOLL_")}
+    return "; ".join(
+        f"{name} is no variable of mpicoll{did_you_mean(name, _VARIABLES)}"
+        for name in sorted(names - _VARIABLES - _OF_TESTS)
+    )
 
 
 def check() -> None:

@@ -22,7 +22,7 @@ else:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The array in the memory of a contiguous tensor; bfloat16, which NumPy lacks, is that of ml_dtypes."""
+    """The array in the memory of a contiguous tensor; ml_dtypes has bfloat16, which NumPy lacks."""
     if tensor.dtype == torch.bfloat16:
         return array_of(tensor.view(torch.int16)).view(element_type("bfloat16"))
     tensor = tensor.detach()
@@ -34,7 +34,9 @@ def tensor_of(array: Array) -> torch.Tensor:
     """The tensor in the memory of a contiguous array."""
     if array.dtype.name == "bfloat16":
         return tensor_of(array.view("int16")).view(torch.bfloat16)
-    return torch.from_numpy(array) if module_of(array) is numpy else torch.utils.dlpack.from_dlpack(array)
+    if module_of(array) is numpy:
+        return torch.from_numpy(array)
+    return torch.utils.dlpack.from_dlpack(array)
 
 
 Arguments = ParamSpec("Arguments")
@@ -43,7 +45,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def torchs_stream(device: torch.device) -> Iterator[None]:
-    """CuPy works where PyTorch does: on this device, in PyTorch's current stream, which is another in each thread."""
+    """Let CuPy use this device and PyTorch's current stream, which each thread has of its own."""
     if device.type != "cuda":
         yield
         return
@@ -55,19 +57,19 @@ def torchs_stream(device: torch.device) -> Iterator[None]:
 def in_torchs_stream(
     method: Callable[Concatenate[Any, Arguments], Result],
 ) -> Callable[Concatenate[Any, Arguments], Result]:
-    """A method of what has a `device`, in whatever thread PyTorch calls it: backward has its own."""
+    """Wrap a method of an object with a `device`; PyTorch may call it in threads of its own."""
 
     @wraps(method)
-    def run(self: Any, *given: Arguments.args, **named: Arguments.kwargs) -> Result:
+    def run(self: Any, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
         with torchs_stream(self.device):
-            return method(self, *given, **named)
+            return method(self, *arguments, **named)
 
     return run
 
 
 @torch.no_grad()
 def broadcast(tensor: torch.Tensor, comm: MPI.Intracomm) -> None:
-    """Give the tensor the values of rank 0, whatever its type and strides. Collective; one copy of it."""
+    """Give the tensor the values of rank 0; any type and strides. Collective; it makes a copy."""
     octets = tensor.reshape(-1).contiguous().view(torch.uint8)
     comm.Bcast(array_of(octets), root=0)
     tensor.copy_(octets.view(tensor.dtype).reshape(tensor.shape))

@@ -1,4 +1,7 @@
-"""Sizes and rates as people write them: ``64K``, ``8m``, ``1.5G`` (factors of 1024), ``inf``; ``500mbit``, ``1Gb/s``."""
+"""Sizes, rates and times as text.
+
+Sizes are ``64K``, ``8m``, ``1.5G`` (factors of 1024) or ``inf``, rates ``500mbit`` or ``1Gb/s``.
+"""
 
 import re
 import reprlib
@@ -8,16 +11,17 @@ from ..errors import ArgumentError
 
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-
+_POWERS_OF_A_SECOND = {"s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
 
 #: no file, memory or vector has so many bytes
 _TOO_MANY = 2**63
 
 
 def shown(text: object) -> str:
-    """A value as an error shows it: hundreds of characters help nobody."""
+    """A value as an error shows it: cut to about 80 characters."""
     short = reprlib.Repr()
-    short.maxstring = short.maxother = 80
+    short.maxstring = 80
+    short.maxother = 80
     return short.repr(text)
 
 
@@ -34,15 +38,17 @@ def parse_bytes(text: object) -> float:
         raise ArgumentError(f"expected a size such as 4096, 64K, 8M or 1G, got {shown(text)}")
     nbytes = float(match[1]) * _FACTORS[match[2].lower()]
     if nbytes >= _TOO_MANY:
-        raise ArgumentError(f"expected a size below 2**63 bytes, such as 4096, 64K, 8M or 1G, got {shown(text)}")
+        raise ArgumentError(
+            f"expected a size below 2**63 bytes, such as 4096, 64K, 8M or 1G, got {shown(text)}"
+        )
     return int(nbytes)
 
 
 def parse_rate(text: object) -> float:
-    """Bits per second that `text` means: as `tc` writes them, or with ``b/s`` (factors of 1000). Always above 0.
+    """Bits per second that `text` means: as `tc` writes them, or with ``b/s`` (factors of 1000).
 
-    A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are refused, rather than wrong by eight. With a
-    capital prefix, as ``Gbps``, people who write of networks mean bits.
+    Always above 0. A capital B would be bytes, and `tc` reads ``mbps`` as bytes too: both are
+    refused. With a capital prefix, as in ``Gbps``, the unit is bits.
 
     >>> parse_rate("500mbit"), parse_rate("2.5 Gb/s"), parse_rate("100Gbps")
     (500000000.0, 2500000000.0, 100000000000.0)
@@ -51,7 +57,10 @@ def parse_rate(text: object) -> float:
     match = re.fullmatch(form, str(text))
     rate = float(match[1]) * _RATES[(match[2] or match[3] or "").lower()] if match else 0.0
     if not 0 < rate < inf:
-        raise ArgumentError(f"expected a rate in bits per second such as 500mbit, 1gbit, 2.5Gb/s or 100Gbps, got {shown(text)}")
+        raise ArgumentError(
+            "expected a rate in bits per second such as 500mbit, 1gbit, 2.5Gb/s or 100Gbps, "
+            f"got {shown(text)}"
+        )
     return rate
 
 
@@ -70,8 +79,8 @@ def format_bytes(number: int) -> str:
 def format_seconds(seconds: float) -> str:
     """Seconds with three digits.
 
-    >>> format_seconds(8.123e-6), format_seconds(0.01234), format_seconds(123), format_seconds(0.9996)
-    ('8.12us', '12.3ms', '123s', '1.00s')
+    >>> [format_seconds(seconds) for seconds in (8.123e-6, 0.01234, 123, 0.9996)]
+    ['8.12us', '12.3ms', '123s', '1.00s']
     """
     for unit, power in (("us", 6), ("ms", 3), ("s", 0)):
         value = seconds * 10**power
@@ -82,15 +91,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def many(number: int, what: str) -> str:
-    """A number of things.
+    """A number and its noun.
 
     >>> many(1, "bucket"), many(2, "bucket")
     ('1 bucket', '2 buckets')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-_POWERS_OF_A_SECOND = {"s": 0, "ms": -3, "us": -6, "µs": -6, "ns": -9}
 
 
 def parse_seconds(text: object) -> float:

@@ -14,28 +14,37 @@ from ..execute import PROGRESS
 
 
 class Callbacks(Protocol):
-    """What calls back, each in its turn. comm: where calls are begun."""
+    """A level: it runs callbacks in order."""
 
+    #: the communicator of its calls
     comm: Communicator
 
     def call_back(self, future: Future, callback: Callable[[], object]) -> None:
-        """Call it when the future is complete, after those that were given before."""
+        """Call it when the future is complete, after the callbacks registered before."""
 
 
 class Future(torch.futures.Future):  # type: ignore[type-arg]
-    """A future whose `wait` advances what it waits for, in whatever thread; so do those of what `then` makes of it.
+    """A future whose `wait`, in any thread, advances its call; `then` returns such a future.
 
-    ended: waits for the end of the call that is behind it. result: of that call; None: of a callback, known in time.
-    level: of that call; None: its callbacks are called at once.
+    level: of the call; None: callbacks run at once. wait_for_call: waits for the end of the call.
+    result: of the call; None for a future of `then`, which gets it from the callback.
     """
 
-    def __init__(self, level: Callbacks | None, ended: Callable[[], object], result: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        level: Callbacks | None,
+        wait_for_call: Callable[[], object],
+        result: list[Any] | None = None,
+    ) -> None:
         super().__init__()
-        self._level, self._ended, self._result = level, ended, result
+        self._level = level
+        self._wait_for_call = wait_for_call
+        self._result = result
+        #: empty once it is complete: of threads that complete it, a single one pops the item
         self._open = [True]
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Complete it, the first time."""
+        """Complete it; later calls do nothing."""
         try:
             self._open.pop()
         except IndexError:
@@ -46,32 +55,32 @@ class Future(torch.futures.Future):  # type: ignore[type-arg]
             self.set_result(result)
 
     def wait(self) -> Any:
-        """The result; raises what went wrong. It does not wait for the callbacks of others."""
+        """The result; raises the error. It does not wait for the callbacks of other futures."""
         if self.done():
             return super().wait()
         if self._result is not None:
-            self._ended()
+            self._wait_for_call()
             return self._result
-        with suppress(Exception):  # callbacks are told
-            self._ended()
+        with suppress(Exception):  # the callback gets the error
+            self._wait_for_call()
         PROGRESS.wait_until(self.done)
         return super().wait()
 
     def then(self, callback: Callable[[Any], Any]) -> Future:
-        """That of what the callback makes of this one, once it is complete."""
-        made = Future(self._level, self._ended)
+        """A future of what the callback returns; it is called when this future is complete."""
+        future = Future(self._level, self._wait_for_call)
 
         def run() -> None:
             try:
-                made.set_result(callback(self))
+                future.set_result(callback(self))
             except Exception as error:
-                made.set_exception(error)
+                future.set_exception(error)
 
         self._call_back(run)
-        return made
+        return future
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call it, once this one is complete; what it raises is shown."""
+        """Call it when this future is complete; its error is printed."""
 
         def run() -> None:
             try:

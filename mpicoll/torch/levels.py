@@ -1,7 +1,8 @@
-"""Where calls are begun, and in which order the futures of asynchronous ones are completed and called back.
+"""Levels, which begin calls and complete the futures of asynchronous calls in order.
 
-PyTorch matches the calls of ranks by their order alone: one rank may wait in the call, another later. So every call of a
-level is MPI's non-blocking one, or a schedule with the next number, whether its caller waits or not.
+PyTorch matches the calls of ranks by their order alone: a rank may wait in the call, another rank
+later. So every call of a level is MPI's non-blocking call, or a schedule with the next number,
+whether its caller waits or not.
 """
 
 from __future__ import annotations
@@ -20,58 +21,70 @@ from .futures import Future
 from .halves import ARE_KEPT, Halves
 from .memory import Finish, finish_all
 from .sequence import CallSequence
-from .works import Work
+from .works import CollectiveWork
 
-#: how deep calls may be begun in callbacks of calls that were begun in callbacks. Each level has a communicator, made with
-#: the group: what is collective cannot wait for a callback, which comes at another time on each rank
+#: how deep callbacks may begin calls that have callbacks themselves. Each level has a communicator,
+#: made with the group: a callback runs at another time on each rank, so it cannot create one
 LEVELS = 3
 
 
-class _Inside(threading.local):
-    """How deep this thread is in callbacks of futures that were completed in callbacks …; 0: it is in none."""
+class _CallbackDepth(threading.local):
+    """How deep this thread is in callbacks; 0 outside of them."""
 
     depth = 0
 
 
-INSIDE = _Inside()
+_CALLBACKS = _CallbackDepth()
 
 
 def depth_of_this_thread() -> int:
-    """The number of the level on which this thread begins calls. Raises RuntimeError where there is none."""
-    if INSIDE.depth >= LEVELS:
+    """The number of the level on which this thread begins calls; MpicollError below the last."""
+    depth = _CALLBACKS.depth
+    if depth >= LEVELS:
         raise MpicollError(
-            f"a call begun in a callback of a call that was itself begun in a callback, {INSIDE.depth} levels deep: mpicoll "
-            f"has {LEVELS} levels. Wait for one of these calls in its callback, and begin the next one after that"
+            f"a call begun in a callback of a call that was itself begun in a callback, {depth} "
+            f"levels deep: mpicoll has {LEVELS} levels. Wait for one of these calls in its "
+            "callback, and begin the next one after that"
         )
-    return INSIDE.depth
+    return depth
 
 
-def levels_of(comm: Communicator) -> list[Level]:
-    """Those of a process group: on its communicator, and on duplicates of it. Collective."""
-    return [Level(comm if depth == 0 else comm.Dup(), depth) for depth in range(LEVELS)]
+def levels_of(comm: Communicator) -> list[CallLevel]:
+    """The levels of a process group: on its communicator and on duplicates of it. Collective."""
+    return [CallLevel(comm if depth == 0 else comm.Dup(), depth) for depth in range(LEVELS)]
 
 
-class Level:
+class CallLevel:
     """A communicator, the works begun there, and the callbacks of their futures.
 
-    Futures are completed in the order of their works, callbacks run in the order in which they were given: both are the same
-    on all ranks. So what callbacks begin is matched by order like everything else, on the level below this one.
+    Futures are completed in the order of their works, callbacks run in the order of registration:
+    both are the same on all ranks. So the calls that callbacks begin are matched by order like all
+    others, on the level below this one.
     """
 
     def __init__(self, comm: Communicator, depth: int) -> None:
-        self.comm, self._depth = comm, depth
-        self._works: deque[Work] = deque()
+        self.comm = comm
+        self._depth = depth
+        self._works: deque[CollectiveWork] = deque()
         self._callbacks: deque[tuple[Future, Callable[[], object]]] = deque()
         self._completing = threading.Lock()
         self._sequence = CallSequence(comm)
         self._halves = None if ARE_KEPT else Halves()
 
-    def begin(self, method: str, given: Sequence[Any], result: list[Any], kept: object, finishes: Sequence[Finish],
-              algorithm: str | None = None) -> Work:  # fmt: skip
-        """Begin a collective; returns its work. result: of the work. kept: must live until it has ended."""
-        self._sequence.enter(method, given)
-        work = Work(self, result, kept)
-        work.task = begin_task(self.comm, method, given, self.complete, finish_all(finishes), algorithm)
+    def begin(
+        self,
+        method: str,
+        arguments: Sequence[Any],
+        result: list[Any],
+        memory: object,
+        finishes: Sequence[Finish],
+        algorithm: str | None = None,
+    ) -> CollectiveWork:
+        """Begin a collective; returns its work. memory: must live until the collective ends."""
+        self._sequence.enter(method, arguments)
+        work = CollectiveWork(self, result, memory)
+        finish = finish_all(finishes)
+        work.task = begin_task(self.comm, method, arguments, self.complete, finish, algorithm)
         self._works.append(work)
         if self._halves is not None:
             self._halves.keep(work)
@@ -79,32 +92,43 @@ class Level:
             self.complete()
         return work
 
-    def run(self, method: str, given: Sequence[Any], kept: object, finishes: Sequence[Finish],
-            algorithm: str | None = None) -> None:  # fmt: skip
+    def run(
+        self,
+        method: str,
+        arguments: Sequence[Any],
+        memory: object,
+        finishes: Sequence[Finish],
+        algorithm: str | None = None,
+    ) -> None:
         """Serve a collective and wait for it."""
-        self._sequence.enter(method, given)
+        self._sequence.enter(method, arguments)
         try:
-            run_task(self.comm, method, given, finish_all(finishes), algorithm)
+            run_task(self.comm, method, arguments, finish_all(finishes), algorithm)
         except BaseException:
-            ABANDONED.append(kept)  # MPI may still write there
+            ABANDONED.append(memory)  # MPI may still write there
             raise
 
     def call_back(self, future: Future, callback: Callable[[], object]) -> None:
-        """Call it when the future is complete, after those that were given before."""
+        """Call it when the future is complete, after the callbacks registered before."""
         self._callbacks.append((future, callback))
         self.complete()
 
     def complete(self) -> None:
-        """Complete futures and call back, as far as works have ended; one thread does it, others pass."""
+        """Complete futures and call back, as far as works have ended.
+
+        A single thread does it at a time; others return at once.
+        """
         while (self._has_ended() or self._may_call()) and self._completing.acquire(blocking=False):
-            before, INSIDE.depth = INSIDE.depth, self._depth + 1
+            before = _CALLBACKS.depth
+            _CALLBACKS.depth = self._depth + 1
             try:
                 while self._has_ended():
                     self._works.popleft().complete()
                 if self._may_call():
-                    self._callbacks.popleft()[1]()
+                    _, callback = self._callbacks.popleft()
+                    callback()
             finally:
-                INSIDE.depth = before
+                _CALLBACKS.depth = before
                 self._completing.release()
 
     def _has_ended(self) -> bool:
@@ -114,24 +138,24 @@ class Level:
         return bool(self._callbacks) and self._callbacks[0][0].done()
 
     def wait(self) -> None:
-        """Wait for all that was begun."""
+        """Wait for all calls that were begun."""
         for work in list(self._works):
             work.wait()
 
     def limit(self, seconds: float) -> None:
-        """Its calls may make no progress for so long, from now on."""
+        """Set for how many seconds its calls may make no progress."""
         Context.of(self.comm).timeout = settings.timeout(seconds)
 
     def finish(self) -> None:
-        """Bring what was begun to its end, good or bad: those who wait for it are told."""
+        """Bring all calls to their end, with or without errors, which the waiting threads raise."""
         with suppress(Exception):
             Context.of(self.comm).drain()
             self._sequence.finish()
 
     def leave(self) -> None:
-        """Bring what was begun to its end and free the communicator; one that is broken is left as it is.
+        """Bring all calls to their end and free the communicator, unless it is invalid.
 
-        MPI may still write for a call that was given up, also through a communicator that was freed.
+        MPI may still write for a call that was given up, also after the communicator was freed.
         """
         context = Context.of(self.comm)
         self.finish()
@@ -141,7 +165,7 @@ class Level:
             self.comm.Free()
 
     def withdraw(self, error: MpicollError) -> None:
-        """Have what was begun end with this error, at once and on this rank alone, and serve no further call."""
+        """End all calls with this error, at once and on this rank alone; serve no further call."""
         ABANDONED.append(self)
         Context.of(self.comm).in_disorder(error, tell=False)
         PROGRESS.poll()

@@ -1,4 +1,4 @@
-"""The arrays in the memory of tensors: what collectives read and write, where it lies."""
+"""Arrays in the memory of tensors, for collectives to read and write in place."""
 
 from __future__ import annotations
 
@@ -14,64 +14,73 @@ from ..errors import BufferError
 from ..support.arrays import Array, element_type
 from ..support.tensors import array_of
 
-#: the last step of a call: tensors get what came in other memory
+#: a last step of a call, which copies results from other memory into tensors, for example
 Finish = Callable[[], object]
 
-_KNOWN = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-          "complex64", "complex128")  # fmt: skip
+#: types that NumPy has by the same name
+_SHARED_TYPES = set(
+    "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 "
+    "complex128".split()
+)
 
 
 @cache
 def elements(dtype: torch.dtype) -> numpy.dtype[Any] | None:
-    """The type of its elements as NumPy has it; None where it has none, and they can only be moved."""
+    """NumPy's type of the elements; None where there is none, so that they can only be moved."""
     name = str(dtype).removeprefix("torch.")
     if name == "bool":
         return numpy.dtype("uint8")
     if name == "bfloat16":
         return element_type(name)
-    return numpy.dtype(name) if name in _KNOWN else None
+    return numpy.dtype(name) if name in _SHARED_TYPES else None
 
 
 class Arrays:
-    """Arrays over the host memory of tensors, found again by where that is: a call is repeated more often than not.
+    """A cache of arrays over the host memory of tensors, for calls that are repeated.
 
-    They do not keep the memory: `tensor.numpy()` would, and no storage that NumPy has seen may be resized ever after.
+    The arrays do not own the memory. That is why they are not made by `tensor.numpy()`: PyTorch
+    refuses to resize a storage that NumPy shares.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int, torch.dtype], Any] = {}
+        self._cache: dict[tuple[int, int, torch.dtype], Any] = {}
 
     def of(self, tensor: torch.Tensor) -> Array:
-        """That of a contiguous tensor."""
+        """The array of a contiguous tensor."""
         if not tensor.is_cpu:
             return array_of(tensor)
         key = tensor.data_ptr(), tensor.numel(), tensor.dtype
-        array = self._known.get(key)
+        array = self._cache.get(key)
         if array is None:
-            if len(self._known) >= 256:
-                self._known.clear()
-            array = self._known[key] = array_at(tensor)
+            if len(self._cache) >= 256:
+                self._cache.clear()
+            array = array_at(tensor)
+            self._cache[key] = array
         return array
 
 
 def array_at(tensor: torch.Tensor) -> Array:
-    """A new array over a contiguous tensor in host memory; of bytes where NumPy lacks its type, of int16 for bfloat16."""
+    """A new array over a contiguous tensor in host memory.
+
+    It has bytes where NumPy lacks the type of the elements, and int16 for bfloat16.
+    """
     kind = numpy.dtype("int16") if tensor.dtype is torch.bfloat16 else elements(tensor.dtype)
-    nbytes = tensor.numel() * tensor.element_size()
-    return at(tensor.data_ptr(), nbytes, numpy.dtype("uint8") if kind is None else kind)
+    if kind is None:
+        kind = numpy.dtype("uint8")
+    return at(tensor.data_ptr(), tensor.numel() * tensor.element_size(), kind)
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The values in contiguous memory: the tensor itself where it lies so."""
+    """The values in contiguous memory: the tensor itself where it is contiguous."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def writing(target: torch.Tensor, read: bool = False) -> tuple[torch.Tensor, list[Finish]]:
-    """Contiguous memory that stands for a tensor, and what is to be done for it to have what was written there.
+    """Contiguous memory in the place of a tensor, and the steps that copy it into the tensor.
 
-    read: what it has counts.
+    read: the memory starts with the tensor's values.
     """
     values = plain(target)
     if values is target:
@@ -81,63 +90,73 @@ def writing(target: torch.Tensor, read: bool = False) -> tuple[torch.Tensor, lis
 
 
 def joined(tensors: Sequence[torch.Tensor], read: bool = True) -> torch.Tensor:
-    """The tensors one after the other in memory: their own where they lie so. read: with their values."""
+    """The tensors as a single vector: in their own memory where that is contiguous.
+
+    read: with their values.
+    """
+    total = sum(tensor.numel() for tensor in tensors)
     if _follow_each_other(tensors):
-        total = sum(one.numel() for one in tensors)
         return tensors[0].detach().as_strided((total,), (1,))
     if read:
-        return torch.cat([plain(one.detach()).reshape(-1) for one in tensors])
-    return tensors[0].new_empty(sum(one.numel() for one in tensors))
+        return torch.cat([plain(tensor.detach()).reshape(-1) for tensor in tensors])
+    return tensors[0].new_empty(total)
 
 
 def parting(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[Finish]:
-    """What is to be done for the tensors to have what is in the whole, made by `joined`."""
+    """The steps that copy a vector, made by `joined`, into its tensors."""
     if whole.data_ptr() == tensors[0].data_ptr() and whole.numel():
         return []
 
     def part() -> None:
-        for one, values in zip(tensors, whole.split([one.numel() for one in tensors])):
-            one.copy_(values.view(one.shape))
+        parts = whole.split([tensor.numel() for tensor in tensors])
+        for tensor, values in zip(tensors, parts):
+            tensor.copy_(values.view(tensor.shape))
 
     return [part]
 
 
 def _follow_each_other(tensors: Sequence[torch.Tensor]) -> bool:
-    storage, place = tensors[0].untyped_storage().data_ptr(), tensors[0].data_ptr()
-    for one in tensors:
-        if one.data_ptr() != place or one.untyped_storage().data_ptr() != storage or plain(one) is not one:
+    storage = tensors[0].untyped_storage().data_ptr()
+    address = tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != address or tensor.untyped_storage().data_ptr() != storage:
             return False
-        place += one.numel() * one.element_size()
+        if plain(tensor) is not tensor:
+            return False
+        address += tensor.numel() * tensor.element_size()
     return True
 
 
 def finish_all(finishes: Sequence[Finish]) -> Finish | None:
-    """One function for all of them, if there are any; in any thread, and on tensors of inference too."""
+    """A function for all steps, or None; in any thread, and for tensors of inference mode too."""
     if not finishes:
         return None
 
     def finish() -> None:
         with torch.inference_mode():
-            for one in finishes:
-                one()
+            for step in finishes:
+                step()
 
     return finish
 
 
 def check_types(name: str, *tensors: torch.Tensor) -> None:
-    """Raise BufferError where tensors of a call are not of one type: elements are never converted."""
-    if len({one.dtype for one in tensors}) > 1:
-        found = ", ".join(str(one.dtype) for one in tensors)
-        raise BufferError(f"{name}: expected tensors of one type, got {found}: convert them first")
+    """Raise BufferError unless the tensors of a call have the same type: mpicoll converts none."""
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        types = ", ".join(str(tensor.dtype) for tensor in tensors)
+        raise BufferError(f"{name}: expected tensors of one type, got {types}: convert them first")
 
 
 def lies_at(tensor: torch.Tensor, whole: torch.Tensor, number: int) -> bool:
-    """Whether a tensor is the block of this number of another one."""
+    """Whether a tensor is the block of this number of a whole."""
     nbytes = tensor.numel() * tensor.element_size()
     return bool(tensor.data_ptr() == whole.data_ptr() + number * nbytes and nbytes)
 
 
-def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two contiguous tensors share memory."""
-    end, other_end = (each.data_ptr() + each.numel() * each.element_size() for each in (one, other))
-    return bool(one.data_ptr() < other_end and other.data_ptr() < end)
+    return bool(a.data_ptr() < _end(b) and b.data_ptr() < _end(a))
+
+
+def _end(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() + tensor.numel() * tensor.element_size()

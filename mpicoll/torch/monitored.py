@@ -1,4 +1,4 @@
-"""A barrier that says which ranks did not come."""
+"""A barrier that names the ranks that did not come."""
 
 from __future__ import annotations
 
@@ -9,39 +9,47 @@ import torch
 
 from ..communicator import Communicator
 from ..errors import CollectiveTimeout
-from .messages import OWN_TAG, Message, receive, send
+from .messages import OWN_TAG, TensorMessage, receive, send
 
 
 def monitored_barrier(comm: Communicator, seconds: float, all_ranks: bool) -> None:
-    """Rank 0 hears from all others within so many seconds, then lets them go.
+    """Rank 0 awaits a message of each other rank, for so many seconds, then answers them all.
 
     Raises CollectiveTimeout; on rank 0 with the first rank that did not come, or with all of them.
+    The texts are PyTorch's, for which scripts look.
     """
-    word, rank = torch.zeros(1, dtype=torch.uint8), comm.Get_rank()
-    until, limit = perf_counter() + seconds, f"in {seconds * 1000:.0f} ms"
+    word = torch.zeros(1, dtype=torch.uint8)
+    rank = comm.Get_rank()
+    until = perf_counter() + seconds
+    limit = f"in {seconds * 1000:.0f} ms"
     if rank:
-        if not (_comes(send(comm, OWN_TAG, word, 0), until) and _comes(receive(comm, OWN_TAG, word, 0), until)):
-            # PyTorch's words, for which scripts look
-            raise CollectiveTimeout(f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for "
-                                    f"send/recv from rank 0: no answer {limit}; rank 0 says who is missing")  # fmt: skip
+        is_sent = _comes(send(comm, OWN_TAG, word, 0), until)
+        if not (is_sent and _comes(receive(comm, OWN_TAG, word, 0), until)):
+            raise CollectiveTimeout(
+                f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
+                f"waiting for send/recv from rank 0: no answer {limit}; rank 0 says who is missing"
+            )
         return
-    awaited = {peer: receive(comm, OWN_TAG, word.clone(), peer) for peer in range(1, comm.Get_size())}
+    peers = range(1, comm.Get_size())
+    messages = {peer: receive(comm, OWN_TAG, word.clone(), peer) for peer in peers}
     missing = []
-    for peer, message in awaited.items():
+    for peer, message in messages.items():
         if not _comes(message, until):
             missing.append(peer)
             if not all_ranks:
                 break
     if missing:
-        who = f"Rank{'s' if all_ranks else ''} {', '.join(map(str, missing))}"
-        raise CollectiveTimeout(f"[Rank 0]: {who} failed to pass monitoredBarrier {limit}: "
-                                "Rank 0 timed out in monitoredBarrier")  # fmt: skip
-    for peer in awaited:
+        ranks = f"Rank{'s' if all_ranks else ''} {', '.join(map(str, missing))}"
+        raise CollectiveTimeout(
+            f"[Rank 0]: {ranks} failed to pass monitoredBarrier {limit}: "
+            "Rank 0 timed out in monitoredBarrier"
+        )
+    for peer in peers:
         send(comm, OWN_TAG, word, peer).wait()
 
 
-def _comes(message: Message, until: float) -> bool:
-    """Whether it is over by then."""
+def _comes(message: TensorMessage, until: float) -> bool:
+    """Whether the message is over by then; else it is given up."""
     while not message.Test():
         if perf_counter() > until:
             message.forget()

@@ -15,84 +15,125 @@ from .memory import Finish, array_at, elements
 
 ReduceOp = torch.distributed.ReduceOp
 
-#: by the numbers of PyTorch's operations
-_OPS = {hash(op): ours for op, ours in (
-    (ReduceOp.SUM, MPI.SUM), (ReduceOp.AVG, MPI.SUM), (ReduceOp.PREMUL_SUM, MPI.SUM), (ReduceOp.PRODUCT, MPI.PROD),
-    (ReduceOp.MIN, MPI.MIN), (ReduceOp.MAX, MPI.MAX), (ReduceOp.BAND, MPI.BAND), (ReduceOp.BOR, MPI.BOR),
-    (ReduceOp.BXOR, MPI.BXOR),
-)}  # fmt: skip
-#: those that are the same each time; PREMUL_SUM has a factor
-_GIVEN = {hash(op): op for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, ReduceOp.BAND,
-                                  ReduceOp.BOR, ReduceOp.BXOR)}  # fmt: skip
+#: MPI's operations; an operation of PyTorch is found by its hash
+_OPS = {
+    hash(ReduceOp.SUM): MPI.SUM,
+    hash(ReduceOp.AVG): MPI.SUM,
+    hash(ReduceOp.PREMUL_SUM): MPI.SUM,
+    hash(ReduceOp.PRODUCT): MPI.PROD,
+    hash(ReduceOp.MIN): MPI.MIN,
+    hash(ReduceOp.MAX): MPI.MAX,
+    hash(ReduceOp.BAND): MPI.BAND,
+    hash(ReduceOp.BOR): MPI.BOR,
+    hash(ReduceOp.BXOR): MPI.BXOR,
+}
 #: on bool, which is bytes of 0 and 1
-_OF_BOOL = {hash(op): ours for op, ours in (
-    (ReduceOp.SUM, MPI.MAX), (ReduceOp.PRODUCT, MPI.MIN), (ReduceOp.BAND, MPI.MIN), (ReduceOp.BOR, MPI.MAX),
-)}  # fmt: skip
+_OPS_OF_BOOL = {
+    hash(ReduceOp.SUM): MPI.MAX,
+    hash(ReduceOp.PRODUCT): MPI.MIN,
+    hash(ReduceOp.BAND): MPI.MIN,
+    hash(ReduceOp.BOR): MPI.MAX,
+}
 _BITWISE = (MPI.BAND, MPI.BOR, MPI.BXOR)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-#: who serves the largest and the smallest of floats, where MPI's own would drop NaN or not, by the order of ranks; in bytes
-_SMALL, _LARGE, _FEW = {"Allreduce": "recursive_doubling"}, "circulant", 1 << 16
-_AVG, _PREMUL_SUM = hash(ReduceOp.AVG), hash(ReduceOp.PREMUL_SUM)
+#: operations that have no state
+_STATELESS = {
+    hash(op): op
+    for op in (
+        ReduceOp.SUM,
+        ReduceOp.AVG,
+        ReduceOp.PRODUCT,
+        ReduceOp.MIN,
+        ReduceOp.MAX,
+        ReduceOp.BAND,
+        ReduceOp.BOR,
+        ReduceOp.BXOR,
+    )
+}
+_AVG = hash(ReduceOp.AVG)
+#: it has a state, its factor
+_PREMUL_SUM = hash(ReduceOp.PREMUL_SUM)
+#: algorithms for the maximum and the minimum of floats, where MPI's own call propagates or drops
+#: NaN depending on the order of ranks: below so many bytes, and from there on
+_FEW_BYTES = 1 << 16
+_SMALL = {"Allreduce": "recursive_doubling"}
+_LARGE = "circulant"
 
 
 class Unsupported(ArgumentError):
-    """What no backend of PyTorch reduces, or only others."""
+    """A reduction that no backend of PyTorch supports, or only others."""
 
 
 class Reduction:
-    """An operation on tensors of one type. op: MPI's."""
+    """An operation on tensors of a type."""
 
-    def __init__(self, given: Any, dtype: torch.dtype, size: int) -> None:
-        self._given, self._dtype, self._size = given, dtype, size
-        self._number = hash(given)
+    def __init__(self, operation: Any, dtype: torch.dtype, size: int) -> None:
+        #: PyTorch's
+        self._operation = operation
+        self._number = hash(operation)
+        self._dtype = dtype
+        self._size = size
         op = _OPS.get(self._number)
         if op is None or elements(dtype) is None:
-            raise Unsupported(f"mpicoll cannot reduce {dtype} by {given}: use another type or operation")
+            raise Unsupported(
+                f"mpicoll cannot reduce {dtype} by {operation}: use another type or operation"
+            )
         if dtype is torch.bool:
-            op = _OF_BOOL.get(self._number, op)
+            op = _OPS_OF_BOOL.get(self._number, op)
         elif op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
-            raise Unsupported(f"cannot use {op_name(given)} with {dtype}: it is for integers and bool")
+            raise Unsupported(
+                f"cannot use {operation.name} with {dtype}: it is for integers and bool"
+            )
+        #: MPI's
         self.op: MPI.Op = op
 
     def array(self, array: Array) -> Array:
-        """The array with the type that is reduced: bfloat16 is that of ml_dtypes."""
+        """The array with the type that is reduced: for bfloat16 the type of ml_dtypes."""
         return array.view(elements(self._dtype)) if self._dtype is torch.bfloat16 else array
 
     def before(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What is reduced in the place of a tensor: its multiple, where the operation says so."""
+        """The operand of a rank: the tensor, or its product with the factor of PREMUL_SUM."""
         if self._number != _PREMUL_SUM:
             return tensor
-        factor = self._given.factor if hasattr(self._given, "factor") else self._given.__getstate__()[1]
+        operation = self._operation
+        has_factor = hasattr(operation, "factor")
+        factor = operation.factor if has_factor else operation.__getstate__()[1]
         return tensor * factor
 
     def after(self, result: torch.Tensor) -> list[Finish]:
-        """What is left to do of a sum: to divide it."""
+        """The steps that make an average of a sum: its division."""
         if self._number != _AVG:
             return []
         if result.is_floating_point() or result.is_complex():
             return [lambda: result.div_(self._size)]
-        if result.dtype in _UNSIGNED:  # which PyTorch does not divide
-            return [lambda: numpy.floor_divide(array_at(result), self._size, out=array_at(result))]
+        if result.dtype in _UNSIGNED:
+            return [lambda: _divide_unsigned(result, self._size)]
         return [lambda: result.div_(self._size, rounding_mode="trunc")]
 
     def algorithm(self, method: str, nbytes: int) -> str | None:
-        """What serves a call; None: it is chosen. The largest of numbers of which one is NaN is NaN, in ours alone."""
+        """The algorithm of a call; None: it is selected.
+
+        With mpicoll's algorithms alone the maximum of numbers of which any is NaN is NaN.
+        """
         if self.op not in (MPI.MAX, MPI.MIN) or not self._dtype.is_floating_point:
             return None
-        return _SMALL.get(method, _LARGE) if nbytes < _FEW else _LARGE
+        return _SMALL.get(method, _LARGE) if nbytes < _FEW_BYTES else _LARGE
+
+
+def _divide_unsigned(tensor: torch.Tensor, divisor: int) -> None:
+    """Divide in place, with NumPy: PyTorch does not divide these types."""
+    array = array_at(tensor)
+    numpy.floor_divide(array, divisor, out=array)
 
 
 @cache
-def _usual(number: int, dtype: torch.dtype, size: int) -> Reduction:
-    return Reduction(_GIVEN[number], dtype, size)
+def _stateless(number: int, dtype: torch.dtype, size: int) -> Reduction:
+    return Reduction(_STATELESS[number], dtype, size)
 
 
-def reduction(given: Any, dtype: torch.dtype, size: int) -> Reduction:
-    """What an operation means. Raises Unsupported."""
-    number = hash(given)
-    return _usual(number, dtype, size) if number in _GIVEN else Reduction(given, dtype, size)
-
-
-def op_name(given: Any) -> str:
-    """How people call it."""
-    return next((name for name in ("BAND", "BOR", "BXOR") if hash(getattr(ReduceOp, name)) == hash(given)), str(given))
+def reduction(operation: Any, dtype: torch.dtype, size: int) -> Reduction:
+    """The meaning of an operation of PyTorch. Raises Unsupported."""
+    number = hash(operation)
+    if number in _STATELESS:
+        return _stateless(number, dtype, size)
+    return Reduction(operation, dtype, size)

@@ -18,18 +18,24 @@ from ..execute import Context
 from ..launch import install_abort_hook
 from ..support import settings
 
-#: the communicator of the default process group, of which all others are parts
+#: the communicator of the default process group, of which all others are parts; empty without it
 _WORLD: list[Communicator] = []
 
 
-def meet(url: str, timeout: timedelta = timedelta(minutes=5), **_: Any) -> Iterator[tuple[Any, int, int]]:
+def meet(
+    url: str, timeout: timedelta = timedelta(minutes=5), **_: Any
+) -> Iterator[tuple[Any, int, int]]:
     """(store, rank, size): a rendezvous for PyTorch, by the scheme "mpi". Collective."""
     world = _world()
-    rank, size = world.Get_rank(), world.Get_size()
-    asked = {name: int(values[0]) for name, values in parse_qs(urlsplit(url).query).items()}
-    for name, found in (("rank", rank), ("world_size", size)):
-        if asked.get(name, found) != found:
-            raise LaunchError(f"init_process_group was given {name}={asked[name]}, MPI says {found}: leave it out")
+    rank = world.Get_rank()
+    size = world.Get_size()
+    query = parse_qs(urlsplit(url).query)
+    for name, value in (("rank", rank), ("world_size", size)):
+        passed = int(query.get(name, [value])[0])
+        if passed != value:
+            raise LaunchError(
+                f"init_process_group was given {name}={passed}, MPI says {value}: leave it out"
+            )
     host = socket.gethostname()
     store = None
     if rank == 0:
@@ -40,30 +46,41 @@ def meet(url: str, timeout: timedelta = timedelta(minutes=5), **_: Any) -> Itera
 
 
 def _world() -> MPI.Intracomm:
-    """MPI's world, of as many ranks as the environment tells PyTorch; torchrun leaves each process alone there."""
-    world = Communicator(MPI.COMM_WORLD)  # which finds launchers that MPI does not understand
-    started, size = os.environ.get("WORLD_SIZE", ""), world.Get_size()
+    """MPI's world, with as many ranks as the environment tells PyTorch.
+
+    With torchrun each process is the only rank of its own world.
+    """
+    world = Communicator(MPI.COMM_WORLD)  # it checks for launchers that MPI does not understand
+    size = world.Get_size()
+    started = os.environ.get("WORLD_SIZE", "")
     if started.isdigit() and int(started) != size:
-        whose = "torchrun started" if "TORCHELASTIC_RUN_ID" in os.environ else "WORLD_SIZE says"
+        source = "torchrun started" if "TORCHELASTIC_RUN_ID" in os.environ else "WORLD_SIZE says"
         raise LaunchError(
-            f"{whose} {started} processes, but MPI's world has {size} here: start the script by MPI alone, "
-            f'"mpiexec -n {started} python script.py" or "srun python script.py", without torchrun and without WORLD_SIZE'
+            f"{source} {started} processes, but MPI's world has {size} here: start the script by "
+            f'MPI alone, "mpiexec -n {started} python script.py" or "srun python script.py", '
+            "without torchrun and without WORLD_SIZE"
         )
     return world
 
 
 def _tell_scripts(world: MPI.Intracomm, host: str, port: int) -> None:
-    """What torchrun would have said, for scripts that ask the environment."""
+    """Set torchrun's variables, for scripts that read the environment."""
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    told = {"RANK": world.Get_rank(), "WORLD_SIZE": world.Get_size(), "LOCAL_RANK": node.Get_rank(),
-            "LOCAL_WORLD_SIZE": node.Get_size(), "MASTER_ADDR": host, "MASTER_PORT": port}  # fmt: skip
+    values = {
+        "RANK": world.Get_rank(),
+        "WORLD_SIZE": world.Get_size(),
+        "LOCAL_RANK": node.Get_rank(),
+        "LOCAL_WORLD_SIZE": node.Get_size(),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+    }
     node.Free()
-    for name, value in told.items():
+    for name, value in values.items():
         os.environ.setdefault(name, str(value))
 
 
 def communicator_of(options: Any) -> Communicator:
-    """The communicator of a process group; called on its ranks. options: what PyTorch says of it."""
+    """The communicator of a process group; its ranks call it. options: as PyTorch creates it."""
     ranks = list(options.global_ranks_in_group)
     if not ranks:
         comm = _default(options.group_rank, options.group_size)
@@ -71,28 +88,31 @@ def communicator_of(options: Any) -> Communicator:
         comm = part_of(_WORLD[0], ranks)
     else:
         install_abort_hook()
-        comm = part_of(MPI.COMM_WORLD, _told_by_all(options))
-    if (comm.Get_rank(), comm.Get_size()) != (options.group_rank, options.group_size):
+        comm = part_of(MPI.COMM_WORLD, _world_ranks(options))
+    rank = comm.Get_rank()
+    size = comm.Get_size()
+    if (rank, size) != (options.group_rank, options.group_size):
         raise LaunchError(
-            f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI rank {comm.Get_rank()} of "
-            f'{comm.Get_size()}: start it by mpiexec or srun, and let init_process_group("mpicoll") find the ranks'
+            f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI "
+            f"rank {rank} of {size}: start it by mpiexec or srun, and let "
+            'init_process_group("mpicoll") find the ranks'
         )
     return Communicator(comm, timeout=seconds_of(options.timeout))
 
 
 def seconds_of(timeout: timedelta) -> float:
-    """After how many its calls fail: the group's, or MPICOLL_TIMEOUT if that is less."""
+    """The timeout of a group's calls in seconds, or MPICOLL_TIMEOUT if that is less."""
     seconds = timeout.total_seconds()
     return min(seconds, settings.timeout() or seconds)
 
 
 def remember(comm: Communicator) -> None:
-    """This is the communicator of the default process group from now on."""
+    """Make it the communicator of the default process group."""
     _WORLD[:] = [comm]
 
 
 def forget(comm: Communicator) -> bool:
-    """The group of this communicator is gone; whether it was the default one."""
+    """Note that the group of this communicator has ended; whether it was the default group."""
     was_default = bool(_WORLD) and _WORLD[0] == comm
     if was_default:
         _WORLD.clear()
@@ -111,17 +131,20 @@ def _default(rank: int, size: int) -> Communicator:
 
 
 def living_of(comm: Communicator, ranks: list[int]) -> Communicator:
-    """A communicator of these ranks of one in which others may have died; called by them alone."""
+    """A communicator of these ranks, which alone call it; other ranks of `comm` may be dead."""
     if not isinstance(Context.of(comm).queue.error, RankFailure):
         return part_of(comm, ranks)
     living = comm.shrink()
-    if living.Get_size() != len(ranks):
-        raise LaunchError(f"{living.Get_size()} ranks live, and {len(ranks)} were not excluded: exclude those that died, alone")
+    size = living.Get_size()
+    if size != len(ranks):
+        raise LaunchError(
+            f"{size} ranks live, and {len(ranks)} were not excluded: exclude those that died, alone"
+        )
     return living
 
 
 def part_of(whole: MPI.Intracomm, ranks: list[int]) -> Any:
-    """A communicator of these ranks of another, in their order; called by them alone."""
+    """A communicator of these ranks of `whole`, in their order; these alone call it."""
     group = whole.Get_group()
     part = group.Incl(ranks)
     try:
@@ -131,8 +154,11 @@ def part_of(whole: MPI.Intracomm, ranks: list[int]) -> Any:
         group.Free()
 
 
-def _told_by_all(options: Any) -> list[int]:
-    """The ranks in MPI's world of those of a group, by its store: beside a default group of another backend."""
+def _world_ranks(options: Any) -> list[int]:
+    """The ranks of a group in MPI's world, exchanged in its store.
+
+    For a group beside a default group of another backend.
+    """
     names = [f"mpicoll rank {rank}" for rank in range(options.group_size)]
     options.store.set(names[options.group_rank], str(MPI.COMM_WORLD.Get_rank()))
     return [int(options.store.get(name)) for name in names]

@@ -1,7 +1,7 @@
-"""The calls of a group, as a number that ranks compare from time to time: a call in the wrong place is never silent for long.
+"""A checksum of the calls of a group, which ranks compare from time to time to find a wrong order.
 
-Each call is compared when it is first met, not later: MPI then serves it, of whatever size it is on other ranks (quirk:
-sizes-unchecked). Calls of data that only some ranks know the size of count by their kind alone.
+Calls count in the order in which they begin: MPI serves them even where they do not match (quirk:
+sizes-unchecked). A call whose size only some ranks know counts by its kind alone.
 """
 
 from __future__ import annotations
@@ -20,50 +20,57 @@ from ..errors import CollectiveMismatch
 from ..execute import Context
 from ..support.settings import OFF
 
-#: calls from one comparison to the next
-APART = 64
-#: calls whose vector is as large on all ranks, and which of their arguments has that size
-_ALIKE = {"Allreduce": 1, "Bcast": 0, "Allgather": 1, "Reduce_scatter_block": 0}
+#: calls between two comparisons
+_INTERVAL = 64
+#: methods whose vector has the same size on all ranks, and the number of the argument of that size
+_SIZED_ARGUMENT = {"Allreduce": 1, "Bcast": 0, "Allgather": 1, "Reduce_scatter_block": 0}
 
 
 class CallSequence:
-    """That of the calls on one communicator."""
+    """The checksum of the calls on a communicator."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self._context = comm, Context.of(comm)
-        self._calls = self._sum = 0
-        self._asked: deque[tuple[MPI.Request, Any, int]] = deque()
-        self._counts = comm.Get_size() > 1
+        self._comm = comm
+        self._context = Context.of(comm)
+        self._calls = 0
+        self._sum = 0
+        #: comparisons under way: request, sums, and how many calls these count
+        self._comparisons: deque[tuple[MPI.Request, Any, int]] = deque()
+        self._has_peers = comm.Get_size() > 1
 
-    def enter(self, method: str, given: Sequence[Any]) -> None:
-        """One more call, before it is made. Raises CollectiveMismatch where an earlier one was not that of the others."""
-        if not self._counts or self._context.check == OFF:
+    def enter(self, method: str, arguments: Sequence[Any]) -> None:
+        """Count a call, before it begins. Raises CollectiveMismatch where earlier calls differ."""
+        if not self._has_peers or self._context.check == OFF:
             return
         self._calls += 1
-        place = _ALIKE.get(method)
-        size = "" if place is None else given[place].nbytes
+        number = _SIZED_ARGUMENT.get(method)
+        size = "" if number is None else arguments[number].nbytes
         self._sum = crc32(f"{method} {size}".encode(), self._sum)
-        self._look()
-        if self._calls % APART == 0:
-            words = numpy.array([self._sum, -self._sum])  # the largest of each: equal where all sums are
-            request = MPI.Intracomm.Iallreduce(self._comm, MPI.IN_PLACE, words, MPI.MAX)
-            self._asked.append((request, words, self._calls))
+        self._check()
+        if self._calls % _INTERVAL == 0:
+            # the maximum of each: they are equal where all sums are
+            sums = numpy.array([self._sum, -self._sum])
+            request = MPI.Intracomm.Iallreduce(self._comm, MPI.IN_PLACE, sums, MPI.MAX)
+            self._comparisons.append((request, sums, self._calls))
 
     def finish(self) -> None:
-        """Wait for what is being compared, for as long as a call may take."""
+        """Wait for the comparisons under way, for as long as a call may take."""
         stall = self._context.queue.stall
         stall.restart()
-        while self._asked and not self._context.broken:
-            self._look()
+        while self._comparisons and not self._context.broken:
+            self._check()
             if stall.is_due:
                 self._context.check_wait()
             sched_yield()
 
-    def _look(self) -> None:
-        while self._asked and self._asked[0][0].Test():
-            _, words, number = self._asked.popleft()
-            if words[0] != -words[1]:
-                raise self._context.in_disorder(CollectiveMismatch(
-                    f"rank {self._comm.Get_rank()}: of calls {number - APART + 1} to {number} of this group one or more "
-                    "were not the same on all ranks, in kind or size, so that results since then may be wrong. "
-                    "MPICOLL_CHECK=always names the first such call, with its line on each rank"))  # fmt: skip
+    def _check(self) -> None:
+        while self._comparisons and self._comparisons[0][0].Test():
+            _, sums, last = self._comparisons.popleft()
+            if sums[0] != -sums[1]:
+                error = CollectiveMismatch(
+                    f"rank {self._comm.Get_rank()}: of calls {last - _INTERVAL + 1} to {last} of "
+                    "this group one or more were not the same on all ranks, in kind or size, so "
+                    "that results since then may be wrong. MPICOLL_CHECK=always names the first "
+                    "such call, with its line on each rank"
+                )
+                raise self._context.in_disorder(error)

@@ -1,4 +1,4 @@
-"""What calls return: works, for one that has ended, for one under way, for several."""
+"""Works, which calls return: of a call that has ended, of a call under way, of several calls."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ..errors import CollectiveTimeout
 from ..execute import ABANDONED, PROGRESS, Context, Task
 from .futures import Callbacks, Future
 
-_Work: Any = torch._C._distributed_c10d.Work
+_TorchWork: Any = torch._C._distributed_c10d.Work
 _UNSET = timedelta(milliseconds=-1)
 _engine: Any = torch.autograd.Variable._execution_engine
-#: seconds without a move after which a call is left to the thread that advances those for which nobody waits
+#: seconds without progress after which a call is left to the thread that advances the calls for
+#: which no thread waits
 _STILL = 5e-3
 
 
-class Done(_Work):
-    """A call that has ended by now."""
+class Done(_TorchWork):
+    """A call that has ended."""
 
     def __init__(self, result: list[Any]) -> None:
         super().__init__()
@@ -42,56 +43,65 @@ class Done(_Work):
         """True, at once."""
         return True
 
-    synchronize = block_current_stream = wait
+    synchronize = wait
+    block_current_stream = wait
 
     def result(self) -> list[Any]:
         """The tensors that it wrote."""
         return self._result
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """One that is complete."""
+        """A future that is complete."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(self._result)
         return future
 
 
-class Work(_Work):
-    """A collective under way. task: it; set once it was begun. is_over: whether `complete` was called."""
+class CollectiveWork(_TorchWork):
+    """A collective under way. memory: must live as long as it."""
 
+    #: set once the collective was begun
     task: Task
 
-    def __init__(self, level: Callbacks, result: list[Any], kept: object) -> None:
+    def __init__(self, level: Callbacks, result: list[Any], memory: object) -> None:
         super().__init__()
-        self.level, self._result, self._kept = level, result, kept
+        self.level = level
+        self._result = result
+        self._memory = memory
         self._future: Future | None = None
+        #: whether `complete` was called
         self.is_over = False
 
     # For PyTorch.
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has ended, with or without an error."""
         return bool(self.task.ended)
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has ended without an error."""
         return self.is_completed() and self.task.error is None
 
     def exception(self) -> BaseException | None:
-        """What ended it."""
+        """The error that ended it."""
         return self.task.error
 
     def wait(self, timeout: timedelta = _UNSET) -> bool:
-        """Wait for its end; raises what went wrong. CollectiveTimeout, with who waits for whom, after so long."""
+        """Wait for its end; raises its error.
+
+        CollectiveTimeout, which says which ranks wait for which, after `timeout`.
+        """
         if timeout > timedelta(0):
             self.wait_for(timeout.total_seconds())
         else:
             PROGRESS.wait(self.task)
         return True
 
-    synchronize = block_current_stream = wait
+    synchronize = wait
+    block_current_stream = wait
 
     def wait_for(self, seconds: float) -> None:
-        """Wait for so long. Raises CollectiveTimeout."""
+        """Wait for so many seconds at most. Raises CollectiveTimeout."""
         if not PROGRESS.wait(self.task, seconds):
             raise timed_out(self.level.comm, seconds)
 
@@ -100,10 +110,10 @@ class Work(_Work):
         return self._result
 
     def get_future(self) -> Future:
-        """Completed with the result, after those of works begun before."""
+        """A future of the result, completed after those of works begun before."""
         if self._future is None:
             self._future = Future(self.level, self.wait, self._result)
-            if self.is_over:  # maybe since it was looked for
+            if self.is_over:  # maybe since the line before
                 self.complete()
             elif torch._C._current_graph_task_id() != -1:
                 # DistributedDataParallel waits for it in C++ at the end of backward
@@ -113,7 +123,8 @@ class Work(_Work):
     def _help(self) -> None:
         """Advance it, before a wait in C++ that does not.
 
-        Not until its end: the other ranks may begin the call only after something that this one does after backward.
+        Not until its end: other ranks may begin the call only after something that this rank does
+        after backward.
         """
         if PROGRESS.threaded:
             PROGRESS.help(self.task, _STILL)
@@ -123,27 +134,28 @@ class Work(_Work):
     # For its level.
 
     def complete(self) -> None:
-        """Complete its future, if somebody asked for it."""
+        """Complete its future, if it has one."""
         self.is_over = True
         if self.task.error is not None:
-            ABANDONED.append(self._kept)  # MPI may still write there
-        self._kept = None
+            ABANDONED.append(self._memory)  # MPI may still write there
+        self._memory = None
         if self._future is not None:
             self._future.complete(self._result, self.task.error)
 
     def drop_tensors(self) -> None:
-        """Nobody asks for them any more."""
-        self._result, self._future = [], None
+        """Drop result and future, which have no user any more."""
+        self._result = []
+        self._future = None
 
 
 def timed_out(comm: Communicator, seconds: float) -> CollectiveTimeout:
-    """The error of a call that may not wait for any longer."""
+    """The error of a call that has waited for so many seconds."""
     context = Context.of(comm)
     return CollectiveTimeout(Context.explain_wait(context, seconds))
 
 
 class Works(Done):
-    """Several works, as one."""
+    """Several works, as a single work."""
 
     def __init__(self, works: Sequence[Any]) -> None:
         super().__init__([tensor for work in works for tensor in work.result()])
@@ -154,7 +166,7 @@ class Works(Done):
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Whether all have ended well."""
+        """Whether all have ended without an error."""
         return all(work.is_success() for work in self._works)
 
     def wait(self, timeout: timedelta = _UNSET) -> bool:
@@ -163,13 +175,17 @@ class Works(Done):
             work.wait(timeout)
         return True
 
-    synchronize = block_current_stream = wait
+    synchronize = wait
+    block_current_stream = wait
 
     def get_future(self) -> Future:
-        """Completed when the last is."""
+        """A future that is completed with the last work's: a level completes them in order."""
         last = self._works[-1].get_future()
-        made = Future(getattr(last, "_level", None), self.wait, self._result)
-        error = lambda: next(filter(None, (work.exception() for work in self._works)), None)
-        # a level completes them in order
-        torch.futures.Future.add_done_callback(last, lambda complete: made.complete(self._result, error()))
-        return made
+        future = Future(getattr(last, "_level", None), self.wait, self._result)
+
+        def complete(last: object) -> None:
+            errors = (work.exception() for work in self._works)
+            future.complete(self._result, next(filter(None, errors), None))
+
+        torch.futures.Future.add_done_callback(last, complete)
+        return future

@@ -1,6 +1,7 @@
-"""Ranks ask each other what they are doing, past the calls in which they are stuck, where MPI admits threads.
+"""Questions between ranks about their state, in the background of calls in which they are stuck.
 
-A question is an empty message, an answer a state as JSON, on the channel of the communicator, with tags of their own.
+They need an MPI with threads. A question is an empty message, an answer a state as JSON, on the
+channel of the communicator, each with a tag of its own.
 """
 
 from __future__ import annotations
@@ -17,50 +18,66 @@ from mpi4py import MPI
 from ..execute import WATCH, Context
 from ..reports import State
 
-_QUESTION, _ANSWER = 1, 2
-#: ranks that one rank asks at most: with all of them, a job in which all wait would have p^2 answers
+_QUESTION = 1
+_ANSWER = 2
+#: the most ranks that a rank asks: if each asked all, a job of p ranks would have p^2 answers
 MOST_ASKED = 256
 #: seconds between two looks for messages
 _PAUSE = 0.01
-#: messages sent to ranks that may be dead: their memory is never given back
+#: messages to ranks that may be dead: their memory is never freed
 _SENT: list[object] = []
 
 
 def answer_questions(context: Context, state: Callable[[], State]) -> None:
-    """Answer all who have asked on this communicator."""
-    channel, status = context.channel, MPI.Status()
-    with channel.lock:  # what one thread has seen must not be taken by another
+    """Answer all questions on this communicator."""
+    channel = context.channel
+    comm = channel.wire.comm
+    status = MPI.Status()
+    with channel.lock:  # another thread must not receive a message that this thread has probed
         while channel.probe(channel.tag(WATCH, _QUESTION), status):
-            channel.wire.comm.Recv([None, 0, MPI.BYTE], status.source, status.tag)
+            comm.Recv([None, 0, MPI.BYTE], status.source, status.tag)
             text = np.frombuffer(packed(state()), np.uint8)
-            _SENT.append((text, channel.wire.comm.Isend([text, MPI.BYTE], status.source, channel.tag(WATCH, _ANSWER))))
+            answer = comm.Isend([text, MPI.BYTE], status.source, channel.tag(WATCH, _ANSWER))
+            _SENT.append((text, answer))
 
 
 def ask_others(
-    context: Context, mine: State, seconds: float, meanwhile: Callable[[], object]
+    context: Context, own: State, seconds: float, meanwhile: Callable[[], object]
 ) -> tuple[list[State], list[int], list[int]]:
-    """The states of other ranks; which ranks in the world were asked, and which of them gave none within so many seconds.
+    """(states of other ranks, asked ranks, silent ranks), the ranks in the world.
 
-    All are asked where there are `MOST_ASKED` or fewer. Of more ranks, those for which this one waits, those for which these
-    wait, and so on, and some from everywhere. mine: the state of this rank. meanwhile: called again and again, to answer
-    those who ask at the same time.
+    A rank is silent that does not answer within so many seconds. Up to `MOST_ASKED` ranks are all
+    asked. Of more ranks, this rank asks those for which it waits, those for which these wait, and
+    so on, and a sample of the others. own: the state of this rank. meanwhile: called repeatedly, to
+    answer questions that come at the same time.
     """
-    channel, status = context.channel, MPI.Status()
-    places = {channel.wire.world_ranks[number]: number for number in channel.ranks}
+    channel = context.channel
+    comm = channel.wire.comm
+    world = channel.wire.world_ranks
+    status = MPI.Status()
+    #: numbers on the wire by ranks in the world
+    numbers = {world[number]: number for number in channel.ranks}
+    own_number = channel.ranks[channel.rank]
     asked: set[int] = set()
     waiting: set[int] = set()
 
     def ask(ranks: Iterable[int]) -> None:
         """ranks: numbers on the wire."""
         for number in ranks:
-            if number not in asked and number != channel.ranks[channel.rank] and len(asked) < MOST_ASKED:
-                asked.add(number)
-                waiting.add(number)
-                _SENT.append(channel.wire.comm.Isend([None, 0, MPI.BYTE], number, channel.tag(WATCH, _QUESTION)))
+            if number in asked or number == own_number or len(asked) >= MOST_ASKED:
+                continue
+            asked.add(number)
+            waiting.add(number)
+            tag = channel.tag(WATCH, _QUESTION)
+            _SENT.append(comm.Isend([None, 0, MPI.BYTE], number, tag))
 
-    ask(places[rank] for rank in _awaited(mine) if rank in places)
-    ask(_from_everywhere(channel.ranks))
-    states, until = [], time.monotonic() + seconds
+    def ask_awaited(state: State) -> None:
+        ask(numbers[rank] for rank in _awaited(state) if rank in numbers)
+
+    ask_awaited(own)
+    ask(_sample(channel.ranks))
+    states = []
+    until = time.monotonic() + seconds
     while waiting and time.monotonic() < until:
         meanwhile()
         text = _answer(context, status)
@@ -68,14 +85,15 @@ def ask_others(
             time.sleep(_PAUSE)
         elif status.source in waiting:  # an answer to an earlier question may still come
             waiting.discard(status.source)
-            states.append(unpacked(text))
-            ask(places[rank] for rank in _awaited(states[-1]) if rank in places)
-    world = channel.wire.world_ranks
-    return states, sorted(world[number] for number in asked), sorted(world[number] for number in waiting)
+            state = unpacked(text)
+            states.append(state)
+            ask_awaited(state)
+    silent = sorted(world[number] for number in waiting)
+    return states, sorted(world[number] for number in asked), silent
 
 
-def _from_everywhere(ranks: Sequence[int]) -> Sequence[int]:
-    """All of these, or as many as leave half of the questions to those that are awaited."""
+def _sample(ranks: Sequence[int]) -> Sequence[int]:
+    """All of these ranks, or as many as leave half of the questions to those that are awaited."""
     if len(ranks) <= MOST_ASKED:
         return ranks
     return [ranks[crc32(b"%d" % number) * len(ranks) >> 32] for number in range(MOST_ASKED // 2)]
@@ -90,7 +108,7 @@ def _awaited(state: State) -> Iterator[int]:
 
 
 def _answer(context: Context, status: MPI.Status) -> bytes | None:
-    """An answer that has come, if one has. status: gets its source."""
+    """An answer, if any has arrived. status: gets its source."""
     channel = context.channel
     with channel.lock:
         if not channel.probe(channel.tag(WATCH, _ANSWER), status):
@@ -100,17 +118,20 @@ def _answer(context: Context, status: MPI.Status) -> bytes | None:
     return text.tobytes()
 
 
-# What an answer does not say of each rank of a communicator.
+# Answers name the ranks of a communicator by runs.
 
 
 def packed(state: State) -> bytes:
     """A state as JSON, in which the ranks of communicators are runs."""
-    communicators = [one | {"ranks": runs_of(one["ranks"])} for one in state["communicators"]]
+    communicators = [
+        communicator | {"ranks": runs_of(communicator["ranks"])}
+        for communicator in state["communicators"]
+    ]
     return json.dumps(state | {"communicators": communicators}).encode()
 
 
 def unpacked(text: bytes) -> State:
-    """The state again. Communicators of the same ranks have one list in common."""
+    """The state of a JSON text. Communicators of the same ranks share a list."""
     state: State = json.loads(text)
     for communicator in state["communicators"]:
         communicator["ranks"] = _ranks_of(tuple(map(tuple, communicator["ranks"])))

@@ -1,4 +1,7 @@
-"""What this process is doing, as plain data: see `mpicoll.reports`. Nothing here calls MPI, in which the job may be stuck."""
+"""The state of this process as plain data: see `mpicoll.reports`.
+
+Nothing here calls MPI, in which the job may be stuck.
+"""
 
 from __future__ import annotations
 
@@ -13,64 +16,101 @@ from ..reports import SCHEMA, History, State
 from ..support.callsite import site_of, site_text, users_code
 from ..support.garbage import frames_of_threads
 
-#: calls of a communicator that have ended and are part of its state
+#: ended calls of a communicator that are part of its state
 _SHOWN = 3
 
 
 def state_of_process(rank: int, size: int, **more: Any) -> State:
-    """The state of this process now. rank, size: in the world; more: what it does not say of itself."""
+    """The state of this process now. rank, size: in the world; more: further entries."""
     frames = frames_of_threads()
     main = frames.get(threading.main_thread().ident or 0)
     return {
-        "schema": SCHEMA, "rank": rank, "size": size, "host": os.uname().nodename, "pid": os.getpid(),
-        "time": time.time(), "at": site_of(main) if main is not None else "", **more,
+        "schema": SCHEMA,
+        "rank": rank,
+        "size": size,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "time": time.time(),
+        "at": site_of(main) if main is not None else "",
+        **more,
         "communicators": _communicators(frames),
-    }  # fmt: skip
+    }
 
 
 def history_of_process() -> History:
-    """The last calls of this process, of all communicators: what is said more than once is a number, that of a word."""
+    """The last calls of this process, of all communicators; rows refer to words by number."""
     words: dict[str, int] = {}
 
     def word(text: str) -> int:
         return words.setdefault(text, len(words))
 
     clock = time.time() - time.perf_counter()
-    rows = [[word(one.communicator), one.place, one.number, word(one.text), word(one.served), word(one.line),
-             round(clock + one.begun, 6), round(one.ended - one.begun, 6)] for one in past()]  # fmt: skip
+    rows = [
+        [
+            word(call.communicator),
+            call.place,
+            call.number,
+            word(call.text),
+            word(call.served),
+            word(call.line),
+            round(clock + call.begun, 6),
+            round(call.ended - call.begun, 6),
+        ]
+        for call in past()
+    ]
     return {"words": list(words), "rows": rows}
 
 
 def _communicators(frames: dict[int, Any]) -> list[dict[str, Any]]:
-    """Those that were not freed."""
+    """The communicators that were not freed."""
     ended: dict[str, list[Past]] = {}
-    for one in past():
-        ended.setdefault(one.communicator, []).append(one)
-    living = Context.living()
-    return [_communicator(context, frames, ended.get(context.recorder.name, [])[-_SHOWN:]) for context in living]
+    for call in past():
+        ended.setdefault(call.communicator, []).append(call)
+    return [
+        _communicator(context, frames, ended.get(context.recorder.name, [])[-_SHOWN:])
+        for context in Context.living()
+    ]
 
 
-def _communicator(context: Context, frames: dict[int, Any], ended: Sequence[Past]) -> dict[str, Any]:
+def _communicator(
+    context: Context, frames: dict[int, Any], ended: Sequence[Past]
+) -> dict[str, Any]:
+    recorder = context.recorder
     return {
-        "name": context.recorder.name, "rank": context.channel.rank, "ranks": context.channel.world_ranks,
-        "calls": context.recorder.count, "broken": context.broken,
+        "name": recorder.name,
+        "rank": context.channel.rank,
+        "ranks": context.channel.world_ranks,
+        "calls": recorder.count,
+        "broken": context.broken,
         "under_way": context.given_up or calls_under_way(context, frames),
-        "past": [{"number": one.number, "call": one.text, "seconds": time.perf_counter() - one.ended} for one in ended],
-    }  # fmt: skip
+        "past": [
+            {
+                "number": call.number,
+                "call": call.text,
+                "seconds": time.perf_counter() - call.ended,
+            }
+            for call in ended
+        ],
+    }
 
 
 def calls_under_way(context: Context, frames: dict[int, Any]) -> list[dict[str, Any]]:
-    """Those of a communicator. frames: of each thread."""
+    """The calls under way of a communicator. frames: of each thread."""
     ranks = context.channel.world_ranks
     return [_call(record, frames, ranks) for record in context.recorder.under_way]
 
 
 def _call(record: Record, frames: dict[int, Any], ranks: Sequence[int]) -> dict[str, Any]:
-    frame, peer = frames.get(record.thread), record.peer()
+    frame = frames.get(record.thread)
+    peer = record.peer()
     site = site_text(record.site) or (site_of(frame) if frame is not None else "")
-    inside = users_code(frame) if frame is not None else ""
     return {
-        "number": record.number, "place": record.place, "call": record.text, "where": record.where(), "site": site,
-        "seconds": time.perf_counter() - record.begun, "peer": None if peer is None else ranks[peer],
-        "inside": inside,
-    }  # fmt: skip
+        "number": record.number,
+        "place": record.place,
+        "call": record.text,
+        "where": record.where(),
+        "site": site,
+        "seconds": time.perf_counter() - record.begun,
+        "peer": None if peer is None else ranks[peer],
+        "inside": users_code(frame) if frame is not None else "",
+    }

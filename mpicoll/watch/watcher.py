@@ -1,14 +1,15 @@
-"""The thread that tells what this process is doing while the others of its threads cannot.
+"""The thread that reports the state of this process while its other threads are blocked.
 
 It starts with the first Communicator and sleeps until there is something to do:
 
-* SIGUSR2: the stack of each thread and the state of each communicator go to standard error. The signal is taken by
-  `faulthandler`, since a Python handler would run only once MPI returns.
-* Where a limit of waiting is set: it answers the questions of other ranks ten times a second, and ends the job when a
-  call of MPI's own, which nobody can interrupt, has taken longer.
-* Where another rank gives a communicator up, which rings (`shared_memory/bell.py`): it ends the job
+* SIGUSR2: it prints the stack of each thread and the state of each communicator to standard error.
+  The handler is that of `faulthandler`, since a Python handler would run only after MPI returns.
+* With a timeout: it answers the questions of other ranks ten times a second, and ends the job when
+  a call of MPI's own, which cannot be interrupted, has taken longer.
+* Where another rank gives a communicator up and rings (`shared_memory/bell.py`): it ends the job
   when a call of MPI's own waits there for that rank.
-* With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` leaves the time of its death.
+* With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` writes the time
+  of its death.
 """
 
 from __future__ import annotations
@@ -42,102 +43,142 @@ from .state import calls_under_way, history_of_process, state_of_process
 if TYPE_CHECKING:
     from .witness import Witness
 
-#: seconds: between two looks around, between two reports, between two that have the last calls, and that an answer may take
-TICK, REPORT, HISTORY, ANSWER = 0.1, 1.0, 5.0, 2.0
+#: seconds between two looks around
+TICK = 0.1
+#: seconds between two reports
+REPORT = 1.0
+#: seconds between two reports with the last calls
+HISTORY = 5.0
+#: seconds that an answer may take
+ANSWER = 2.0
 _ENDS = "MPI's own call cannot be interrupted: the job ends"
-#: seconds after which a call of others counts as one that waits, where one has waited for too long
+#: after a timeout: seconds from which on a call of another rank counts as waiting
 _PATIENCE = 0.2
-#: by how many limits a call of MPI's own may be late: the schedules' error, which says more, comes first
+#: timeouts that a call of MPI's own may take: the error of a schedule says more, so it comes first
 _GRACE = 1.5
-#: seconds for which a call of MPI's own may go on after its communicator was given up: what it
-#: needs may be on its way
+#: seconds that a call of MPI's own may take after its communicator was given up: the messages that
+#: it needs may be on their way
 _LAST = 1.0
-#: seconds for which notices that ranks give communicators up are looked for after the bell
+#: seconds after the bell in which the watcher looks for notices of communicators given up
 _ALERT = 5.0
 
 
 class Watcher:
-    """One per process. folder: where reports go, or None."""
+    """The watcher of this process; there is a single one."""
 
     def __init__(self) -> None:
-        self.rank, self.size = 0, 1
+        self.rank = 0
+        self.size = 1
+        #: of reports, if there are any
         self.folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._witness: Witness | None = None
-        self._signals = self._bell = -1
+        #: descriptors that wake the thread: of stacks after SIGUSR2, and of the bell
+        self._signals = -1
+        self._bell = -1
+        #: until when it looks for notices
         self._alert = 0.0
         self._stuck = StuckCalls()
         self._writing = threading.Lock()
-        self._reported = self._told = 0.0
+        #: the time of the last report, and of the last report with the last calls
+        self._reported = 0.0
+        self._history_reported = 0.0
         self._may_call_mpi = False
         self._rates = Rates()
-        self._more: dict[str, Any] = {"ended": False, "failed": "", "last_words": False, "heard": [], "unheard": []}
+        #: further entries of the state
+        self._more: dict[str, Any] = {
+            "ended": False,
+            "failed": "",
+            "last_words": False,
+            "heard": [],
+            "unheard": [],
+        }
 
     def start(self) -> None:
-        """Be there from now on; called again, it looks whether there is something to do by now."""
+        """Start the thread; if it has started, wake it to look for new work."""
         if self._thread is not None:
             BELL.wake()
             return
-        self.rank, self.size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
-        self.folder, self._may_call_mpi = settings.report_folder(), MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.rank = MPI.COMM_WORLD.Get_rank()
+        self.size = MPI.COMM_WORLD.Get_size()
+        self.folder = settings.report_folder()
+        self._may_call_mpi = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         try:
             self._bell = BELL.descriptor()
             self._signals = _readable_signals()
-        except OSError as error:  # an error of one rank alone would leave the others waiting
-            warnings.warn(f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}", stacklevel=3)
+        except OSError as error:  # an error on a single rank would leave the others waiting
+            text = f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}"
+            warnings.warn(text, stacklevel=3)
             return
         if self.folder is not None:
             self._report()
-            self._witness = self._accompanied(self.folder)
+            self._witness = self._start_witness(self.folder)
             atexit.register(self._at_exit)
             LAST_WORDS.append(self._last_words)
         self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
 
     def state(self) -> State:
-        """What this process is doing."""
+        """The state of this process."""
         return state_of_process(self.rank, self.size, **self._more)
 
     def whole_state(self) -> State:
-        """The same with its last calls."""
+        """The state of this process, with its last calls."""
         return self.state() | {"history": history_of_process()}
 
     def explain_wait(self, context: Context, seconds: float) -> str:
-        """Who waits for whom, when this rank has waited for so long: the text of CollectiveTimeout."""
+        """The text of CollectiveTimeout: which ranks wait for which, after so many seconds."""
         assert context.timeout is not None
         widest = self._widest(context)
         states, ranks = self._others(widest)
         under_way = context.recorder.under_way
-        calls = "; ".join(f"call {one.number}, {one.text}{_after(one.where())}" for one in under_way)
-        head = f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} (a timeout after {context.timeout} s)"
+        calls = "; ".join(
+            f"call {call.number}, {call.text}{_after_colon(call.where())}" for call in under_way
+        )
+        head = (
+            f"rank {self.rank}: no progress for {seconds:.1f} s in {calls or 'a call'} "
+            f"(a timeout after {context.timeout} s)"
+        )
         if not settings.only_report():
             calls_now = calls_under_way(context, frames_of_threads())
             context.given_up = [{**call, "given_up": True} for call in calls_now]
         if self.folder is not None:
             self._report()
-        if len(ranks) < len(widest.channel.ranks):
-            head += f"\nWhat {len(ranks)} of {len(widest.channel.ranks)} ranks are doing:"
+        total = len(widest.channel.ranks)
+        if len(ranks) < total:
+            head += f"\nWhat {len(ranks)} of {total} ranks are doing:"
         patience = min(_PATIENCE, context.timeout / 2)
         return f"{head}\n{diagnose([self.whole_state(), *states], ranks, patience)}"
 
     def _widest(self, context: Context) -> Context:
-        """The largest communicator with all ranks of this one: who waits here may be waited for elsewhere."""
+        """The largest communicator with all ranks of this one.
+
+        Other ranks may wait in it for a rank that waits in this one.
+        """
         ranks = set(context.channel.world_ranks)
-        wider = [one for one in Context.living() if one.timeout and ranks <= set(one.channel.world_ranks)]
-        return max([context, *wider], key=lambda one: len(one.channel.ranks))
+        wider = [
+            other
+            for other in Context.living()
+            if other.timeout and ranks <= set(other.channel.world_ranks)
+        ]
+        return max([context, *wider], key=lambda other: len(other.channel.ranks))
 
     def _others(self, context: Context) -> tuple[list[State], list[int]]:
-        """What other ranks are doing, by their own answers or by their reports; and which ranks these are, and this one."""
+        """(states of other ranks, these ranks and this one), by their answers or reports."""
         if self._may_call_mpi:
             states, asked, silent = ask_others(context, self.state(), ANSWER, self._answer)
             self._more |= {"heard": sorted(set(asked).difference(silent)), "unheard": silent}
             return states, sorted([*asked, self.rank])
         ranks = context.channel.world_ranks
-        states = self._next_reports(self.folder, set(ranks) - {self.rank}) if self.folder is not None else []
-        return states, ranks
+        if self.folder is None:
+            return [], ranks
+        return self._next_reports(self.folder, set(ranks) - {self.rank}), ranks
 
     def _next_reports(self, folder: Path, ranks: set[int]) -> list[State]:
-        """What they wrote after this moment, where they do within ANSWER; a report tells of the second before it."""
+        """The reports of these ranks: new reports, if they write them within ANSWER.
+
+        A report tells of the second before it.
+        """
         before = {state["rank"]: state["time"] for state in read_reports(folder)}
         until = time.monotonic() + ANSWER
         while True:
@@ -148,15 +189,16 @@ class Watcher:
             time.sleep(TICK)
 
     def _answer(self) -> None:
-        """Answer all who ask."""
+        """Answer all questions."""
         for context in Context.living():
-            if self._may_call_mpi and not MPI.Is_finalized() and context.timeout and not context.broken:
+            may_answer = self._may_call_mpi and not MPI.Is_finalized()
+            if may_answer and context.timeout and not context.broken:
                 answer_questions(context, self.whole_state)
 
     # The last reports.
 
     def _at_exit(self) -> None:
-        """The program ends, with an exception that nobody saw to, perhaps."""
+        """The program ends, perhaps by an exception."""
         error = getattr(sys, "last_value", None)
         self._more |= {"failed": words_of(error), "ended": error is None}
         self._report()
@@ -168,12 +210,12 @@ class Watcher:
         self._more |= {"failed": failed, "ended": False, "last_words": True}
         self._report()
 
-    def _accompanied(self, folder: Path) -> Witness | None:
-        from .witness import Witness  # another process, for those who want reports
+    def _start_witness(self, folder: Path) -> Witness | None:
+        from .witness import Witness  # only reports need it
 
         try:
             return Witness(folder / death_file(self.rank))
-        except OSError as error:  # no room for another process: who dies first will not be known
+        except OSError as error:  # no other process can start: the time of a death stays unknown
             print(f"mpicoll: rank {self.rank} has no witness: {error}", file=sys.stderr)
             return None
 
@@ -184,8 +226,9 @@ class Watcher:
             alert = time.perf_counter() < self._alert
             watched = any(context.timeout or context.broken for context in Context.living())
             busy = self.folder is not None or watched or alert
-            # without anything to do it sleeps: a thread that wakes up disturbs those that compute
-            ready, _, _ = select.select([self._signals, self._bell], [], [], TICK if busy else None)
+            # without work it sleeps: a thread that wakes up disturbs threads that compute
+            pause = TICK if busy else None
+            ready, _, _ = select.select([self._signals, self._bell], [], [], pause)
             if self._bell in ready and BELL.was_rung():
                 self._alert = time.perf_counter() + _ALERT
             if self._signals in ready:
@@ -200,17 +243,17 @@ class Watcher:
                 self._look_for_notices(context)
             self._end_if_stuck(context)
         if self.folder is not None and time.perf_counter() - self._reported > REPORT:
-            self._report(whole=time.perf_counter() - self._told > HISTORY)
+            self._report(whole=time.perf_counter() - self._history_reported > HISTORY)
 
     def _look_for_notices(self, context: Context) -> None:
-        """Have the communicator given up where another rank has done that."""
+        """Give the communicator up where another rank has done so."""
         if self._may_call_mpi and not MPI.Is_finalized():
             with context.channel.lock:  # it may be about to be freed
                 if context.channel.open:
                     context.look_around()
 
     def _end_if_stuck(self, context: Context) -> None:
-        """End the job when MPI's own call does not come back: nobody can raise an error there."""
+        """End the job when a call of MPI's own does not return: no error can be raised in it."""
         call, waited = self._stuck.look(context)
         if not call:
             return
@@ -225,14 +268,14 @@ class Watcher:
             abort(f"mpicoll: {self.explain_wait(context, waited)}\n{_ENDS}")
 
     def _report(self, whole: bool = True) -> None:
-        """Leave what this rank is doing; whole: with its last calls."""
+        """Write the state of this rank. whole: with its last calls."""
         assert self.folder is not None
         self._reported = time.perf_counter()
         self._more["rates"] = self._rates.since_before()
         if whole:
-            self._told = self._reported
+            self._history_reported = self._reported
         try:
-            with self._writing:  # the later state is the later report
+            with self._writing:  # reports are written in the order of their states
                 write_report(self.folder, self.whole_state() if whole else self.state())
         except (OSError, ArgumentError) as error:
             print(f"mpicoll: rank {self.rank} cannot leave its report: {error}", file=sys.stderr)
@@ -243,9 +286,9 @@ class Watcher:
 
 
 def _all_know(context: Context) -> bool:
-    """Whether no rank will use a communicator that was given up: all are told.
+    """Whether all ranks know that a communicator was given up, so that none will use it.
 
-    MPI itself tells all of a death.
+    Of a death MPI itself informs all ranks.
     """
     if isinstance(context.queue.error, RankFailure):
         return False
@@ -254,18 +297,19 @@ def _all_know(context: Context) -> bool:
     return on_one_node or context.timeout is not None
 
 
-def _after(where: str) -> str:
-    return f": {where}" if where else ""
+def _after_colon(text: str) -> str:
+    return f": {text}" if text else ""
 
 
 def _readable_signals() -> int:
-    """A pipe from which the stacks of all threads can be read after each SIGUSR2, unless the user handles it."""
+    """A pipe with the stacks of all threads after each SIGUSR2, unless the user handles it."""
     reading, writing = os.pipe()
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
         faulthandler.register(signal.SIGUSR2, file=writing, all_threads=True)
     return reading
 
 
-#: one per process
+#: the watcher of this process
 WATCHER = Watcher()
 Context.explain_wait = WATCHER.explain_wait
