@@ -1,4 +1,4 @@
-"""Ranks whose calls went apart: a message shows it, and what all ranks remember says where.
+"""Ranks whose calls diverge: a message shows it, and the accounts of all ranks say where.
 
 The tag of a schedule's message has a hash of all calls that its rank made so far, so a message of
 another sequence of calls is never received. A rank that finds one while it waits sends the others
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .recorder import Record, Recorder
 
-#: seconds between two looks, and between two where a message only seemed to be of another call
-_EVERY, _SELDOM = 0.02, 1.0
+#: seconds between two looks
+_EVERY = 0.02
+#: the same after a message only seemed to be of another call
+_SELDOM = 1.0
 #: seconds that ranks have to answer: those that are stuck in a call of MPI's own cannot
 _PATIENCE = 3.0
 
@@ -44,7 +46,7 @@ _PATIENCE = 3.0
 class Account(NamedTuple):
     """What a rank remembers.
 
-    calls: by place, what and where. tags: by number of the call. doing: what it is in now.
+    calls: by place, what and where. tags: by number of the call. doing: the calls under way.
     """
 
     calls: dict[int, tuple[str, str]]
@@ -66,22 +68,25 @@ class Account(NamedTuple):
 
 
 class Accounts:
-    """Those of one communicator's ranks."""
+    """The accounts of one communicator's ranks."""
 
     def __init__(self, channel: Channel, recorder: Recorder) -> None:
         self._channel = channel
         self._recorder = recorder
+        #: which exchange of accounts this is
         self._attempt = 0
+        #: accounts of other ranks
         self._heard: dict[int, Account] = {}
+        #: (rank, words, request)
         self._receiving: list[tuple[int, Any, MPI.Request]] = []
-        #: this rank's own, when it was given, and the requests that send it
+        #: this rank's own account, once it was sent; when; and the messages
         self._own: Account | None = None
         self._given = 0.0
         self._sent: list[tuple[Any, MPI.Request]] = []
         self._next_look = 0.0
 
     def look(self, links: Links | None) -> str:
-        """How the calls of ranks differ, for a person; "" where nothing says that they do.
+        """How the calls of ranks differ, for a person; "" where there is no sign that they do.
 
         Called while a call waits.
         """
@@ -106,7 +111,8 @@ class Accounts:
 
     def _hear(self) -> None:
         """Receive the accounts that have come."""
-        channel, status = self._channel, MPI.Status()
+        channel = self._channel
+        status = MPI.Status()
         tag = channel.tag(WATCH, ACCOUNT)
         while channel.probe(tag, status):
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
@@ -124,7 +130,7 @@ class Accounts:
         self._receiving = waiting
 
     def _give(self) -> None:
-        """Tell all other ranks what this one remembers."""
+        """Send this rank's account to all other ranks."""
         channel = self._channel
         self._own = self._account()
         words = self._own.packed(self._attempt)
@@ -135,15 +141,17 @@ class Accounts:
         self._given = perf_counter()
 
     def _account(self) -> Account:
-        doing = "; ".join(f"{one.text} at {_site(one)}" for one in self._recorder.under_way)
-        return Account(calls_so_far(self._recorder), self._channel.begun_tags(), doing or "no call")
+        recorder = self._recorder
+        doing = "; ".join(f"{record.text} at {_site(record)}" for record in recorder.under_way)
+        return Account(calls_so_far(recorder), self._channel.begun_tags(), doing or "no call")
 
     def _conclude(self) -> str:
         assert self._own is not None
         accounts = {**self._heard, self._channel.rank: self._own}
-        ABANDONED.extend(one for one in self._sent if not one[1].Test())
+        ABANDONED.extend(message for message in self._sent if not message[1].Test())
         self._heard = {}
-        self._own, self._sent = None, []
+        self._own = None
+        self._sent = []
         self._attempt += 1
         text = difference(accounts, len(self._channel.ranks))
         if not text:
@@ -171,22 +179,22 @@ def _site(record: Record) -> str:
 
 def _followed(calls: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
     """The same calls; those without a line have the next one that has."""
-    found: dict[int, tuple[str, str]] = {}
+    completed: dict[int, tuple[str, str]] = {}
     after = ""
     for place, (what, where) in sorted(calls.items(), reverse=True):
-        found[place] = what, where
+        completed[place] = what, where
         if where.startswith(" at "):
             after = f"{what}{where}"
         elif after:
-            found[place] = what, f"{where}, before {after}"
-    return found
+            completed[place] = what, f"{where}, before {after}"
+    return completed
 
 
-# What accounts say together.
+# Comparing accounts.
 
 
 def difference(accounts: Mapping[int, Account], size: int) -> str:
-    """The first call that ranks do not have in common, and what they are in; "" where all fits.
+    """The first call that ranks do not have in common, and their calls under way; "" if none.
 
     accounts: by rank. size: of the communicator.
     """
@@ -212,7 +220,8 @@ def _first_apart(accounts: Mapping[int, Account]) -> list[str]:
     windows = [_window(account.calls) for account in accounts.values()]
     for place in range(max(first for first, _ in windows), min(last for _, last in windows) + 1):
         if len({account.calls[place][0] for account in accounts.values()}) > 1:
-            return _by_ranks({rank: "".join(one.calls[place]) for rank, one in accounts.items()})
+            return _by_ranks(
+                {rank: "".join(account.calls[place]) for rank, account in accounts.items()})
     return []
 
 
@@ -225,9 +234,9 @@ def _window(calls: Mapping[int, object]) -> tuple[int, int]:
 
 
 def _tags_differ(accounts: Iterable[Account]) -> bool:
-    found: dict[int, int] = {}
-    tags = chain.from_iterable(one.tags.items() for one in accounts)
-    return any(found.setdefault(number, tag) != tag for number, tag in tags)
+    first: dict[int, int] = {}
+    tags = chain.from_iterable(account.tags.items() for account in accounts)
+    return any(first.setdefault(number, tag) != tag for number, tag in tags)
 
 
 def _by_ranks(said: Mapping[int, str]) -> list[str]:

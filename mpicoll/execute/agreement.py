@@ -1,4 +1,4 @@
-"""What all ranks say of a call, brought together before its data moves, in ceil(log2 p) rounds of small messages."""
+"""Agreement of all ranks on a call before its data moves: ceil(log2 p) rounds of small messages."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from .channel import COMPARE, Channel
 from .context import Context
 from .recorder import remembered
 
-#: says nothing: any other word is larger
+#: the word of a rank that says nothing: any other word is larger
 _SILENT = np.iinfo(np.int64).min
-#: bytes of what one rank says where ranks differ, and how many of such texts go around
+#: bytes of one rank's text where ranks differ
 _TEXT = 1000
+#: how many different texts are passed on
 _MOST_TEXTS = 64
-#: in place of others
+#: in place of a text that was not passed on
 UNTOLD = "something else again"
 
 
 class Statement(NamedTuple):
-    """What a rank says of its call. what: must be equal on all ranks, and is in all programs that MPI allows.
+    """What a rank says of its call.
 
-    kind: of the elements, "" where it may be any. site: where the call is made, "file:line".
-    sequence: a hash of all calls so far.
+    what: equal on all ranks in all programs that MPI allows. kind: of the elements, "" where it may
+    be any. site: where the call is made, "file:line". sequence: a hash of all calls so far.
     """
 
     what: str
@@ -41,33 +42,42 @@ class Statement(NamedTuple):
         return f"{self.what}, {self.kind}" if self.kind else self.what
 
 
-def largest_of_all(context: Context, words: np.ndarray[Any, Any], number: int) -> Iterator[MPI.Request]:
+def largest_of_all(
+    context: Context, words: np.ndarray[Any, Any], number: int
+) -> Iterator[MPI.Request]:
     """`largest` in a call of this number."""
     return largest(context.channel, words, comparing_tag(context.channel, number))
 
 
 def comparing_tag(channel: Channel, number: int) -> int:
-    """That of the messages by which ranks agree in the call of this number, which begins."""
+    """The tag of messages by which ranks agree in the call of this number, which begins."""
     tag = channel.tag(COMPARE, number)
     channel.begin(number, tag)
     return tag
 
 
 def largest(channel: Channel, words: np.ndarray[Any, Any], tag: int) -> Iterator[MPI.Request]:
-    """Each word becomes the largest that any rank has there: a generator of requests to be awaited.
+    """Each word becomes its maximum over all ranks: a generator of requests to be awaited.
 
-    By dissemination, which may count a rank twice, as the largest of two does not care. tag: of its messages.
+    By dissemination: it may count a rank twice, which does not change a maximum. tag: of its
+    messages.
     """
     rank, size = channel.rank, len(channel.ranks)
-    received, distance = np.empty_like(words), 1
+    received = np.empty_like(words)
+    distance = 1
     while distance < size:
-        yield from channel.exchange(received, (rank - distance) % size, words, (rank + distance) % size, tag)
+        source = (rank - distance) % size
+        target = (rank + distance) % size
+        yield from channel.exchange(received, source, words, target, tag)
         np.maximum(words, received, out=words)
         distance *= 2
 
 
 def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI.Request]:
-    """Raise CollectiveMismatch on all ranks, the same, unless their statements agree: requests to be awaited."""
+    """Raise the same CollectiveMismatch on all ranks unless their statements agree.
+
+    A generator of requests to be awaited.
+    """
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
     kinds = (_SILENT, _SILENT) if kind is None else (kind, ~kind)
@@ -86,11 +96,10 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
 def _earlier(
     context: Context, number: int, calls: dict[int, tuple[str, str]]
 ) -> Generator[MPI.Request, None, str]:
-    """What ranks called where they went apart before the call of this number.
+    """The first calls in which ranks differed before the call of this number, for a person.
 
-    As far as all of them remember; "" where they did not.
-
-    calls: of this rank, by place: what and where.
+    As far as all of them remember; "" where they do not. calls: of this rank, by place: what and
+    where.
     """
     first = last = max(calls, default=0)
     while first - 1 in calls:  # what came before is forgotten in part
@@ -100,7 +109,10 @@ def _earlier(
     first, last = int(window[0]), -int(window[1])
     if last < first or not first:
         return ""
-    digests = [crc32(calls[place][0].encode()) if place in calls else 0 for place in range(first, last + 1)]
+    digests = [
+        crc32(calls[place][0].encode()) if place in calls else 0
+        for place in range(first, last + 1)
+    ]
     words = np.array([digests, np.invert(digests)], np.int64)
     yield from largest_of_all(context, words, number)
     apart = np.flatnonzero(words[0] != ~words[1])
@@ -109,13 +121,16 @@ def _earlier(
     what, where = calls.get(first + int(apart[0]), ("", ""))
     said = yield from everyone_says(context, f"{what}{where}", number)
     lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
-    return "\n".join(["", "The first call that they do not have in common came before that:", *lines])
+    head = "The first call that they do not have in common came before that:"
+    return "\n".join(["", head, *lines])
 
 
-def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Request, None, list[str]]:
-    """The texts of all ranks, of which `_MOST_TEXTS` that differ are passed on.
+def everyone_says(
+    context: Context, text: str, number: int
+) -> Generator[MPI.Request, None, list[str]]:
+    """The texts of all ranks; at most `_MOST_TEXTS` different texts are passed on.
 
-    A rank whose text is another one has `UNTOLD` instead. What goes around grows with the number of ranks by 8 bytes each.
+    `UNTOLD` stands for any other. The messages grow by 8 bytes per rank.
     """
     rank, size = context.channel.rank, len(context.channel.ranks)
     encoded = text.encode()[:_TEXT]
@@ -128,12 +143,15 @@ def everyone_says(context: Context, text: str, number: int) -> Generator[MPI.Req
     row = np.flatnonzero(speakers == rank)
     rows[row, : len(encoded)] = np.frombuffer(encoded, np.uint8)
     yield from largest_of_all(context, rows, number)
-    told = {int(digests[one]): bytes(row).rstrip(b"\0").decode(errors="ignore") for one, row in zip(speakers, rows)}
-    return [told.get(digest, UNTOLD) for digest in digests.tolist()]
+    texts = {
+        int(digests[speaker]): bytes(row).rstrip(b"\0").decode(errors="ignore")
+        for speaker, row in zip(speakers, rows)
+    }
+    return [texts.get(digest, UNTOLD) for digest in digests.tolist()]
 
 
 def _difference(said: Sequence[str], number: int, is_same: bool) -> str:
-    """is_same: they make the same call now, and did not before."""
+    """For a person. is_same: the ranks make the same call now, and differed before."""
     lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in groups(said)]
     head = "ranks do not make the same call"
     if is_same:
@@ -144,9 +162,10 @@ def _difference(said: Sequence[str], number: int, is_same: bool) -> str:
 def share_blocks(
     context: Context, method: str, root: int, counts: Sequence[int], mine: int, number: int
 ) -> Generator[MPI.Request, None, list[int]]:
-    """The bytes of all ranks' blocks, which the root knows; CollectiveMismatch on all ranks where one has other bytes.
+    """The bytes of all ranks' blocks, which the root knows: a generator of requests to be awaited.
 
-    Requests to be awaited. counts: at the root; mine: bytes of this rank's own block.
+    Raises CollectiveMismatch on all ranks where a rank's block has another size. counts: at the
+    root. mine: bytes of this rank's own block.
     """
     size, rank = len(context.channel.ranks), context.channel.rank
     words = np.full((2, size), _SILENT)
@@ -155,7 +174,10 @@ def share_blocks(
         words[0] = counts
     yield from largest_of_all(context, words, number)
     for other in np.flatnonzero(words[0] != words[1]):
-        text = f"{method}: rank {other} has a block of {words[1, other]} bytes, the root ({root}) says {words[0, other]}"
+        text = (
+            f"{method}: rank {other} has a block of {words[1, other]} bytes, "
+            f"the root ({root}) says {words[0, other]}"
+        )
         raise context.in_disorder(CollectiveMismatch(text), tell=False)
     agreed: list[int] = words[0].tolist()
     return agreed
@@ -164,19 +186,25 @@ def share_blocks(
 def compare_blocks(
     context: Context, method: str, sent: Sequence[int], expected: Sequence[int], number: int
 ) -> Iterator[MPI.Request]:
-    """CollectiveMismatch on all ranks where one expects other bytes of a rank than that one has for it: requests.
+    """Raise CollectiveMismatch on all ranks where a receiver expects another size of a block.
 
-    sent: bytes of the block for each rank; expected: of that from each.
+    A generator of requests to be awaited. sent: bytes of the block for each rank. expected: bytes
+    of the block from each rank.
     """
     rank, size = context.channel.rank, len(context.channel.ranks)
     tag = comparing_tag(context.channel, number)
-    mine, theirs = np.array(sent, np.int64), np.array(expected, np.int64)
+    own_sizes = np.array(sent, np.int64)
+    peer_sizes = np.array(expected, np.int64)
     for distance in range(1, size):
         target, source = (rank + distance) % size, (rank - distance) % size
+        received = peer_sizes[source : source + 1]
         yield from context.channel.exchange(
-            theirs[source : source + 1], source, mine[target : target + 1], target, tag)
-    wrong = [f"it expects {expected[other]} bytes of rank {other}, which has {theirs[other]} for it"
-             for other in range(size) if theirs[other] != expected[other]]
+            received, source, own_sizes[target : target + 1], target, tag)
+    wrong = [
+        f"it expects {expected[other]} bytes of rank {other}, which has {peer_sizes[other]} for it"
+        for other in range(size)
+        if peer_sizes[other] != expected[other]
+    ]
     words = np.array([len(wrong)], np.int64)
     yield from largest_of_all(context, words, number)
     if words[0]:

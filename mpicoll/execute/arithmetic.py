@@ -13,10 +13,10 @@ _IN_CONTEXT = int(np.__version__.partition(".")[0]) >= 2
 
 
 def as_mpi_computes(function: Callable[..., Result], *arguments: object) -> Result:
-    """Call it; sums that overflow are no NumPy errors or warnings, whatever the user has told NumPy: they are none for MPI.
+    """Call it without NumPy's errors and warnings of arithmetic, for any settings of the user.
 
-    In a context of its own: the caller's is not written to. CPython crashes where garbage is collected in the middle of that
-    and a finalizer writes to the same one, as it does that waits for a call.
+    In a new context, so that the caller's is not written to: CPython crashes if garbage is
+    collected during that and a finalizer writes to the same context, as one that waits for a call.
     """
     if not _IN_CONTEXT:
         with np.errstate(all="ignore"):
@@ -29,7 +29,8 @@ def as_mpi_computes(function: Callable[..., Result], *arguments: object) -> Resu
 def calls_as_mpi_computes(own_code: bool) -> Callable[..., object]:
     """A function (function, *arguments) that calls it as `as_mpi_computes`, one call at a time.
 
-    own_code: nobody else's runs there, so that one context serves all calls, which takes a twentieth of the time.
+    own_code: no code of the user runs there, so one context serves all calls, in a twentieth of the
+    time.
     """
     if own_code and _IN_CONTEXT:
         context = copy_context()

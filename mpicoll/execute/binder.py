@@ -1,4 +1,4 @@
-"""Binding: the passes from one rank's rounds to a program on memory, ready but for the tag. Done once per plan."""
+"""Binding: the passes from one rank's rounds to a program on memory. Done once per plan."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,15 +24,16 @@ from .tracing import Tracer
 
 #: how many pieces run ahead of their turn when messages are cut
 AHEAD = 16
-#: messages of a rank and a round from which on there is always one on its way while another is awaited: three in and out
+#: messages of a rank and a round from which on one is on its way while another is awaited: three
+#: in and three out
 _FLOWING = 6
 
 
 class Schedule(NamedTuple):
     """One rank's rounds under an algorithm. edges: element offsets of the blocks.
 
-    segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds; None: round by round.
-    read_late: messages inside a node may be read where they lie.
+    segment_bytes: cut messages into pieces of at most this many bytes that flow through the rounds;
+    None: round by round. read_late: messages inside a node may be read where they lie.
     """
 
     algorithm: str
@@ -43,31 +44,40 @@ class Schedule(NamedTuple):
 
 
 def bind(
-    context: Context, method: str, schedule: Schedule, work: Work, fingerprint: int,
-    nonblocking: bool = False, persistent: bool = False,
-) -> Plan:  # fmt: skip
+    context: Context,
+    method: str,
+    schedule: Schedule,
+    work: Work,
+    fingerprint: int,
+    nonblocking: bool = False,
+    persistent: bool = False,
+) -> Plan:
     """Bind one rank's rounds to memory; returns a `Plan`.
 
-    method: the call's name. work: the vectors, and how they are reduced. Memory beside them: the scratch of
-    `scratch_layout`, from the pool until the plan is freed. fingerprint: of the call, the same on all ranks.
+    method: the call's name. work: the vectors, and how they are reduced. fingerprint: of the call,
+    the same on all ranks. Other memory is the scratch of `scratch_layout`, from the pool until the
+    plan is freed.
     """
     tracer = context.tracer
     if tracer is not None:
         work.copyto = tracer.timed("copy", work.copyto)
         if work.reduce is not None:
             work.reduce = tracer.timed("reduce", work.reduce)
+    segment_bytes = schedule.segment_bytes
     rounds = [operations for operations in schedule.rounds if operations]
-    memory = Memory(rounds, schedule.edges, work.vectors, work.dtype, work.scratch, schedule.segment_bytes)
+    memory = Memory(
+        rounds, schedule.edges, work.vectors, work.dtype, work.scratch, segment_bytes)
     near = None
     if context.links is not None and schedule.read_late:
         near = Near(context.links, context.channel, work, nonblocking, persistent)
-    program = _program(rounds, memory, work, near, schedule.segment_bytes)
+    program = _program(rounds, memory, work, near, segment_bytes)
     machine = Machine(context.channel, near, work, tracer)
     executable = Executable(program, machine, work.fence)
-    made: Callable[..., Plan] = Plan if tracer is None else partial(TracedPlan, tracer)
+    make: Callable[..., Plan] = Plan if tracer is None else partial(TracedPlan, tracer)
     runs_ahead = executable.messages >= _FLOWING * len(rounds)
     texts = [_describe(operations) for operations in rounds]
-    return made(context, f"{method} ({schedule.algorithm})", executable, texts, work, fingerprint, runs_ahead)
+    name = f"{method} ({schedule.algorithm})"
+    return make(context, name, executable, texts, work, fingerprint, runs_ahead)
 
 
 def _program(
@@ -75,16 +85,18 @@ def _program(
 ) -> Program:
     """The passes, in their order. memory: where the parts of the rounds lie."""
     lower = [list(lowered(operations, memory, work.where_reduced)) for operations in rounds]
-    made = with_copies(lower, work.twins)
-    made[-1:] = [[*instructions, *work.last] for instructions in made[-1:]]
+    instructions = with_copies(lower, work.twins)
+    if instructions:
+        instructions[-1] = [*instructions[-1], *work.last]
     if near is not None and work.device is None:
         scratch = (0, 0) if memory.scratch is None else buffers.span(memory.scratch)
-        made = reduced_where_they_lie(made, near.ranks, 0 if segment_bytes else near.slot, scratch)
+        slot = 0 if segment_bytes else near.slot
+        instructions = reduced_where_they_lie(instructions, near.ranks, slot, scratch)
     if segment_bytes or work.twins:
         ahead = AHEAD if segment_bytes else 0
-        steps = ordering.by_pieces(made, ahead, together=not segment_bytes)
+        steps = ordering.by_pieces(instructions, ahead, together=not segment_bytes)
     else:
-        steps = list(ordering.by_rounds(made))
+        steps = list(ordering.by_rounds(instructions))
     if near is not None:
         steps = near.opened_first(steps)
     return Program(tuple(steps), str(work.dtype), work.op_name)
@@ -93,7 +105,9 @@ def _program(
 class TracedPlan(Plan):
     """A plan that tells a tracer what it waits for."""
 
-    def __init__(self, tracer: Tracer, context: Context, name: str, executable: Executable, *rest: Any) -> None:
+    def __init__(
+        self, tracer: Tracer, context: Context, name: str, executable: Executable, *rest: Any
+    ) -> None:
         super().__init__(context, name, executable, *rest)
         self._tracer = tracer
 
@@ -107,5 +121,5 @@ class TracedPlan(Plan):
 
 def _describe(operations: Round) -> str:
     words = dict.fromkeys(SENDS, "sending to") | dict.fromkeys(RECEIVES, "receiving from")
-    said = (f"{words[type(one)]} rank {one.peer}" for one in operations if type(one) in words)
-    return ", ".join(said) or "local work"
+    texts = [f"{words[type(part)]} rank {part.peer}" for part in operations if type(part) in words]
+    return ", ".join(texts) or "local work"

@@ -1,16 +1,16 @@
-"""The private communicators that messages travel on, and the tags by which those of one call are told from all others.
+"""Private communicators for messages, and the tags that tell the messages of one call from others.
 
-A `Wire` is a duplicate that the user never sees, made when a communicator is wrapped. Communicators made from one that
-has all the ranks of its wire share that wire, those made from one that has a part of them share another one: MPI grants a few
-thousand contexts at most. Each has a `Channel` on it: a
-range of tags, laid out as
+A `Wire` is a duplicate that the user never sees, made when a communicator is wrapped. A
+communicator made from another one shares its wire if it has all ranks of that wire, otherwise the
+wire of another such part: MPI grants a few thousand contexts at most. Each communicator has a
+`Channel` on its wire: a range of tags, laid out as
 
     channel | kind of message (2 bits) | number of the call | fingerprint of all calls up to it
 
-so that no message of one call is ever received by another, whatever a faulty program does: by the number if a rank has
-left out a call, by the fingerprint if ranks make different calls, or made some before. Both are cut
-to the bits that there are. A message whose number was begun here with another fingerprint shows
-that ranks went apart (`accounts`).
+so that no call receives a message of another call, whatever a faulty program does: the number
+differs if a rank has left out a call, the fingerprint if ranks make different calls, or made some
+before. Both are cut to the bits that there are. A message with the number of a call that began here
+with another fingerprint shows that the ranks diverged (`accounts`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from ..support.node import ranks_of_node, ranks_within
 from .survival import survivable
 from .withdrawal import ABANDONED, cancelled, still_under_way
 
-#: kinds of messages: of single calls, of persistent plans, of the comparison of calls, between watchers
+#: kinds of messages: of single calls, of persistent plans, of comparing calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)
-#: the numbers, among messages between watchers, of the one by which a rank says that it gives the
-#: communicator up, and of the one by which it tells its calls
+#: numbers of messages between watchers: a rank gives the communicator up; a rank lists its calls
 _NOTICE, ACCOUNT = 3, 4
 #: seconds that the notices of a rank have to leave it
 _LEAVING = 0.05
@@ -86,7 +85,7 @@ def _explained() -> Iterator[None]:
 class Wire:
     """A private duplicate of a communicator, on which the messages of several travel.
 
-    name: by which reports of all ranks know it, the same on all of them. neighbours: the processes that read each other's
+    name: the same on all ranks, used in reports. neighbours: the processes that read each other's
     memory.
     """
 
@@ -94,7 +93,7 @@ class Wire:
         self.comm = comm
         self.name = name
         self.size = self.comm.Get_size()
-        #: the rank in the world of each of its ranks: found here, as the watcher must not ask MPI
+        #: the rank of each of its ranks in COMM_WORLD; stored, as the watcher must not ask MPI
         self.world_ranks = _world_ranks(self.comm)
         self.neighbours = NOBODY
         self.bits = min(_CHANNEL_BITS, tag_bits())
@@ -104,7 +103,7 @@ class Wire:
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Wire:
-        """That of a communicator. Collective."""
+        """The wire of a communicator. Collective."""
         with _explained(), node_of(comm) as node:
             wire = cls.between(comm, "", NOBODY)
             wire.meet(comm, node)
@@ -112,7 +111,7 @@ class Wire:
 
     @classmethod
     def between(cls, comm: MPI.Comm, name: str, neighbours: Neighbours) -> Wire:
-        """The same for ranks that have met. name, neighbours: what came of it."""
+        """The same for ranks that have met; name and neighbours are the result of that."""
         with _explained():
             private = MPI.Intracomm(MPI.Comm.Dup(comm))  # plain: `Dup` gives the class of `comm`
         wire = cls(private, name)
@@ -120,16 +119,20 @@ class Wire:
         return wire
 
     def meet(self, comm: MPI.Comm, node: MPI.Intracomm) -> None:
-        """Find the processes that read each other's memory. Collective. comm: its ranks; node: those of this node."""
+        """Find the processes that read each other's memory. Collective.
+
+        comm: the ranks of the wire. node: the ranks of this node.
+        """
         neighbours, problem = meet(node, comm.Get_rank(), words_of_wire())
         words = np.array([bool(problem), random_name()], np.int64)
         MPI.Comm.Allreduce(comm, MPI.IN_PLACE, words, MPI.MAX)
         texts = MPI.Comm.allgather(comm, problem) if words[0] else ()
-        self.neighbours = neighbours.but_for({rank: text for rank, text in enumerate(texts) if text})
+        problems = {rank: text for rank, text in enumerate(texts) if text}
+        self.neighbours = neighbours.but_for(problems)
         self.name = self.name or name_of(words[1])
 
     def take(self) -> int:
-        """The number of a channel that nobody has; -1: there is none left."""
+        """The number of a free channel; -1 if there is none left."""
         with self._lock:
             self._channels += 1
             return self._channels - 1 if self._channels <= _most_channels() else -1
@@ -158,7 +161,10 @@ def _world_ranks(comm: MPI.Intracomm) -> Sequence[int]:
 
 
 class Share(NamedTuple):
-    """A number on a wire, for communicators of some ranks of another. ranks: where that one's ranks are on the wire."""
+    """A channel number of a wire, for communicators of some ranks of another communicator.
+
+    ranks: the rank on the wire of each rank of that communicator.
+    """
 
     wire: Wire
     number: int
@@ -168,7 +174,8 @@ class Share(NamedTuple):
 class Channel:
     """One communicator's messages on a wire.
 
-    number: of those on the wire. ranks: the number on the wire of each of its ranks; rank: this one's.
+    number: the channel's number on the wire. ranks: the rank on the wire of each rank of the
+    communicator. rank: this process's rank in the communicator.
     """
 
     def __init__(self, wire: Wire, number: int, ranks: Sequence[int], rank: int) -> None:
@@ -178,10 +185,16 @@ class Channel:
         self.rank = rank
         self._spare: Wire | None = None
         self.name = f"{wire.name}.{number}"
-        self.open, self.lock = True, threading.RLock()  # for the watcher, a thread that may not use what is being freed
-        #: messages that ranks agree by, with their memory, which lives as long as MPI may use it: received, sent
+        #: for the watcher, a thread that may not use what is being freed
+        self.open = True
+        self.lock = threading.RLock()
+        #: messages by which ranks agree, with their memory, which lives as long as MPI may use it:
+        #: received, its request, sent, its request
         self._posted: dict[int, tuple[Any, MPI.Request, Any, MPI.Request]] = {}
-        self._first, self._half = number << wire.bits, (wire.bits - 2) // 2
+        #: the lowest tag of the channel
+        self._first = number << wire.bits
+        #: bits of a call's number in a tag, and of its fingerprint
+        self._half = (wire.bits - 2) // 2
         self._mask = (1 << self._half) - 1
         #: number and tag of the last calls begun, half as many as a tag has numbers
         self._begun: list[tuple[int, int] | None] = [None] * (1 << (self._half - 1))
@@ -199,10 +212,11 @@ class Channel:
         return cls(wire, wire.take(), range(wire.size), wire.comm.Get_rank())
 
     def share(self, parent: MPI.Comm) -> Share:
-        """What communicators of some ranks of `parent`, whose channel this is, may travel on. Collective.
+        """What communicators of some ranks of `parent`, the owner of this channel, may travel on.
 
-        One rank of a wire gives all its numbers away, so that threads may make communicators at the same time. A part of the
-        wire's ranks, of which that rank may be none, has another wire for what is made from it.
+        Collective. One rank of a wire gives all its numbers away, so that threads may make
+        communicators at the same time. A part of the wire's ranks, which may lack that rank, has
+        another wire for what is made from it.
         """
         while True:
             if self._giving is not None:
@@ -214,11 +228,11 @@ class Channel:
             self._replace_spare(Wire.of(parent))
 
     def duplicate_soon(self, parent: MPI.Comm) -> Callable[[MPI.Comm], Channel]:
-        """The channel of a duplicate of `parent`, whose channel this is, without waiting for other ranks: it is made later.
+        """The channel of a duplicate of `parent`, the owner of this channel; made later.
 
-        It begins no duplicate of its own (quirk: idup-beside-others). So where no wire has a number
-        left, or a part of a wire's ranks has no other, the ranks make a new wire: then the first
-        call on the duplicate waits for all of them.
+        Waits for no other rank. It begins no duplicate of its own (quirk: idup-beside-others). So
+        where no wire has a number left, or a part of a wire's ranks has no other wire, the ranks
+        make a new wire: then the first call on the duplicate waits for all of them.
         """
         if self._giving is None:
             return Channel.of_its_own
@@ -238,7 +252,10 @@ class Channel:
 
     @property
     def _giving(self) -> tuple[Wire, Sequence[int]] | None:
-        """The wire that communicators made from this one get numbers of, and where its ranks are there; None: none yet."""
+        """The wire that gives numbers to communicators made from this one, and their ranks there.
+
+        None where there is no such wire yet.
+        """
         if self._spare is not None:  # the other has none left
             return self._spare, range(self._spare.size)
         return (self.wire, self.ranks) if len(self.ranks) == self.wire.size else None
@@ -252,34 +269,36 @@ class Channel:
 
     @staticmethod
     def of_part(share: Share | None, comm: MPI.Comm, places: Sequence[int]) -> Channel:
-        """The channel of a communicator of some ranks of another one. Local, unless it shares nothing.
+        """The channel of a communicator of some ranks of another communicator.
 
-        places: the rank there of each of its ranks.
+        Local, unless it shares nothing. places: the rank there of each of its ranks.
         """
         if share is None:
             return Channel.of_its_own(comm)
         if len(places) == len(share.ranks) and all(map(eq, places, count())):
             return Channel(share.wire, share.number, share.ranks, comm.Get_rank())
-        return Channel(share.wire, share.number, array("i", [share.ranks[place] for place in places]), comm.Get_rank())
+        ranks = array("i", [share.ranks[place] for place in places])
+        return Channel(share.wire, share.number, ranks, comm.Get_rank())
 
     def neighbours(self, nodes: Sequence[int]) -> Neighbours:
-        """The ranks that read each other's memory. Local. nodes: of each rank."""
+        """The ranks that read each other's memory. Local. nodes: the node of each rank."""
         return self.wire.neighbours.among(self.ranks, nodes, self.rank)
 
     @property
     def world_ranks(self) -> list[int]:
-        """The rank in the world of each of its ranks; for reports."""
+        """The rank in COMM_WORLD of each of its ranks; for reports."""
         return [self.wire.world_ranks[rank] for rank in self.ranks]
 
     @property
     def own_name(self) -> str:
-        """A name that no other communicator has: those of one `Split` have the same number on the wire."""
-        return self.name if len(self.ranks) == self.wire.size else f"{self.name}/{self.ranks[0]}"
+        """A name that is unique here: communicators of one `Split` have one number on the wire."""
+        is_whole = len(self.ranks) == self.wire.size
+        return self.name if is_whole else f"{self.name}/{self.ranks[0]}"
 
     def shut(self, patience: float = -1) -> bool:
-        """No other thread begins to use it any more. Returns whether none is using it.
+        """Let no other thread begin to use the channel. Returns whether no thread is using it.
 
-        patience: seconds for which one is awaited that does; -1: for as long as it takes.
+        patience: seconds to wait for a thread that uses it; -1: without a limit.
         """
         self.open = False
         if not self.lock.acquire(timeout=patience):
@@ -300,17 +319,18 @@ class Channel:
         return self._half
 
     def tag(self, kind: int, number: int, fingerprint: int = 0) -> int:
-        """The tag of one call's messages. number: of the call; fingerprint: any number made of what the call is."""
-        return self.numbered(self._first | kind << (2 * self._half) | fingerprint & self._mask, number)
+        """The tag of one call's messages. fingerprint: any number made of its description."""
+        unnumbered = self._first | kind << (2 * self._half) | fingerprint & self._mask
+        return self.numbered(unnumbered, number)
 
     def numbered(self, tag: int, number: int, sequence: int = 0) -> int:
-        """The tag of a call from that of call 0 of the same fingerprint.
+        """The tag of a call, made of the tag of call 0 of the same fingerprint.
 
-        sequence: a hash of the calls up to it.
+        sequence: a hash of all calls up to this one.
         """
         return (tag | (number & self._mask) << self._half) ^ (sequence & self._mask)
 
-    # Messages of calls that are others here.
+    # Messages of calls that are different calls here.
 
     def begin(self, number: int, tag: int) -> None:
         """The call of this number begins here, and has this tag."""
@@ -318,10 +338,10 @@ class Channel:
 
     def begun_tags(self) -> dict[int, int]:
         """The tags of the last calls that were begun here, by number."""
-        return dict(one for one in self._begun if one is not None)
+        return dict(begun for begun in self._begun if begun is not None)
 
     def is_of_another_call(self, tag: int) -> bool:
-        """Whether a message with this tag is of a call that was begun here as another one."""
+        """Whether the call of a message with this tag was begun here as a different call."""
         kind = tag >> (2 * self._half) & 3
         if tag >> self.wire.bits != self._first >> self.wire.bits or kind not in (CALL, COMPARE):
             return False
@@ -330,7 +350,7 @@ class Channel:
         return begun is not None and begun[0] & self._mask == number and begun[1] != tag
 
     def unmatched(self) -> Iterator[int]:
-        """Of each other rank the tag of the first message that nothing here receives."""
+        """For each other rank, the tag of its first message that nothing here receives."""
         status = MPI.Status()
         for rank, number in enumerate(self.ranks):
             if rank != self.rank and self.wire.comm.Iprobe(number, MPI.ANY_TAG, status):
@@ -341,23 +361,29 @@ class Channel:
         return self._first | PLAN << (2 * self._half) | number & ((1 << 2 * self._half) - 1)
 
     def sender(self, memory: Any, peer: int) -> Callable[[int], MPI.Request]:
-        """A function that begins to send the memory to a rank, with the tag that it is given."""
+        """A function (tag) that begins to send the memory to a rank."""
         return partial(self.wire.comm.Isend, (memory, memory.nbytes, MPI.BYTE), self.ranks[peer])
 
     def receiver(self, memory: Any, peer: int) -> Callable[[int], MPI.Request]:
-        """A function that begins to receive into the memory from a rank, with the tag that it is given."""
+        """A function (tag) that begins to receive into the memory from a rank."""
         return partial(self.wire.comm.Irecv, (memory, memory.nbytes, MPI.BYTE), self.ranks[peer])
 
-    def exchange(self, received: Any, source: int, sent: Any, target: int, tag: int) -> Iterator[MPI.Request]:
-        """Receive from one rank, send to another: requests to be awaited. Given up with the call (`withdraw`)."""
-        receive, send = self.receiver(received, source)(tag), self.sender(sent, target)(tag)
+    def exchange(
+        self, received: Any, source: int, sent: Any, target: int, tag: int
+    ) -> Iterator[MPI.Request]:
+        """Receive from one rank, send to another: requests to be awaited.
+
+        `withdraw` gives them up with their call.
+        """
+        receive = self.receiver(received, source)(tag)
+        send = self.sender(sent, target)(tag)
         self._posted[id(receive)] = received, receive, sent, send
         yield receive
         yield send
         self._posted.pop(id(receive), None)
 
     def withdraw(self) -> list[MPI.Request]:
-        """Give up the messages that ranks agree by; returns those that MPI may still use."""
+        """Give up the messages by which ranks agree; returns those that MPI may still use."""
         posted = list(self._posted.values())
         self._posted = {}
         left = cancelled([receive for _, receive, _, _ in posted])
@@ -369,7 +395,7 @@ class Channel:
     # Giving up.
 
     def give_notice(self, text: str) -> None:
-        """Tell all other ranks that this one gives the communicator up, and why."""
+        """Tell all other ranks that this rank gives the communicator up, and why."""
         words = np.frombuffer(text.encode(), np.uint8)
         tag = self.tag(WATCH, _NOTICE)
         notices = []
@@ -384,8 +410,12 @@ class Channel:
             ABANDONED.append((words, notices))
 
     def notice(self) -> tuple[int, str] | None:
-        """Which rank has given the communicator up, and why; None where none has. Lets MPI move."""
-        tag, status = self.tag(WATCH, _NOTICE), MPI.Status()
+        """Which rank has given the communicator up, and why; None where none has.
+
+        Lets MPI make progress.
+        """
+        tag = self.tag(WATCH, _NOTICE)
+        status = MPI.Status()
         with self.lock:
             if not self.probe(tag, status):
                 return None
@@ -399,13 +429,16 @@ class Channel:
 
 
 def _taken(wire: Wire, ranks: Sequence[int], parent: MPI.Comm) -> Any:
-    """A number of the wire that nobody has, or -1 if there is none left, at the rank of `parent` that all get it from."""
+    """At the rank that gives numbers away: a free number of the wire, or -1 if none is left.
+
+    All ranks of `parent` receive it; 0 at the others.
+    """
     return np.array(wire.take() if ranks[parent.Get_rank()] == 0 else 0, np.int64)
 
 
 @contextmanager
 def node_of(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
-    """The ranks of this node. Collective. Where one leaves with an error, the others do not wait for it there."""
+    """The ranks of this node. Collective. If a rank leaves with an error, no other waits for it."""
     with ranks_of_node(comm) as node:
         try:
             yield node

@@ -1,4 +1,4 @@
-"""What schedules need of one communicator, shared by all wrappers of its handle and freed with it."""
+"""What schedules need of one communicator: shared by all wrappers of its handle, freed with it."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -38,63 +38,79 @@ Comm = TypeVar("Comm", bound=MPI.Comm)
 _COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
-#: seconds for which a communicator that is being freed awaits another thread that looks at its messages: within MPI's
-#: Comm_free it may never come back. quirk: free-holds-the-lock
+#: seconds that freeing a communicator waits for another thread that looks at its messages: during
+#: MPI's Comm_free that thread may never come back. quirk: free-holds-the-lock
 _PATIENCE = 0.1
 #: what a user may ask for, and how it is understood
 _SETTINGS: dict[str, Callable[[Any], Any]] = {
-    "deterministic": settings.deterministic, "reproducible": settings.reproducible, "check": settings.check_mode,
+    "deterministic": settings.deterministic,
+    "reproducible": settings.reproducible,
+    "check": settings.check_mode,
     "timeout": settings.timeout,
-}  # fmt: skip
+}
 
 
 class Context(Waits):
-    """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters.
-
-    measured: what the probe found. check: when ranks compare their calls. digest_every: of how many results, `results` so
-    far, they compare one. made_at: where the user made it. deterministic, reproducible: whether floats are
-    added in the canonical order, in fixed point. sees_all: whether no call may pass unseen. given_up: the calls that took too
-    long, for reports. nccl: NCCL's communicators, by device, or why there are none. links: to other ranks of the node whose
-    memory is shared. tracer: told of what plans do that are bound from now on. sent_blocking, sent_by_tasks: [messages,
-    bytes]; two, because tasks are counted by another thread.
-    """
+    """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters."""
 
     _keyval: ClassVar[int | None] = None
-    #: communicators that have none yet, and what makes it
+    #: communicators that have no context yet, and the function that makes it
     _promised: ClassVar[list[tuple[MPI.Comm, Callable[[MPI.Comm], "Context"]]]] = []
     tracer: Tracer | None
 
     def __init__(
-        self, comm: MPI.Comm, topology: Topology, channel: Channel, measured: dict[object, Any] | None = None
+        self,
+        comm: MPI.Comm,
+        topology: Topology,
+        channel: Channel,
+        measured: dict[object, Any] | None = None,
     ) -> None:
         super().__init__(comm, channel)
-        found = channel.neighbours(topology.nodes)
-        self.topology = topology._replace(refusal=found.refusal(topology.nodes))
-        self.links = found.block and Links(
-            self.look, channel.rank, found.cards, found.block, channel.number, channel.number_bit)
+        near = channel.neighbours(topology.nodes)
+        self.topology = topology._replace(refusal=near.refusal(topology.nodes))
+        #: to other ranks of the node, by shared memory
+        self.links = near.block and Links(
+            self.look, channel.rank, near.cards, near.block, channel.number, channel.number_bit)
+        #: what the probe measured
         self.measured: dict[object, Any] = {} if measured is None else measured
-        self.sent_blocking, self.sent_by_tasks = [0, 0], [0, 0]
-        self.pool, self.known = ScratchPool(), KnownCalls()
-        self.check, self.digest_every = settings.check_mode(), settings.digest_every()
-        self.timeout = settings.timeout()
+        #: [messages, bytes]; two counters, because another thread counts those of tasks
+        self.sent_blocking = [0, 0]
+        self.sent_by_tasks = [0, 0]
+        self.pool = ScratchPool()
+        self.known = KnownCalls()
+        #: when ranks compare their calls
+        self.check = settings.check_mode()
+        #: ranks compare one of so many results; `results`: how many there were
+        self.digest_every = settings.digest_every()
         self.results = 0
+        self.timeout = settings.timeout()
+        #: where the user made the communicator
         self.made_at = call_site()
-        self.deterministic, self.reproducible = settings.deterministic(), settings.reproducible()
+        #: whether floats are added in the canonical order; in fixed point
+        self.deterministic = settings.deterministic()
+        self.reproducible = settings.reproducible()
+        #: whether no call may pass unseen
         self.sees_all = self._must_see_all()
+        #: texts of the calls that were compared
         self._compared: set[str] = set()
         self._take_settings()
         self.comparisons = 0
-        self.closed, self.tracer = False, None
+        self.closed = False
+        #: records what plans do that are bound from now on
+        self.tracer = None
+        #: calls that took too long, for reports
         self.given_up: list[dict[str, Any]] = []
+        #: by device: NCCL's communicator, or why there is none
         self.nccl: dict[int, NcclComm] = {}
-        self.calls, self._plans = count(1), count(1)
+        self.calls = count(1)
+        self._plans = count(1)
         self._alive.add(self)
 
     # One per communicator.
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> "Context":
-        """The context of this communicator handle; all wrappers of a handle share it. Collective the first time."""
+        """The context of this handle, which all its wrappers share. Collective the first time."""
         return cls.found(comm) or cls._kept_promise(comm) or cls._made(comm)
 
     @classmethod
@@ -104,11 +120,11 @@ class Context(Waits):
         given: dict[str, Any],
         prepare: Callable[[], object] = lambda: None,
     ) -> "Context":
-        """The same, with what the user asks for, by the names of settings; None where that is nothing.
+        """The same, with settings by name that the user asks for; None: not asked for.
 
-        Collective where anything is asked for; the first time it need not be by all ranks for all of them to be told.
-        prepare: called the first time; an OSError or ImportError that it raises on one rank is an
-        error on all of them.
+        Collective where a setting is asked for; the first time a single rank may ask, and all are
+        told. prepare: called the first time; an OSError or ImportError that it raises on one rank
+        is an error on all of them.
         """
         context = cls.found(comm) or cls._kept_promise(comm)
         if context is None:
@@ -133,37 +149,46 @@ class Context(Waits):
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
-        """Give a communicator of some ranks of `parent` its context. share: what `Channel.share` said."""
+        """Give a communicator of some ranks of `parent` its context.
+
+        share: the result of `Channel.share`.
+        """
         if comm != MPI.COMM_NULL:
             whole = cls.of(parent)
             places = places_in(comm, parent)
             topology = inherited(whole.topology, places)
-            cls._set(comm, cls(comm, topology, Channel.of_part(share, comm, places)))._like(whole)
+            channel = Channel.of_part(share, comm, places)
+            cls._set(comm, cls(comm, topology, channel))._like(whole)
         return comm
 
     @classmethod
     def duplicate(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
-        """Give a duplicate of `parent` its context, with all that was measured so far; share: likewise."""
+        """Give a duplicate of `parent` its context, with all measurements so far.
+
+        share: the result of `Channel.share`.
+        """
         whole = cls.of(parent)
-        # a copy: what one of them measures later, another may be asked for earlier, in different order on the ranks
+        # a copy: a later measurement of one of them may come in different order on the ranks
         channel = Channel.of_part(share, comm, range(comm.Get_size()))
         cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))._like(whole)
         return comm
 
     @classmethod
     def promise(cls, parent: MPI.Comm) -> Callable[[MPI.Comm], None]:
-        """A duplicate of `parent` is about to be begun: it gets its context when that is first asked for. Local.
+        """Before a duplicate of `parent` is begun: its context is made at its first use. Local.
 
-        What it needs of the other ranks is begun before it, as a rank may use it before another one has waited for it.
-        Returns a function that is told of the duplicate.
+        What the context needs of other ranks is begun before the duplicate, as a rank may use it
+        before another rank has waited for it. Returns a function to call with the duplicate.
         """
         whole = cls.of(parent)
         make_channel = whole.channel.duplicate_soon(parent)
-        topology, measured, taken = whole.topology, dict(whole.measured), whole._inherited()
+        topology = whole.topology
+        measured = dict(whole.measured)
+        inherited_settings = whole._inherited()
 
         def make(comm: MPI.Comm) -> "Context":
             new = cls(comm, topology, make_channel(comm), measured)
-            vars(new).update(taken)
+            vars(new).update(inherited_settings)
             new._take_settings()
             return cls._set(comm, new)
 
@@ -193,15 +218,19 @@ class Context(Waits):
 
     @property
     def lists_all(self) -> bool:
-        """Whether calls that mpi4py serves by itself are recorded, and those that MPI begins."""
+        """Whether calls are recorded that mpi4py serves by itself, and those that MPI begins."""
         return self.sees_all or self.check == ALWAYS
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":
-        """That of this handle, if it was made."""
+        """The context of this handle, if it was made."""
         if cls._keyval is None:
-            # not copied by MPI. quirk: attributes-copied-to-groups
-            cls._keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, context: context.close())
+
+            def deleted(comm: MPI.Comm, key: int, context: "Context") -> None:
+                context.close()
+
+            # no copy_fn. quirk: attributes-copied-to-groups
+            cls._keyval = MPI.Comm.Create_keyval(delete_fn=deleted)
             cls._stop_before_finalize()
         found: Any = comm.Get_attr(cls._keyval)
         return found if found else None
@@ -251,13 +280,14 @@ class Context(Waits):
         self.forget_calls()
 
     def forget_calls(self) -> None:
-        """Look at all calls again: those that were remembered may be served in another way by now."""
+        """Look at all calls again: those that were remembered may be served differently by now."""
         self.small.clear()
         self.known.free()
 
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
-        watched = self.timeout is not None or settings.report_folder() is not None or settings.profile()
+        reports = settings.report_folder() is not None or settings.profile()
+        watched = self.timeout is not None or reports
         return self.digest_every > 0 or watched or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
@@ -267,11 +297,11 @@ class Context(Waits):
         return next(self.calls)
 
     def call_tag(self, number: int, fingerprint: int) -> int:
-        """The tag of its messages."""
+        """The tag of the messages of a call."""
         return self.channel.tag(CALL, number, fingerprint)
 
     def next_plan_tag(self) -> int:
-        """The tag of one persistent plan; none of a single call's."""
+        """The tag of one persistent plan, which no single call has."""
         return self.channel.plan_tag(next(self._plans))
 
     @staticmethod
@@ -281,7 +311,7 @@ class Context(Waits):
 
     @staticmethod
     def plan_track(tag: int) -> int:
-        """That of a plan that is started."""
+        """The track of a plan that is started."""
         return track(PLANS, tag)
 
     # Whether ranks make the same calls.
@@ -298,7 +328,8 @@ class Context(Waits):
             return False
         self.recorder.compared(place)
         if len(self._compared) >= _COMPARED:
-            self._compared.clear()  # and all that spares a call the comparison: other ranks may not be spared
+            # with all that spares a call the comparison: other ranks may not be spared it
+            self._compared.clear()
             self.forget_calls()
         self._compared.add(what)
         self.comparisons += 1
@@ -308,7 +339,7 @@ class Context(Waits):
 
     @contextmanager
     def watched(self, text: str, site: str = "", ordered: bool = True) -> Iterator[None]:
-        """A blocking call that MPI serves by itself. text: what it is; site, ordered: see `Record.begin`."""
+        """A blocking call that MPI serves by itself. site, ordered: see `Record.begin`."""
         record = self.recorder.blocking.begin(text, site, ordered)
         try:
             yield
@@ -319,7 +350,10 @@ class Context(Waits):
 
     @contextmanager
     def making(self, comm: MPI.Comm) -> Iterator[None]:
-        """`comm` is made from this communicator, step by step. Where a rank dies meanwhile the others leave it, too."""
+        """`comm` is made from this communicator, step by step.
+
+        Where a rank dies meanwhile, the other ranks leave it too.
+        """
         try:
             yield
         except Exception as error:
@@ -364,21 +398,26 @@ class Context(Waits):
         self,
         steps: Iterator[object],
         record: Record | None = None,
-        on_done: Callable[[], object] | None = None, device: Device | None = None,
+        on_done: Callable[[], object] | None = None,
+        device: Device | None = None,
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
         is_plan: bool = False,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        return PROGRESS.submit(Task(steps, self.queue, record, on_done, device, computes, then, track, is_plan))
+        task = Task(steps, self.queue, record, on_done, device, computes, then, track, is_plan)
+        return PROGRESS.submit(task)
 
     def drain(self) -> None:
-        """Bring what is under way to its end; not from within MPI's Comm_free (quirk: free-holds-the-lock)."""
-        with suppress(MpicollError):  # a rank gave up: whoever waits for these calls is told
+        """Bring what is under way to its end.
+
+        Not from within MPI's Comm_free (quirk: free-holds-the-lock).
+        """
+        with suppress(MpicollError):  # a rank gave up: the threads that wait for these calls raise
             for task in () if self.broken else self.queue.tasks:
                 PROGRESS.wait(task)
-        for made in self.nccl.values():  # it waits for other ranks, which may need this one's thread
+        for made in self.nccl.values():  # waits for other ranks, which may need this rank's thread
             made.close()
         self._be_read()
         self.channel.shut()
@@ -395,8 +434,8 @@ class Context(Waits):
     @property
     def sent(self) -> tuple[int, int]:
         """(messages, bytes) sent in schedules so far."""
-        messages, nbytes = (one + other for one, other in zip(self.sent_blocking, self.sent_by_tasks))
-        return messages, nbytes
+        blocking, tasks = self.sent_blocking, self.sent_by_tasks
+        return blocking[0] + tasks[0], blocking[1] + tasks[1]
 
     def close(self) -> None:
         """MPI is freeing the communicator. What is under way goes on, as MPI's own operations do.

@@ -1,8 +1,9 @@
-"""Which copies between host and device a schedule needs, and when: for vectors on a device that MPI must not read.
+"""The pass that adds copies between host and device: for device vectors that MPI must not read.
 
-A *twin* is memory of which there is one copy on the host, that messages use, and one on the device. Every piece uses one
-of the two; where it reads what only the other one has, a copy comes before it, and where the result is wanted on the
-device, one comes after whoever wrote it last. So nothing is copied twice, and nothing that nobody asked for.
+A *twin* is memory with a copy on the host, which messages use, and a copy on the device. Every
+piece uses one of the two. Where it reads what is up to date only in the other, an instruction
+copies that before it; where the result is wanted on the device, one copies it after the last piece
+that wrote it. So nothing is copied twice, or without need.
 
 This module knows neither MPI nor CuPy.
 """
@@ -16,11 +17,13 @@ from .program import Fetch, Instruction, Put, Span
 
 
 class Twin(NamedTuple):
-    """host, device: where its copies begin. wanted: whether what is written must be on the device in the end."""
+    """Memory with a copy on the host and a copy on the device."""
 
+    #: addresses of the copies
     host: int
     device: int
     nbytes: int
+    #: whether what is written must be on the device in the end
     wanted: bool
 
     def on_host(self, address: int) -> bool:
@@ -37,10 +40,14 @@ class Twin(NamedTuple):
 
 
 class _Stretch:
-    """Memory of a twin that every piece uses as a whole: where it is up to date, and which piece wrote it last."""
+    """Memory of a twin that every piece uses as a whole."""
 
     def __init__(self) -> None:
-        self.on_host, self.on_device, self.writer = False, True, -1
+        #: where it is up to date
+        self.on_host = False
+        self.on_device = True
+        #: the number of the piece that wrote it last
+        self.writer = -1
 
 
 class _Stretches:
@@ -69,22 +76,28 @@ class _Stretches:
         return Instruction(kind, None, (source,), (target,))
 
 
-def with_copies(rounds: Sequence[list[Instruction]], twins: Sequence[Twin]) -> list[list[Instruction]]:
+def with_copies(
+    rounds: Sequence[list[Instruction]], twins: Sequence[Twin]
+) -> list[list[Instruction]]:
     """The rounds, with the copies that they need, each beside the piece that needs it."""
     if not any(twin.nbytes for twin in twins):
         return list(rounds)
-    known = list(chain.from_iterable(rounds))
-    spans = [span for piece in known for span in piece.reads + piece.writes]
+    pieces = list(chain.from_iterable(rounds))
+    spans = [span for piece in pieces for span in piece.reads + piece.writes]
     tables = [_Stretches(twin, list(filter(twin.holds, spans))) for twin in twins if twin.nbytes]
     before: dict[int, list[Instruction]] = defaultdict(list)
-    for number, piece in enumerate(known):
+    for number, piece in enumerate(pieces):
         for span in piece.reads:
             before[number] += _brought(tables, span)
         for span in piece.writes:
             _written(tables, span, number)
     after = _results(tables)
     numbers = count()
-    return [[one for piece in pieces for one in _beside(next(numbers), piece, before, after)] for pieces in rounds]
+    copied = []
+    for instructions in rounds:
+        pieces_beside = [_beside(next(numbers), piece, before, after) for piece in instructions]
+        copied.append(list(chain.from_iterable(pieces_beside)))
+    return copied
 
 
 def _table(tables: Sequence[_Stretches], span: Span) -> _Stretches | None:
@@ -109,14 +122,20 @@ def _written(tables: Sequence[_Stretches], span: Span, number: int) -> None:
     if table is not None:
         on_host = table.twin.on_host(span[0])
         for stretch in (table.stretches[place] for place in table.of(span)):
-            stretch.on_host, stretch.on_device, stretch.writer = on_host, not on_host, number
+            stretch.on_host = on_host
+            stretch.on_device = not on_host
+            stretch.writer = number
 
 
 def _results(tables: Sequence[_Stretches]) -> dict[int, list[Instruction]]:
     """Copies of results to the device, by the number of the piece that wrote them."""
     after: dict[int, list[Instruction]] = defaultdict(list)
     for table in tables:
-        missing = [number for number, one in enumerate(table.stretches) if table.twin.wanted and not one.on_device]
+        missing = [
+            number
+            for number, stretch in enumerate(table.stretches)
+            if table.twin.wanted and not stretch.on_device
+        ]
         for writer, numbers in groupby(missing, key=lambda number: table.stretches[number].writer):
             after[writer] += [table.copy(Put, *run) for run in _runs(list(numbers))]
     return after

@@ -1,7 +1,7 @@
-"""A program made ready for Python's interpreter: on the memory it was made for, and on other memory of the same shape.
+"""A program made ready for Python's interpreter, on its memory and on other memory alike.
 
-What was decided for one buffer serves all others of its size and type, so that a call on memory
-that was not seen before costs no more than making its requests.
+What was decided for one buffer serves all others of its size and type, so a call on new memory
+costs no more than making its requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .tracing import Tracer
 
 #: a function and its arguments
 Action = tuple[Callable[..., object], tuple[Any, ...]]
-#: what makes, of an instruction on some memory, what the interpreter calls: of a message a function
-#: of the tag, of what is computed an `Action`
+#: makes, of an instruction on some memory, what the interpreter calls: of a message a function of
+#: the tag, of a computation an `Action`
 Maker = Callable[[Instruction], Any]
 
 
@@ -46,38 +46,41 @@ Numbered = list[tuple[int, Ready]]
 
 
 class Machine:
-    """What the instructions of one call are made of: its channel, the ranks of its node, its memory."""
+    """Makes the instructions of one call: with its channel, the ranks of its node, its memory."""
 
-    def __init__(self, channel: Channel, near: Near | None, work: Work, tracer: Tracer | None) -> None:
+    def __init__(
+        self, channel: Channel, near: Near | None, work: Work, tracer: Tracer | None
+    ) -> None:
         self._channel = channel
         self._near = near
         self._work = work
         self._tracer = tracer
 
-    def maker(self, one: Instruction) -> Maker:
-        """That of this instruction, on whatever memory."""
-        if not one.is_started:
+    def maker(self, piece: Instruction) -> Maker:
+        """The maker of this instruction, on any memory."""
+        if not piece.is_started:
             return self._action
-        maker = self._copying if one.is_copied else self._message(one)
-        return maker if self._tracer is None else self._tracer.noted(one, maker)
+        maker = self._copying if piece.is_copied else self._message(piece)
+        return maker if self._tracer is None else self._tracer.noted(piece, maker)
 
-    def _action(self, one: Instruction) -> Action:
+    def _action(self, piece: Instruction) -> Action:
         array = self._work.array
-        if one.kind is Reduce:
+        if piece.kind is Reduce:
             assert self._work.reduce is not None
-            return self._work.reduce, tuple(map(array, one.spans))
-        return self._work.copyto, (array(one.writes[0]), array(one.reads[0]))
+            return self._work.reduce, tuple(map(array, piece.spans))
+        return self._work.copyto, (array(piece.writes[0]), array(piece.reads[0]))
 
-    def _copying(self, one: Instruction) -> Callable[[int], Any]:
-        start = self._work.device_copy(one)
+    def _copying(self, piece: Instruction) -> Callable[[int], Any]:
+        start = self._work.device_copy(piece)
         return lambda tag: start()
 
-    def _message(self, one: Instruction) -> Maker:
-        near, peer = self._near, one.peer
+    def _message(self, piece: Instruction) -> Maker:
+        near, peer = self._near, piece.peer
         assert peer is not None
         if near is not None and peer in near.ranks:
-            return near.receiving(one) if one.is_received else near.sending(one)
-        start = partial(self._channel.receiver if one.is_received else self._channel.sender, peer=peer)
+            return near.receiving(piece) if piece.is_received else near.sending(piece)
+        channel = self._channel
+        start = partial(channel.receiver if piece.is_received else channel.sender, peer=peer)
         if near is not None:
             distant = near.distant
             return lambda placed: distant(start(buffers.bytes_at(*placed.span)))
@@ -85,7 +88,7 @@ class Machine:
 
 
 class _Places(NamedTuple):
-    """Where a step has instructions that lie in the caller's buffers, and what makes them.
+    """Where a step has instructions that lie in the caller's buffers, with their makers.
 
     starts, local: (position, instruction, maker).
     """
@@ -101,42 +104,49 @@ class Executable:
         self.program = program
         self._machine = machine
         numbers = count()
-        self._numbers = {id(one): next(numbers) for one in program.started()}
+        self._numbers = {id(piece): next(numbers) for piece in program.started()}
         steps = [self._ready(step, fence) for step in program.steps]
-        #: the steps where they lie now
+        #: the steps on the memory in use
         self.numbered: Numbered = list(enumerate(steps))
+        #: how many instructions start a request
         self.messages = len(self._numbers)
         self.lies_in(())
 
     def _ready(self, step: Step, fence: tuple[Action, ...]) -> Ready:
-        # receives first, one by one: messages of one tag then arrive in the order of the pieces
-        starts = tuple((self._numbers[id(one)], self._machine.maker(one)(one)) for one in step.starts)
-        waits = tuple(self._numbers[id(one)] for one in step.waits)
-        sent = [one.nbytes for one in step.starts if one.is_sent]
-        actions = tuple(self._machine.maker(one)(one) for one in step.local)
-        return Ready(starts, waits, actions + fence if actions else (), len(sent), sum(sent), step.round)
+        # receives first, in order: messages of one tag then arrive in the order of the pieces
+        starts = tuple(
+            (self._numbers[id(piece)], self._machine.maker(piece)(piece)) for piece in step.starts)
+        waits = tuple(self._numbers[id(piece)] for piece in step.waits)
+        sent = [piece.nbytes for piece in step.starts if piece.is_sent]
+        actions = tuple(self._machine.maker(piece)(piece) for piece in step.local)
+        if actions:
+            actions += fence
+        return Ready(starts, waits, actions, len(sent), sum(sent), step.round)
 
     # On other memory.
 
     @property
     def requests(self) -> int:
-        """Messages that it is ready for, wherever they lie."""
+        """Messages that it is ready for, in all places of memory."""
         return self.messages * len(self._placed)
 
     def lies_in(self, memory: Places) -> None:
-        """Say which buffers it works on."""
+        """Set the buffers that it works on."""
         self._made_for = memory
         self._moving: list[_Places] = []
         self._placed = {memory: self.numbered}
 
     def move(self, memory: Places) -> None:
-        """Work on these buffers from now on, of the sizes of those it was made for, and as far apart or the same."""
+        """Work on these buffers from now on, of the same sizes, and the same or apart as before."""
         numbered = self._placed.pop(memory, None)
         if numbered is None:
             numbered = self._on(memory)
-        while self._placed and (len(self._placed) >= KNOWN_CALLS or 4 * self.requests > KEPT_REQUESTS):
+        while self._placed and (
+            len(self._placed) >= KNOWN_CALLS or 4 * self.requests > KEPT_REQUESTS
+        ):
             del self._placed[next(iter(self._placed))]
-        self._placed[memory] = self.numbered = numbered  # the last to go
+        self.numbered = numbered
+        self._placed[memory] = numbered  # at the end: the last to be dropped
 
     def _on(self, memory: Places) -> Numbered:
         if not self._moving:
@@ -146,23 +156,27 @@ class Executable:
             ]
         move = mover(self._made_for, memory)
         return [
-            (number, _moved(ready, places, move)) for (number, ready), places in zip(self.numbered, self._moving)
+            (number, _moved(ready, places, move))
+            for (number, ready), places in zip(self.numbered, self._moving)
         ]
 
-    def _in_buffers(self, instructions: Sequence[Instruction]) -> list[tuple[int, Instruction, Maker]]:
+    def _in_buffers(
+        self, instructions: Sequence[Instruction]
+    ) -> list[tuple[int, Instruction, Maker]]:
         return [
-            (position, one, self._machine.maker(one))
-            for position, one in enumerate(instructions)
-            if any(lies_in(span, self._made_for) for span in one.spans)
+            (position, piece, self._machine.maker(piece))
+            for position, piece in enumerate(instructions)
+            if any(lies_in(span, self._made_for) for span in piece.spans)
         ]
 
 
 def _moved(ready: Ready, places: _Places, move: Callable[[Any], Any]) -> Ready:
     if not (places.starts or places.local):
         return ready
-    starts, actions = list(ready.starts), list(ready.actions)
-    for position, one, maker in places.starts:
-        starts[position] = starts[position][0], maker(one.moved(move))
-    for position, one, maker in places.local:
-        actions[position] = maker(one.moved(move))
+    starts = list(ready.starts)
+    actions = list(ready.actions)
+    for position, piece, maker in places.starts:
+        starts[position] = starts[position][0], maker(piece.moved(move))
+    for position, piece, maker in places.local:
+        actions[position] = maker(piece.moved(move))
     return ready._replace(starts=tuple(starts), actions=tuple(actions))

@@ -1,4 +1,4 @@
-"""How repeated calls are served: what a communicator keeps of those that were looked at."""
+"""Repeated calls: what a communicator keeps to serve a call that was made before."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -9,21 +9,25 @@ from .program import Places
 from .recorder import Located, Record
 from .tasks import WINDOW
 
-#: calls that are recognised, per communicator, and the scratch and requests that their plans may hold
-KNOWN_CALLS, KEPT_BYTES, KEPT_REQUESTS = 128, 512 << 20, 1 << 16
+#: calls that are recognised, per communicator
+KNOWN_CALLS = 128
+#: scratch and requests that their plans may hold
+KEPT_BYTES = 512 << 20
+KEPT_REQUESTS = 1 << 16
 
 
 class Kept(Located, Protocol):
-    """A plan, as far as keeping it goes.
+    """A plan that is kept for later calls."""
 
-    scratch: bytes that it holds; requests: messages that it is bound for; memory: the buffers that it works on.
-    """
-
+    #: bytes that it holds
     scratch: int
+    #: the buffers that it works on
     memory: Places
 
     @property
-    def requests(self) -> int: ...
+    def requests(self) -> int:
+        """Messages that it is bound for."""
+        ...
 
     @property
     def movable(self) -> bool:
@@ -41,18 +45,29 @@ class Kept(Located, Protocol):
 
 
 class Known:
-    """How calls of one kind are served: by plans, or by MPI's own method. text: what they are. is_small: see `SmallCalls`.
+    """How calls of one kind are served: by plans, or by MPI's own method."""
 
-    choice: the plans' algorithm and pieces. idle: plans that no call is using. A blocking call leaves its plan there; one
-    that does not block takes it away, maybe in another thread.
-    """
-
-    def __init__(self, text: str, native: Any = None, is_small: bool = False, choice: tuple[Any, ...] = ()) -> None:
-        self.text, self.native, self.is_small, self.choice = text, native, is_small, choice
+    def __init__(
+        self,
+        text: str,
+        native: Any = None,
+        is_small: bool = False,
+        choice: tuple[Any, ...] = (),
+    ) -> None:
+        #: the call in words
+        self.text = text
+        #: MPI's own method, or None
+        self.native = native
+        #: see `SmallCalls`
+        self.is_small = is_small
+        #: the plans' algorithm and pieces
+        self.choice = choice
+        #: plans that no call is using; a blocking call leaves its plan there, a nonblocking call
+        #: takes it away, maybe in another thread
         self.idle: list[Any] = []
 
     def run(self, record: Record, comm: MPI.Comm, arguments: Iterable[object], key: Any) -> None:
-        """Serve a blocking call. record: of it; key: what it was found by."""
+        """Serve a blocking call. record: of the call. key: see `KnownCalls`."""
         if self.native is not None:
             self.native(comm, *arguments)
             return
@@ -72,7 +87,7 @@ class Known:
         return plan
 
     def give_back(self, plan: Any, key: Any) -> None:
-        """A call has ended. key: what it was known by; None: nobody will ask for its plan again."""
+        """A call has ended. key: see `KnownCalls`; None: no call will ask for its plan again."""
         if key is None or not plan.movable or len(self.idle) >= WINDOW:
             plan.Free()
         else:
@@ -85,14 +100,17 @@ class Known:
 
 
 class KnownCalls(dict[Any, Known]):
-    """Repeated calls, by what they are recognised by: (shape, memory), or by shape alone where memory does not matter."""
+    """Repeated calls by key: (shape, memory), or shape alone where memory does not matter."""
 
     def find(self, key: Any) -> Known | None:
-        """How a call is served, if it is known."""
+        """The entry of a call, if it is known."""
         return None if key is None else self.get(key[0]) or self.get(key)
 
     def keep(self, key: Any, known: Known, plan: Kept | None = None) -> None:
-        """Let later calls with this key be served so; the oldest make room, their plans are freed. plan: an idle one."""
+        """Serve later calls with this key so. plan: an idle plan for them.
+
+        The oldest entries make room, and their plans are freed.
+        """
         if plan is not None:
             known.idle.append(plan)
         self[key[0] if plan is None or plan.movable else key] = known

@@ -1,4 +1,4 @@
-"""What a program has made and never freed, or begun and never waited for: listed at its end where all calls are checked."""
+"""Objects never freed and requests never awaited: listed at exit where all calls are checked."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mpi4py import MPI
 from ..support.settings import ALWAYS
 from .context import Context
 
-#: requests and plans that live, and what is said of them
+#: requests and plans that live, and their descriptions
 LEFT_OVER: dict[Hashable, str] = {}
-#: lines that are printed of each rank
+#: lines that each rank prints, at most
 _MOST = 20
 
 
 @cache
 def list_at_exit() -> None:
-    """Have it listed, once, before MPI is finalized."""
+    """List them at exit, before MPI is finalized."""
     atexit.register(_list)
 
 
@@ -28,10 +28,17 @@ def _list() -> None:
     if MPI.Is_finalized() or getattr(sys, "last_value", None) is not None:
         return  # a program that failed had no time to free anything
     predefined = [MPI.COMM_WORLD.handle, MPI.COMM_SELF.handle]
-    lines = [f"communicator {one.recorder.name}, made at {one.made_at} and never freed" for one in Context.living()
-             if one.check == ALWAYS and one.comm.handle not in predefined and not one.broken]  # fmt: skip
+    lines = [
+        f"communicator {context.recorder.name}, made at {context.made_at} and never freed"
+        for context in Context.living()
+        if context.check == ALWAYS
+        and context.comm.handle not in predefined
+        and not context.broken
+    ]
     lines += LEFT_OVER.values()
-    shown = lines[:_MOST] + ([f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else [])
-    for line in shown:
-        print(f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program: {line}", file=sys.stderr)
+    if len(lines) > _MOST:
+        lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
+    head = f"mpicoll: rank {MPI.COMM_WORLD.Get_rank()}, at the end of the program"
+    for line in lines:
+        print(f"{head}: {line}", file=sys.stderr)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The first pass of binding: the operations of a schedule's rounds become instructions on memory."""
+"""The first pass of binding: operations of a schedule's rounds become instructions on memory."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,9 +11,9 @@ from .scratch import Memory, Round
 def lowered(
     operations: Round, memory: Memory, where_reduced: Callable[[Span], Span] = lambda span: span
 ) -> Iterator[Instruction]:
-    """The instructions of one round, receives first, then sends, then what is computed.
+    """The instructions of one round, receives first, then sends, then computations.
 
-    where_reduced: where memory of messages is computed on.
+    where_reduced(span of a message): the span on which its elements are reduced.
     """
     for kinds in (RECEIVES, SENDS):
         for operation in operations:

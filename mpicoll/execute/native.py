@@ -35,13 +35,13 @@ def stale_when_persistent(method: str) -> bool:
 
 
 class NativeRequest(MPI.Request):
-    """MPI's own non-blocking collective, with its buffers until nobody has it any more; mpi4py's does not keep them."""
+    """MPI's own non-blocking collective, which keeps its buffers alive; mpi4py's does not."""
 
     buffers: object
 
 
 class NativePrequest(MPI.Prequest):
-    """MPI's own persistent collective, likewise."""
+    """MPI's own persistent collective, which keeps its buffers alive."""
 
     buffers: object
 
@@ -54,7 +54,7 @@ def owning(request: MPI.Request, buffers: object) -> NativeRequest:
 
 
 class Reissued:
-    """What stands in for MPI's persistent collective: each Start makes the non-blocking call."""
+    """A replacement of MPI's persistent collective: each Start makes the non-blocking call."""
 
     def __init__(self, issue: Callable[[], MPI.Request]) -> None:
         self._issue: Callable[[], MPI.Request] | None = issue
@@ -80,78 +80,98 @@ class Reissued:
 
 
 class NativeCall(Staging):
-    """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes. call: a `calls.Call`."""
+    """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes.
+
+    call: a `calls.Call`.
+    """
 
     def __init__(self, call: Any) -> None:
         super().__init__()
-        self.comm, self.method = call.comm, call.method
-        self.arguments, self.owned = list(call.arguments), call.operands  # what is packed must live too
+        self.comm = call.comm
+        self.method = call.method
+        self.arguments = list(call.arguments)
+        #: operands that are packed must live as long as the call
+        self.owned = call.operands
+        #: whether MPI gets device pointers
         self._direct = self._may_have_pointers(call)
+        reduces = call.op is not None
         # reductions of derived datatypes: MPI knows them, packed bytes would not do
-        as_given = call.op is not None and any(one.dtype is None for one in call.operands)
+        as_given = reduces and any(operand.dtype is None for operand in call.operands)
         # quirk: empty-buffers-alias
         alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
         # two names of one type, as long and long long are: mpi4py wants the same for both buffers
-        kinds = [one.datatype for one in call.operands] if call.op is not None else []
-        kind = kinds[0] if kinds else None
-        differ = any(one != kind for one in kinds)
+        datatypes = [operand.datatype for operand in call.operands] if reduces else []
+        datatype = datatypes[0] if datatypes else None
+        differ = any(other != datatype for other in datatypes)
         names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
         for position, name in enumerate(names):
-            one = getattr(call, name)
-            if one is None and call.shared and not in_place(self.arguments[position]):
-                self.arguments[position] = MPI.IN_PLACE
-            elif one is not None and as_given:
-                self.arguments[position] = self._mirror(one, self.arguments[position], name == "recv")
-            elif one is not None and (
-                self._must_pack(one) or one.datatype is None or differ or alike and not one.nbytes
+            operand = getattr(call, name)
+            written = name == "recv"
+            if operand is None:
+                if call.shared and not in_place(self.arguments[position]):
+                    self.arguments[position] = MPI.IN_PLACE
+            elif as_given:
+                self.arguments[position] = self._mirror(
+                    operand, self.arguments[position], written)
+            elif self._must_pack(operand) or operand.datatype is None or differ or (
+                alike and not operand.nbytes
             ):
-                self.arguments[position] = self._bytes(one, name == "recv", call.op is not None, kind)
-        if call.collective is collectives.REDUCE_SCATTER and call.shared and not as_given and not self._direct:
+                self.arguments[position] = self._bytes(operand, written, reduces, datatype)
+        in_front = call.collective is collectives.REDUCE_SCATTER and call.shared
+        if in_front and not as_given and not self._direct:
             self._move_input(call.recv, call.counts, call.rank)
 
-    def _move_input(self, one: Operand, counts: Sequence[int], rank: int) -> None:
+    def _move_input(self, operand: Operand, counts: Sequence[int], rank: int) -> None:
         """Reduce_scatter in place gets a copy where a block would move over itself."""
         # quirk: reduce-scatter-in-place
         if not any(0 < start < count for start, count in zip(offsets(counts), counts)):
             return
-        recv, datatype = self.arguments[1] if self._must_pack(one) else (one.vector, one.datatype)
+        if self._must_pack(operand):
+            recv, datatype = self.arguments[1]
+        else:
+            recv, datatype = operand.vector, operand.datatype
         send = np.empty_like(recv)
         self.packing.append(lambda: np.copyto(send, recv))
-        self.arguments[:2] = [send, datatype], [recv[: counts[rank] // recv.itemsize], datatype]
+        block = recv[: counts[rank] // recv.itemsize]
+        self.arguments[:2] = [send, datatype], [block, datatype]
 
     def _may_have_pointers(self, call: Any) -> bool:
-        """MPI gets device pointers only where it is known to take them, which it never does beyond blocking calls."""
+        """Whether MPI takes device pointers here, which it never does beyond blocking calls."""
         if not call.on_device or call.nonblocking or call.persistent or not cuda_awareness()[0]:
             return False
-        for one in call.operands:  # MPI reads device memory when it likes
-            self.packing.append(partial(_synchronize, one))
+        for operand in call.operands:  # MPI reads device memory when it likes
+            self.packing.append(partial(_synchronize, operand))
         return True
 
-    def _must_pack(self, one: Operand) -> bool:
-        return one.packed or (one.device is not None and not self._direct)
+    def _must_pack(self, operand: Operand) -> bool:
+        return operand.packed or (operand.device is not None and not self._direct)
 
-    def _mirror(self, one: Operand, argument: Any, written: bool) -> Any:
+    def _mirror(self, operand: Operand, argument: Any, written: bool) -> Any:
         """The same counts and type over the host's mirror of device memory; host memory itself."""
-        if one.mirror is None:
+        if operand.mirror is None:
             return argument
-        self.packing.append(one.fetch)
+        self.packing.append(operand.fetch)
         if written:
-            self.unpacking.append(one.put)
-        return [one.mirror, *argument[1:]]
+            self.unpacking.append(operand.put)
+        return [operand.mirror, *argument[1:]]
 
-    def _bytes(self, one: Operand, written: bool, reduces: bool, kind: MPI.Datatype | None) -> list[Any]:
-        work = one.vector if one.nbytes else np.empty(0, one.dtype or BYTES)
-        if self._must_pack(one) and one.nbytes:
-            room = (np if one.device is None else buffers.PAGE_LOCKED).empty(one.nbytes, BYTES)
-            work = self.packed(buffers.host_copies(one), room.view(one.dtype or BYTES), written)
+    def _bytes(
+        self, operand: Operand, written: bool, reduces: bool, datatype: MPI.Datatype | None
+    ) -> list[Any]:
+        dtype = operand.dtype or BYTES
+        work = operand.vector if operand.nbytes else np.empty(0, dtype)
+        if self._must_pack(operand) and operand.nbytes:
+            module = np if operand.device is None else buffers.PAGE_LOCKED
+            room = module.empty(operand.nbytes, BYTES)
+            work = self.packed(buffers.host_copies(operand), room.view(dtype), written)
         if reduces:
-            return [work, kind]
-        # as what they are made of: other ranks may not have to pack. quirk: algorithm-by-datatype
-        element = (one.datatype and ops.element_of(one.datatype)) or MPI.BYTE
+            return [work, datatype]
+        # as elements of their type: other ranks may not pack. quirk: algorithm-by-datatype
+        element = (operand.datatype and ops.element_of(operand.datatype)) or MPI.BYTE
         size = element.Get_size()
         message = [work.view(BYTES), element]
-        if one.counts is not None:
-            message.insert(1, [count // size for count in one.counts])
+        if operand.counts is not None:
+            message.insert(1, [count // size for count in operand.counts])
         return message
 
     @property
@@ -160,7 +180,7 @@ class NativeCall(Staging):
         return bool(self.packing or self.unpacking)
 
     def is_given(self, arguments: Sequence[object]) -> bool:
-        """Whether MPI gets just these arguments, the caller's own, and nothing else has to happen."""
+        """Whether MPI gets just these arguments, the caller's own, and nothing has to be copied."""
         return not self.staged and all(map(operator.is_, self.arguments, arguments))
 
     def run(self) -> None:
@@ -183,14 +203,19 @@ class NativeCall(Staging):
             yield request
         self.unpack()
 
-    def persistent(self, info: MPI.Info, context: Context, text: str) -> "MPI.Prequest | NativePlan":
-        """MPI's own persistent request where it takes the caller's buffers and nobody watches, else one around it."""
+    def persistent(
+        self, info: MPI.Info, context: Context, text: str
+    ) -> "MPI.Prequest | NativePlan":
+        """MPI's own persistent request, or a plan around it.
+
+        MPI's own where it takes the caller's buffers and no call has to be recorded.
+        """
         request = self._persistent_request(info)
-        unaided = isinstance(request, MPI.Prequest) and not self.staged and not context.lists_all
-        return request if unaided else NativePlan(request, self, context, text)
+        is_enough = isinstance(request, MPI.Prequest) and not self.staged and not context.lists_all
+        return request if is_enough else NativePlan(request, self, context, text)
 
     def _persistent_request(self, info: MPI.Info) -> Any:
-        """MPI's own, or what stands in for it where that is wrong or missing."""
+        """MPI's own, or its replacement where that is wrong or missing."""
         if not stale_when_persistent(self.method):
             with suppress(NotImplementedError):  # quirk: no-persistent
                 request = NativePrequest(self._call(f"{self.method}_init", info))
@@ -203,26 +228,31 @@ class NativeCall(Staging):
 
 
 def _touch(send: Operand, recv: Operand) -> bool:
-    """Whether one is empty and begins in the memory of the other, or where that ends."""
+    """Whether one is empty and its address lies in the memory of the other, or at the end of it."""
     if send.nbytes and recv.nbytes:
         return False
-    if not all(isinstance(one.buffer, np.ndarray) and one.buffer.flags.forc for one in (send, recv)):
+    arrays = send.buffer, recv.buffer
+    if not all(isinstance(array, np.ndarray) and array.flags.forc for array in arrays):
         return True
     (start, end), (first, last) = buffers.span(send.buffer), buffers.span(recv.buffer)
     return start <= last and first <= end
 
 
-def _synchronize(one: Operand) -> None:
-    one.caller_stream().synchronize()
+def _synchronize(operand: Operand) -> None:
+    operand.caller_stream().synchronize()
 
 
 class NativePlan(LowerCase):
-    """MPI's persistent collective, watched, and on packed buffers if need be: packs at Start, unpacks when it is done."""
+    """MPI's persistent collective, watched: packs at Start if need be, unpacks when it is done."""
 
-    runs_ahead, step = False, None
+    runs_ahead = False
+    step = None
 
     def __init__(self, request: Any, call: Staging, context: Context, text: str) -> None:
-        self.request, self.call, self.context, self.text = request, call, context, text
+        self.request = request
+        self.call = call
+        self.context = context
+        self.text = text
         self.record: Record | None = None
 
     @property

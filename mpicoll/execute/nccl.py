@@ -1,11 +1,12 @@
-"""NVIDIA's NCCL, through CuPy, for calls that ask for it: on arrays in device memory, one GPU per rank.
+"""NVIDIA's NCCL, through CuPy, for calls that ask for it: on device arrays, one GPU per rank.
 
-Between GPUs with NVLink it wins: data go from GPU to GPU and are reduced there, where schedules go through MPI, and
-through the host unless MPI is CUDA-aware. So far this has run on a stand-in for NCCL only, never on a GPU.
+Between GPUs with NVLink it is faster: data go from GPU to GPU and are reduced there, where
+schedules go through MPI, and through the host unless MPI is CUDA-aware. So far this has run on a
+stand-in for NCCL only, never on a GPU.
 
-NCCL runs calls in the order of the program, so each is put into its stream at the call, by the caller's thread, behind
-what is in the caller's stream; its end is polled for. The first one of a kind may wait there until other ranks have
-come to theirs, while NCCL connects them.
+NCCL runs calls in the order of the program, so the caller's thread puts each call into NCCL's
+stream, behind what is in the caller's stream, and polls for its end. The first call of a kind may
+wait there until other ranks have reached theirs, while NCCL connects them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,21 @@ from .nccl_comm import HAS_BFLOAT16, NcclComm, missing
 from .progress import PROGRESS
 from .staging import Staging
 
-#: by MPI's name of the op, and by NumPy's of the type, as nccl.h numbers them
+#: the numbers of ops in nccl.h, by MPI's name
 OPS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3}
-TYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
-         "float64": 8, "bfloat16": 9}  # fmt: skip
+#: the numbers of types in nccl.h, by NumPy's name
+TYPES = {
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
 #: data that is only moved goes as this
 _BYTE = TYPES["uint8"]
 
@@ -37,27 +49,41 @@ _BYTE = TYPES["uint8"]
 
 
 def refuses(call: Any) -> str:
-    """Why NCCL cannot serve a call, as far as this rank knows; empty where it can. call: a `calls.Call`."""
-    if any(one.device is None for one in call.operands):
-        return f"NCCL takes device memory, and a buffer of rank {call.rank} is in host memory: pass CuPy arrays"
+    """Why NCCL cannot serve a call, as far as this rank knows; empty where it can.
+
+    call: a `calls.Call`.
+    """
+    if any(operand.device is None for operand in call.operands):
+        return (
+            f"NCCL takes device memory, and a buffer of rank {call.rank} is in host memory: "
+            "pass CuPy arrays"
+        )
     if call.counts and len(set(call.counts)) > 1:
-        return f"NCCL cuts a vector into equal blocks, these have {', '.join(map(str, call.counts))} bytes"
+        sizes = ", ".join(map(str, call.counts))
+        return f"NCCL cuts a vector into equal blocks, these have {sizes} bytes"
     refusal = _refuses_reduction(call) if call.op is not None else ""
     if refusal:
         return refusal
-    if any(one.mirror is not None for one in call.operands):
-        return "NCCL takes whole arrays, without displacements and derived types: pass a slice of the array"
-    made = _found(call)
-    if made is not None and not made.refusal and call.dtype.name == "bfloat16" and made.version < HAS_BFLOAT16:
-        return f"NCCL {nccl_text(made.version)} has no bfloat16, {nccl_text(HAS_BFLOAT16)} has"
-    return made.refusal if made is not None else ""
+    if any(operand.mirror is not None for operand in call.operands):
+        return (
+            "NCCL takes whole arrays, without displacements and derived types: pass a slice of "
+            "the array"
+        )
+    comm = _comm_of(call)
+    if comm is None:
+        return ""
+    if comm.refusal:
+        return comm.refusal
+    if call.dtype.name == "bfloat16" and comm.version < HAS_BFLOAT16:
+        return f"NCCL {nccl_text(comm.version)} has no bfloat16, {nccl_text(HAS_BFLOAT16)} has"
+    return ""
 
 
 def _refuses_reduction(call: Any) -> str:
     name, dtype = ops.op_name(call.op), call.operands[0].dtype
     if name not in OPS:
-        has = f"it has {', '.join(OPS)}"
-        return f"NCCL has no {name}, {has}" if call.op.is_predefined else f"NCCL takes no user-defined op, {has}"
+        what = f"has no {name}" if call.op.is_predefined else "takes no user-defined op"
+        return f"NCCL {what}, it has {', '.join(OPS)}"
     if dtype is None or dtype.name not in TYPES:
         return f"NCCL reduces no {dtype or 'derived datatype'}, it reduces {', '.join(TYPES)}"
     return ""
@@ -73,37 +99,40 @@ def _device(call: Any) -> int:
     return number
 
 
-def _found(call: Any) -> NcclComm | None:
-    found: NcclComm | None = call.context.nccl.get(_device(call))
-    return found
+def _comm_of(call: Any) -> NcclComm | None:
+    comm: NcclComm | None = call.context.nccl.get(_device(call))
+    return comm
 
 
 def is_unmet(call: Any) -> bool:
-    """Whether no call has asked NCCL for this communicator and device before: the same on all ranks."""
-    return _found(call) is None
+    """Whether NCCL was not asked for this communicator and device yet: alike on all ranks."""
+    return _comm_of(call) is None
 
 
 def meet(call: Any) -> Iterator[MPI.Request]:
-    """Find out together whether NCCL serves this communicator on this device, from now on. Requests to be awaited."""
+    """Find out together whether NCCL serves this communicator on this device, from now on.
+
+    A generator of requests to be awaited.
+    """
     context = call.context
-    made = NcclComm(context, optional_cupy())
-    yield from made.make()
-    context.nccl[_device(call)] = made
+    comm = NcclComm(context, optional_cupy())
+    yield from comm.make()
+    context.nccl[_device(call)] = comm
 
 
 # Serving it.
 
 
-class _Vector(NamedTuple):
-    """An operand as NCCL sees it: contiguous memory. before, after: copies to it and from it, in NCCL's stream."""
+class _Contiguous(NamedTuple):
+    """An operand in contiguous memory. before, after: copies to and from it, in NCCL's stream."""
 
     array: Any
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
 
     @classmethod
-    def of(cls, one: Operand) -> _Vector:
-        array = one.device
+    def of(cls, operand: Operand) -> _Contiguous:
+        array = operand.device
         if array.flags.c_contiguous or array.flags.f_contiguous:
             return cls(array.reshape(-1, order="A"))
         cupy = optional_cupy()
@@ -118,10 +147,12 @@ class _Vector(NamedTuple):
 
 
 class NcclRequest:
-    """A call of NCCL's, as a request: Start, then Wait or Test, any number of times; Free. It waits by polling."""
+    """A call of NCCL's, as a request: Start, then Wait or Test, repeatedly; then Free. It polls."""
 
     def __init__(self, comm: NcclComm, launch: Callable[[], Any]) -> None:
-        self._comm, self._launch = comm, launch
+        self._comm = comm
+        self._launch = launch
+        #: the end of the call, between Start and the end of Wait
         self._done: Arrival | None = None
 
     @property
@@ -163,46 +194,63 @@ def _freed() -> None:
 
 
 class NcclCall(Staging):
-    """A call that NCCL serves, with the interface of `NativeCall`. call: a `calls.Call`, after `meet`."""
+    """A call that NCCL serves, with the interface of `NativeCall`.
+
+    call: a `calls.Call`, after `meet`.
+    """
 
     #: something happens before and after it
     staged = True
-    runs_ahead, step = False, None
+    runs_ahead = False
+    step = None
 
     def __init__(self, call: Any) -> None:
         super().__init__()
-        found = _found(call)
-        assert found is not None
-        self.comm, self.context, self.text = found, call.context, call.text
+        comm = _comm_of(call)
+        assert comm is not None
+        self.comm = comm
+        self.context = call.context
+        self.text = call.text
         self._owned = call.operands
-        with found.device, found.stream:  # what is packed lies in memory of that stream
-            operands = {"send": call.send, "recv": call.recv}
-            self._vectors = {name: _Vector.of(one) for name, one in operands.items() if one is not None}
+        operands = {"send": call.send, "recv": call.recv}
+        with comm.device, comm.stream:  # packed operands lie in memory of that stream
+            self._vectors = {
+                name: _Contiguous.of(operand)
+                for name, operand in operands.items()
+                if operand is not None
+            }
         self._work = self._bind(call)
-        self._empty = all(one.nbytes == 0 for one in call.operands)
-        self.request: Any = NcclRequest(found, self._launch)
+        self._empty = all(operand.nbytes == 0 for operand in call.operands)
+        self.request: Any = NcclRequest(comm, self._launch)
         self.unfinished = False
 
     def _bind(self, call: Any) -> Callable[[Any, int], object]:
         """A function (NCCL's communicator, stream) that makes the call."""
-        send, recv = (self._vectors.get(name) for name in ("send", "recv"))
-        first, last = (one.pointer if one else 0 for one in (send or recv, recv))
-        nbytes, rank, root = call.operands[0].nbytes, call.rank, call.root
+        send = self._vectors.get("send")
+        recv = self._vectors.get("recv")
+        first, last = (vector.pointer if vector else 0 for vector in (send or recv, recv))
+        nbytes = call.operands[0].nbytes
+        rank = call.rank
+        root = call.root
         block = call.counts[rank] if call.counts else 0
         if call.collective is BCAST:
             return lambda comm, stream: comm.broadcast(last, last, nbytes, _BYTE, root, stream)
         if call.collective is ALLGATHER:
-            mine = first if send else last + rank * block
-            return lambda comm, stream: comm.allGather(mine, last, block, _BYTE, stream)
-        kind, op, size = TYPES[call.dtype.name], OPS[ops.op_name(call.op)], call.dtype.itemsize
+            own = first if send else last + rank * block
+            return lambda comm, stream: comm.allGather(own, last, block, _BYTE, stream)
+        kind = TYPES[call.dtype.name]
+        op = OPS[ops.op_name(call.op)]
+        count = nbytes // call.dtype.itemsize
         if call.collective is REDUCE:
-            return lambda comm, stream: comm.reduce(first, last, nbytes // size, kind, op, root, stream)
+            return lambda comm, stream: comm.reduce(first, last, count, kind, op, root, stream)
         if call.collective is REDUCE_SCATTER:
-            result = last if send else last + rank * block  # where NCCL has it in place; MPI has it at the front
+            count = block // call.dtype.itemsize
+            # in place, NCCL has the result at the rank's block, MPI at the front
+            own = last if send else last + rank * block
             if not send and rank:
-                self._bring_to_front(rank, block // size)
-            return lambda comm, stream: comm.reduceScatter(first, result, block // size, kind, op, stream)
-        return lambda comm, stream: comm.allReduce(first, last, nbytes // size, kind, op, stream)
+                self._bring_to_front(rank, count)
+            return lambda comm, stream: comm.reduceScatter(first, own, count, kind, op, stream)
+        return lambda comm, stream: comm.allReduce(first, last, count, kind, op, stream)
 
     def _bring_to_front(self, rank: int, count: int) -> None:
         vector = self._vectors["recv"]
@@ -218,16 +266,16 @@ class NcclCall(Staging):
 
     def _launch(self) -> Any:
         def work(comm: Any, stream: int) -> None:
-            for one in self._vectors.values():
-                if one.before:
-                    one.before()
+            for vector in self._vectors.values():
+                if vector.before:
+                    vector.before()
             if not self._empty:
                 self._work(comm, stream)
             recv = self._vectors.get("recv")
             if recv and recv.after:
                 recv.after()
 
-        return self.comm.launch(work, lambda: [one.caller_stream() for one in self._owned])
+        return self.comm.launch(work, lambda: [owned.caller_stream() for owned in self._owned])
 
     def is_given(self, arguments: object) -> bool:
         """Never: no later call is served without being looked at."""
@@ -236,7 +284,8 @@ class NcclCall(Staging):
     def run(self) -> None:
         """The blocking call."""
         self.request.Start()
-        self.unfinished, self.context.recorder.blocking.plan = True, self
+        self.unfinished = True
+        self.context.recorder.blocking.plan = self
         self.context.wait_for([self.request], self)
         self.unfinished = False
 
@@ -264,7 +313,7 @@ class NcclCall(Staging):
 
 
 class NcclPlan(NativePlan):
-    """A persistent collective that NCCL serves: it goes behind what is in the caller's stream at Start."""
+    """A persistent collective that NCCL serves: Start puts it behind the caller's stream."""
 
     @property
     def in_flight(self) -> bool:

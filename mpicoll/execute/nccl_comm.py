@@ -1,6 +1,6 @@
-"""NCCL's communicator beside one of MPI's: all ranks make it together, or all learn why they cannot.
+"""NCCL's communicator beside an MPI one: all ranks make it together, or all learn why not.
 
-So far it has met a stand-in for NCCL only, never a GPU.
+So far it has run on a stand-in for NCCL only, never on a GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from ..support.gpus import nccl_text
 from .agreement import everyone_says
 from .context import Context
 
-#: the first NCCL that can put two ranks on one GPU, and what its user has to set for it; the first with bfloat16
-SHARES_GPUS, SHARING, HAS_BFLOAT16 = 23000, "NCCL_MULTI_RANK_GPU_ENABLE", 21000
+#: the first NCCL that can put two ranks on one GPU, and the variable that allows it
+SHARES_GPUS = 23000
+SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
+#: the first NCCL with bfloat16
+HAS_BFLOAT16 = 21000
 #: characters of what a rank may say is missing
 _SHORT = 250
 
@@ -29,20 +32,24 @@ _SHORT = 250
 def missing(cupy: ModuleType) -> str:
     """Why there is no NCCL in this process; empty where there is."""
     try:
-        found = import_module("cupy.cuda.nccl").available
+        if import_module("cupy.cuda.nccl").available:
+            return ""
     except ImportError:
-        found = False
-    return "" if found else "CuPy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13, for the CUDA of CuPy"
+        pass
+    return (
+        "CuPy finds no NCCL: install nvidia-nccl-cu12 or nvidia-nccl-cu13, for the CUDA of CuPy"
+    )
 
 
 class NcclComm:
-    """NCCL's communicator on one device of this rank, and the stream of its own that its calls run on.
-
-    refusal: why there is none, the same on all ranks; empty where there is. version: NCCL's, the same on all ranks.
-    """
+    """NCCL's communicator on one device of this rank, and the stream that its calls run on."""
 
     def __init__(self, context: Context, cupy: Any) -> None:
-        self.context, self.refusal, self.version = context, "not made yet", 0
+        self.context = context
+        #: why there is no communicator, the same on all ranks; empty where there is
+        self.refusal = "not made yet"
+        #: NCCL's, the same on all ranks
+        self.version = 0
         self._cuda = cupy.cuda
         self._device = cupy.cuda.runtime.getDevice()
         self._missing = missing(cupy)
@@ -51,23 +58,30 @@ class NcclComm:
 
     @property
     def device(self) -> Any:
-        """To be made current; a new one each time, as each remembers what was current before."""
+        """A new object each time: each remembers the device that was current before."""
         return self._cuda.Device(self._device)
 
     # Making it.
 
     def make(self) -> Iterator[MPI.Request]:
-        """Requests to be awaited. Collective; whatever is in the way of one rank is the `refusal` of all."""
-        numbers = self.context.next_call(), self.context.next_call()
-        said = [json.loads(text) for text in (yield from everyone_says(self.context, self._introduction(), numbers[0]))]
-        self.refusal, self.version = _obstacle(said), said[0]["version"]
+        """Requests to be awaited. Collective; an obstacle of one rank is the `refusal` of all."""
+        context = self.context
+        numbers = context.next_call(), context.next_call()
+        texts = yield from everyone_says(context, self._introduction(), numbers[0])
+        said = [json.loads(text) for text in texts]
+        self.refusal = _obstacle(said)
+        self.version = said[0]["version"]
         if not self.refusal:
-            failed = yield from everyone_says(self.context, self._open(tuple(said[0]["id"])), numbers[1])
-            self.refusal = next((f"rank {rank}: {text}" for rank, text in enumerate(failed) if text), "")
+            error = self._open(tuple(said[0]["id"]))
+            errors = yield from everyone_says(context, error, numbers[1])
+            failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text]
+            self.refusal = failed[0] if failed else ""
 
     def _introduction(self) -> str:
-        """What the other ranks must know of this one."""
-        said: dict[str, Any] = {"missing": self._missing, "gpu": "", "version": 0, "shares": False, "id": ()}
+        """What the other ranks must know of this rank."""
+        said: dict[str, Any] = {
+            "missing": self._missing, "gpu": "", "version": 0, "shares": False, "id": (),
+        }  # fmt: skip
         try:
             if not self._missing:
                 said |= self._here()
@@ -76,16 +90,21 @@ class NcclComm:
         return json.dumps(said, separators=(",", ":"))
 
     def _here(self) -> dict[str, Any]:
-        version, runtime = self._nccl.get_version(), self._cuda.runtime
-        # both: CuPy cuts a UUID at its first zero byte, and partitions of a GPU have one bus address
+        version = self._nccl.get_version()
+        runtime = self._cuda.runtime
+        # both: CuPy cuts a UUID at its first zero byte, and parts of a GPU have one bus address
         uuid = runtime.getDeviceProperties(self._device).get("uuid", b"")
         gpu = f"{uuid.hex()} {runtime.deviceGetPCIBusId(self._device)}"
-        first = self.context.channel.rank == 0
-        return {"gpu": gpu, "version": version, "shares": version >= SHARES_GPUS and os.environ.get(SHARING) == "1",
-                "id": self._nccl.get_unique_id() if first else ()}  # fmt: skip
+        is_first = self.context.channel.rank == 0
+        return {
+            "gpu": gpu,
+            "version": version,
+            "shares": version >= SHARES_GPUS and os.environ.get(SHARING) == "1",
+            "id": self._nccl.get_unique_id() if is_first else (),
+        }
 
     def _open(self, unique: tuple[int, ...]) -> str:
-        """Make it; what failed, or nothing."""
+        """Make NCCL's communicator; returns the error, or ""."""
         channel = self.context.channel
         try:
             with self.device:
@@ -97,8 +116,13 @@ class NcclComm:
 
     # Using it.
 
-    def launch(self, work: Callable[[Any, int], object], callers: Callable[[], Iterable[Any]]) -> Any:
-        """Enqueue work(NCCL's communicator, stream) behind what is in the callers' streams; the event of its end."""
+    def launch(
+        self, work: Callable[[Any, int], object], callers: Callable[[], Iterable[Any]]
+    ) -> Any:
+        """Enqueue work(NCCL's communicator, stream) behind the callers' streams; returns an event.
+
+        The event is the end of the work.
+        """
         with self.device:
             if self._comm is None:
                 raise RuntimeError("a call of NCCL's whose communicator was freed")
@@ -120,7 +144,8 @@ class NcclComm:
     def check(self) -> None:
         """Raise MpicollError where NCCL has met an error, or was ended, since."""
         if self._comm is None:
-            raise self.context.queue.error or MpicollError("NCCL's communicator was freed while a call was under way")
+            freed = MpicollError("NCCL's communicator was freed while a call was under way")
+            raise self.context.queue.error or freed
         try:
             self._comm.check_async_error()
         except RuntimeError as error:
@@ -129,37 +154,45 @@ class NcclComm:
     def _failed(self, error: RuntimeError) -> MpicollError:
         rank = self.context.channel.rank
         return self.context.in_disorder(
-            MpicollError(f"rank {rank}: NCCL failed: {error}; NCCL_DEBUG=WARN in the environment makes it say more")
+            MpicollError(
+                f"rank {rank}: NCCL failed: {error}; NCCL_DEBUG=WARN in the environment makes it "
+                "say more"
+            )
         )
 
     def abort(self) -> None:
         """End what is under way: its kernels would wait for other ranks for ever."""
-        made, self._comm = self._comm, None
-        if made is not None:
-            made.abort()
+        comm, self._comm = self._comm, None
+        if comm is not None:
+            comm.abort()
 
     def close(self) -> None:
         """Free it. All ranks of a node do."""
-        made, self._comm = self._comm, None
-        if made is not None:
-            made.destroy()
+        comm, self._comm = self._comm, None
+        if comm is not None:
+            comm.destroy()
 
 
 def _obstacle(said: Sequence[dict[str, Any]]) -> str:
-    """What is in the way, by what the ranks said of themselves; empty where nothing is."""
-    for rank, one in enumerate(said):
-        if one["missing"]:
-            return f"rank {rank}: {one['missing']}"
-    versions = groups([one["version"] for one in said])
+    """Why NCCL cannot serve these ranks, from their introductions; empty where it can."""
+    for rank, facts in enumerate(said):
+        if facts["missing"]:
+            return f"rank {rank}: {facts['missing']}"
+    versions = groups([facts["version"] for facts in said])
     if len(versions) > 1:
-        found = "; ".join(f"{ranks_text(ranks)}: {nccl_text(version)}" for version, ranks in versions)
-        return f"ranks have different versions of NCCL ({found}): install the same on all nodes"
-    together = next((ranks for _, ranks in groups([one["gpu"] for one in said]) if len(ranks) > 1), [])
+        texts = [f"{ranks_text(ranks)}: {nccl_text(version)}" for version, ranks in versions]
+        return (
+            f"ranks have different versions of NCCL ({'; '.join(texts)}): install the same on all "
+            "nodes"
+        )
+    gpus = groups([facts["gpu"] for facts in said])
+    together = next((ranks for _, ranks in gpus if len(ranks) > 1), [])
     if not together or all(said[rank]["shares"] for rank in together):
         return ""
     version: int = said[0]["version"]
     allowed = f", or set {SHARING}=1 on all ranks" if version >= SHARES_GPUS else ""
     return (
-        f"{ranks_text(together)} are on one GPU, which NCCL {nccl_text(version)} refuses: start one rank per GPU and "
-        f"give each its own, with CUDA_VISIBLE_DEVICES or cupy.cuda.Device(local_rank).use(){allowed}"
+        f"{ranks_text(together)} are on one GPU, which NCCL {nccl_text(version)} refuses: start "
+        "one rank per GPU and give each its own, with CUDA_VISIBLE_DEVICES or "
+        f"cupy.cuda.Device(local_rank).use(){allowed}"
     )

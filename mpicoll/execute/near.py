@@ -12,7 +12,17 @@ from mpi4py import MPI
 
 from .. import buffers
 from ..schedule import Write, Written
-from ..shared_memory import BLOCKING, PLANS, TASKS, Distant, Incoming, Landing, Links, Outgoing, Writing
+from ..shared_memory import (
+    BLOCKING,
+    PLANS,
+    TASKS,
+    Distant,
+    Incoming,
+    Landing,
+    Links,
+    Outgoing,
+    Writing,
+)
 from .channel import Channel
 from .program import Instruction, Span, Step
 from .staging import Work
@@ -39,29 +49,29 @@ class Near:
         return self._links.chunk - int(self._work.dtype.itemsize)
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
-        """What starts a message to or from another node."""
+        """A function of the tag that starts a message to or from another node."""
         backoff = self._links.backoff(self._kind)
         return lambda tag: Distant(start(tag), backoff)
 
     def opened_first(self, steps: list[Step]) -> list[Step]:
-        """The same steps: memory that others of the node may write to is told to them first of all."""
+        """The same steps, which first open memory that other ranks of the node write to."""
 
-        def is_open(one: Instruction) -> bool:
-            return one.kind is Written and one.peer in self.ranks
+        def is_open(piece: Instruction) -> bool:
+            return piece.kind is Written and piece.peer in self.ranks
 
-        opened = [one for step in steps for one in filter(is_open, step.starts)]
+        opened = [piece for step in steps for piece in filter(is_open, step.starts)]
         if not opened:
             return steps
         left = [step._replace(starts=list(filterfalse(is_open, step.starts))) for step in steps]
         return [left[0]._replace(starts=opened + left[0].starts), *left[1:]]
 
-    def sending(self, one: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
-        """What makes, of this message in some memory, a function of the tag that starts it there."""
-        rank = one.peer
+    def sending(self, piece: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
+        """Makes, of this message in some memory, a function of the tag that starts it there."""
+        rank = piece.peer
         assert rank is not None
         outward = self._links.to(rank, self._kind)
         message: Callable[..., Outgoing] = Outgoing
-        if one.kind is Write:
+        if piece.kind is Write:
             message = partial(Writing, self._links.from_(rank, self._kind), self._links.peers[rank])
         itemsize = self._work.dtype.itemsize
 
@@ -71,13 +81,14 @@ class Near:
 
         return place
 
-    def receiving(self, one: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
-        """The same of a message to this rank, which may be reduced as it comes."""
-        rank = one.peer
+    def receiving(self, piece: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
+        """The same for a message to this rank, which may be reduced as it comes."""
+        rank = piece.peer
         assert rank is not None
-        inward, peer = self._links.from_(rank, self._kind), self._links.peers[rank]
+        inward = self._links.from_(rank, self._kind)
+        peer = self._links.peers[rank]
         message: Callable[..., Incoming] = Incoming
-        if one.kind is Written:
+        if piece.kind is Written:
             message = partial(Landing, self._links.to(rank, self._kind))
 
         def place(placed: Instruction) -> Callable[[int], Any]:
@@ -99,14 +110,14 @@ class Near:
 
 
 def _copied(into: Any) -> tuple[Callable[..., object], Callable[..., object]]:
-    """Functions that take a message, whole and in part, for it to lie in an array."""
+    """Functions that copy a message, whole and in part, into an array."""
 
-    def take(theirs: Any) -> None:
-        if theirs is not into:  # it came through MPI
-            np.copyto(into, theirs)
+    def take(message: Any) -> None:
+        if message is not into:  # else it came through MPI
+            np.copyto(into, message)
 
-    def take_part(theirs: Any, start: int, end: int) -> None:
-        np.copyto(into[start:end], theirs)
+    def take_part(message: Any, start: int, end: int) -> None:
+        np.copyto(into[start:end], message)
 
     return take, take_part
 
@@ -114,9 +125,21 @@ def _copied(into: Any) -> tuple[Callable[..., object], Callable[..., object]]:
 def _reduced(
     function: Callable[..., object], operand: int, other: Any, into: Any
 ) -> tuple[Callable[..., object], Callable[..., object]]:
-    """The same, for it to be reduced with another array into one. operand: which one it is."""
+    """Functions that reduce a message with another array. operand: which operand the message is."""
     if operand:
-        return (lambda theirs: function(other, theirs, into),
-                lambda theirs, start, end: function(other[start:end], theirs, into[start:end]))  # fmt: skip
-    return (lambda theirs: function(theirs, other, into),
-            lambda theirs, start, end: function(theirs, other[start:end], into[start:end]))  # fmt: skip
+
+        def take(message: Any) -> None:
+            function(other, message, into)
+
+        def take_part(message: Any, start: int, end: int) -> None:
+            function(other[start:end], message, into[start:end])
+
+    else:
+
+        def take(message: Any) -> None:
+            function(message, other, into)
+
+        def take_part(message: Any, start: int, end: int) -> None:
+            function(message, other[start:end], into[start:end])
+
+    return take, take_part

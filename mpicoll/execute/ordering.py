@@ -1,17 +1,19 @@
-"""The order in which a rank starts, awaits and computes: round by round, or piece by piece across rounds.
+"""The order in which a rank starts, awaits and computes: by rounds, or by pieces across rounds.
 
-In pieces, a piece goes out as soon as it is reduced, while later pieces of its round are still on their way. The order
-is fixed when a plan is bound, so that running it decides nothing:
+In pieces, a piece goes out as soon as it is reduced, while later pieces of its round are still on
+their way. The order is fixed when a plan is bound, so that running it decides nothing:
 
-* Every message piece has a *position*: its round, then its place among the round's pieces for that peer. A rank awaits a
-  piece at its position or later and starts it at its position or earlier. That this comes to an end however little MPI
-  buffers is proved by the verifier with messages cut in two (`verify.flows_in_pieces`); an algorithm of which it cannot
-  be proved runs round by round.
-* Starts come up to `ahead` positions early, as far as memory allows: nothing is sent before it is computed, nothing
-  received where an earlier piece is still needed. Sends are awaited up to `ahead` positions late. So at most about
-  2 `ahead` requests per peer and direction are alive, whatever the size of the vector.
-* Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages: what is fetched is
-  there when it is sent, what has arrived is put where it is reduced. They too start early and are awaited late.
+* Every message piece has a *position*: its round, then its place among the round's pieces for that
+  peer. A rank awaits a piece at its position or later and starts it at its position or earlier. The
+  verifier proves that this terminates however little MPI buffers, with messages cut in two
+  (`verify.flows_in_pieces`); an algorithm without that proof runs round by round.
+* Starts come up to `ahead` positions early, as far as memory allows: nothing is sent before it is
+  computed, nothing received where an earlier piece is still needed. Sends are awaited up to `ahead`
+  positions late. So at most about 2 `ahead` requests per peer and direction are alive, whatever the
+  size of the vector.
+* Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages:
+  a fetch before its data is sent, a put after its data has arrived. They too start early and are
+  awaited late.
 
 This module knows neither MPI nor NumPy.
 """
@@ -24,7 +26,10 @@ from .program import Instruction, Span, Step
 
 
 def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
-    """One step per round, everything that it starts awaited in it. rounds: lists of messages and local work."""
+    """One step per round, which awaits all that it starts.
+
+    rounds: lists of messages and local work.
+    """
     for number, pieces in enumerate(rounds):
         messages = [piece for piece in pieces if piece.is_message]
         awaited = sorted(messages, key=lambda piece: not piece.first)
@@ -32,25 +37,27 @@ def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
 
 
 def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = False) -> list[Step]:
-    """Steps in which pieces overtake the rounds' ends. rounds: lists of pieces, receives first, then sends.
+    """Steps in which pieces overtake the rounds' ends.
 
-    together: the messages of a round have one position; with `ahead` 0 that is the order of `by_rounds`, for pieces that
-    are copied too.
+    rounds: lists of pieces, receives first, then sends. together: the messages of a round have one
+    position; with `ahead` 0 that is the order of `by_rounds`, for pieces that are copied too.
     """
     pieces = list(chain.from_iterable(rounds))
-    # copies come between the positions of messages: a put after what has arrived, a fetch before what is sent
+    # copies come between the positions of messages: a put after a receive, a fetch before a send
     stride = 3 if any(piece.is_copied for piece in pieces) else 1
     steps, firsts = _empty_steps(rounds, stride, together)
     ahead *= stride
     follows = _dependencies(pieces)
     positions = _positions(rounds, firsts, follows, stride, together)
     deadlines = _deadlines(pieces, follows, positions, ahead)
-    started: dict[tuple[bool, int | None], int] = defaultdict(int)  # the last start per peer and direction
+    #: the last start per direction and peer
+    started: dict[tuple[bool, int | None], int] = defaultdict(int)
     for number, piece in enumerate(pieces):
         if not piece.is_started:
             steps[positions[number]].local.append(piece)
             continue
-        start = max([positions[number] - ahead, 0, *(deadlines[other] + 1 for other in follows[number])])
+        earliest = positions[number] - ahead
+        start = max([earliest, 0, *(deadlines[other] + 1 for other in follows[number])])
         if piece.is_message:
             channel = piece.is_sent, piece.peer
             started[channel] = start = max(start, started[channel])
@@ -62,9 +69,13 @@ def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = Fals
     return [step for step in steps if step.starts or step.waits or step.local]
 
 
-def _empty_steps(rounds: list[list[Instruction]], stride: int, together: bool) -> tuple[list[Step], list[int]]:
+def _empty_steps(
+    rounds: list[list[Instruction]], stride: int, together: bool
+) -> tuple[list[Step], list[int]]:
     """A step for every position, and the first position of a message in each round."""
-    steps: list[Step] = [Step(0, [], [], [])] * (stride > 1)  # where the first ones are fetched
+    steps: list[Step] = []
+    if stride > 1:
+        steps.append(Step(0, [], [], []))  # for the first fetches
     firsts = []
     for number, pieces in enumerate(rounds):
         firsts.append(len(steps))
@@ -78,29 +89,35 @@ def _empty_steps(rounds: list[list[Instruction]], stride: int, together: bool) -
 
 
 def _dependencies(pieces: list[Instruction]) -> list[set[int]]:
-    """For each piece the numbers of the earlier ones that must be done with the memory it uses.
+    """For each piece the numbers of the earlier pieces that must be done with its memory.
 
-    Those that wrote what it reads or writes, and those that read, since the last write, what it writes.
+    Those that wrote what it reads or writes, and those that read what it writes since the last
+    write.
     """
     used = stretches(pieces)
     writer: dict[int, int] = {}
     readers: dict[int, tuple[int, ...]] = {}
     follows = []
     for number, piece in enumerate(pieces):
-        read, written = list(used(piece.reads)), list(used(piece.writes))
+        read = list(used(piece.reads))
+        written = list(used(piece.writes))
         earlier = {writer[at] for at in chain(read, written) if at in writer}
         earlier.update(chain.from_iterable(readers.get(at, ()) for at in written))
         follows.append(earlier)
         for at in written:
-            writer[at], readers[at] = number, ()
+            writer[at] = number
+            readers[at] = ()
         for at in read:
             readers[at] = (*readers.get(at, ()), number)
     return follows
 
 
 def stretches(instructions: Iterable[Instruction]) -> Callable[[Iterable[Span]], Iterator[int]]:
-    """A function that says which stretches of memory some spans are; they end wherever some span does."""
-    edges = sorted({edge for one in instructions for span in one.spans for edge in span})
+    """A function (spans) that yields the numbers of their stretches of memory.
+
+    A stretch ends wherever some span of the instructions does.
+    """
+    edges = sorted({edge for piece in instructions for span in piece.spans for edge in span})
     index = {edge: number for number, edge in enumerate(edges)}
 
     def used(spans: Iterable[Span]) -> Iterator[int]:
@@ -111,12 +128,16 @@ def stretches(instructions: Iterable[Instruction]) -> Callable[[Iterable[Span]],
 
 
 def _positions(
-    rounds: list[list[Instruction]], firsts: list[int], follows: list[set[int]], stride: int, together: bool
+    rounds: list[list[Instruction]],
+    firsts: list[int],
+    follows: list[set[int]],
+    stride: int,
+    together: bool,
 ) -> list[int]:
-    """Where the turn of each piece comes.
+    """The position of each piece.
 
-    Of a message by its place in its channel, of local work after what it follows, of a copy as late as it may be where
-    others wait for it, else as early.
+    Of a message by its place in its channel, of local work after what it follows, of a copy as late
+    as possible where other pieces wait for it, else as early.
     """
     positions: list[int] = []
     for first, pieces in zip(firsts, rounds):
@@ -132,7 +153,9 @@ def _positions(
     return positions
 
 
-def _postpone_copies(pieces: list[Instruction], follows: list[set[int]], positions: list[int]) -> None:
+def _postpone_copies(
+    pieces: list[Instruction], follows: list[set[int]], positions: list[int]
+) -> None:
     """Move each copy to just before the first piece that waits for it."""
     needed: dict[int, int] = {}
     for number in reversed(range(len(pieces))):
@@ -143,8 +166,10 @@ def _postpone_copies(pieces: list[Instruction], follows: list[set[int]], positio
             needed[other] = min(latest, needed.get(other, latest))
 
 
-def _deadlines(pieces: list[Instruction], follows: list[set[int]], positions: list[int], ahead: int) -> list[int]:
-    """The position after which each piece is through: what goes out is late, unless its memory is needed earlier."""
+def _deadlines(
+    pieces: list[Instruction], follows: list[set[int]], positions: list[int], ahead: int
+) -> list[int]:
+    """The position after which each piece is done: sends are late, if their memory allows."""
     late = [piece.is_sent or piece.is_copied for piece in pieces]
     deadlines = [at + ahead * lasts for at, lasts in zip(positions, late)]
     for number, piece in enumerate(pieces):

@@ -1,7 +1,8 @@
-"""A schedule bound to memory, and how it runs: it sends, receives, waits, and reduces, with nothing left to decide.
+"""A schedule bound to memory, and how it runs: it sends, receives, waits, and reduces.
 
-A plan knows at any moment which round it is in (`Plan.where`). Requests are not persistent: those have one tag for ever, and
-each call needs its own (`channel`); it costs half a microsecond per message.
+Nothing is left to decide while a plan runs, and it knows at any moment which round it is in
+(`Plan.where`). Requests are not persistent: those keep one tag, and each call needs its own
+(`channel`); that costs half a microsecond per message.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LowerCase:
-    """mpi4py's `wait` and `test`: they also return a message's object, and a collective has none."""
+    """mpi4py's `wait` and `test`: they return a message's object too, a collective has none."""
 
     Wait: Callable[..., bool]
     Test: Callable[..., bool]
@@ -46,11 +47,11 @@ class LowerCase:
 
 
 class Plan(LowerCase):
-    """A collective bound to its buffers: Start(), then Wait() or Test(), any number of times; Free() at the end.
+    """A collective bound to its buffers: Start(), then Wait() or Test(), repeatedly; then Free().
 
-    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order, and may start them and
-    wait for them in different ones. Between Start and Wait it moves by itself where MPI admits threads (`progress`), else in
-    any Wait or Test.
+    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order,
+    and may start them and wait for them in different orders. Between Start and Wait a plan
+    progresses in the background where MPI admits threads (`progress`), else in any Wait or Test.
     """
 
     def __init__(
@@ -63,30 +64,40 @@ class Plan(LowerCase):
         fingerprint: int,
         runs_ahead: bool = False,
     ) -> None:
-        """texts: what each round does, for people."""
+        """texts: descriptions of the rounds."""
         self.context = context
         self.name = name
         self.work = work
         self.scratch = work.acquired_bytes
+        #: of a persistent plan
         self.tag = 0
         self.runs_ahead = runs_ahead
+        #: the step that it is in, while it runs
         self.step: int | None = None
         self.task: Task | None = None
+        #: None after `Free`
         self._executable: Executable | None = executable
-        #: the buffers that it works on, of a plan that is kept for later calls; and its steps there
+        #: the buffers of a plan that is kept for later calls
         self.memory: Places = ()
+        #: the steps on this memory, with their numbers
         self.numbered = executable.numbered
         self._texts = texts
         self._started_text = f"{name}, a plan that was started"
         self._call_tag = context.call_tag(0, fingerprint)
+        #: whether the caller has waited for the last Start
         self._over = True
+        #: the instructions that start a request, and these requests
         self._started: list[Instruction] = list(executable.program.started())
         self._pending: list[Any] = [None] * executable.messages
         near = () if context.links is None else context.links.ranks
-        self.hears_of_mpi = any(one.is_received and one.peer not in near for one in self._started)
+        #: whether it receives messages through MPI
+        self.hears_of_mpi = any(
+            piece.is_received and piece.peer not in near for piece in self._started)
+        #: the number of the request that it waits for
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
-        self._close = weakref.finalize(self, work.close)  # a plan may be forgotten
+        #: called at the latest when the plan is collected: a user may forget it
+        self._close = weakref.finalize(self, work.close)
 
     # On other memory.
 
@@ -103,12 +114,12 @@ class Plan(LowerCase):
 
     @property
     def requests(self) -> int:
-        """Messages that it is ready for, wherever they lie."""
+        """Messages that it is ready for, in all places of memory."""
         return self._executable_now.requests
 
     @property
     def movable(self) -> bool:
-        """Whether it may work on other memory: that of the host, which nothing has to be copied from or to."""
+        """Whether it may work on other memory: on the host, without copies before or after."""
         return self.work.device is None and not self.work.packing and not self.work.unpacking
 
     def lies_in(self, memory: Places) -> Self:
@@ -118,7 +129,11 @@ class Plan(LowerCase):
         return self
 
     def move(self, memory: Places) -> None:
-        """Work on these buffers from now on: of the sizes of those it was bound for, the same or apart as those are."""
+        """Work on these buffers from now on.
+
+        They have the sizes of the buffers that it was bound to, and are the same memory or apart
+        as those are.
+        """
         executable = self._executable_now
         executable.move(memory)
         self.memory = memory
@@ -129,7 +144,7 @@ class Plan(LowerCase):
     def run(self) -> None:
         """Start and wait: the blocking call."""
         self.work.pack()
-        self.step = 0  # from here on other ranks count on it
+        self.step = 0  # from here on other ranks rely on it
         try:
             tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
             self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
@@ -141,7 +156,7 @@ class Plan(LowerCase):
     def tag_of(self, number: int, sequence: int) -> int:
         """The tag of its messages where it serves the single call of this number.
 
-        sequence: a hash of the calls up to this one. Of a persistent plan the tag is `tag`.
+        sequence: a hash of the calls up to this one. A persistent plan has the tag `tag`.
         """
         channel = self.context.channel
         tag = channel.numbered(self._call_tag, number, sequence)
@@ -149,7 +164,7 @@ class Plan(LowerCase):
         return tag
 
     def run_as_task(self, tag: int) -> Iterator[MPI.Request]:
-        """The same for a `Task`: the input is taken now; a generator of the requests for which `run` would wait."""
+        """The same for a `Task`: takes the input now, and returns a generator of its requests."""
         self.work.pack()
         return self._until_done(self._steps(tag, self.context.sent_by_tasks))
 
@@ -177,13 +192,14 @@ class Plan(LowerCase):
             if messages:
                 sent[0] += messages
                 sent[1] += nbytes
-            # sends too before any arithmetic: while this rank computes, MPI does not move what the peer waits for
+            # sends too before any arithmetic: MPI moves nothing while this rank computes
             for self._awaited in waits:
                 yield pending[self._awaited]
             self._awaited = None
             for function, arguments in actions:
                 function(*arguments)
-        if self.hears_of_mpi:  # a rank that gave up may have sent what was written there since
+        # a rank that gave up may have sent what was written there since
+        if self.hears_of_mpi:
             self.context.look()
         self.step = None
         self.work.unpack()
@@ -192,10 +208,10 @@ class Plan(LowerCase):
         """See `Withdrawable`."""
         receives: list[MPI.Request] = []
         sends: list[MPI.Request] = []
-        for one, request in zip(self._started, self._pending):
+        for piece, request in zip(self._started, self._pending):
             request = request.withdraw() if isinstance(request, Polled) else request
             if isinstance(request, MPI.Request):
-                (receives if one.is_received else sends).append(request)
+                (receives if piece.is_received else sends).append(request)
         return cancelled(receives) + still_under_way(sends)
 
     @property
@@ -213,21 +229,28 @@ class Plan(LowerCase):
         """Take the input and begin."""
         if self._executable is None or self.context.closed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
-        if not self._over:  # also where it has ended: other ranks' may not have, and whether it has is chance
+        # also if it has ended: it may not have ended on other ranks, so that is chance
+        if not self._over:
             raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
         record = self.context.recorder.begin(self._started_text, call_site(), ordered=False)
         record.plan = self
         if self._is_local:
             self._compute(self._run_at_once, record)
             return
-        steps, track = self.run_as_task(self.tag), self.context.plan_track(self.tag)
+        steps = self.run_as_task(self.tag)
         self.task = self.context.submit(
-            steps, record, device=self.work.device, computes=self._compute, track=track, is_plan=True)
+            steps,
+            record,
+            device=self.work.device,
+            computes=self._compute,
+            track=self.context.plan_track(self.tag),
+            is_plan=True,
+        )
         self._over = False
 
     @property
     def _is_local(self) -> bool:
-        """Whether it needs no other rank, no device, and no agreement, and so has nothing to wait for."""
+        """Whether it has nothing to wait for: no other rank, no device, and no agreement."""
         work = self.work
         return len(self.context.channel.ranks) == 1 and work.device is None and work.fixed is None
 
@@ -239,7 +262,10 @@ class Plan(LowerCase):
         self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Run to the end; the result is then in the caller's buffer. Without Start it returns at once, as MPI's."""
+        """Run to the end; the result is then in the caller's buffer.
+
+        Returns at once without a Start, as MPI's Wait does.
+        """
         if self.task is not None:
             PROGRESS.wait(self.task)
         self._over = True
@@ -271,11 +297,15 @@ class Plan(LowerCase):
         self.numbered = []
 
     def where(self) -> str:
-        """Which call, algorithm, round, and message it waits for, this plan is at; "idle" between calls."""
-        number, awaited, steps = self.step, self._awaited, self.numbered  # another thread may run it
+        """The call, algorithm, round, and awaited message of this plan; "idle" between calls."""
+        # read once: another thread may run the plan
+        number = self.step
+        awaited = self._awaited
+        steps = self.numbered
         if number is None or not steps:
             return f"{self.name}: idle"
-        in_round, rounds = steps[number][1].round, steps[-1][1].round + 1
+        in_round = steps[number][1].round
+        rounds = steps[-1][1].round + 1
         pieces = f", step {number + 1} of {len(steps)}" if rounds < len(steps) else ""
         does = self._waits_for(awaited) or self._texts[in_round]
         return f"{self.name}: round {in_round + 1} of {rounds}{pieces}, {does}"
@@ -288,13 +318,15 @@ class Plan(LowerCase):
     def _waits_for(self, number: int | None) -> str:
         if number is None:
             return ""
-        one = self._started[number]
-        peer = "" if one.peer is None else f" rank {one.peer}"
-        return f"waiting {_WAITS[one.kind].format(one.nbytes)}{peer}"
+        piece = self._started[number]
+        peer = "" if piece.peer is None else f" rank {piece.peer}"
+        return f"waiting {_WAITS[piece.kind].format(piece.nbytes)}{peer}"
 
 
-#: what it waits for, by the kind of a piece
+#: the awaited event, by the kind of a piece
 _WAITS: dict[type, str] = {
-    **dict.fromkeys(SENDS, "to send {} bytes to"), **dict.fromkeys(RECEIVES, "to receive {} bytes from"),
-    Fetch: "for the copy of {} bytes from the device", Put: "for the copy of {} bytes to the device",
-}  # fmt: skip
+    **dict.fromkeys(SENDS, "to send {} bytes to"),
+    **dict.fromkeys(RECEIVES, "to receive {} bytes from"),
+    Fetch: "for the copy of {} bytes from the device",
+    Put: "for the copy of {} bytes to the device",
+}

@@ -8,37 +8,48 @@ import numpy as np
 
 from ..buffers import PAGE_LOCKED
 
-#: scratch that may lie idle in any case, and for how many acquisitions the most that was in use counts
-IDLE_BYTES, RECENT = 64 << 20, 64
+#: scratch that may always lie idle
+IDLE_BYTES = 64 << 20
+#: acquisitions of one period
+RECENT = 64
 _PAGE = 4096
 
 _Kind = tuple[int | str, int]  # place, bytes
 
 
 class ScratchPool:
-    """Byte vectors in host or device memory, for plans to lie in; used again, or let go.
+    """Byte vectors in host or device memory for plans; they are reused, or released.
 
-    What lies idle is never more than IDLE_BYTES or than was in use at a time lately, whichever is more. Lately: since
-    RECENT to 2 RECENT acquisitions. Whatever has lain idle longest goes first.
+    Idle memory is at most IDLE_BYTES, or the recent peak of memory in use if that is more. Recent:
+    within the last RECENT to 2 RECENT acquisitions. What has been idle longest is released first.
     """
 
     def __init__(self) -> None:
         self._shelves: dict[_Kind, list[Any]] = defaultdict(list)
-        self._order: OrderedDict[int, _Kind] = OrderedDict()  # of everything idle, by the address of the vector object
-        self._in_use = self._idle = self._acquired = 0
-        self._peaks = 0, 0  # the most in use at a time: in the last period, in this one
+        #: the kinds of all idle vectors, by the address of the vector object
+        self._order: OrderedDict[int, _Kind] = OrderedDict()
+        #: bytes
+        self._in_use = 0
+        self._idle = 0
+        #: acquisitions so far
+        self._acquired = 0
+        #: the most bytes in use at a time: in the last period, in this one
+        self._peaks = 0, 0
         self._lock = RLock()  # plans are made and freed by several threads
 
     def acquire(self, nbytes: int, module: Any = np) -> Any:
-        """A byte vector of at least `nbytes`. module: NumPy, CuPy for device memory, or `PAGE_LOCKED`."""
-        # a few sizes per power of two: little is wasted, and calls of many sizes do not fill the pool with odd ones
+        """A byte vector of at least `nbytes`.
+
+        module: NumPy, CuPy for device memory, or `PAGE_LOCKED`.
+        """
+        # a few sizes per power of two: little is wasted, and few different sizes fill the pool
         step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 3))
         size = -(-nbytes // step) * step
         with self._lock:
             shelf = self._shelves[_place(module), size]
-            found = self._take(shelf, -1) if shelf else None
+            scratch = self._take(shelf, -1) if shelf else None
             self._count(size)
-        return module.empty(size, np.uint8) if found is None else found
+        return module.empty(size, np.uint8) if scratch is None else scratch
 
     def release(self, scratch: Any, module: Any = np) -> None:
         """Give a byte vector back."""
@@ -51,12 +62,12 @@ class ScratchPool:
             self._shrink()
 
     def idle(self) -> list[Any]:
-        """The byte vectors that nobody uses."""
+        """The idle byte vectors."""
         with self._lock:
             return [scratch for shelf in self._shelves.values() for scratch in shelf]
 
     def clear(self) -> None:
-        """Let all memory go that nobody uses."""
+        """Release all idle memory."""
         with self._lock:
             self._shelves.clear()
             self._order.clear()
@@ -84,7 +95,10 @@ class ScratchPool:
 
 
 def _place(module: Any, scratch: Any = None) -> int | str:
-    """Where memory lies: the host, page-locked there, or the number of a device (by default the current one)."""
+    """The place of memory: the host, page-locked there, or the number of a device.
+
+    Without `scratch`: of the current device.
+    """
     if module is np:
         return "host"
     if module is PAGE_LOCKED:

@@ -91,7 +91,8 @@ class Instruction(NamedTuple):
 
     def moved(self, move: Callable[[Span], Span]) -> Instruction:
         """The same on other memory."""
-        reads, writes = tuple(map(move, self.reads)), tuple(map(move, self.writes))
+        reads = tuple(map(move, self.reads))
+        writes = tuple(map(move, self.writes))
         return self._replace(reads=reads, writes=writes)
 
     def __str__(self) -> str:
@@ -125,24 +126,25 @@ class Program(NamedTuple):
     op: str = ""
 
     def __str__(self) -> str:
-        return "\n".join([f"elements: {self.dtype}{self.op and f', op: {self.op}'}", *self.lines()])
+        op = self.op and f", op: {self.op}"
+        return "\n".join([f"elements: {self.dtype}{op}", *self.lines()])
 
     def lines(self) -> Iterator[str]:
         """One line for each thing that the interpreter does."""
-        numbers = {id(one): number for number, one in enumerate(self.started())}
+        numbers = {id(piece): number for number, piece in enumerate(self.started())}
         for step in self.steps:
             yield f"round {step.round + 1}:"
-            yield from (f"  {numbers[id(one)]}: start {one}" for one in step.starts)
-            yield from (f"  wait for {numbers[id(one)]}" for one in step.waits)
-            yield from (f"  {one}" for one in step.local)
+            yield from (f"  {numbers[id(piece)]}: start {piece}" for piece in step.starts)
+            yield from (f"  wait for {numbers[id(piece)]}" for piece in step.waits)
+            yield from (f"  {piece}" for piece in step.local)
 
     def started(self) -> Iterator[Instruction]:
-        """What is started, in that order: its number is by which it is awaited."""
+        """The instructions that are started, in order: a wait names the number of one of them."""
         return chain.from_iterable(step.starts for step in self.steps)
 
 
 def mover(old: Places, new: Places) -> Callable[[Span], Span]:
-    """A function that moves what lies in some buffers to others of the same sizes."""
+    """A function that moves a span in some buffers to others of the same sizes."""
     shifts = [
         (start, start + nbytes, to - start) for (start, nbytes), (to, _) in zip(old, new)
     ]

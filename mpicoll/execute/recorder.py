@@ -20,9 +20,9 @@ _APART = 1 << 40
 
 
 class Located(Protocol):
-    """What knows how far it is. runs_ahead: whether other messages of it are on their way while one is awaited.
+    """What can tell its progress. step: the step that it is in, where it has steps.
 
-    step: which of its steps it is in, where it has any.
+    runs_ahead: whether other messages of it are on their way while one is awaited.
     """
 
     @property
@@ -50,14 +50,14 @@ ENDED: list[Callable[[str, int, Located | None, float], object]] = []
 
 
 class Mark(bytes):
-    """What a call is, in 8 bytes that are the same on all ranks; `text` has it in words."""
+    """A hash of a call in 8 bytes, the same on all ranks; `text`: the call in words."""
 
     text: str
 
 
 @lru_cache(maxsize=4096)
 def mark_of(text: str) -> Mark:
-    """That of a call in words."""
+    """The mark of a call in words."""
     mark = Mark(blake2b(text.encode(), digest_size=8).digest())
     mark.text = text
     return mark
@@ -66,7 +66,8 @@ def mark_of(text: str) -> Mark:
 class Past(NamedTuple):
     """A call that has ended, well or not.
 
-    communicator: its name. place, number, site: see `Record`. served: the name of the plan, "" where MPI served it.
+    communicator: its name. place, number, site: see `Record`. served: the name of the plan, ""
+    where MPI served it.
     """
 
     communicator: str
@@ -84,68 +85,75 @@ class Past(NamedTuple):
         return site_text(self.site)
 
 
-#: of `Past`, the oldest first; plain tuples, which are made in a quarter of the time
+#: of `Past`, the oldest first; plain tuples, which take a quarter of the time to make
 _PAST: deque[tuple[str, int, int, str, str, Site, float, float]] = deque(maxlen=KEPT)
 
-
-#: (communicator, place of the last, what they were) of calls in a row that were not looked at, the oldest first
+#: (communicator, place of the last, their marks) of calls in a row that passed without being looked
+#: at, the oldest first
 _UNSEEN: deque[tuple[str, int, tuple[Mark, ...]]] = deque(maxlen=KEPT // 10)
 
 
 def remembered(communicator: str) -> dict[int, tuple[str, str]]:
-    """{place: (what, where)} of the last calls on a communicator, also of those that were not looked at."""
-    found: dict[int, tuple[str, str]] = {}
+    """{place: (what, where)} of the last calls on a communicator, also of those not looked at."""
+    calls: dict[int, tuple[str, str]] = {}
     for name, last, marks in _UNSEEN.copy():
         if name == communicator:
             told = [(mark.text, ", a small call whose line is not recorded") for mark in marks]
-            found.update(enumerate(told, last - len(marks) + 1))
-    for one in past():
-        if one.place and one.communicator == communicator:
-            found[one.place] = one.text, f" at {one.line}"
-    return found
+            calls.update(enumerate(told, last - len(marks) + 1))
+    for call in past():
+        if call.place and call.communicator == communicator:
+            calls[call.place] = call.text, f" at {call.line}"
+    return calls
 
 
 def past() -> list[Past]:
     """The last calls of this process that have ended, the oldest first."""
-    return [Past._make(one) for one in _PAST.copy()]
+    return [Past._make(fields) for fields in _PAST.copy()]
 
 
 class Record:
-    """A call under way. number: among those of its communicator. text: what it is. begun: `perf_counter`.
+    """A call under way."""
 
-    place: its number among the calls that all ranks of the communicator make in the same order, 0 where it is none of those.
-    sequence: see `Recorder`, up to this call.
-    plan: where it stands, while a schedule serves it. site: where it is made, "" where it can be read off the thread's stack.
-    """
-
-    __slots__ = ("recorder", "number", "place", "sequence", "text", "thread", "begun", "plan", "site")
+    __slots__ = (
+        "recorder", "number", "place", "sequence", "text", "thread", "begun", "plan", "site",
+    )  # fmt: skip
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        #: where it is made, "" where the stack of its thread tells
         self.site: Site = ""
+        #: its progress, while a schedule serves it
         self.plan: Located | None = None
-        self.number = self.place = self.sequence = 0  # it is not under way
-        self.text, self.thread, self.begun = "", 0, 0.0
+        #: its number among the calls of its communicator; 0: it is not under way
+        self.number = 0
+        #: its number among those that all ranks make in the same order; 0: it is none of those
+        self.place = 0
+        #: see `Recorder`, up to this call
+        self.sequence = 0
+        #: the call in words
+        self.text = ""
+        self.thread = 0
+        #: `perf_counter`
+        self.begun = 0.0
 
     def begin(self, text: str, site: Site = "", ordered: bool = True) -> Record:
-        """It is under way. ordered: whether all ranks make it at the same place among their calls."""
+        """It is under way. ordered: whether all ranks make it at the same place in their calls."""
         recorder = self.recorder
         recorder.count = self.number = recorder.count + 1
         if ordered:
             self.enter(text)
         else:
             self.text = text
-        self.site, self.thread, self.begun = site, get_ident(), perf_counter()
+        self.site = site
+        self.thread = get_ident()
+        self.begun = perf_counter()
         return self
 
     def enter(self, text: str) -> None:
-        """Give it its place, which is the same on all ranks that make the same calls.
-
-        text: what it is.
-        """
+        """Give it its place, which is the same on all ranks that make the same calls."""
         recorder = self.recorder
         self.text = text
-        if recorder.unseen:  # faster than to ask there
+        if recorder.unseen:  # asked here: a call to ask there is slower
             recorder.enter_unseen()
         recorder.places = self.place = recorder.places + 1
         if recorder.is_hashed:
@@ -155,51 +163,61 @@ class Record:
 
     def end(self) -> None:
         """It has ended."""
-        recorder, plan, now = self.recorder, self.plan, perf_counter()
+        recorder = self.recorder
+        plan = self.plan
+        now = perf_counter()
         served = "" if plan is None else getattr(plan, "name", "")
-        _PAST.append((recorder.name, self.place, self.number, self.text, served, self.site, self.begun, now))
+        _PAST.append(
+            (recorder.name, self.place, self.number, self.text, served, self.site, self.begun, now)
+        )
         for tell in ENDED:
             tell(self.text, recorder.size, plan, now - self.begun)
         if recorder.others:
             recorder.others.pop(self.number, None)
-        self.number, self.place, self.plan = 0, 0, None
+        self.number = 0
+        self.place = 0
+        self.plan = None
 
     def where(self) -> str:
-        """How far it is."""
+        """Its round, peer and bytes."""
         plan = self.plan
         return plan.where() if plan is not None else ""
 
     def peer(self) -> int | None:
-        """Whom it waits for, where that is known."""
+        """The rank that it waits for, where that is known."""
         plan = self.plan
         return plan.peer() if plan is not None else None
 
 
 class Recorder:
-    """The calls of a communicator. name: by which reports know it; size: its ranks. count, places: of calls begun so far.
-
-    blocking: the record of its blocking calls. others: those under way that do not block, by number.
-
-    Blocking calls on one communicator never overlap, and should cost nothing: they have one record, used again.
-    """
+    """The calls of a communicator."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.name, self.size = name, size
-        self.count = self.places = 0
+        #: by which reports know the communicator
+        self.name = name
+        #: its ranks
+        self.size = size
+        #: calls begun so far; those of them that have places
+        self.count = 0
+        self.places = 0
+        #: the record of all blocking calls: they never overlap, and should cost nothing
         self.blocking = Record(self)
+        #: the nonblocking calls under way, by number
         self.others: dict[int, Record] = {}
         #: a hash of the calls that have places, in their order
         self.sequence = 0
         self.is_hashed = True
-        #: calls that went to MPI without being looked at, and have no places yet; room for so many
+        #: calls that went to MPI without being looked at, and have no places yet
         self.unseen: list[Mark] = []
+        #: how many such calls there may be; in a list for a reader that keeps it
         self.room = [KEPT]
-        #: of so many calls, one is looked at and compared (0: none); the place of the last that was
+        #: of so many calls, one is looked at and compared; 0: none
         self.every = 0
+        #: the place of the last call that was compared
         self.compared_at = 0
 
     def enter_unseen(self) -> None:
-        """Give those calls their places, before that of the next one."""
+        """Give calls that were not looked at their places, before that of the next call."""
         if not self.unseen:
             return
         self.places += len(self.unseen)
@@ -209,7 +227,7 @@ class Recorder:
         self.unseen.clear()
 
     def make_room(self) -> bool:
-        """Make room for calls that are not looked at; whether the last one may stay one of them."""
+        """Make room for calls that are not looked at; whether the last call may stay among them."""
         last = self.unseen.pop()
         if self.every:
             return False
@@ -223,13 +241,15 @@ class Recorder:
         return not self.every or len(self.unseen) + 1 < self.room[0]
 
     def measure_room(self) -> None:
-        """Say how many calls may follow before one is compared."""
+        """Set how many calls may follow before one is compared."""
         self.room[0] = self.every - (self.places - self.compared_at)
 
     def compare_every(self, calls: int) -> None:
         """Have one of so many calls looked at; 0: none."""
         self.enter_unseen()
-        self.every, self.compared_at, self.room[0] = calls, self.places, calls or KEPT
+        self.every = calls
+        self.compared_at = self.places
+        self.room[0] = calls or KEPT
 
     def compared(self, place: int) -> None:
         """The call at this place is compared with those of the other ranks."""
@@ -243,13 +263,16 @@ class Recorder:
         return bool(self.unseen) or self.places > self.compared_at
 
     def restart(self) -> None:
-        """Count places anew, from a number that is the same on all ranks: not all calls so far were seen on each of them."""
+        """Count places anew, from a number that is the same on all ranks.
+
+        Not all calls so far were seen on each rank.
+        """
         self.enter_unseen()
         self.places = self.compared_at = (self.places // _APART + 1) * _APART
         self.sequence = 0
 
     def begin(self, text: str, site: Site, ordered: bool = True) -> Record:
-        """A call begins that does not block; `site`: where. ordered: see `Record.begin`."""
+        """A nonblocking call begins. site: where; ordered: see `Record.begin`."""
         record = Record(self).begin(text, site, ordered)
         self.others[record.number] = record
         return record
@@ -258,4 +281,5 @@ class Recorder:
     def under_way(self) -> list[Record]:
         """The calls that have begun and not ended, the oldest first."""
         records = [self.blocking, *list(self.others.values())]
-        return sorted((one for one in records if one.number), key=lambda one: one.number)
+        return sorted(
+            (record for record in records if record.number), key=lambda record: record.number)

@@ -1,13 +1,15 @@
-"""How often to look whether something moved, so that looking does not take the cores from those who compute."""
+"""How often to poll, so that polling does not take the cores from the computation."""
 
 import os
 from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import NamedTuple
 
-#: seconds: look without pause while something moved in the last SPIN. A call that waits lets others have its core after
-#: that, and pauses only when nothing moved for PATIENCE
-SPIN, PATIENCE = 50e-6, 250e-6
+#: seconds since the last move for which a thread polls without pause; then a waiting call yields
+#: its core
+SPIN = 50e-6
+#: seconds without a move after which a waiting call pauses
+PATIENCE = 250e-6
 #: seconds of the shortest pause of a call that waits
 NAP = 50e-6
 
@@ -19,25 +21,25 @@ class Pace(NamedTuple):
     most: float
 
 
-#: what is awaited can only be followed by more once it was seen
+#: the next message comes only after the awaited one was seen
 IN_TURN = Pace(8, 2e-3)
-#: three messages or more are on their way each way: when one is seen late, the link is busy with the next
+#: three messages or more are under way each way: if one is seen late, the link is busy meanwhile
 FLOWING = Pace(1, 4e-3)
 #: nothing is under way
 RESTING = Pace(2, 2e-3)
 
 
 def pace_of(flowing: bool) -> Pace:
-    """That of what is under way. flowing: whether other messages are on their way while one is awaited."""
+    """The pace for messages under way. flowing: others are on their way while one is awaited."""
     return FLOWING if flowing else IN_TURN
 
 
 class Rhythm:
-    """When to pause between two looks, and for how long: by how far apart things lately moved.
+    """When to pause between two looks, and for how long: by the time between the last moves.
 
-    A look costs a core some 20 us, and what is on its way moves without it. Where twice in a row nothing moved for more
-    than PATIENCE, it is not waited for in vain again: the next pause begins at once, and is a part of `gap`, the mean time
-    from move to move, the shorter of the last two. least: seconds of a pause.
+    A look costs a core some 20 us, and messages move without it. If twice in a row nothing moved
+    for more than PATIENCE, the next pause begins at once. It is a part of `gap`, the mean time from
+    move to move, the shorter of the last two. least: seconds of the shortest pause.
 
     >>> rhythm = Rhythm(least=200e-6)
     >>> for _ in range(2):
@@ -52,8 +54,12 @@ class Rhythm:
 
     def __init__(self, least: float) -> None:
         self._least = least
-        self._idle, self._moves = 0.0, 1  # how long nothing moved, then how much did
-        self._idle_before, self._gap_before = 0.0, 0.0
+        #: how long nothing moved, and how much moved after that
+        self._idle = 0.0
+        self._moves = 1
+        #: the same for the time before: seconds without a move, and `gap`
+        self._idle_before = 0.0
+        self._gap_before = 0.0
         self.patience = PATIENCE
         self.restart()
 
@@ -71,11 +77,14 @@ class Rhythm:
         return self.rest(self.gap, pace)
 
     def rest(self, idle: float, pace: Pace) -> float:
-        """The same, where nothing was to be seen for so many seconds."""
+        """The same, where nothing moved for `idle` seconds."""
         return min(max(self._least, idle / pace.parts), pace.most)
 
     def leave_core(self, moves: int, flowing: Callable[[], bool]) -> None:
-        """Leave the core to those who compute, when it is time for that. moves: how much just did; flowing: see `pace_of`."""
+        """Yield the core or pause, when it is time for that.
+
+        moves: how much just moved. flowing: see `pace_of`.
+        """
         still = self.still(moves)
         if still > self.patience:
             sleep(self.pause(pace_of(flowing())))
@@ -83,13 +92,15 @@ class Rhythm:
             os.sched_yield()
 
     def still(self, moves: int) -> float:
-        """Seconds since something moved. moves: how much did just now."""
+        """Seconds since something moved. moves: how much just moved."""
         still = perf_counter() - self.moved
         if not moves:
             return still
         if still > SPIN:  # else it came together with what moved before
-            self._gap_before, self._idle_before = self._idle / self._moves, self._idle
-            self._idle, self._moves = still, 0
+            self._gap_before = self._idle / self._moves
+            self._idle_before = self._idle
+            self._idle = still
+            self._moves = 0
             self.patience = 0.0 if min(still, self._idle_before) > PATIENCE else PATIENCE
         self._moves += moves
         self.restart()

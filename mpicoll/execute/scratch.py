@@ -1,4 +1,4 @@
-"""Where the parts of a schedule lie in memory: in the caller's vectors, or in scratch that rounds share."""
+"""The memory of a schedule's parts: the caller's vectors, or scratch that rounds share."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +9,15 @@ from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, pieces
 
 _ALIGN = 64
 
-Round = tuple[Any, ...]  # the operations of one round
+#: the operations of one round
+Round = tuple[Any, ...]
 
 
 class Vector(NamedTuple):
     """A contiguous array that holds the elements of a vector from offset `base` on.
 
-    edges: where its blocks begin, where these are not the schedule's: in an alltoall a rank gets other blocks than it sends.
+    edges: the offsets of its blocks where they differ from the schedule's: in an alltoall a rank
+    receives other blocks than it sends.
     """
 
     array: Any
@@ -24,7 +26,7 @@ class Vector(NamedTuple):
 
 
 class Memory:
-    """Where the parts of a schedule lie: input and output vectors, and scratch laid out by the rounds that need it."""
+    """Input and output vectors, and scratch laid out by the rounds that need it."""
 
     def __init__(
         self,
@@ -35,13 +37,17 @@ class Memory:
         acquire: Callable[[int], Any],
         segment_bytes: int | None = None,
     ) -> None:
-        self.edges, self.vectors = edges, vectors
-        self.arena: Any
-        self.scratch: Any
-        self.limit = max(1, min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES) // dtype.itemsize)
-        # where pieces overtake the rounds' ends, arrivals of the next round must not wait for the memory of this one
-        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger=1 if segment_bytes else 0)
-        self.arena = self.scratch = None
+        self.edges = edges
+        self.vectors = vectors
+        most_bytes = min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+        #: the elements of one message, at most
+        self.limit = max(1, most_bytes // dtype.itemsize)
+        # in pieces, arrivals of the next round must not wait for memory of this round
+        linger = 1 if segment_bytes else 0
+        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger)
+        #: the scratch as bytes, and as elements; None where there is none
+        self.arena: Any = None
+        self.scratch: Any = None
         if nbytes:
             self.arena = acquire(nbytes)
             self.scratch = self.arena[:nbytes].view(dtype)
@@ -54,7 +60,8 @@ class Memory:
                 yield array[start - base : end - base]
             return
         for start, end in pieces(part, self.edges, self.limit):
-            run = part.first if start >= self.edges[part.first] else 0  # a range that wraps is two runs
+            # a range that wraps is two runs
+            run = part.first if start >= self.edges[part.first] else 0
             shift = self.shifts[part.place, run]
             yield self.scratch[start + shift : end + shift]
 
@@ -62,10 +69,12 @@ class Memory:
 def scratch_layout(
     steps: Sequence[Round], edges: list[int], itemsize: int, linger: int = 0
 ) -> tuple[dict[tuple[str, int], int], int]:
-    """Place scratch blocks in one arena: {(name, block): elements to add to a vector offset}, and the arena's bytes.
+    """Place scratch blocks in one arena.
 
-    Blocks that some operation names as one range lie side by side. Memory is shared by ranges that are never needed in
-    the same round: a ring needs two blocks, not a second vector. linger: rounds for which memory is kept after its last.
+    Returns {(name, block): elements to add to a vector offset}, and the bytes of the arena. Blocks
+    that an operation names as one range lie side by side. Ranges that are never needed in the same
+    round share memory: a ring needs two blocks, not a second vector. linger: rounds for which
+    memory is kept after its last use.
     """
     shifts: dict[tuple[str, int], int] = {}
     live: list[tuple[int, int, int]] = []
@@ -80,7 +89,8 @@ def scratch_layout(
             start = max(start, high)
         end = start + -(-length * itemsize // _ALIGN) * _ALIGN
         live.append((start, end, last_round + linger))
-        top, offset = max(top, end), start // itemsize
+        top = max(top, end)
+        offset = start // itemsize
         for block in run:
             shifts[name, block] = offset - edges[block]
             offset += edges[block + 1] - edges[block]
@@ -92,20 +102,25 @@ def _numbers(part: Part, blocks: int) -> list[int]:
 
 
 def _scratch_runs(steps: Sequence[Round], blocks: int) -> list[tuple[int, int, str, list[int]]]:
-    """Runs of scratch blocks that must lie side by side: (first round, last round, name, block numbers), by round."""
+    """Runs of scratch blocks that must lie side by side, by round.
+
+    (first round, last round, name, block numbers).
+    """
     rounds_of: dict[tuple[str, int], list[int]] = defaultdict(list)
     joined: set[tuple[str, int]] = set()
     for number, step in enumerate(steps):
         for part in chain.from_iterable(operation for operation in step):
             if isinstance(part, Part) and part.place not in (INPUT, OUTPUT):
                 numbers = _numbers(part, blocks)
-                joined.update((part.place, block) for block in numbers[:-1])  # joined to the block after it
+                # joined to the next block
+                joined.update((part.place, block) for block in numbers[:-1])
                 for block in numbers:
                     rounds_of[part.place, block].append(number)
     runs = []
     for name, block in sorted(rounds_of):
-        circle = block == 0 and all((name, other) in joined for other in range(blocks))  # has no beginning: take 0
-        if (name, (block - 1) % blocks) in joined and not circle:
+        # a circle of blocks begins at block 0
+        is_circle = block == 0 and all((name, other) in joined for other in range(blocks))
+        if (name, (block - 1) % blocks) in joined and not is_circle:
             continue
         run = [block]
         while (name, run[-1]) in joined and (run[-1] + 1) % blocks != block:

@@ -1,4 +1,4 @@
-"""The memory a call runs on: the caller's where it will do, work arrays with copies before and after where it will not."""
+"""The memory a call runs on: the caller's where possible, else work arrays and copies."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -38,9 +38,12 @@ class Staging:
             function()
 
     def packed(self, copies: tuple[Callable[[Any], object], ...], work: Any, written: bool) -> Any:
-        """`work` as the array of an operand whose own memory will not do. copies: (pack, unpack) between them."""
+        """`work` as the array of an operand that cannot lie in its own memory.
+
+        copies: (pack, unpack) between them.
+        """
         pack, unpack = copies
-        # a receive buffer is packed too: in place it is the input, and what a call leaves alone must come back as it was
+        # also a receive buffer: in place it is the input, and the call may not write all of it
         self.packing.append(partial(pack, work))
         if written:
             self.unpacking.append(partial(unpack, work))
@@ -48,48 +51,68 @@ class Staging:
 
 
 class _Placed(NamedTuple):
-    """Where an operand's elements lie: bytes of the caller's memory or a work array; messages: what is sent of them."""
+    """Where an operand's elements lie."""
 
+    #: bytes of the caller's memory or a work array
     array: Any
+    #: NumPy, or CuPy on a device
     module: Any
+    #: the memory that messages use
     messages: Any
 
 
 class Work(Staging):
     """The vectors a schedule runs on, and how they are reduced.
 
-    call: a `calls.Call`. edges: element offsets of the blocks. persistent: the caller may forget the arrays, so they are
-    owned until `close`. on_device: bring staged memory back to the device to reduce it, where that can be done.
-
-    twins: vectors on a device of which messages use a copy on the host. arrival: what must be awaited before anything is
-    sent, or None. fixed: how numbers become whole ones, where they do. fence: actions after each computation. last: what is
-    left to do after the rounds. is_predefined: no function of the user's reduces.
+    call: a `calls.Call`. edges: element offsets of the blocks. persistent: the caller may forget
+    the arrays, so they are owned until `close`. on_device: bring staged memory back to the device
+    to reduce it, where that can be done.
     """
 
     def __init__(
-        self, call: Any, pool: ScratchPool, edges: list[int], persistent: bool = False, on_device: bool = False
+        self,
+        call: Any,
+        pool: ScratchPool,
+        edges: list[int],
+        persistent: bool = False,
+        on_device: bool = False,
     ) -> None:
         super().__init__()
-        self.dtype, self._pool, self._edges = call.dtype, pool, edges
+        self.dtype = call.dtype
+        self._pool = pool
+        self._edges = edges
         self.owned: tuple[Operand, ...] = tuple(call.operands) if persistent else ()
         self.device = buffers.device_of(call.operands)
         self.vectors: dict[str, Vector] = {}
+        #: vectors on a device of which messages use a copy on the host
         self.twins: list[Twin] = []
+        #: an event to be awaited before anything is sent, or None
         self.arrival: buffers.Arrival | None = None
+        #: how floats become integers, where they do
         self.fixed: buffers.FixedPoint | None = call.fixed
+        #: actions after each computation
         self.fence: tuple[Any, ...] = ()
+        #: instructions after the rounds
         self.last: list[Instruction] = []
+        #: (scratch, module)
         self._acquired: list[tuple[Any, Any]] = []
+        #: the module of the memory that messages use, and of that where elements are reduced
         self._messages_on = buffers.optional_cupy() if call.on_device else np
         comes_back = on_device and _can_come_back(call)
         self._reduces_on = buffers.optional_cupy() if comes_back else self._messages_on
-        self.reduce = None if call.op is None else buffers.ops.reducer(call.op, call.operands[0], self._reduces_on)
-        self.is_predefined = call.op is None or call.op.is_predefined
-        self.op_name = "" if call.op is None else buffers.ops.op_name(call.op)
+        op = call.op
+        self.reduce = None
+        if op is not None:
+            self.reduce = buffers.ops.reducer(op, call.operands[0], self._reduces_on)
+        #: no function of the user's reduces
+        self.is_predefined = op is None or op.is_predefined
+        self.op_name = "" if op is None else buffers.ops.op_name(op)
         self.copyto: Callable[..., object] = self._reduces_on.copyto
+        #: actions that make this call's streams follow the caller's
         self._following: list[Callable[[], object]] = []
-        # the caller's thread may use another one
-        self._device_current: AbstractContextManager[object] = nullcontext() if self.device is None else self.device
+        # the thread that packs may have another current device
+        self._device_current: AbstractContextManager[object] = (
+            nullcontext() if self.device is None else self.device)
         if self.device is not None:
             self._own = buffers.current_streams()
             self._use_streams()
@@ -102,7 +125,7 @@ class Work(Staging):
     # On a device.
 
     def pack(self) -> None:
-        """Bring the input to where it is read; numbers that become whole ones are only measured, see `arriving`."""
+        """Bring the input to where it is read; fixed point only measures it, see `arriving`."""
         with self._device_current:
             if self.fixed is None:
                 super().pack()
@@ -112,7 +135,7 @@ class Work(Staging):
                 self.fixed.measure()
 
     def arriving(self, channel: Channel, tag: int) -> Iterable[Any]:
-        """What must be awaited before anything is sent: requests, mostly none. tag: of the call's messages."""
+        """Requests to be awaited before anything is sent, mostly none. tag: of the messages."""
         if self.fixed is not None:
             return self._agreeing(self.fixed, channel, tag)
         return () if self.arrival is None else (self.arrival,)
@@ -130,7 +153,8 @@ class Work(Staging):
             return
         self._computed = self._own.fetch.record()
         computes = partial(buffers.on_stream, self._own.fetch, event=self._computed)
-        self.reduce, self.copyto = self.reduce and computes(self.reduce), computes(self.copyto)
+        self.reduce = self.reduce and computes(self.reduce)
+        self.copyto = computes(self.copyto)
         if self._messages_on is np:
             self.unpacking.append(self._own.fetch.synchronize)
         else:  # MPI reads next what was computed
@@ -138,16 +162,19 @@ class Work(Staging):
 
     def _follow(self, operands: Iterable[Operand]) -> None:
         """Begin after what the caller has asked the device to do."""
-        for one in operands:
-            if one.device is not None:
-                self._own.follow(one)
+        for operand in operands:
+            if operand.device is not None:
+                self._own.follow(operand)
 
     def _arrive(self) -> None:
-        """MPI reads device memory when it likes: not before all this is done."""
+        """MPI reads device memory at any time: it has to wait for the work in this stream."""
         self.arrival = buffers.Arrival(self._own.fetch.record())
 
     def _twin(self, array: Any, wanted: bool) -> Any:
-        """A copy on the host of an array on the device, for messages. wanted: what is written there is a result."""
+        """A copy on the host of an array on the device, for messages.
+
+        wanted: what is written there is a result.
+        """
         copy = self.acquire(array.nbytes, buffers.PAGE_LOCKED)[: array.nbytes]
         self.twins.append(Twin(buffers.address(copy), buffers.address(array), array.nbytes, wanted))
         return copy
@@ -168,7 +195,8 @@ class Work(Staging):
 
     def device_copy(self, copy: Instruction) -> Callable[[], object]:
         """A function that starts this `Fetch` or `Put`, and returns it as a request."""
-        source, target = copy.reads[0][0], copy.writes[0][0]
+        source = copy.reads[0][0]
+        target = copy.writes[0][0]
         if copy.kind is not Put:
             return buffers.DeviceCopy(target, source, copy.nbytes, self._own.fetch).start
         put = buffers.DeviceCopy(target, source, copy.nbytes, self._own.put)
@@ -185,54 +213,64 @@ class Work(Staging):
 
     def _place(self, call: Any) -> None:
         """Find the vectors of input and output."""
+        collective = call.collective
         before, after = (
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
-            for condition in (call.collective.precondition, call.collective.postcondition)
+            for condition in (collective.precondition, collective.postcondition)
         )
-        to_front = call.shared and call.collective.place == INPUT and not call.collective.shares_memory
-        sends_all = call.collective is collectives.BCAST and call.is_root  # what comes back to it is its own
+        to_front = call.shared and collective.place == INPUT and not collective.shares_memory
+        # what comes back to the root of a Bcast is its own data
+        sends_all = collective is collectives.BCAST and call.is_root
         is_result = not to_front and not sends_all
-        send, recv = (one and self._array(one, one is call.recv, is_result) for one in (call.send, call.recv))
+        send = call.send and self._array(call.send, call.send is call.recv, is_result)
+        recv = call.recv and self._array(call.recv, True, is_result)
         if to_front:
             self._result_to_front(recv, after)
             return
         if after is not None and recv is not None:
-            self.vectors[OUTPUT] = self._vector(recv.messages, after)._replace(edges=call.edges_received)
+            vector = self._vector(recv.messages, after)
+            self.vectors[OUTPUT] = vector._replace(edges=call.edges_received)
         if before is not None and before.place == INPUT:
             self.vectors[INPUT] = self._vector((send or recv).messages, before)
-        if after is not None and recv is None:  # Scatter in place at the root: its block stays where it is
+        # Scatter in place at the root: its block stays where it is
+        if after is not None and recv is None:
             self.vectors[OUTPUT] = self._vector(send.messages, after)
 
     def _vector(self, array: Any, part: Part) -> Vector:
-        """The array as the vector's elements from this part on; an in-place block lies inside the whole vector."""
-        low, high = self._edges[part.first], self._edges[part.first + part.count]
+        """The array as the vector's elements of this part; in place, it is the whole vector."""
+        low = self._edges[part.first]
+        high = self._edges[part.first + part.count]
         if array.size == self._edges[-1] != high - low:
             array = array[low:high]
         return Vector(array, low)
 
-    def _array(self, one: Operand, written: bool, is_result: bool) -> Any:
-        """The `_Placed` of an operand."""
-        if one.packed:
-            work = self.packed((one.pack, one.unpack), self.acquire(one.nbytes, one.packs_on)[: one.nbytes], written)
+    def _array(self, operand: Operand, written: bool, is_result: bool) -> _Placed:
+        """Place an operand."""
+        nbytes, module = operand.nbytes, operand.packs_on
+        if operand.packed:
+            room = self.acquire(nbytes, module)[:nbytes]
+            work = self.packed((operand.pack, operand.unpack), room, written)
         else:  # by address: a plan kept for repeated calls must not keep the caller's memory alive
-            at = buffers.at if one.packs_on is np else buffers.at_device
-            work = at(buffers.address(one.vector), one.nbytes, BYTES)
-        staged = one.staged and one.nbytes > 0
+            at = buffers.at if module is np else buffers.at_device
+            work = at(buffers.address(operand.vector), nbytes, BYTES)
+        staged = operand.staged and nbytes > 0
         messages = self._twin(work, written and is_result) if staged else work
-        return _Placed(work, one.packs_on, messages.view(self.dtype))
+        return _Placed(work, module, messages.view(self.dtype))
 
-    def _result_to_front(self, recv: "_Placed", after: Part) -> None:
-        """In place, where blocks move: the input is the receive buffer, the result goes to its front at the end."""
-        low, high = self._edges[after.first], self._edges[after.first + after.count]
-        nbytes, on_device = (high - low) * self.dtype.itemsize, recv.module is not np
+    def _result_to_front(self, recv: _Placed, after: Part) -> None:
+        """In place, where blocks move: the result goes to the front of the input at the end."""
+        low = self._edges[after.first]
+        high = self._edges[after.first + after.count]
+        nbytes = (high - low) * self.dtype.itemsize
+        on_device = recv.module is not np
         result = self.acquire(nbytes, recv.module)[:nbytes]
         staged = on_device and self._messages_on is np
         messages = (self._twin(result, wanted=True) if staged else result).view(self.dtype)
         self.vectors = {INPUT: Vector(recv.messages), OUTPUT: Vector(messages, low)}
         front = recv.array[:nbytes]
         if on_device:
-            self.unpacking.insert(0, self._own.fetch.synchronize)
-            self.unpacking.insert(0, partial(buffers.on_stream(self._own.fetch, recv.module.copyto), front, result))
+            copyto = buffers.on_stream(self._own.fetch, recv.module.copyto)
+            self.unpacking[:0] = [partial(copyto, front, result), self._own.fetch.synchronize]
         elif nbytes:
             spans = (buffers.span(result),), (buffers.span(front),)
             self.last = [Instruction(schedule.Copy, None, *spans)]
@@ -244,14 +282,14 @@ class Work(Staging):
         return self._twin(self.acquire(nbytes, self._reduces_on)[:nbytes], wanted=False)
 
     def acquire(self, nbytes: int, module: Any) -> Any:
-        """A byte vector of at least `nbytes` until `close`; module: where it lies."""
+        """At least `nbytes` of memory until `close`. module: NumPy, CuPy or `PAGE_LOCKED`."""
         scratch = self._pool.acquire(nbytes, module)
         self._acquired.append((scratch, module))
         return scratch
 
     @property
     def acquired_bytes(self) -> int:
-        """What it holds."""
+        """Bytes of scratch that it holds."""
         return sum(scratch.size for scratch, _ in self._acquired)
 
     def close(self) -> None:
@@ -262,6 +300,6 @@ class Work(Staging):
 
 def _can_come_back(call: Any) -> bool:
     """Whether what is staged can be reduced on the device."""
-    if call.op is None or not all(one.staged for one in call.operands):
+    if call.op is None or not all(operand.staged for operand in call.operands):
         return False
     return not buffers.ops.host_only(call.op, call.operands[0])

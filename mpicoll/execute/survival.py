@@ -1,7 +1,8 @@
 """Ranks that died: whether the others can go on here, and what this process knows of the dead.
 
-MPI calls it user-level failure mitigation (ULFM): a call that waits for a dead rank raises, `Revoke` wakes whoever waits
-for ranks that have stopped waiting, `Shrink` makes a communicator of the living, `Agree` comes to one answer on all of them.
+MPI calls it user-level failure mitigation (ULFM): a call that waits for a dead rank raises,
+`Revoke` wakes ranks that wait for ranks which have stopped waiting, `Shrink` makes a communicator
+of the living, `Agree` comes to one answer on all of them.
 """
 
 from __future__ import annotations
@@ -22,24 +23,31 @@ from ..support.checks import ranks_text
 from ..support.node import failed_ranks, ranks_within
 from ..support.quirks import applies, loaded
 
-#: by which mpirun tells each rank that it was given --with-ft ulfm
-_ENABLED, _HEARTBEATS = "OMPI_MCA_mpi_ft_enable", "OMPI_MCA_mpi_ft_detector"
-#: by which the rank that hears no more heartbeats of another tells all. quirk: heartbeat-tells-one
+#: set for each rank by mpirun --with-ft ulfm
+_ENABLED = "OMPI_MCA_mpi_ft_enable"
+_HEARTBEATS = "OMPI_MCA_mpi_ft_detector"
+#: the rank that hears no more heartbeats of another rank tells all ranks. quirk: heartbeat-tells-one
 _PROPAGATOR = "OMPI_MCA_mpi_ft_propagator_with_rbcast"
 #: collectives over several hosts with several ranks each. quirk: han-ignores-deaths
-_HAN, _COMPONENTS = "han", "OMPI_MCA_coll"
+_HAN = "han"
+_COMPONENTS = "OMPI_MCA_coll"
 _TRUE = ("1", "true", "yes")
-#: seconds for which a rank that others have woken waits to learn who died
+#: seconds for which a rank that was woken by others waits to learn which ranks died
 _PATIENCE = 1.0
 #: seconds for which a rank that ends waits for the others to end
 _LEAVING = 2.0
 #: OMPI_MPI_STATE_FINALIZE_COMPLETED. quirk: finalize-waits-for-the-dead
 _FINALIZED = 5
-#: ranks in the world of which this process knows that they are dead
+#: ranks in COMM_WORLD of which this process knows that they are dead
 DEAD: set[int] = set()
 
-_CLASSES = {getattr(MPI, name, None) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")} - {None}
-#: of errors that say no more than that something went wrong. quirk: death-noticed-late
+#: classes of errors that a death raises, as far as this MPI has them
+_CLASSES = {
+    getattr(MPI, name)
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+    if hasattr(MPI, name)
+}
+#: classes of errors that say no more than that something failed. quirk: death-noticed-late
 _VAGUE = {MPI.ERR_IN_STATUS, MPI.ERR_PENDING, MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN}
 
 
@@ -47,24 +55,34 @@ _VAGUE = {MPI.ERR_IN_STATUS, MPI.ERR_PENDING, MPI.ERR_OTHER, MPI.ERR_INTERN, MPI
 def refusal() -> str:
     """Why lost ranks cannot be survived here, and what to do; or ""."""
     if applies("death-ends-the-job"):
-        return (f"{loaded()[0]} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft ulfm, or go on from a "
-                "checkpoint in a new job")  # fmt: skip
+        return (
+            f"{loaded()[0]} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft "
+            "ulfm, or go on from a checkpoint in a new job"
+        )
     if not _set(_ENABLED):
-        return "Open MPI ends the job when a rank dies unless it is told otherwise: start it by mpirun --with-ft ulfm"
+        return (
+            "Open MPI ends the job when a rank dies unless it is told otherwise: start it by "
+            "mpirun --with-ft ulfm"
+        )
     if _set(_HEARTBEATS) and not _set(_PROPAGATOR):
-        return ("with heartbeats alone one rank learns that another is lost, and the others wait for ever: start it by mpirun "
-                "--with-ft ulfm --mca mpi_ft_propagator_with_rbcast true, too")  # fmt: skip
+        return (
+            "with heartbeats alone one rank learns that another is lost, and the others wait for "
+            "ever: start it by mpirun --with-ft ulfm --mca mpi_ft_propagator_with_rbcast true, too"
+        )
     components = os.environ.get(_COMPONENTS, "^")  # those to use, or, after ^, not to use
-    if _several_hosts() and components.startswith("^") != (_HAN in components.lstrip("^").split(",")):
-        return ("Open MPI's component coll/han does not notice that ranks died, and returns wrong numbers: start it by mpirun "
-                "--with-ft ulfm --mca coll ^han, too")  # fmt: skip
+    is_han_listed = _HAN in components.lstrip("^").split(",")
+    if _several_hosts() and components.startswith("^") != is_han_listed:
+        return (
+            "Open MPI's component coll/han does not notice that ranks died, and returns wrong "
+            "numbers: start it by mpirun --with-ft ulfm --mca coll ^han, too"
+        )
     return ""
 
 
 def _several_hosts() -> bool:
-    """Alike on all ranks."""
-    here, everywhere = (os.environ.get(f"OMPI_COMM_WORLD_{name}SIZE", "1") for name in ("LOCAL_", ""))
-    return here != everywhere
+    """Whether the job has several hosts; the same on all ranks."""
+    on_host = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+    return on_host != os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
 
 
 def _set(name: str) -> bool:
@@ -85,11 +103,14 @@ def tells_of_death(error: BaseException) -> bool:
 def may_tell_of_death(error: BaseException) -> bool:
     """Whether it may have been raised for that.
 
-    Several requests fail with a class of their own, memory cannot be mapped, and objects of the dead come in part.
+    Several requests fail with a class of their own, memory cannot be mapped, and objects from dead
+    ranks are incomplete.
     """
     if isinstance(error, MPI.Exception):
         return tells_of_death(error) or error.Get_error_class() in _VAGUE
-    return isinstance(error, (OSError, EOFError)) or type(error).__name__ == "UnpicklingError"  # nothing here imports that
+    # by name: nothing here imports pickle
+    is_unpickling = type(error).__name__ == "UnpicklingError"
+    return isinstance(error, (OSError, EOFError)) or is_unpickling
 
 
 def suspected(error: BaseException) -> bool:
@@ -107,13 +128,13 @@ def behind(error: BaseException, comm: MPI.Comm) -> bool:
 
 
 def cause_of(error: Exception) -> Exception:
-    """What MPI said of it, where an error of ours says more."""
+    """MPI's own error, where an error of ours was raised from it."""
     return error.__cause__ if isinstance(error.__cause__, MPI.Exception) else error
 
 
 @contextmanager
 def making(comm: MPI.Comm) -> Iterator[None]:
-    """What is needed of `comm` is made. Where a rank dies meanwhile the others leave it, too, with RankFailure."""
+    """Make something of `comm`; where a rank dies meanwhile all ranks leave with RankFailure."""
     try:
         yield
     except Exception as error:
@@ -123,8 +144,9 @@ def making(comm: MPI.Comm) -> Iterator[None]:
         comm.Revoke()
         who = f"{ranks_text(ranks)} died" if ranks else "a rank died, which is not known here yet,"
         raise RankFailure(
-            f"rank {comm.Get_rank()}: {who} while a Communicator was made. The other ranks can go on with "
-            "mpicoll.Communicator(comm.Shrink()), where comm is what it was made of, called by all that live", ranks
+            f"rank {comm.Get_rank()}: {who} while a Communicator was made. The other ranks can go "
+            "on with mpicoll.Communicator(comm.Shrink()), where comm is what it was made of, "
+            "called by all that live", ranks
         ) from error  # fmt: skip
 
 
@@ -134,12 +156,15 @@ def deaths() -> int:
 
 
 def lowest_alive() -> int:
-    """The lowest rank in the world of those that live, as far as this process knows: what rank 0 writes, it writes."""
+    """The lowest rank in COMM_WORLD that lives, as far as known here: it writes for rank 0."""
     return min(set(range(MPI.COMM_WORLD.Get_size())) - DEAD)
 
 
 def failed_ranks_soon(comm: MPI.Comm) -> list[int]:
-    """`failed_ranks`, waiting for a moment until there are any: the news of a death may come after that of a revocation."""
+    """`failed_ranks`, after a short wait if there are none.
+
+    The news of a death may come after that of a revocation.
+    """
     until = time.monotonic() + _PATIENCE
     while not (ranks := failed_ranks(comm)) and time.monotonic() < until:
         MPI.COMM_SELF.Iprobe()  # MPI hears of deaths only while it is in a call that makes progress
@@ -148,16 +173,16 @@ def failed_ranks_soon(comm: MPI.Comm) -> list[int]:
 
 
 def note_missing(comm: MPI.Comm, parent: MPI.Comm) -> None:
-    """Those of `parent` that are not in `comm`, which was made of the living, are dead. Local."""
+    """Note as dead the ranks of `parent` that are not in `comm`, made of the living. Local."""
     living = set(ranks_within(comm, MPI.COMM_WORLD))
     DEAD.update(rank for rank in ranks_within(parent, MPI.COMM_WORLD) if rank not in living)
 
 
 def outnumbers(before: MPI.Comm, after: MPI.Comm) -> bool:
-    """Whether those left are more than those lost, or as many with rank 0 among them: there is no second such part. Local.
+    """Whether the ranks left are the majority, or one half with rank 0 among them. Local.
 
-    True without heartbeats: nothing else takes ranks that live for dead. With them a host that is cut off takes the others
-    for dead, as they take it.
+    Then there is no second such part. True without heartbeats: only with them do ranks that live
+    count as dead, when a host is cut off: each part then takes the other for dead.
     """
     if not _set(_HEARTBEATS):
         return True
@@ -166,10 +191,11 @@ def outnumbers(before: MPI.Comm, after: MPI.Comm) -> bool:
 
 
 def leave() -> None:
-    """At exit, where ranks died or send heartbeats: end without MPI_Finalize, which may then wait for ever.
+    """At exit, where ranks died or send heartbeats: end without MPI_Finalize.
 
-    Together with the others, who would otherwise take this rank for another that died; but not for longer than a moment.
-    Python goes on to its end, as it alone knows the exit status; then mpi4py would call MPI_Finalize, and is told that it was.
+    Open MPI may wait in it for ever. The rank first waits a short time for the other ranks, which
+    would otherwise take it for dead. Python goes on to its end, as it alone knows the exit status;
+    then mpi4py would call MPI_Finalize, but finds MPI finalized.
     """
     if MPI.Is_finalized() or not (DEAD or _set(_HEARTBEATS)):
         return
@@ -180,7 +206,10 @@ def leave() -> None:
 
 
 def all_agree(comm: MPI.Comm, good: bool) -> bool:
-    """Whether it is so on all ranks and none died meanwhile: the same answer on all that live. Works when revoked."""
+    """Whether `good` is true on all ranks and none died meanwhile.
+
+    The same answer on all ranks that live. Works on a revoked communicator.
+    """
     if not survivable():
         return good
     try:
@@ -192,4 +221,4 @@ def all_agree(comm: MPI.Comm, good: bool) -> bool:
 
 
 if survivable():
-    atexit.register(leave)  # before all that is registered later, and so after it
+    atexit.register(leave)  # registered first, so called last

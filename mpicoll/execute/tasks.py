@@ -1,4 +1,4 @@
-"""Collectives under way for which nobody waits: tasks, and the queues in which they take their turns."""
+"""Collectives under way in the background: tasks, and the queues in which they take their turns."""
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
@@ -13,22 +13,21 @@ from .recorder import Record
 from .stall import Stall
 from .withdrawal import ABANDONED, Withdrawable
 
-#: tasks of one queue under way at a time: the next ones would take their share of the link from those needed first
+#: tasks of one queue under way at a time: more would take bandwidth from those needed first
 WINDOW = 2
-#: seconds for which none of them moves before one more runs, where other ranks may have started it before those
+#: seconds without a move before one more task runs, if other ranks may have started it earlier
 STALLED = 0.05
 
 
 class Queue:
     """Tasks that take their turns in the order in which they were submitted.
 
-    It is the same on all ranks, but for plans: other ranks may start them in another order. Then one that waits here is
-    needed there before those that run here can move. Where that was seen once, all run at a time.
+    The order is the same on all ranks, except for plans: other ranks may start plans in another
+    order. Then a task that waits here may be needed there before those that run here can move. Once
+    that has happened, all tasks run at a time.
 
-    error: why none of them can come to its end; None while all is well. check_wait: called from
-    time to time while a task does not move; sets the error where that lasts too long.
-    explain(error): what is raised in place of a task's error. stall: since when nothing of the
-    queue, and of whatever shares the limit with it, has moved.
+    check_wait: called from time to time while a task does not move; sets the error where that
+    lasts too long. explain(error): what is raised in place of a task's error.
     """
 
     def __init__(
@@ -36,8 +35,11 @@ class Queue:
         check_wait: Callable[[], object] = lambda: None,
         explain: Callable[[Exception], Exception] = lambda error: error,
     ) -> None:
-        self.check_wait, self.explain = check_wait, explain
+        self.check_wait = check_wait
+        self.explain = explain
+        #: since when no task of the queue, nor a call that shares its limit, has moved
         self.stall = Stall()
+        #: why no task can come to its end; None while all is well
         self.error: Exception | None = None
         self.running: list[Task] = []
         self.waiting: list[Task] = []
@@ -45,51 +47,54 @@ class Queue:
 
     @property
     def tasks(self) -> list["Task"]:
-        """All that have not ended, in their order."""
+        """All that have not ended, in order of submission."""
         return [*self.running, *self.waiting]
 
     @property
     def next(self) -> "Task | None":
         """The first that waits, if it may run now."""
-        if not self.waiting or self.in_any_order:
-            return self.waiting[0] if self.waiting else None
-        track = self.waiting[0].track
-        if len(self.running) >= WINDOW or track is not None and any(task.track == track for task in self.running):
+        if not self.waiting:
             return None
-        return self.waiting[0]
+        first = self.waiting[0]
+        if self.in_any_order:
+            return first
+        if len(self.running) >= WINDOW:
+            return None
+        if first.track is not None and any(task.track == first.track for task in self.running):
+            return None
+        return first
 
     @property
     def overdue(self) -> "Task | None":
-        """The first that waits, if those that run have not moved for so long that it may have to overtake them."""
+        """The first that waits, if the running ones are stalled: it may have to overtake them."""
         if not self.waiting or not any(task.is_plan for task in self.tasks):
             return None
         latest = max((max(task.begun, task.moved) for task in self.running), default=0.0)
         return self.waiting[0] if perf_counter() - latest > STALLED else None
 
     def start(self, task: "Task") -> None:
-        """It runs from now on."""
+        """Run the task from now on."""
         if task not in self.running:
             self.running.append(task)
         self.waiting.remove(task)
 
     def finish(self, task: "Task") -> None:
-        """It has ended."""
+        """The task has ended."""
         if task in self.running:
             self.running.remove(task)
         # those admitted before it still wait for ranks that have come to the end of this one
         self.in_any_order = self.in_any_order or (
-            task.has_overtaken and any(one.is_plan and one.moved < task.begun for one in self.running))
+            task.has_overtaken
+            and any(other.is_plan and other.moved < task.begun for other in self.running)
+        )
 
 
 class Task:
-    """A collective under way. begun, moved, ended: seconds of `perf_counter`, 0 before; error: what it raised, or None.
+    """A collective under way.
 
-    record: of the call that it serves, which ends with it. on_done: called then. then: called after it, when it is nobody's
-    turn; may wait for tasks. device: the GPU that must be current in whatever thread polls it, or None. computes: see
-    `calls_as_mpi_computes`. track: two tasks of a queue with the same one do not run at the same time, unless ranks start
-    them in different orders; None: beside any. is_plan: whether they may.
-    guard: who watches its buffers until the user waits for it, if somebody does.
-    is_advanced: a step of it is being made. has_overtaken: it runs because those before it did not move.
+    on_done: called when it ends. then: called after that, outside all turns; may wait for tasks.
+    device: the GPU that must be current in the thread that polls it, or None. computes: see
+    `calls_as_mpi_computes`.
     """
 
     def __init__(
@@ -104,18 +109,39 @@ class Task:
         track: int | None = None,
         is_plan: bool = False,
     ) -> None:
-        self.steps: Iterator[object] = steps if isinstance(steps, GeneratorType) else _as_generator(steps)
-        self.queue, self.record, self.track, self.is_plan = queue, record, track, is_plan
-        self.on_done, self.device, self.computes, self.then = on_done, device, computes, then
-        self.is_advanced = self.has_overtaken = False
+        is_generator = isinstance(steps, GeneratorType)
+        self.steps: Iterator[object] = steps if is_generator else _as_generator(steps)
+        self.queue = queue
+        #: of the call that it serves; ends with the task
+        self.record = record
+        #: two tasks of a queue with the same track do not run at the same time, unless ranks start
+        #: them in different orders; None: beside any
+        self.track = track
+        #: whether ranks may start it in different orders
+        self.is_plan = is_plan
+        self.on_done = on_done
+        self.device = device
+        self.computes = computes
+        self.then = then
+        #: a step of it is being made
+        self.is_advanced = False
+        #: it runs because those before it did not move
+        self.has_overtaken = False
+        #: what it waits for
         self.at: object = None
+        #: an object that checks its buffers until the user waits for it
         self.guard: Any = None
+        #: what it raised
         self.error: BaseException | None = None
-        self.begun = self.moved = self.ended = 0.0
+        #: seconds of `perf_counter`; 0: not yet
+        self.begun = 0.0
+        self.moved = 0.0
+        self.ended = 0.0
+        #: the step of its plan when `steps_made` was last called
         self._step = 0
 
     def steps_made(self) -> int:
-        """How many, since it was asked before; at least one, as it is asked when it moved."""
+        """The number of steps since the last call; at least one, as it is called after a move."""
         plan = self.record and self.record.plan
         before, self._step = self._step, (plan and plan.step) or 0
         return max(1, self._step - before)
@@ -127,7 +153,10 @@ class Task:
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether other messages of it are on their way while one is awaited, so that it is not late if seen late."""
+        """Whether other messages of it are on their way while one is awaited.
+
+        Then the awaited message is not late if it is seen late.
+        """
         plan = self.record and self.record.plan
         return bool(plan and plan.runs_ahead)
 
@@ -148,7 +177,7 @@ def _as_generator(steps: Iterator[object]) -> Iterator[object]:
 
 
 def until_done(requests: Iterable[MPI.Request]) -> Iterator[MPI.Request]:
-    """For a `Task`: each request tested until it is done, where a blocking call would wait for it."""
+    """For a `Task`: tests each request until it is done, where a blocking call would wait."""
     for request in requests:
         while not request.Test():
             yield request

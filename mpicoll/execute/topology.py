@@ -1,4 +1,4 @@
-"""Nodes: which ranks share one, found once per process group; and what all ranks must have in common."""
+"""Nodes: which ranks share one, found once per process group; settings that ranks agree on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -33,19 +33,19 @@ class _Place(NamedTuple):
 class Topology(_Place):
     """Where the ranks of a communicator are, and what carries their messages.
 
-    nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. fabric: what MPI uses between nodes.
-    library: MPI's name and version. refusal: why ranks of a node do not read each other's memory, so that messages between
-    them go through MPI; or "".
+    nodes: the node of each rank, numbered in the order of the nodes' lowest ranks. fabric: what MPI
+    uses between nodes. library: MPI's name and version. refusal: why ranks of a node do not read
+    each other's memory, so that messages between them go through MPI; or "".
     """
 
     @cached_property
     def node_count(self) -> int:
-        """How many nodes."""
+        """The number of nodes."""
         return max(self.nodes) + 1
 
     @property
     def transport(self) -> str:
-        """What the slowest messages go through: the fabric, or shared memory where there is one node."""
+        """The transport of the slowest messages: the fabric, or shared memory on one node."""
         return self.fabric if self.node_count > 1 else SHARED_MEMORY
 
 
@@ -61,9 +61,10 @@ class Discovery(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What a rank says where not all is well and alike.
+    """What a rank says where a rank has a problem or another setting.
 
-    failure: why it cannot make a communicator. problem: why it shares no memory, or "". facts, wishes: must be equal.
+    failure: why it cannot make a communicator. problem: why it shares no memory, or "". facts,
+    wishes: must be equal on all ranks.
     """
 
     failure: MpicollError | None
@@ -78,14 +79,15 @@ def discover(
     given: Mapping[str, object] | None = None,
     prepare: Callable[[], object] = lambda: None,
 ) -> Discovery:
-    """What the ranks of a communicator have to know of each other. Collective. node: those on this node.
+    """What the ranks of a communicator have to know of each other. Collective.
 
-    given: what the caller asks for, which must be equal, too. prepare: reads what this rank needs for its calls.
+    node: the ranks of this node, which can share memory. given: what the caller asks for, which
+    must be equal on all ranks, too. prepare: reads what this rank needs for its calls.
 
-    A node is where ranks can share memory. Raises ArgumentError on all ranks where they do not agree on the settings
-    that decide how a call is served: ranks that chose differently would wait for each other for ever. LaunchError, on all
-    ranks too, where MPICOLL_GPU=direct and MPI does not take device pointers. MpicollError, on all
-    ranks, where one of them cannot read a file: it may have no descriptor left.
+    Raises the same error on all ranks: ArgumentError where they do not agree on the settings that
+    decide how a call is served, as ranks that chose differently would wait for each other for ever;
+    LaunchError where MPICOLL_GPU=direct and MPI does not take device pointers; MpicollError where
+    one of them cannot read a file: it may have no descriptor left.
     """
     facts: dict[str, object] = {}
     failure = None
@@ -105,9 +107,11 @@ def discover(
     problems = {}
     try:
         if not are_well.all() or (digests != digests[0]).any():
-            said: list[_Said] = MPI.Comm.allgather(comm, _Said(failure, problem, facts, given or {}))
-            _raise_difference(said)
-            problems = {rank: one.problem for rank, one in enumerate(said) if one.problem}
+            own_facts = _Said(failure, problem, facts, given or {})
+            everyone_said: list[_Said] = MPI.Comm.allgather(comm, own_facts)
+            _raise_difference(everyone_said)
+            texts = [said.problem for said in everyone_said]
+            problems = {rank: text for rank, text in enumerate(texts) if text}
         require_awareness(comm)
     except Exception:
         neighbours.release()
@@ -117,21 +121,27 @@ def discover(
 
 
 def _digest(*facts: object) -> int:
-    """A number that is equal on ranks whose facts print alike, and as good as never where they do not."""
+    """A hash of the facts as they print."""
     return int.from_bytes(blake2b(text_of(facts).encode(), digest_size=7).digest(), "big")
 
 
 def _raise_difference(everyone: Sequence[_Said]) -> None:
-    """Raise the first failure, or what ranks do not agree on. Facts may be equal that do not print alike."""
-    for one in everyone:
-        if one.failure is not None:
-            raise one.failure
-    must_agree([one.facts for one in everyone], _REMEDY)
-    must_agree([one.wishes for one in everyone])
+    """Raise the first failure, or what ranks do not agree on.
+
+    Facts may be equal that do not print alike.
+    """
+    for said in everyone:
+        if said.failure is not None:
+            raise said.failure
+    must_agree([said.facts for said in everyone], _REMEDY)
+    must_agree([said.wishes for said in everyone])
 
 
 def inherited(topology: Topology, places: Sequence[int]) -> Topology:
-    """The `Topology` of a communicator of some ranks of another one. places: the rank there of each of its ranks. Local."""
+    """The `Topology` of a communicator of some ranks of another one. Local.
+
+    places: the rank there of each of its ranks.
+    """
     return topology._replace(nodes=_numbered(topology.nodes[place] for place in places))
 
 

@@ -11,54 +11,58 @@ from .program import Fetch, Instruction, Put
 
 
 class Tracer:
-    """Events of all plans that are bound while a context has it; those bound before, and all others, cost nothing.
+    """Events of all plans that are bound while a context has it; all other plans cost nothing.
 
-    compute: what is reduced or copied. wait: until a message is through. send, receive: from when a message is started until
-    this rank has waited for it.
+    Kinds of events: "compute", a reduction or a copy; "wait", until a message is done; "send" and
+    "receive", from the start of a message until this rank has waited for it.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.begun: dict[int, float] = {}  # by the id of an instruction, which lives as long as its plan
+        #: the start, by the id of an instruction, which lives as long as its plan
+        self.begun: dict[int, float] = {}
 
     def timed(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
-        """The same function, told as computing; its last argument is where the result goes, or what is copied there."""
+        """The same function, recorded as "compute"; its last argument is as large as the result."""
 
         def timed(*arguments: Any) -> None:
             begin = perf_counter()
             function(*arguments)
-            self.events.append(Event("compute", name, begin, perf_counter(), {"bytes": arguments[-1].nbytes}))
+            facts = {"bytes": arguments[-1].nbytes}
+            self.events.append(Event("compute", name, begin, perf_counter(), facts))
 
         return timed
 
-    def noted(self, one: Instruction, maker: Callable[[Instruction], Any]) -> Callable[[Instruction], Any]:
-        """The same maker, of starts that note when."""
+    def noted(
+        self, piece: Instruction, maker: Callable[[Instruction], Any]
+    ) -> Callable[[Instruction], Any]:
+        """The same maker, of functions that record their start."""
 
         def make(placed: Instruction) -> Callable[[int], Any]:
             start = maker(placed)
 
             def begin(tag: int) -> Any:
-                self.begun[id(one)] = perf_counter()
+                self.begun[id(piece)] = perf_counter()
                 return start(tag)
 
             return begin
 
         return make
 
-    def through(self, one: Instruction, begin: float) -> None:
+    def through(self, piece: Instruction, begin: float) -> None:
         """A message was waited for, from `begin` until now."""
         now = perf_counter()
-        facts = {"bytes": one.nbytes}
-        kind, wait, name = _words(one)
+        facts = {"bytes": piece.nbytes}
+        kind, wait, name = _words(piece)
         self.events.append(Event("wait", wait, begin, now, facts))
-        if one.is_message:
-            self.events.append(Event(kind, name, self.begun[id(one)], now, facts))
+        if piece.is_message:
+            self.events.append(Event(kind, name, self.begun[id(piece)], now, facts))
 
 
-def _words(one: Instruction) -> tuple[str, str, str]:
-    """Of the message that an instruction is: its kind, what waiting for it is called, and its name."""
-    if one.kind in (Fetch, Put):
-        return "", f"wait for a copy {'from' if one.kind is Fetch else 'to'} the device", ""
-    if one.is_sent:
-        return "send", f"wait until sent to {one.peer}", f"send to {one.peer}"
-    return "receive", f"wait for {one.peer}", f"receive from {one.peer}"
+def _words(piece: Instruction) -> tuple[str, str, str]:
+    """The kind of event of a message or copy, the name of waiting for it, and its own name."""
+    if piece.kind in (Fetch, Put):
+        return "", f"wait for a copy {'from' if piece.kind is Fetch else 'to'} the device", ""
+    if piece.is_sent:
+        return "send", f"wait until sent to {piece.peer}", f"send to {piece.peer}"
+    return "receive", f"wait for {piece.peer}", f"receive from {piece.peer}"

@@ -1,4 +1,4 @@
-"""Whose turn it is to advance the tasks, and what waits for that turn to be over."""
+"""The right to advance the tasks, which one thread has at a time."""
 
 import threading
 from collections import deque
@@ -12,29 +12,31 @@ FOR_EVER = -1.0
 
 
 class Turn:
-    """Held by one thread at a time, and given back whatever happens meanwhile.
+    """A lock that is released whatever happens.
 
-    afterwards: called when the turn is over, without it. What ends a task may begin other calls and wait for them, which
-    nobody can who holds up all others meanwhile.
-
-    A signal handler may raise between any two lines. So the lock is taken within `try`, and released by asking for it: what
-    `acquire` returned may be lost.
+    A signal handler may raise between any two lines. So the lock is taken within `try`, and
+    released whenever this thread has it: the return value of `acquire` may be lost.
     """
 
     def __init__(self) -> None:
+        #: called when the turn is over, without it: the end of a task may begin calls and wait for
+        #: them, which a thread that holds the turn must not
         self.afterwards: deque[Callable[[], object]] = deque()
         self._lock = threading.RLock()
         self._owner = 0
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread has it: a finalizer or a signal handler that asks has interrupted who took it."""
+        """Whether this thread has it, also in a finalizer or a signal handler."""
         return self._owner == threading.get_ident()
 
     def take(
         self, function: Callable[..., Result], *arguments: object, patience: float = 0.0
     ) -> Result | None:
-        """Call it in turn, and return what it does; None where another thread has had the turn for so many seconds."""
+        """Call a function in turn, and return its result.
+
+        None where another thread keeps the turn for longer than `patience` seconds.
+        """
         if self.is_mine:
             return function(*arguments)
         try:

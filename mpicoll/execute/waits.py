@@ -1,4 +1,4 @@
-"""How the calls of one communicator wait, and what ends them early: a limit, a dead rank, an error in the middle."""
+"""How calls of one communicator wait, and what ends them early: a limit, a dead rank, an error."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 Error = TypeVar("Error", bound=MpicollError)
 
-#: seconds between two looks that count as no progress, at most; and as a part of the limit
-_BETWEEN, _PART = 0.1, 0.1
+#: seconds between two looks that count as no progress, at most
+_BETWEEN = 0.1
+#: the same as a part of the limit
+_PART = 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
 _HEARING = 1.0
 #: how often an exception of a signal handler may interrupt what is done to give up
@@ -39,17 +41,13 @@ _INTERRUPTIONS = 100
 
 
 class Waits:
-    """What a communicator's context does while a call waits, and when it cannot come to its end.
+    """What a communicator's context does while a call waits, and when it cannot come to its end."""
 
-    timeout: seconds that a call may wait without progress, or None. broken: why no further call can be served; empty while all
-    is well. is_used_by_mpi: whether MPI may still use memory of calls that were given up.
-    closed: the communicator was freed. comm: its handle; without: ranks in the world that were dead before it was
-    made.
-    """
-
-    #: explain_wait(context, seconds): who waits for whom; given by `watch`, which lies above
+    #: explain_wait(context, seconds): which rank waits for which; set by `watch`, which lies above
     explain_wait: ClassVar[Callable[[Any, float], str]]
+    #: seconds that a call may wait without progress, or None
     timeout: float | None
+    #: the communicator was freed
     closed: bool
     links: Links | None
     channel: Channel
@@ -63,10 +61,16 @@ class Waits:
         self.small = SmallCalls(self.recorder)
         self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained)
-        self.comm, self.without = MPI.Intracomm(comm), frozenset(survival.DEAD)
+        #: the communicator's handle
+        self.comm = MPI.Intracomm(comm)
+        #: ranks in COMM_WORLD that were dead before the communicator was made
+        self.without = frozenset(survival.DEAD)
+        #: why no further call can be served; empty while all is well
         self.broken = ""
+        #: whether MPI may still use memory of calls that were given up
         self.is_used_by_mpi = False
         self._reported = 0.0
+        #: whether the other ranks know that this communicator is given up
         self._is_told = False
 
     @classmethod
@@ -78,10 +82,11 @@ class Waits:
             except RuntimeError:  # another thread has made one meanwhile
                 continue
 
-    def wait_for(self, requests: Iterable[MPI.Request], whose: Located) -> None:
+    def wait_for(self, requests: Iterable[MPI.Request], call: Located) -> None:
         """Await requests one by one, as they come.
 
-        Raises CollectiveTimeout where one takes longer than it may, and MpicollError where another rank gives up.
+        Raises CollectiveTimeout where a request takes longer than it may, and MpicollError where
+        another rank gives up.
         """
         polled = Polled if self.timeout is None and not survival.survivable() else ()
         rhythm = None
@@ -90,22 +95,23 @@ class Waits:
                 if isinstance(request, polled):
                     request.Wait()  # it looks around by itself
                 elif not request.Test():
-                    rhythm = rhythm or Rhythm(NAP)  # most calls have nothing to wait for, when they are compared
+                    # created late: most calls have nothing to wait for, when they are compared
+                    rhythm = rhythm or Rhythm(NAP)
                     rhythm.restart()
-                    self._watch(request, rhythm, whose)
+                    self._watch(request, rhythm, call)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
-            if whose.unfinished:
-                self.give_up(whose, error, requests)
+            if call.unfinished:
+                self.give_up(call, error, requests)
             raise
 
-    def _watch(self, request: MPI.Request, rhythm: Rhythm, whose: Located) -> None:
+    def _watch(self, request: MPI.Request, rhythm: Rhythm, call: Located) -> None:
         self.queue.stall.restart()
         while not request.Test():
             if self.queue.stall.is_due:
                 self.check_wait()
             if self.queue.error is not None:
                 raise self.queue.error
-            rhythm.leave_core(0, lambda: whose.runs_ahead)
+            rhythm.leave_core(0, lambda: call.runs_ahead)
         self.queue.stall.restart()
         rhythm.still(1)
 
@@ -126,7 +132,7 @@ class Waits:
             self.in_disorder(CollectiveTimeout(type(self).explain_wait(self, seconds)))
 
     def report_wait(self, seconds: float) -> None:
-        """Say who waits for whom, once in as many seconds as a call may wait."""
+        """Say which rank waits for which, once in as many seconds as a call may wait."""
         assert self.timeout is not None
         if perf_counter() - self._reported > self.timeout:
             self._reported = perf_counter()
@@ -145,7 +151,10 @@ class Waits:
             self.explained(error)
 
     def look(self, surely: bool = False) -> None:
-        """Let MPI move, and raise where another rank has given this communicator up. surely: it has, and says why."""
+        """Let MPI make progress, and raise where another rank has given this communicator up.
+
+        surely: another rank has given it up, and says why.
+        """
         until = perf_counter() + _HEARING
         while self.queue.error is None:
             notice = self.channel.notice()
@@ -175,7 +184,10 @@ class Waits:
             self.raise_explained(error)
 
     def explained(self, error: Exception) -> Exception:
-        """The RankFailure of this communicator where a death is behind an error; then all that it may touch is revoked."""
+        """The RankFailure of this communicator where a death is behind an error.
+
+        Then everything that the death may affect is revoked.
+        """
         if self.closed or not survival.suspected(error):
             return error
         if not isinstance(self.queue.error, RankFailure):
@@ -183,23 +195,34 @@ class Waits:
                 return error
             for context in {self, *self.living()}:
                 context.bereave(force=context is self)
-        return RankFailure(*self.queue.error.args) if isinstance(self.queue.error, RankFailure) else error
+        failure = self.queue.error
+        return RankFailure(*failure.args) if isinstance(failure, RankFailure) else error
 
     def bereave(self, force: bool) -> None:
-        """Ranks have died: wake whoever waits here, and serve no further call, unless it was made after that.
+        """Ranks have died: wake the threads that wait here, and serve no further call.
 
-        Others may wait in any communicator for ranks that now stop waiting, whether the dead are in it or not.
+        Unless the communicator was made after that. Other ranks may wait in any communicator for
+        ranks that now stop waiting, whether the dead are in it or not.
         """
-        if isinstance(self.queue.error, RankFailure) or self.closed or (survival.DEAD <= self.without and not force):
+        if isinstance(self.queue.error, RankFailure) or self.closed:
+            return
+        if survival.DEAD <= self.without and not force:
             return
         world = self.channel.world_ranks
         ranks = tuple(rank for rank, number in enumerate(world) if number in survival.DEAD)
-        doing = "; ".join(one.text for one in self.recorder.under_way)
-        elsewhere = f"{ranks_text(sorted(survival.DEAD))} of COMM_WORLD" if survival.DEAD else "a rank not known here yet"
-        who = f"{ranks_text(ranks)} died" if ranks else f"{elsewhere} died, and this communicator was revoked"
-        self.in_disorder(RankFailure(
-            f"rank {self.channel.rank}: {who}{doing and f', seen in {doing}'}. The other ranks can go on with what "
-            "comm.shrink() returns, called by all that live", ranks))  # fmt: skip
+        if ranks:
+            who = f"{ranks_text(ranks)} died"
+        else:
+            elsewhere = "a rank not known here yet"
+            if survival.DEAD:
+                elsewhere = f"{ranks_text(sorted(survival.DEAD))} of COMM_WORLD"
+            who = f"{elsewhere} died, and this communicator was revoked"
+        doing = "; ".join(record.text for record in self.recorder.under_way)
+        text = (
+            f"rank {self.channel.rank}: {who}{doing and f', seen in {doing}'}. The other ranks can "
+            "go on with what comm.shrink() returns, called by all that live"
+        )
+        self.in_disorder(RankFailure(text, ranks))
         with self.channel.lock:  # another thread may be about to free it
             for comm in (self.channel.wire.comm, self.comm) if self.channel.open else ():
                 if not comm.Is_revoked():
@@ -207,19 +230,20 @@ class Waits:
 
     # Calls that cannot come to their end.
 
-    def give_up(self, whose: Located, error: BaseException, requests: object = None) -> None:
-        """A call was ended in the middle of its rounds: messages of it are still on their way, and others wait for more.
+    def give_up(self, call: Located, error: BaseException, requests: object = None) -> None:
+        """A call has ended in the middle of its rounds: messages of it are still on their way.
 
-        No further call is served, and the other ranks are told. Afterwards no rank writes to the caller's arrays, and none
-        reads there without an error: what was posted is cancelled, and arrays of which others know the pages get new ones.
-        What MPI may still use, as it was no longer to be cancelled, is never given back.
+        Other ranks wait for more of them. No further call is served, and the other ranks are told.
+        Afterwards no rank writes to the caller's arrays, and no rank reads there without an error:
+        posted messages are cancelled, and arrays with pages that other ranks know get new pages.
+        Memory that MPI may still use, as a message could not be cancelled, is never given back.
         """
-        ABANDONED.append((whose, requests))
-        told = self.reason(whose.where(), error)
+        ABANDONED.append((call, requests))
+        told = self.reason(call.where(), error)
         for _ in range(_INTERRUPTIONS):
             with suppress(BaseException):  # of a signal handler, as that which brought us here
                 self.in_disorder(told)
-                left = whose.withdraw() if isinstance(whose, Withdrawable) else []
+                left = call.withdraw() if isinstance(call, Withdrawable) else []
                 left += self.channel.withdraw()
                 self.is_used_by_mpi = self.is_used_by_mpi or bool(left)
                 break
@@ -227,12 +251,15 @@ class Waits:
     def reason(self, where: str, error: BaseException) -> MpicollError:
         """Why no further call is served after an error there."""
         told = self.explained(error) if isinstance(error, Exception) else error
-        return told if isinstance(told, RankFailure) else MpicollError(f"{where}, ended by {error!r}")
+        if isinstance(told, RankFailure):
+            return told
+        return MpicollError(f"{where}, ended by {error!r}")
 
     def in_disorder(self, error: Error, tell: bool = True) -> Error:
-        """Serve no further call, and have those under way end with an error: messages no longer fit together.
+        """Serve no further call, and end those under way with an error: messages no longer match.
 
-        tell: the other ranks, which do not find out by themselves. Returns the error that says why.
+        tell: inform the other ranks, which do not find out by themselves. Returns the error that
+        tells the reason.
         """
         self.broken = self.broken or str(error)
         self.queue.error = self.queue.error or error
@@ -253,18 +280,19 @@ class Waits:
         return error
 
     def require_working(self) -> None:
-        """Raise MpicollError where a call has left the communicator in disorder, RankFailure where ranks died."""
+        """Raise where no call can be served: RankFailure if ranks died, else MpicollError."""
         if isinstance(self.queue.error, RankFailure):
             raise RankFailure(*self.queue.error.args)
         if self.broken:
             raise MpicollError(
-                f"this communicator cannot be used any more: {self.broken}\nIts messages and those of other ranks no "
-                "longer fit together: free it and make a new one on all ranks, or end the job"
+                f"this communicator cannot be used any more: {self.broken}\n"
+                "Its messages and those of other ranks no longer fit together: free it and make a "
+                "new one on all ranks, or end the job"
             )
 
 
 def _told_by(rank: int, text: str) -> MpicollError:
-    """What a rank says that gave the communicator up."""
+    """The error for what a rank said that gave the communicator up."""
     kind, _, reason = text.partition("\n")
     if kind == CollectiveMismatch.__name__:  # which is the same on all ranks
         return CollectiveMismatch(reason)

@@ -1,4 +1,4 @@
-"""Requests of MPI's that are given up: receives are cancelled, and what MPI may still use is told."""
+"""MPI requests that are given up: receives are cancelled; MPI may still use the others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import Protocol, runtime_checkable
 
 from mpi4py import MPI
 
-#: what calls that were ended in the middle had in use: MPI may still write there, so it is never given back
+#: what calls that were given up had in use: MPI may still use it, so it is never given back
 ABANDONED: list[object] = []
-#: seconds for which a receive is awaited that can no longer be cancelled: its message is just coming
+#: seconds to wait for a receive that can no longer be cancelled, as its message is arriving
 _PATIENCE = 1.0
 _PAUSE = 1e-4
 
 
 @runtime_checkable
 class Withdrawable(Protocol):
-    """What has messages under way that can be given up."""
+    """A call with messages under way that can be given up."""
 
     def withdraw(self) -> list[MPI.Request]:
-        """Give them up: no other rank changes this one's memory from now on. Returns what MPI may still use, if anything."""
+        """Give them up: no other rank changes this rank's memory from now on.
+
+        Returns the requests that MPI may still use.
+        """
         ...
 
 
@@ -40,7 +43,7 @@ def cancelled(receives: Iterable[MPI.Request]) -> list[MPI.Request]:
 
 
 def still_under_way(requests: Iterable[MPI.Request]) -> list[MPI.Request]:
-    """Those of requests that have not ended, well or not."""
+    """The requests that have neither completed nor failed."""
     left = []
     for request in requests:
         with suppress(MPI.Exception):
