@@ -14,7 +14,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import buffers
 from mpicoll.train import Dataset
-from tests.support import fakecupy, fakenccl
+from tests.support.fakes import fakecupy, fakenccl
 
 WORLD = MPI.COMM_WORLD
 

@@ -12,6 +12,7 @@ from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.train.checkpoint.directory import Checkpoints
 from tests.support.cases import RANK, SIZE
 from tests.support.checkpoints import TOTALS, mine, same_as, save
+from tests.support.fakes.arrays import OnDevice
 
 pytestmark = pytest.mark.mpi
 
@@ -196,16 +197,6 @@ def test_other_bad_arguments(comm, directory):
     for name, start, stop in [("mean", 0, 8010), ("mean", -1, 3), ("mean", 4, 3), ("means", 0, 1)]:
         with pytest.raises(ArgumentError, match="within 8009 elements|one of parameters, mean"):
             checkpoint.read(name, start, stop)
-
-
-class OnDevice:
-    """As CuPy arrays are in what matters here: the bytes are had by get() alone."""
-
-    def __init__(self, host):
-        self.get, self.dtype, self.ndim, self.shape, self.nbytes = lambda: host, host.dtype, 1, host.shape, host.nbytes
-
-    def __len__(self):
-        return self.shape[0]
 
 
 def test_arrays_on_a_device_and_strided_ones(comm, directory):

@@ -11,8 +11,8 @@ from mpicoll.buffers import awareness, proofs
 from mpicoll.buffers.proofs import Result
 from mpicoll.cli import gpus as shown
 from mpicoll.support import child_job, gpus
-from tests.support import fakecupy
-from tests.support.devices import Foreign
+from tests.support.fakes import fakecupy
+from tests.support.fakes.arrays import Foreign
 
 PASSED, FAILED = Result(True, "all arrived", "at noon"), Result(False, "it crashed", "at noon")
 TOO_OLD = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"

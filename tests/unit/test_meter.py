@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from mpicoll.train.monitor import Meter
-from tests.support.metering import Ranks, fields
+from tests.support.fakes.metering import Ranks, fields
 
 
 @pytest.fixture

@@ -1,38 +1,9 @@
 """The meter beside a device that computes later, on a clock that stands still until told: no MPI, no GPU."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from mpicoll.train.monitor import Meter
-from tests.support.metering import Ranks, fields
-
-
-class Device:
-    """One stream of a device: what it is asked for takes its time, after what it was asked for before."""
-
-    def __init__(self, clock):
-        self.clock, self.free, self.waits = clock, 0, 0
-        device = self
-
-        class Event:
-            def record(self, stream):
-                assert stream is device
-                self.at = max(device.clock.now, device.free)
-
-            @property
-            def done(self):
-                return device.clock.now >= self.at
-
-            def synchronize(self):
-                device.waits += 1
-                device.clock.now = max(device.clock.now, self.at)
-
-        elapsed = lambda one, other: (other.at - one.at) * 1000
-        self.cuda = SimpleNamespace(Event=Event, get_elapsed_time=elapsed, get_current_stream=lambda: device)
-
-    def compute(self, seconds):
-        self.free = max(self.clock.now, self.free) + seconds
+from tests.support.fakes.metering import Device, Ranks, fields
 
 
 @pytest.fixture
