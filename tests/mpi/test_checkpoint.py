@@ -1,8 +1,6 @@
 """Checkpoints on ranks that share a directory: round trips, damage that is skipped and named, one error on all ranks."""
 
-import json
 import resource
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.train.checkpoint.directory import Checkpoints
 from tests.support.cases import RANK, SIZE
-from tests.support.checkpoints import TOTALS, mine, same_as, save
+from tests.support.checkpoints import TOTALS, mine, same_as, save, write_manifest
 from tests.support.fakes.arrays import OnDevice
 
 pytestmark = pytest.mark.mpi
@@ -73,8 +71,7 @@ def truncate(path):
 
 
 def other_schema(path):
-    content = {"schema": 2}
-    path.write_text(json.dumps({**content, "crc32": zlib.crc32(json.dumps(content).encode())}))
+    write_manifest(path, {"schema": 2})
 
 
 LAST = f"rank-{SIZE - 1:04d}.bin"

@@ -28,6 +28,7 @@ from tests.support.cases import (
     roots_of,
     same,
 )  # fmt: skip
+from tests.support.fakes.progress import ManualProgress
 
 pytestmark = pytest.mark.mpi
 
@@ -236,8 +237,7 @@ def test_the_thread_may_be_quicker_than_the_call_that_begins(monkeypatch):
 
 def test_tasks_of_one_track_run_one_after_the_other():
     """Messages of two calls on one pipe wait for each other: where ranks meet them in different order, for ever."""
-    queue, progress, order = Queue(), Progress(), []
-    progress._attend = lambda: None
+    queue, progress, order = Queue(), ManualProgress(), []
 
     def steps(name, moves):
         for move in range(moves):

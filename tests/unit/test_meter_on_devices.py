@@ -12,8 +12,13 @@ def device(clock):
 
 
 @pytest.fixture
-def meter(device):
-    return Meter(Ranks(), device)
+def ranks():
+    return Ranks()
+
+
+@pytest.fixture
+def meter(device, ranks):
+    return Meter(ranks, device)
 
 
 def test_a_step_ends_when_the_device_has_done_it(meter, device, clock):
@@ -24,7 +29,7 @@ def test_a_step_ends_when_the_device_has_done_it(meter, device, clock):
     assert fields(meter, "step_s", "compute_s", "exposed_s") == [(7, 7, 0)]
 
 
-def test_no_phase_waits_for_the_device(meter, device, clock):
+def test_no_phase_waits_for_the_device(meter, device, clock, ranks):
     waits = device.waits
     with meter.step():
         for bucket in range(9):
@@ -33,7 +38,7 @@ def test_no_phase_waits_for_the_device(meter, device, clock):
             with meter.waiting(f"reduce {bucket}"):
                 clock.sleep(1)
             with meter.communicating():
-                meter._comm.send(1)
+                ranks.send(1)
             meter.mark()
         assert (clock.now, device.waits) == (1009, waits)
     assert device.waits == waits + 1

@@ -9,4 +9,5 @@ tolerates most of the time fails every time. The docstring of each says what it 
 - `counterfeit/cupy.py`: CuPy for processes that a test starts, in the broken states that machines have.
 - `arrays.py`: arrays of other libraries, each with only one way to get at its memory.
 - `metering.py`: a clock, a communicator and a device for the meter, without MPI. Time moves only when the test says so.
+- `progress.py`: the progress of tasks without its thread: a task moves only when the test polls.
 """
