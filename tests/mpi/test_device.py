@@ -5,7 +5,6 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers
 from tests.support.cases import METHODS, RANK, SIZE, Case, everywhere, expected, outside_of_mpi, same, words
 from tests.support.devices import COUNT, DeviceArrays
 from tests.support.fakes.arrays import Foreign, Pinned, interface
@@ -100,12 +99,11 @@ def test_host_and_device_in_one_call(comm, xp, mode):
 
 
 @pytest.fixture(params=["CuPy", "no CuPy"])
-def cupy_or_not(request, monkeypatch):
+def cupy_or_not(request):
     if request.param == "CuPy":
         request.getfixturevalue("xp")
     else:
-        monkeypatch.setattr(buffers.device, "optional_cupy", lambda: None)
-        monkeypatch.setattr(buffers.dlpack, "optional_cupy", lambda: None)
+        request.getfixturevalue("no_cupy")
 
 
 def test_page_locked_tensors_are_host_memory(comm, cupy_or_not):
@@ -164,8 +162,7 @@ def test_what_the_interface_describes(comm, cupy_or_not):
             comm.Allreduce(send, data[:-1])
 
 
-def test_without_cupy_gaps_are_refused(comm, monkeypatch):
-    monkeypatch.setattr(buffers.device, "optional_cupy", lambda: None)
+def test_without_cupy_gaps_are_refused(comm, no_cupy):
     with pytest.raises(mpicoll.BufferError, match="without CuPy, device memory must be contiguous"):
         comm.Allreduce(MPI.IN_PLACE, interface(np.arange(6.0)[::2]))
 

@@ -11,3 +11,22 @@ tolerates most of the time fails every time. The docstring of each says what it 
 - `metering.py`: a clock, a communicator and a device for the meter, without MPI. Time moves only when the test says so.
 - `progress.py`: the progress of tasks without its thread: a task moves only when the test polls.
 """
+
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from mpicoll.buffers.device import optional_cupy
+
+
+@contextmanager
+def cupy_is(module):
+    """Within it `import cupy` gives this module; None: CuPy is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", module)
+        optional_cupy.cache_clear()
+        try:
+            yield module
+        finally:
+            optional_cupy.cache_clear()
