@@ -1,5 +1,7 @@
 """The outer run launches the MPI tests itself, so it does not collect them; under mpiexec they are all there is."""
 
+import sys
+import threading
 from tempfile import mkdtemp
 
 import pytest
@@ -20,3 +22,10 @@ def empty_directory(request, tmp_path_factory, monkeypatch):
     """
     if not request.config.getoption("--with-mpi", default=False):
         monkeypatch.chdir(mkdtemp(prefix="empty", dir=tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture
+def excepthooks(monkeypatch):
+    """What a command installs for exceptions that nothing catches is taken back."""
+    for module in (sys, threading):
+        monkeypatch.setattr(module, "excepthook", module.excepthook)

@@ -14,7 +14,8 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import buffers
 from mpicoll.train import Dataset
-from tests.support import fakecupy, fakenccl
+from tests.support import fakes
+from tests.support.fakes import fakecupy, fakenccl
 
 WORLD = MPI.COMM_WORLD
 
@@ -80,15 +81,20 @@ def data():
 @pytest.fixture
 def xp(monkeypatch):
     """The stand-in for CuPy."""
-    monkeypatch.setitem(sys.modules, "cupy", fakecupy)
     monkeypatch.setattr(buffers.awareness, "last_trial", lambda: None)  # whatever this machine keeps
-    buffers.device.optional_cupy.cache_clear()
-    fakecupy.log.clear()
-    fakecupy.copies.clear()
-    fakecupy.contexts.clear()
-    yield fakecupy
-    fakecupy.cuda.Device(0).use()
-    buffers.device.optional_cupy.cache_clear()
+    with fakes.cupy_is(fakecupy):
+        fakecupy.log.clear()
+        fakecupy.copies.clear()
+        fakecupy.contexts.clear()
+        yield fakecupy
+        fakecupy.cuda.Device(0).use()
+
+
+@pytest.fixture
+def no_cupy():
+    """CuPy is not installed."""
+    with fakes.cupy_is(None):
+        yield
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import gpu
 from mpicoll import buffers
 from mpicoll.errors import ArgumentError
-from tests.support import fakearithmetic, fakecupy
+from tests.support.fakes import fakearithmetic, fakecupy
 from tests.support.cases import RANK
 
 pytestmark = [pytest.mark.mpi, pytest.mark.thorough]

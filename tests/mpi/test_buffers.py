@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from tests.support.cases import RANK, SIZE, WORLD, same, words
+from tests.support.fakes.arrays import OnlyDLPack
 
 pytestmark = pytest.mark.mpi
 
@@ -112,19 +113,6 @@ def test_reduce_scatter_counts(comm, word):
 # ---- containers and types
 
 
-class OnlyDLPack:
-    """Memory that is known by DLPack alone."""
-
-    def __init__(self, array):
-        self._array = array
-
-    def __dlpack__(self, **options):
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self._array.__dlpack_device__()
-
-
 SUMMED = {
     "list with type": lambda data: [data, MPI.DOUBLE],
     "list with code": lambda data: [data, "d"],
@@ -160,7 +148,7 @@ CONTAINERS = {
 def test_containers_are_broadcast(comm, kind, word):
     data, root = CONTAINERS[kind](list(range(9)) if RANK == SIZE - 1 else [0] * 9), SIZE - 1
     comm.Bcast(data, root, algorithm=word)
-    assert list(data._array if kind == "DLPack" else data) == list(range(9))
+    assert list(data.array if kind == "DLPack" else data) == list(range(9))
 
 
 @pytest.mark.parametrize("word", [None, "ring"])

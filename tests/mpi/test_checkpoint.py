@@ -1,8 +1,6 @@
 """Checkpoints on ranks that share a directory: round trips, damage that is skipped and named, one error on all ranks."""
 
-import json
 import resource
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,8 @@ import pytest
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.train.checkpoint.directory import Checkpoints
 from tests.support.cases import RANK, SIZE
-from tests.support.checkpoints import TOTALS, mine, same_as, save
+from tests.support.checkpoints import TOTALS, mine, same_as, save, write_manifest
+from tests.support.fakes.arrays import OnDevice
 
 pytestmark = pytest.mark.mpi
 
@@ -72,8 +71,7 @@ def truncate(path):
 
 
 def other_schema(path):
-    content = {"schema": 2}
-    path.write_text(json.dumps({**content, "crc32": zlib.crc32(json.dumps(content).encode())}))
+    write_manifest(path, {"schema": 2})
 
 
 LAST = f"rank-{SIZE - 1:04d}.bin"
@@ -196,16 +194,6 @@ def test_other_bad_arguments(comm, directory):
     for name, start, stop in [("mean", 0, 8010), ("mean", -1, 3), ("mean", 4, 3), ("means", 0, 1)]:
         with pytest.raises(ArgumentError, match="within 8009 elements|one of parameters, mean"):
             checkpoint.read(name, start, stop)
-
-
-class OnDevice:
-    """As CuPy arrays are in what matters here: the bytes are had by get() alone."""
-
-    def __init__(self, host):
-        self.get, self.dtype, self.ndim, self.shape, self.nbytes = lambda: host, host.dtype, 1, host.shape, host.nbytes
-
-    def __len__(self):
-        return self.shape[0]
 
 
 def test_arrays_on_a_device_and_strided_ones(comm, directory):

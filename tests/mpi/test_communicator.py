@@ -77,12 +77,12 @@ def test_wrappers_of_one_handle_share_counters(comm):
 
 def test_free_releases_everything():
     """The private duplicate goes with its communicator: more of them than MPICH has at one time."""
-    before = len(Context._alive)
+    before = len(Context.living())
     for _ in range(100):
         comm = mpicoll.Communicator(WORLD.Dup())
         comm.Allreduce(MPI.IN_PLACE, np.ones(2), algorithm="recursive_doubling")
         comm.Free()
-    assert len(Context._alive) == before
+    assert len(Context.living()) == before
 
 
 def test_a_thread_that_looks_around_late_leaves_a_freed_communicator_alone():

@@ -1,15 +1,13 @@
 """Device memory without a device: the strict stand-in, staged through the host and handed to MPI directly."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers
 from tests.support.cases import METHODS, RANK, SIZE, Case, everywhere, expected, outside_of_mpi, same, words
-from tests.support.devices import COUNT, DeviceArrays, Foreign
+from tests.support.devices import COUNT, DeviceArrays
+from tests.support.fakes.arrays import Foreign, Pinned, interface
 
 pytestmark = pytest.mark.mpi
 
@@ -100,36 +98,12 @@ def test_host_and_device_in_one_call(comm, xp, mode):
         same(result, np.full(3, 1.0 * SIZE))
 
 
-def interface(array, **changes):
-    """Another library's array, without a device: host memory behind the interface."""
-    described = {**array.__array_interface__, "version": 3, **changes}
-    return type("Array", (), {"__cuda_array_interface__": described, "owner": array})()
-
-
 @pytest.fixture(params=["CuPy", "no CuPy"])
-def cupy_or_not(request, monkeypatch):
+def cupy_or_not(request):
     if request.param == "CuPy":
         request.getfixturevalue("xp")
     else:
-        monkeypatch.setattr(buffers.device, "optional_cupy", lambda: None)
-        monkeypatch.setattr(buffers.dlpack, "optional_cupy", lambda: None)
-
-
-class Pinned:
-    """A tensor in page-locked host memory: its data look like NumPy's, but for the number of the device."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return 3, 0
-
-    def __dlpack__(self, stream=None):
-        capsule = self.array.__dlpack__()
-        get = ctypes.pythonapi.PyCapsule_GetPointer
-        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        ctypes.c_int32.from_address(get(capsule, b"dltensor") + 8).value = 3
-        return capsule
+        request.getfixturevalue("no_cupy")
 
 
 def test_page_locked_tensors_are_host_memory(comm, cupy_or_not):
@@ -188,8 +162,7 @@ def test_what_the_interface_describes(comm, cupy_or_not):
             comm.Allreduce(send, data[:-1])
 
 
-def test_without_cupy_gaps_are_refused(comm, monkeypatch):
-    monkeypatch.setattr(buffers.device, "optional_cupy", lambda: None)
+def test_without_cupy_gaps_are_refused(comm, no_cupy):
     with pytest.raises(mpicoll.BufferError, match="without CuPy, device memory must be contiguous"):
         comm.Allreduce(MPI.IN_PLACE, interface(np.arange(6.0)[::2]))
 

@@ -1,15 +1,12 @@
 """What is copied between host and device, when, and in which streams: seen by the strict stand-in's log."""
 
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from mpicoll import select
 from tests.support.cases import RANK, SIZE, same
-from tests.support.devices import Foreign
+from tests.support.fakes.arrays import Foreign, torch_in_stream
 
 pytestmark = pytest.mark.mpi
 
@@ -169,9 +166,7 @@ def test_the_stream_that_an_array_names(comm, staged, word):
 def test_pytorchs_current_stream(comm, staged, monkeypatch):
     """A tensor's interface does not tell it."""
     stream = staged.cuda.Stream(non_blocking=True)
-    current = SimpleNamespace(cuda_stream=stream.ptr)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda: current)))
-    tensor = type("Tensor", (Foreign,), {"__module__": "torch"})
+    tensor = torch_in_stream(monkeypatch, stream)
     with stream:
         one, data = staged.array(np.ones(9)), staged.array(np.zeros(9))
     shown = tensor(data, stream=None)

@@ -11,9 +11,9 @@ import mpicoll
 from mpicoll import execute
 from mpicoll.train.data import LocalLoader, Sampler
 from tests.mpi.conftest import as_asked_for
-from tests.support import fakecupy
+from tests.support.fakes import fakecupy
 from tests.support.cases import RANK, SIZE, outside_of_mpi, same
-from tests.support.devices import Foreign
+from tests.support.fakes.arrays import Foreign
 
 pytestmark = pytest.mark.mpi
 
@@ -89,7 +89,7 @@ def test_without_threads():
     code = """if True:
         import sys, mpi4py
         mpi4py.rc.thread_level = "funneled"
-        from tests.support import fakecupy
+        from tests.support.fakes import fakecupy
         sys.modules["cupy"] = fakecupy
         from mpi4py import MPI
         import mpicoll

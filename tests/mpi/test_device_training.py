@@ -10,7 +10,7 @@ from mpicoll import buffers
 from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.data import LocalLoader, Sampler
 from mpicoll.train.parallel.optimizer_step import BadGradient
-from tests.support import fakearithmetic, fakecupy
+from tests.support.fakes import fakearithmetic, fakecupy
 from tests.support.cases import SIZE, WORLD
 from tests.support.device_training import DeviceTraining, losses
 from tests.support.training import WIDTHS

@@ -95,7 +95,7 @@ def test_idup_is_over_where_other_ranks_wait_for_this_one(comm):
 
 def test_an_idup_begins_no_other_beside_it(comm):
     """Open MPI gives two at a time an error, or never ends them, when another thread looks for messages meanwhile."""
-    wire = comm._context.channel.wire
+    wire = Context.of(comm).channel.wire
     x = np.arange(1000.0)
     for _ in range(20):
         made, again = idup(comm), idup(comm)
@@ -106,7 +106,7 @@ def test_an_idup_begins_no_other_beside_it(comm):
         x = np.arange(1000.0)
         made.Free()
         again.Free()
-    assert comm._context.channel.wire is wire and not Context._promised
+    assert Context.of(comm).channel.wire is wire and not Context._promised
 
 
 @pytest.mark.skipif(SIZE < 2, reason="needs a part")
@@ -164,12 +164,12 @@ def test_parts_of_a_part_share_what_their_messages_travel_on():
     """MPI has about 2,000 contexts: each takes one, not two."""
     half = mpicoll.Communicator(WORLD.Dup()).Split(RANK % 2)
     made = [half.Split(0, -RANK) for _ in range(5)]
-    assert len({id(one._context.channel.wire) for one in made}) == 1
+    assert len({id(Context.of(one).channel.wire) for one in made}) == 1
     for one in made:
         y = np.empty(500)
         one.Allreduce(np.ones(500), y, algorithm="ring")
         same(y, np.full(500, float(half.size)))
-    assert len({one._context.channel.own_name for one in made}) == len(made)
+    assert len({Context.of(one).channel.own_name for one in made}) == len(made)
     for one in made:
         one.Free()
     half.Free()

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import agreement
+from mpicoll.execute import Context, agreement
 from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -153,7 +153,7 @@ def test_off_and_first_send_no_more_than_once(mode):
     numbers = []
     for _ in range(3):
         comm.Allreduce(MPI.IN_PLACE, np.ones(1000), algorithm="ring")
-        numbers.append(comm._context.next_call())
+        numbers.append(Context.of(comm).next_call())
     assert np.diff(numbers).tolist() == [2, 2]
     comm.Free()
 
@@ -172,7 +172,7 @@ def test_messages_of_one_call_are_not_taken_for_those_of_another(count):
     for _ in range(3):
         comm.Ibcast(np.zeros(count), algorithm="linear").Wait()
         comm.Iallreduce(MPI.IN_PLACE, np.zeros(count), algorithm="ring").Wait()
-    comm._context.timeout = 0.4  # from here on: that ranks come late at first, on a busy machine, is no error
+    mpicoll.Communicator(comm, timeout=0.4)  # from here on: a busy machine is slow to start all ranks
     lost, received, total = np.zeros(count), np.full(count, 7.0 if RANK == 0 else -1.0), np.ones(count)
     calls = [
         lambda: comm.Iallreduce(MPI.IN_PLACE, total, algorithm="ring"),

@@ -7,7 +7,8 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import algorithms
 from tests.support.cases import METHODS, RANK, REDUCTIONS, SIZE, Case, expected, forms_of, roots_of, same
-from tests.support.devices import COUNT, Foreign
+from tests.support.devices import COUNT
+from tests.support.fakes.arrays import Foreign
 
 pytestmark = pytest.mark.mpi
 SERVED = [method for method, name in METHODS.items() if "nccl" in algorithms.library_names(name)]

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.request import Request
-from mpicoll.execute import Queue, Task
+from mpicoll.execute import Context, Queue, Task
 from mpicoll.execute.progress import Progress
 from mpicoll.shared_memory import PLANS, TASKS
 from tests.support.cases import (
@@ -28,6 +28,7 @@ from tests.support.cases import (
     roots_of,
     same,
 )  # fmt: skip
+from tests.support.fakes.progress import ManualProgress
 
 pytestmark = pytest.mark.mpi
 
@@ -204,7 +205,8 @@ def test_what_went_wrong_on_the_way_is_raised_by_wait(wait):
     alone = mpicoll.Communicator(MPI.COMM_SELF.Dup())
     request = alone.Igatherv(np.zeros(1), [np.zeros(1), [1]], algorithm="binomial")
     wait(request)
-    request = Request(alone._context, failing(), alone._context.recorder.begin("a call", ""), ())
+    context = Context.of(alone)
+    request = Request(context, failing(), context.recorder.begin("a call", ""), ())
     with pytest.raises(KeyError, match="on the way"):
         wait(request)
     assert request == MPI.REQUEST_NULL
@@ -236,8 +238,7 @@ def test_the_thread_may_be_quicker_than_the_call_that_begins(monkeypatch):
 
 def test_tasks_of_one_track_run_one_after_the_other():
     """Messages of two calls on one pipe wait for each other: where ranks meet them in different order, for ever."""
-    queue, progress, order = Queue(), Progress(), []
-    progress._attend = lambda: None
+    queue, progress, order = Queue(), ManualProgress(), []
 
     def steps(name, moves):
         for move in range(moves):
@@ -251,7 +252,8 @@ def test_tasks_of_one_track_run_one_after_the_other():
 
 
 def test_the_track_of_a_call_is_the_pipe_of_its_messages(comm):
-    links, context = comm._context.links, comm._context
+    context = Context.of(comm)
+    links = context.links
     if links is None or SIZE == 1:
         return
     peer = links.ranks[0]

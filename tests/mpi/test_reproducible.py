@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import buffers
-from tests.support import fakearithmetic
+from tests.support.fakes import fakearithmetic
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import ALL, contributions, in_fixed_point, mixed
 

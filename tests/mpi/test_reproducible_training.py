@@ -1,22 +1,26 @@
 """One loss curve, bit for bit, at any number of ranks and with every strategy."""
 
-import argparse
 import itertools
 import json
-import sys
-import threading
 
 import numpy
 import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.cli import train as command
 from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.optim import square_of_words, whole_squares
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import ALL
-from tests.support.training import STRATEGIES, WIDTHS, alone, fitted, raises, same_bits
+from tests.support.training import (
+    STRATEGIES,
+    WIDTHS,
+    alone,
+    fitted,
+    raises,
+    same_bits,
+    train_command,
+)
 
 pytestmark = pytest.mark.mpi
 
@@ -110,13 +114,9 @@ def test_squares_are_summed_alike_in_any_parts():
     assert square_of_words(whole, exponent) == pytest.approx(float((values.astype("f8") ** 2).sum()), rel=1e-13)
 
 
-def test_the_command(directory, monkeypatch):
-    for module in (sys, threading):  # what the command installs is taken back
-        monkeypatch.setattr(module, "excepthook", module.excepthook)
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+def test_the_command(directory, excepthooks):
     words = ["--reproducible", "6", "--hidden", "16", "--steps", "4", "--data", "synthetic:96,8,3", "--strategy", "zero1"]
-    command.run(parser.parse_args([*words, "--json", str(directory / "run.json")]))
+    train_command(*words, "--json", str(directory / "run.json"))
     WORLD.Barrier()
     document = json.loads((directory / "run.json").read_text())
     assert document["config"]["reproducible"] == 6 and len(document["losses"]) == 4

@@ -1,38 +1,22 @@
 """`mpicoll train` on any number of ranks: its result, and one clear line for what cannot be."""
 
-import argparse
 import json
-import sys
-import threading
 
 import numpy
 import pytest
 
-from mpicoll.cli import train as command
 from tests.support.cases import RANK, SIZE, WORLD
-from tests.support.training import STRATEGIES, raises
+from tests.support.training import STRATEGIES, raises, train_command
 
 pytestmark = pytest.mark.mpi
 
 
-def run(*words):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args(words))
-
-
-@pytest.fixture
-def hook(monkeypatch):
-    for module in (sys, threading):  # what the command installs is taken back
-        monkeypatch.setattr(module, "excepthook", module.excepthook)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_command_writes_its_result(hook, capsys, mpi_tmp_path, strategy):
+def test_command_writes_its_result(excepthooks, capsys, mpi_tmp_path, strategy):
     for name in ("sklearn", "tqdm", "threadpoolctl"):
         pytest.importorskip(name)
     path = mpi_tmp_path / "result.json"
-    run("--strategy", strategy, "--hidden", "32", "--steps", "30", "--lr", "0.01", "--json", str(path))
+    train_command("--strategy", strategy, "--hidden", "32", "--steps", "30", "--lr", "0.01", "--json", str(path))
     WORLD.Barrier()
     result, printed = json.loads(path.read_text()), capsys.readouterr()
     assert set(result) == {"schema", "environment", "config", "epochs", "losses", "test_accuracy", "report"}
@@ -50,7 +34,7 @@ def test_command_writes_its_result(hook, capsys, mpi_tmp_path, strategy):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint64", "bool"])
-def test_labels_of_any_integer_type_train_as_those_of_int64(hook, mpi_tmp_path, strategy, dtype):
+def test_labels_of_any_integer_type_train_as_those_of_int64(excepthooks, mpi_tmp_path, strategy, dtype):
     for name in ("tqdm", "threadpoolctl"):
         pytest.importorskip(name)
     random, results = numpy.random.default_rng(0), []
@@ -61,8 +45,9 @@ def test_labels_of_any_integer_type_train_as_those_of_int64(hook, mpi_tmp_path, 
             numpy.savez(mpi_tmp_path / f"{kind}.npz", x=x, y=y.astype(kind))
         WORLD.Barrier()
         path = mpi_tmp_path / f"{kind}.json"
-        run("--data", str(mpi_tmp_path / f"{kind}.npz"), "--strategy", strategy, "--hidden", "8", "--epochs", "2",
-            "--batch-size", "16", "--json", str(path))  # fmt: skip
+        given = "--data", str(mpi_tmp_path / f"{kind}.npz"), "--strategy", strategy
+        sizes = "--hidden", "8", "--epochs", "2", "--batch-size", "16"
+        train_command(*given, *sizes, "--json", str(path))
         WORLD.Barrier()
         results.append(json.loads(path.read_text()))
     assert results[0]["losses"] == results[1]["losses"]
@@ -79,7 +64,7 @@ def test_labels_of_any_integer_type_train_as_those_of_int64(hook, mpi_tmp_path, 
     (["--epochs", "0"], "epochs: expected an integer of at least 1, got 0"),
     (["--json", "/nowhere/at/all.json"], "--json: cannot write /nowhere/at/all.json"),
 ])
-def test_wrong_command_lines(hook, words, text):
+def test_wrong_command_lines(excepthooks, words, text):
     for name in ("sklearn", "tqdm", "threadpoolctl"):
         pytest.importorskip(name)
-    raises(text, run, *words)
+    raises(text, train_command, *words)

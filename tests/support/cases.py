@@ -142,7 +142,7 @@ def expected(method, count=PRIME, root=0, dtype="i8", op="SUM"):
 
 
 def same(result, wanted):
-    """The same elements of the same type, bit for bit (but for the padding of long doubles)."""
+    """The same type, and the same elements without any tolerance."""
     if wanted is None:
         assert result is None
     else:

@@ -1,5 +1,8 @@
 """What tests of checkpoints save on each rank, and whether it has come back."""
 
+import json
+import zlib
+
 import numpy as np
 
 from mpicoll.support.arrays import element_type
@@ -25,6 +28,13 @@ def mine(step, rank=RANK, size=SIZE, cuts=3):
         ends = ends_of(total, size * cuts)
         result[name] = [(ends[i], state(name, step)[ends[i] : ends[i + 1]]) for i in range(rank, size * cuts, size)]
     return result
+
+
+def write_manifest(path, document):
+    """Write a document as a manifest with a correct checksum: the CRC-32 of its JSON with sorted keys."""
+    document = json.loads(json.dumps(document))  # keys become text
+    checksum = zlib.crc32(json.dumps(document, sort_keys=True).encode())
+    path.write_text(json.dumps({**document, "crc32": checksum}))
 
 
 def save(checkpoints, *steps):

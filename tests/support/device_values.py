@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from mpicoll.support.arrays import element_type
 from tests.support.cases import RANK, mixed_magnitudes, same
+from tests.support.fakes.arrays import Named
 
 WORDS = ("ring", "circulant", "recursive_doubling", "halving_doubling", "allgather_reduce")
 TYPES = ("float64", "float32", "float16", "bfloat16")
@@ -41,17 +42,6 @@ class DeviceValues:
     @pytest.mark.parametrize("name", LOGICAL)
     def test_logic(self, xp, mode, comm, name):
         self.compare(xp, comm, (np.arange(99, dtype="i4") + RANK) % 3, getattr(MPI, name), "ring")
-
-
-class Named:
-    """An array as PyTorch shows one of bfloat16: two bytes of nothing in particular, and the type's name."""
-
-    def __init__(self, array, name):
-        self.array, self.dtype = array, f"torch.{name}"
-
-    @property
-    def __cuda_array_interface__(self):
-        return {**self.array.__cuda_array_interface__, "typestr": "|V2"}
 
 
 def numbers(name):

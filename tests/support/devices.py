@@ -23,14 +23,6 @@ from tests.support.cases import (
 COUNT = 2 * SIZE + 1
 
 
-class Foreign:
-    """Another library's array: only its interface is known."""
-
-    def __init__(self, array, read_only=False, **changes):
-        described = array.__cuda_array_interface__
-        self.__cuda_array_interface__ = {**described, "data": (described["data"][0], read_only), **changes}
-
-
 class DeviceArrays:
     """Checks over an array module `xp`; `check(result, wanted)` is how results are compared."""
 

@@ -22,10 +22,13 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 import mpicoll  # noqa: E402
+from mpicoll.execute import Context  # noqa: E402
 
 mpicoll.install_abort_hook()
 comm = mpicoll.Communicator(MPI.COMM_WORLD)
-limit, comm._context.timeout = comm._context.timeout, 1000  # a busy machine may be slow to start all ranks
+context = Context.of(comm)
+limit = context.timeout
+context.timeout = 1000  # a busy machine is slow to start all ranks
 x = np.ones(100_000)
 if algorithm in ("objects", "begun", "plan"):  # served by MPI alone
     plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="native")
@@ -40,7 +43,7 @@ if scenario == "left_out":
     if comm.Get_rank() != 1:
         comm.Bcast(few)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
-comm._context.timeout = limit
+context.timeout = limit
 print(f"pid of rank {comm.Get_rank()} {os.getpid()}", flush=True)
 if comm.Get_rank() == 1:
     if scenario == "killed":

@@ -1,11 +1,13 @@
 """Trainings that are short, and what they are compared with: one process."""
 
+import argparse
 import zlib
 
 import numpy
 import pytest
 from mpi4py import MPI
 
+from mpicoll.cli import train as command
 from mpicoll.errors import ArgumentError
 from mpicoll.train import SGD, Adam, Dataset, Trainer, mlp
 from tests.support.cases import WORLD
@@ -47,6 +49,13 @@ def alone(data, **options):
     """Losses and parameters of one process, on all ranks."""
     trainer = fitted(MPI.COMM_SELF, data, **options)
     return WORLD.bcast((trainer.losses, trainer.state_dict()["parameters"]))
+
+
+def train_command(*words):
+    """Run `mpicoll train WORDS` in this process."""
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args(words))
 
 
 def same_bits(trainer):

@@ -117,7 +117,7 @@ def test_hosts_and_their_links():
         said("host0", "sh", "-c", "echo seen > /dev/shm/private; sleep 1000 > /dev/null 2>&1 & ipcmk -Q")
         assert said("host1", "ls", "/dev/shm") == "" and "sleep" not in said("host1", "ps", "ax")
         assert "\n0x" in said("host0", "ipcs", "-q") and "\n0x" not in said("host1", "ipcs", "-q")
-        identity = os.readlink(f"/proc/{cluster._computers['login'].pid}/ns/net")
+        identity = said("login", "readlink", "/proc/self/ns/net").strip()
         assert identity in namespaces()
     assert identity not in namespaces() and links() == before and not Path("/dev/shm/private").exists()
 

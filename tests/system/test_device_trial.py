@@ -9,7 +9,7 @@ import pytest
 from tests.support.each import EACH, ONE
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 
-COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/counterfeit'}"
+COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/fakes/counterfeit'}"
 TRIAL = """
 import json
 from mpicoll.buffers import awareness, pointer_trial

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms import registry as registered
-from tests.support.metering import Clock
+from tests.support.fakes.metering import Clock
 
 
 HERE = Path(__file__).parent

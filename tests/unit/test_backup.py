@@ -1,7 +1,5 @@
 """Where copies of shards lie, and where the living take up when ranks have died."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from mpicoll.train.parallel.backup import Backup, BackupStatus, ShardsLost, holders
@@ -14,10 +12,12 @@ def test_a_copy_lies_on_another_node_where_there_is_one(nodes):
         assert nodes[holder] != nodes[rank] or len(set(nodes)) == 1
 
 
-def level(size, nodes=None, divided=True, before=None):
-    made = SimpleNamespace(_divided=divided, size=size, holders=holders(nodes or (0,) * size), before=before)
-    made._require_base = lambda *given: Backup._require_base(made, *given)
-    return lambda everyone: Backup.plan(made, everyone)
+def level(size, divided=True, before=None):
+    """How a backup of that many ranks, of one node, plans; it has no training."""
+    backup = object.__new__(Backup)
+    facts = {"_divided": divided, "size": size, "holders": holders((0,) * size), "before": before}
+    vars(backup).update(facts)
+    return backup.plan
 
 
 def known(rank, newest, held, secure=True, whole=True, copied=True):

@@ -18,6 +18,7 @@ from mpicoll.select import table
 from mpicoll.slurm import gather
 from mpicoll.slurm import table as lines_of
 from mpicoll.train.checkpoint import format as checkpoint
+from tests.support.checkpoints import write_manifest
 
 pytestmark = pytest.mark.usefixtures("registry")
 
@@ -188,8 +189,7 @@ def test_any_result(tmp_path, one, other):
 @given(spoilt(MANIFEST))
 def test_any_manifest(tmp_path, document):
     """Its checksum is right: somebody made it so, or another version."""
-    content = {**document, "crc32": checkpoint._checksum(json.loads(json.dumps(document)))}
-    (tmp_path / checkpoint.MANIFEST).write_text(json.dumps(content))
+    write_manifest(tmp_path / checkpoint.MANIFEST, document)
     with contextlib.suppress(checkpoint.Damaged):
         found = checkpoint.Checkpoint(tmp_path, checkpoint.read_manifest(tmp_path))
         assert set(found.totals) == set(document["vectors"])

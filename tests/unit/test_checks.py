@@ -11,16 +11,7 @@ from mpicoll.support.arrays import element_type
 from mpicoll.support.checks import check_word, must_agree, raise_everywhere
 from mpicoll.support.optional import require
 from mpicoll.train.parallel.options import OptionKeywords, Options
-
-
-class Ranks:
-    """A communicator, as far as its ranks' objects are gathered."""
-
-    def __init__(self, *others):
-        self.others = others
-
-    def allgather(self, mine):
-        return [*self.others, mine]
+from tests.support.fakes.metering import Ranks
 
 
 @pytest.mark.parametrize("everyone, text", [
@@ -42,9 +33,9 @@ def test_ranks_that_agree():
 
 
 def test_the_lowest_ranks_error_is_raised():
-    raise_everywhere(Ranks(None, None), None)
+    raise_everywhere(Ranks(2, [None, None]), None)
     with pytest.raises(LaunchError, match="disk"):
-        raise_everywhere(Ranks(None, LaunchError("disk")), ArgumentError("other"))
+        raise_everywhere(Ranks(2, [None, LaunchError("disk")]), ArgumentError("other"))
 
 
 def test_words_may_be_of_any_kind():

@@ -1,7 +1,6 @@
 """What is known of GPUs and of MPI's awareness of them, and what is said where something is missing."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -11,19 +10,18 @@ from mpicoll.buffers import awareness, proofs
 from mpicoll.buffers.proofs import Result
 from mpicoll.cli import gpus as shown
 from mpicoll.support import child_job, gpus
-from tests.support import fakecupy
-from tests.support.devices import Foreign
+from tests.support import fakes
+from tests.support.fakes import fakecupy
+from tests.support.fakes.arrays import Foreign
 
 PASSED, FAILED = Result(True, "all arrived", "at noon"), Result(False, "it crashed", "at noon")
 TOO_OLD = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"
 
 
 @pytest.fixture
-def xp(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", fakecupy)
-    buffers.device.optional_cupy.cache_clear()
-    yield fakecupy
-    buffers.device.optional_cupy.cache_clear()
+def xp():
+    with fakes.cupy_is(fakecupy):
+        yield fakecupy
 
 
 @pytest.fixture(autouse=True)
@@ -157,10 +155,11 @@ def test_what_is_missing_is_named(monkeypatch, xp, driver, count, text):
     assert awareness.make_trial().said == facts["problem"]
 
 
-def test_without_cupy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "needs CuPy" in gpus.facts()["problem"] and "needs CuPy" in awareness.make_trial().said
-    assert awareness.gpu_mode() in ("staged", "direct")
+def test_without_cupy():
+    with fakes.cupy_is(None):
+        assert "needs CuPy" in gpus.facts()["problem"]
+        assert "needs CuPy" in awareness.make_trial().said
+        assert awareness.gpu_mode() in ("staged", "direct")
 
 
 def test_a_device_array_without_a_driver(monkeypatch, xp):

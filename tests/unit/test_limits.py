@@ -1,15 +1,13 @@
 """Limits of waiting: time without progress of a communicator, while this process ran."""
 
-from types import SimpleNamespace
-
 import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import Task
-from mpicoll.execute.progress import Progress
+from mpicoll.execute import Context, Task
 from mpicoll.execute.recorder import Recorder
 from mpicoll.watch.stuck import StuckCalls
+from tests.support.fakes.progress import ManualProgress
 
 LIMIT = 10.0
 #: seconds from look to look; the clock is the test's
@@ -28,18 +26,16 @@ def clock(monkeypatch):
 def context(clock):
     """Of a communicator with a limit."""
     comm = mpicoll.Communicator(MPI.COMM_SELF.Dup(), timeout=LIMIT)
-    yield comm._context
+    context = Context.of(comm)
+    yield context
     # tasks that never end are not waited for
-    comm._context.in_disorder(mpicoll.MpicollError("the test is over"))
+    context.in_disorder(mpicoll.MpicollError("the test is over"))
     comm.Free()
 
 
 @pytest.fixture
 def progress():
-    """What advances tasks, when the test says so."""
-    made = Progress()
-    made._attend = lambda: None
-    return made
+    return ManualProgress()
 
 
 def begin(progress, context, steps, track=None):
@@ -135,6 +131,16 @@ def test_a_call_of_mpis_own_is_stuck_where_its_thread_stands_still(
     assert calls.look(context) == ("", 0.0)
 
 
+class Interrupted:
+    """A call in the middle of its rounds."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def where(self):
+        return self.text
+
+
 def test_the_others_are_told_though_a_handler_raises_meanwhile(context, monkeypatch):
     """A signal handler that raises again, while the rank gives up: they would wait for ever."""
     told = []
@@ -145,6 +151,6 @@ def test_the_others_are_told_though_a_handler_raises_meanwhile(context, monkeypa
             raise KeyboardInterrupt
 
     monkeypatch.setattr(context.channel, "give_notice", give_notice)
-    context.give_up(SimpleNamespace(where=lambda: "a call"), KeyboardInterrupt())
-    context.give_up(SimpleNamespace(where=lambda: "another call"), KeyboardInterrupt())
+    context.give_up(Interrupted("a call"), KeyboardInterrupt())
+    context.give_up(Interrupted("another call"), KeyboardInterrupt())
     assert len(told) == 2 and "a call, ended by KeyboardInterrupt()" in told[1]

@@ -4,29 +4,34 @@ import numpy
 import pytest
 
 from mpicoll.train.monitor import Meter
-from tests.support.metering import Ranks, fields
+from tests.support.fakes.metering import Ranks, fields
 
 
 @pytest.fixture
-def meter(clock):
-    return Meter(Ranks(), numpy)
+def ranks():
+    return Ranks()
+
+
+@pytest.fixture
+def meter(clock, ranks):
+    return Meter(ranks, numpy)
 
 
 # ---- phases
 
 
-def test_phases_add_up_and_count_their_bytes(meter, clock):
+def test_phases_add_up_and_count_their_bytes(meter, clock, ranks):
     with meter.step():
         clock.sleep(1)
         with meter.loading():
             clock.sleep(2)
-            meter._comm.send(30)
+            ranks.send(30)
         for _ in range(2):
             with meter.computing():
                 clock.sleep(10)
         with meter.communicating():
             clock.sleep(5)
-            meter._comm.send(400)
+            ranks.send(400)
         meter.count(7000)
     assert meter.steps == [{
         "step_s": 28, "compute_s": 20, "communication_s": 7, "exposed_s": 7, "bytes": 7400, "data_bytes": 30,

@@ -1,38 +1,9 @@
 """The meter beside a device that computes later, on a clock that stands still until told: no MPI, no GPU."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from mpicoll.train.monitor import Meter
-from tests.support.metering import Ranks, fields
-
-
-class Device:
-    """One stream of a device: what it is asked for takes its time, after what it was asked for before."""
-
-    def __init__(self, clock):
-        self.clock, self.free, self.waits = clock, 0, 0
-        device = self
-
-        class Event:
-            def record(self, stream):
-                assert stream is device
-                self.at = max(device.clock.now, device.free)
-
-            @property
-            def done(self):
-                return device.clock.now >= self.at
-
-            def synchronize(self):
-                device.waits += 1
-                device.clock.now = max(device.clock.now, self.at)
-
-        elapsed = lambda one, other: (other.at - one.at) * 1000
-        self.cuda = SimpleNamespace(Event=Event, get_elapsed_time=elapsed, get_current_stream=lambda: device)
-
-    def compute(self, seconds):
-        self.free = max(self.clock.now, self.free) + seconds
+from tests.support.fakes.metering import Device, Ranks, fields
 
 
 @pytest.fixture
@@ -41,8 +12,13 @@ def device(clock):
 
 
 @pytest.fixture
-def meter(device):
-    return Meter(Ranks(), device)
+def ranks():
+    return Ranks()
+
+
+@pytest.fixture
+def meter(device, ranks):
+    return Meter(ranks, device)
 
 
 def test_a_step_ends_when_the_device_has_done_it(meter, device, clock):
@@ -53,7 +29,7 @@ def test_a_step_ends_when_the_device_has_done_it(meter, device, clock):
     assert fields(meter, "step_s", "compute_s", "exposed_s") == [(7, 7, 0)]
 
 
-def test_no_phase_waits_for_the_device(meter, device, clock):
+def test_no_phase_waits_for_the_device(meter, device, clock, ranks):
     waits = device.waits
     with meter.step():
         for bucket in range(9):
@@ -62,7 +38,7 @@ def test_no_phase_waits_for_the_device(meter, device, clock):
             with meter.waiting(f"reduce {bucket}"):
                 clock.sleep(1)
             with meter.communicating():
-                meter._comm.send(1)
+                ranks.send(1)
             meter.mark()
         assert (clock.now, device.waits) == (1009, waits)
     assert device.waits == waits + 1

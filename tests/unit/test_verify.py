@@ -108,7 +108,8 @@ def test_two_ranks_that_both_wait_first():
         yield Recv(1 - rank, Scratch("received", 0, size))
         yield Send(1 - rank, Input(0, size))
 
-    refused("allreduce", both_receive, 2, r"deadlock: rank 0 waits in round 1 \(receive from 1\); rank 1 waits")
+    message = r"deadlock: rank 0 waits in round 1 \(receive from 1\); rank 1 waits"
+    refused("allreduce", both_receive, 2, message)
 
 
 def test_two_ranks_whose_blocking_sends_wait_for_each_other():

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from mpicoll import BufferError
 from tests.support.cases import SIZE, same
-from tests.support.devices import Foreign
+from tests.support.fakes.arrays import Foreign
 
 pytestmark = [pytest.mark.mpi, pytest.mark.gpu]
 

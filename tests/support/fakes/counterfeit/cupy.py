@@ -1,14 +1,18 @@
-"""CuPy for processes that find this folder on PYTHONPATH: the stand-in, in the state that COUNTERFEIT_GPU names.
+"""CuPy for processes that find this folder on PYTHONPATH: `fakecupy`, in the state that COUNTERFEIT_GPU names.
 
-aware: MPI takes its pointers; unaware: they lead nowhere; wild: to memory that is not there; stuck: a kernel never ends;
-missing, driverless, old, empty: without CuPy, without a driver, with one too old, and without a device.
+A healthy machine never shows these states:
+
+- aware, unaware: MPI accepts device pointers; MPI is given pointers that lead nowhere.
+- wild: pointers to memory that is not mapped, so that a process that touches them crashes.
+- stuck: a kernel that never ends.
+- missing, driverless, old, empty: no CuPy; no driver; a driver too old for CuPy; no device.
 """
 
 import os
 import sys
 import time
 
-from tests.support import fakecupy
+from tests.support.fakes import fakecupy
 
 STATE = os.environ["COUNTERFEIT_GPU"]
 

@@ -1,7 +1,8 @@
-"""NumPy's arithmetic for the stand-in for CuPy, as much as training needs; `reads`: how often the host waited for a number.
+"""NumPy's arithmetic for the stand-in for CuPy, as much as training needs.
 
-The stand-in itself has what collectives need. `install` gives its arrays operators, methods and NumPy's functions; each
-reads and writes in the current stream of its thread, so that a wrong order is found as everywhere else.
+`install` gives the arrays of `fakecupy` operators, methods and NumPy's functions. Stricter than CuPy in the same way: each
+operation reads and writes in the current stream of its thread, so that a wrong order raises `Race`. `reads` lists each time
+that the host waited for a value (`float`, `bool`, `tolist`), with the number of elements: in CuPy that is easily overlooked.
 """
 
 import operator
@@ -10,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from tests.support import fakecupy
+from tests.support.fakes import fakecupy
 
 reads = []
 

@@ -1,9 +1,15 @@
-"""A stand-in for `cupy.cuda.nccl` on the stand-in for CuPy: real reductions over MPI, and as strict as NCCL.
+"""A stand-in for `cupy.cuda.nccl` on the stand-in for CuPy: real reductions, over MPI.
 
-A call puts itself into a stream and returns. Its result is poison there until messages of all ranks have come, which
-the host learns from an event that was recorded behind it. It refuses what NCCL refuses: two ranks on one GPU, unknown
-types and ops, a communicator made on another device. `log` has what was called; `gpu` says which GPU a device of this
-rank is, `failing` makes calls or communicators fail, `broken` is an error that NCCL finds later.
+Stricter than NCCL:
+
+- A call puts an operation into its stream and returns. Its result is poison until the messages of all ranks have arrived,
+  which the host learns only from an event that was recorded after the call.
+- What NCCL leaves undefined fails at once: overlapping buffers, memory beyond an allocation, memory of another device,
+  a communicator that is destroyed while operations are under way.
+- NCCL's own refusals are immediate: two ranks on one GPU, types and operations that it lacks.
+
+`log` lists what was called. Tests change the rest: `gpu` says which GPU a device of this rank is, `failing` makes calls or
+communicators fail, `broken` is an error that NCCL finds later.
 """
 
 import threading
@@ -12,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 from mpi4py import MPI
 
-from tests.support.fakecupy import memory, streams
+from tests.support.fakes.fakecupy import memory, streams
 
 available = True
 log = []

@@ -36,7 +36,7 @@ class Allocation:
 
     @property
     def pointer(self):
-        from tests.support import fakecupy
+        from tests.support.fakes import fakecupy
 
         pointed = self.visible if fakecupy.aware or self.device is None else self.elsewhere
         return pointed.__array_interface__["data"][0]
@@ -102,7 +102,7 @@ def owner(location):
 
 def memcpy_async(destination, source, nbytes, kind, pointer):
     """cudaMemcpyAsync: between a device and page-locked memory it does not wait; other host memory is waited for."""
-    from tests.support import fakecupy
+    from tests.support.fakes import fakecupy
 
     stream = streams.of_pointer(pointer)
     number = stream.operate()

@@ -1,12 +1,16 @@
-"""A stand-in for CuPy over host memory that is as strict as a device: for tests where there is no GPU.
+"""A stand-in for CuPy over host memory, with two devices: `memory` has allocations and copies, `streams` the order of work.
 
-Work is asynchronous: what a kernel or a copy writes is known to later work in the stream, but whoever reads the memory
-by its pointer (MPI, say) finds poison until the host has waited for it; between streams only events make an order, and
-what was not ordered raises `Race`. NumPy may not touch an array at all. `log` has what was done, in order, `copies` the
-(kind, bytes) of what went between host and device. Unless MPI is `aware`, a pointer leads to memory that nothing else
-looks at: what MPI reads there is poison, and what it writes is lost. There are two devices; each thread has a current
-one, and only there it computes. `contexts` are the devices that any thread has touched, as CUDA would then take memory
-there. `memory` has copies and page-locked memory, `streams` the order.
+Stricter than CuPy:
+
+- Kernels and copies write when the host waits for them, and not before. Until then MPI, or whatever else reads the memory
+  by its pointer, finds poison.
+- Between streams only events make an order. Work that was not ordered raises `Race`; a device would be silently wrong.
+- Unless MPI is `aware`, a pointer leads to memory that nothing else looks at: MPI reads poison, and what it writes is lost.
+- An array computes only on its own device, and only where that is the current device of the thread.
+- NumPy cannot convert an array; `get()` and `asnumpy` are the only ways to the host.
+
+`log` lists what was done, in order; `copies` the (kind, bytes) of copies between host and device;
+`contexts` the devices that any thread made current or took memory of, where CUDA takes memory for a context.
 """
 
 from types import SimpleNamespace

@@ -104,7 +104,7 @@ class Event:
 
 def see(clock):
     """The host has waited for this."""
-    from tests.support import fakecupy
+    from tests.support.fakes import fakecupy
 
     fakecupy.log.append("synchronize")
     with _lock:
