@@ -7,8 +7,10 @@ but the clock; all else is copied.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
+from operator import itemgetter
 
 from ..schedule import Recv, Reduce, Send
 from ..shared_memory import HEAP
@@ -63,31 +65,35 @@ def _with_reduced(
     slot: int,
 ) -> list[Instruction]:
     """One round."""
+    used = stretches(instructions)
     receives = [piece for piece in instructions if piece.is_received]
     sends = [piece for piece in instructions if piece.is_sent]
     computed = [piece for piece in instructions if not piece.is_message]
+    sources = _Sources(receives, peers, readers, scratch)
+    #: what a message in the place of a reduction must not overtake
+    before = _Accesses(used)
+    if not slot:  # in pieces, what is started early follows nothing of its own round
+        before.add(*receives)
+    sent = _Accesses(used)
+    sent.add(*sends)
     taken: dict[int, Instruction] = {}
     first: set[int] = set()
     left: list[Instruction] = []
     for piece in computed:
-        source = _source(piece, receives, peers, readers, scratch)
-        if source is None:
+        source = sources.of(piece)
+        hindered = sent.readers(piece.writes)
+        if (
+            source is None
+            or before.conflict(piece, source)
+            or not all(_is_buffered(send, peers, slot) for send in hindered)
+        ):
             left.append(piece)
-            continue
-        # in pieces, what is started early follows nothing of its own round
-        before = left
-        if not slot:
-            before = left + [other for other in [*receives, *taken.values()] if other is not source]
-        in_use = any(
-            _touch(piece.spans, other.writes) or _touch(piece.writes, other.reads)
-            for other in before
-        )
-        hindered = [send for send in sends if _touch(send.reads, piece.writes)]
-        if in_use or not all(_is_buffered(send, peers, slot) for send in hindered):
-            left.append(piece)
+            before.add(piece)
             continue
         first.update(map(id, hindered))
         taken[id(source)] = _taken(piece, source)
+        if not slot:
+            before.add(taken[id(source)])
     # what is received for later reductions of the round must have come before they read it
     plain = [piece for piece in receives if id(piece) not in taken]
     if _overtakes(receives, [*map(id, plain), *taken]):
@@ -96,24 +102,62 @@ def _with_reduced(
     return [*plain, *taken.values(), *sends, *left]
 
 
-def _source(
-    piece: Instruction,
-    receives: list[Instruction],
-    peers: Collection[int],
-    readers: dict[int, set[int]],
-    scratch: Span,
-) -> Instruction | None:
-    """The message that a reduction may read from the sender's memory."""
-    if piece.kind is not Reduce:
-        return None
-    for receive in receives:
-        is_near = receive.kind is Recv and receive.peer in peers
-        if is_near and readers[id(receive)] == {id(piece)} and receive.writes[0] in piece.reads:
-            is_result = not scratch[0] <= receive.writes[0][0] < scratch[1]
+class _Accesses:
+    """Which instructions of a round read and write each stretch of memory."""
+
+    def __init__(self, used: Callable[[Iterable[Span]], Iterator[int]]) -> None:
+        self._used = used
+        self._readers: defaultdict[int, list[Instruction]] = defaultdict(list)
+        self._writers: defaultdict[int, list[Instruction]] = defaultdict(list)
+
+    def add(self, *instructions: Instruction) -> None:
+        """Add what these do."""
+        for piece in instructions:
+            for at in self._used(piece.reads):
+                self._readers[at].append(piece)
+            for at in self._used(piece.writes):
+                self._writers[at].append(piece)
+
+    def readers(self, spans: Iterable[Span]) -> list[Instruction]:
+        """Those that read there, each as often as it reads a stretch of it."""
+        return [piece for at in self._used(spans) for piece in self._readers.get(at, ())]
+
+    def conflict(self, piece: Instruction, source: Instruction) -> bool:
+        """Whether any but `source` writes what the piece uses, or reads what it writes."""
+        written = (self._writers.get(at, ()) for at in self._used(piece.spans))
+        read = (self._readers.get(at, ()) for at in self._used(piece.writes))
+        return any(other is not source for others in chain(written, read) for other in others)
+
+
+class _Sources:
+    """The messages of a round that a reduction may read from the sender's memory."""
+
+    def __init__(
+        self,
+        receives: Iterable[Instruction],
+        peers: Collection[int],
+        readers: dict[int, set[int]],
+        scratch: Span,
+    ) -> None:
+        self._readers = readers
+        self._scratch = scratch
+        self._by_span: defaultdict[Span, list[tuple[int, Instruction]]] = defaultdict(list)
+        for place, receive in enumerate(receives):
+            if receive.kind is Recv and receive.peer in peers:
+                self._by_span[receive.writes[0]].append((place, receive))
+
+    def of(self, piece: Instruction) -> Instruction | None:
+        """The message that this instruction alone reads, if it may be read by the reduction."""
+        if piece.kind is not Reduce or piece.reads[0] == piece.reads[1]:
+            return None
+        low, high = self._scratch
+        arrived = chain.from_iterable(self._by_span.get(span, ()) for span in piece.reads)
+        for _, receive in sorted(arrived, key=itemgetter(0)):
+            is_result = not low <= receive.writes[0][0] < high
             fits = not is_result or receive.writes == piece.writes
-            if fits and piece.reads[0] != piece.reads[1]:
+            if fits and self._readers[id(receive)] == {id(piece)}:
                 return receive
-    return None
+        return None
 
 
 def _taken(piece: Instruction, source: Instruction) -> Instruction:
@@ -131,18 +175,16 @@ def _overtakes(receives: list[Instruction], ordered: list[int]) -> bool:
     ordered: ids.
     """
     peers = {id(piece): piece.peer for piece in receives}
-    for peer in set(peers.values()):
-        sent = [key for key in peers if peers[key] == peer]
-        if [key for key in ordered if peers[key] == peer] != sent:
-            return True
-    return False
+    sent: defaultdict[int | None, list[int]] = defaultdict(list)
+    awaited: defaultdict[int | None, list[int]] = defaultdict(list)
+    for key, peer in peers.items():
+        sent[peer].append(key)
+    for key in ordered:
+        awaited[peers[key]].append(key)
+    return sent != awaited
 
 
 def _is_buffered(send: Instruction, peers: Collection[int], slot: int) -> bool:
     """Whether a message lies in a slot before anything else is done."""
     in_slot = send.kind is Send and send.peer in peers and send.nbytes <= slot
     return in_slot and HEAP.location(send.span[0], send.nbytes) is None
-
-
-def _touch(some: tuple[Span, ...], others: tuple[Span, ...]) -> bool:
-    return any(low < end and start < high for low, high in some for start, end in others)
