@@ -64,9 +64,11 @@ class Trainer:
         With elastic, where ranks die while it is made, or, in `fit`, a shard is lost with its copy
         and there is no checkpoint.
 
-    Notes ----- Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2
-    (K-1)/K N with allreduce and zero1; (A+1) (K-1)/K N with zero2 and A micro-batches. With
-    parameter_server rank 0 receives (K-1) N, and sends about log2(K) N.
+    Notes
+    -----
+    Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2 (K-1)/K N with
+    allreduce and zero1; (A+1) (K-1)/K N with zero2 and A micro-batches. With parameter_server
+    rank 0 receives (K-1) N, and sends about log2(K) N.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """A program is data: it prints, two of them can be compared, and it moves to other memory."""
 
+import sys
+
 import numpy as np
 
 from mpicoll import algorithms
@@ -8,6 +10,7 @@ from mpicoll.collectives import ALLREDUCE
 from mpicoll.execute.lowering import lowered
 from mpicoll.execute.ordering import by_rounds
 from mpicoll.execute.program import Instruction, Program, lies_in, mover
+from mpicoll.execute.reduced import reduced_where_they_lie
 from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, Reduce, Send, bounds
 
@@ -55,3 +58,28 @@ def test_what_an_instruction_is():
     reduced = Instruction(Recv, 3, ((0, 16),), ((32, 48),), operand=1)
     assert (reduced.is_received, reduced.span, reduced.nbytes) == (True, (0, 16), 16)
     assert not any(Instruction(kind, None, ((0, 8),), ((8, 16),)).is_started for kind in (Reduce, Copy))
+
+
+def calls_for(pieces):
+    """Calls of Python functions by which the messages of a round are found that may be reduced where they lie."""
+    receives = [Instruction(Recv, 1, (), ((start, start + 8),)) for start in range(0, 8 * pieces, 8)]
+    moved = [(10**6 + start, 10**6 + end) for ((start, end),) in (piece.writes for piece in receives)]
+    computed = [Instruction(Reduce, None, (own, piece.writes[0]), (own,)) for own, piece in zip(moved, receives)]
+    count = 0
+
+    def counted(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(counted)
+    try:
+        (found,) = reduced_where_they_lie([receives + computed], {1}, 0, (0, 8 * pieces))
+    finally:
+        sys.setprofile(None)
+    assert len(found) == pieces and all(piece.operand == 1 for piece in found)
+    return count
+
+
+def test_passes_take_time_in_proportion_to_the_pieces():
+    """A vector of 1 GiB has 1,000 of them."""
+    assert calls_for(1000) < 12 * calls_for(100)

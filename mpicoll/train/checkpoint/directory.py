@@ -114,8 +114,10 @@ class Checkpoints:
         LaunchError
             On all ranks, where one cannot write.
 
-        Notes ----- Cost: each rank writes its bytes once, and waits for its disk (fsync); messages
-        only describe the pieces.
+        Notes
+        -----
+        Cost: each rank writes its bytes once, and waits for its disk (fsync); messages only
+        describe the pieces.
         """
         described = (
             self.comm.gather(self.together("save", lambda: _described(step, vectors, meta))) or []
@@ -150,8 +152,10 @@ class Checkpoints:
         LaunchError
             On all ranks, where one cannot read the directory.
 
-        Notes ----- Cost: the ranks read all bytes of the checkpoint once, each some of the files,
-        to verify the checksums.
+        Notes
+        -----
+        Cost: the ranks read all bytes of the checkpoint once, each some of the files, to verify
+        the checksums.
         """
         names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
         for name in names:

@@ -79,8 +79,10 @@ def wrap(
     LaunchError
         Where PyTorch is missing.
 
-    Notes ----- Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2
-    (K-1)/K N; (A+1) (K-1)/K N with zero2 and A backward passes. At first N for the broadcast.
+    Notes
+    -----
+    Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2 (K-1)/K N;
+    (A+1) (K-1)/K N with zero2 and A backward passes. At first N for the broadcast.
     """
     comm = wrapped(comm)
     options = Options(
