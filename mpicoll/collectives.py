@@ -1,4 +1,4 @@
-"""The collectives: the blocks of each rank before the call and after it.
+"""What each collective means: which blocks lie where before, and which must lie where after.
 
 The verifier proves schedules against them, the executor binds buffers by them, and
 `schedule.folded` takes the blocks of extra ranks from them.
