@@ -4,8 +4,8 @@
 >>> mpicoll.list_algorithms("scatter")
 ['linear', 'binomial', 'native']
 
-Public names are resolved when they are first used (PEP 562), so that the parts which need no MPI (schedules,
-algorithms, the verifier) can be imported where there is none.
+Public names are resolved at their first use (PEP 562), so that the parts that need no MPI
+(schedules, algorithms, the verifier) can be imported without it.
 """
 
 from importlib import import_module
@@ -13,7 +13,7 @@ from importlib import import_module
 from .support.version import __version__
 
 TYPE_CHECKING = False  # of `typing`, whose import leaves text in memory: see __main__
-if TYPE_CHECKING:  # the same names for type checkers and editors, which do not see what happens below
+if TYPE_CHECKING:  # the same names, for type checkers and editors
     from . import algorithms, collectives, schedule, train, verify
     from .algorithms import AlgorithmName, list_algorithms
     from .buffers import Contributions
@@ -34,11 +34,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors, which do not 
     from .verify import register
 
 __all__ = [
-    "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
-    "Contributions", "Explanation", "LaunchError", "MpicollError", "Plan", "RankFailure", "Request", "ScheduleError",
-    "__version__", "algorithms",
-    "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
-    "use_local_device", "verify",
+    "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout",
+    "Communicator", "Contributions", "Explanation", "LaunchError", "MpicollError", "Plan",
+    "RankFailure", "Request", "ScheduleError", "__version__", "algorithms", "collectives",
+    "install_abort_hook", "list_algorithms", "register", "schedule", "train", "use_local_device",
+    "verify",
 ]
 
 _HOME = {

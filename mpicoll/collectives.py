@@ -1,7 +1,7 @@
 """What each collective means: which blocks lie where before, and which must lie where after.
 
-The verifier proves schedules against this, the executor binds buffers by it, and `schedule.folded` knows from it what
-an extra rank hands over and what it is owed.
+The verifier proves schedules against them, the executor binds buffers by them, and
+`schedule.folded` takes the blocks of extra ranks from them.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,16 @@ from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
 CollectiveName: TypeAlias = Literal[
     "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"
 ]
-#: what `Communicator.explain` can be asked about: blocking calls and non-blocking ones, also as mpi4py spells its methods
+#: calls that `Communicator.explain` takes, also in mpi4py's spelling
 CallName: TypeAlias = Literal[
-    CollectiveName, "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter", "igather",
+    CollectiveName,
+    "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter",
+    "igather",
     "allgatherv", "alltoallv", "gatherv", "scatterv", "reduce_scatter_block",
-    "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Bcast",
-    "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
-    "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv", "Ialltoall", "Ialltoallv", "Ibcast",
-    "Ireduce", "Iscatter", "Iscatterv", "Igather", "Igatherv",
+    "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall",
+    "Alltoallv", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
+    "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv",
+    "Ialltoall", "Ialltoallv", "Ibcast", "Ireduce", "Iscatter", "Iscatterv", "Igather", "Igatherv",
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
@@ -55,17 +57,17 @@ class Collective(NamedTuple):
 
     @property
     def personal(self) -> bool:
-        """Whether each rank has other blocks than the others: a number then says where a block lies, not which it is."""
+        """Whether each rank has its own blocks, so that the number of a block is its place."""
         return self.initial == EACH
 
     @property
     def blocks_of_ranks(self) -> bool:
-        """Whether block r belongs to rank r, so that sizes come from the caller and not from a partition of ours."""
+        """Whether block r belongs to rank r, so that the caller gives the sizes of blocks."""
         return self.personal or OWN in (self.initial, self.final)
 
     @property
     def shares_memory(self) -> bool:
-        """Whether IN_PLACE lets a block's input and output be the same memory; else the result is moved there at the end."""
+        """Whether input and output of a block are the same memory with IN_PLACE, without a copy."""
         return self.place == INPUT and not self.personal and self.name != "reduce_scatter"
 
     @property
@@ -82,11 +84,11 @@ class Collective(NamedTuple):
         return _part(self.place, self.initial, rank, size, blocks, root)
 
     def postcondition(self, rank: int, size: int, blocks: int, root: int = 0) -> Part | None:
-        """The `Part` that `rank` must hold at the end, or None; a rank has output memory for just these blocks."""
+        """The `Part` of `rank` at the end, for which alone it has output memory, or None."""
         return _part(OUTPUT, self.final, rank, size, blocks, root)
 
     def contributions(self, size: int, blocks: int) -> int:
-        """How many there are: what a rank gives to a block, or to all, is one; where blocks are personal, each block is."""
+        """The number of contributions: one per rank, or, with personal blocks, one per block."""
         return size * blocks if self.personal else size
 
     def contribution(self, rank: int, block: int, size: int, blocks: int, root: int = 0) -> int:
@@ -96,7 +98,7 @@ class Collective(NamedTuple):
         return rank if self.reduces else self.contributors(rank, block, size, blocks, root)[0]
 
     def contributors(self, rank: int, block: int, size: int, blocks: int, root: int = 0) -> range:
-        """The numbers of the contributions that the result of `block` on `rank` is made of, in rank order."""
+        """The numbers of the contributions to the result of `block` on `rank`, in rank order."""
         if self.reduces:
             return range(size)
         source = root if self.initial == ROOT else block * size // blocks
@@ -136,10 +138,12 @@ COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for
 
 
 def of_call(name: str) -> tuple[CollectiveName, bool]:
-    """The collective of one of mpi4py's methods, however it is written, and whether it is non-blocking.
+    """The collective of a method of mpi4py, in any spelling, and whether it is non-blocking.
 
-    >>> of_call("Allreduce"), of_call("gatherv"), of_call("Ireduce_scatter_block"), of_call("bcast_init")
-    (('allreduce', False), ('gather', False), ('reduce_scatter', True), ('bcast', False))
+    >>> of_call("Allreduce"), of_call("gatherv")
+    (('allreduce', False), ('gather', False))
+    >>> of_call("Ireduce_scatter_block"), of_call("bcast_init")
+    (('reduce_scatter', True), ('bcast', False))
 
     Raises
     ------

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: object, words: Iterable[str]) -> str:
-    """What an error about an unknown word ends with: the known one it is nearest to; empty where none is near.
+    """The end of an error about an unknown word: the nearest valid word, or "".
 
     >>> did_you_mean("rign", ["ring", "tree"]), did_you_mean("xyz", ["ring", "tree"])
     (' (did you mean ring?)', '')
@@ -28,7 +28,8 @@ class ArgumentError(MpicollError, ValueError):
 class BufferError(MpicollError, builtins.BufferError, TypeError, ValueError):
     """A buffer has the wrong type, size, layout or access for this call.
 
-    It is also what Python, mpi4py and PyTorch would raise: the builtin BufferError, a TypeError, a ValueError, a RuntimeError.
+    It is also what Python, mpi4py and PyTorch raise: the builtin BufferError, a TypeError, a
+    ValueError, and a RuntimeError.
     """
 
 
@@ -39,11 +40,14 @@ class TypeCodeError(BufferError, KeyError):
 
 
 class CollectiveMismatch(MpicollError):
-    """Ranks of one communicator do not make the same call; raised on all of them, with each group of ranks and its call."""
+    """Ranks of a communicator make different calls.
+
+    All ranks raise it; the message names each group of ranks and its call.
+    """
 
 
 class CollectiveTimeout(MpicollError, TimeoutError):
-    """A collective made no progress for as long as it was given; the message says who waits for whom.
+    """A collective made no progress for its timeout; the message says which rank waits for which.
 
     It is also what Python and PyTorch would raise: a TimeoutError and a RuntimeError.
     """
@@ -55,7 +59,8 @@ class RankFailure(MpicollError):
     Attributes
     ----------
     ranks : tuple of int
-        Who died, by rank in the communicator of the call; empty where another rank noticed and this one does not know yet.
+        The dead ranks, in the communicator of the call; empty where another rank noticed, and this
+        rank does not know them yet.
     """
 
     def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
@@ -67,7 +72,7 @@ class RankFailure(MpicollError):
 
 
 class ScheduleError(MpicollError, ValueError):
-    """A schedule does not do what its collective promises; the message names the rank, round and block."""
+    """A schedule violates its collective; the message names the rank, round and block."""
 
 
 class LaunchError(MpicollError):

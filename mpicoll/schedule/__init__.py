@@ -1,15 +1,17 @@
 """The vocabulary of schedules: what a rank does, round by round, with blocks of a vector.
 
-A collective algorithm is a generator ``algorithm(rank, size[, root])`` that yields *rounds*; a round is one operation or
-a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one place: the caller's
-`Input` (never written), the caller's `Output`, or a named `Scratch` vector. A block keeps its number wherever it goes; in an
-alltoall, where all ranks have other blocks, it is the number of a place: `Input(r)` is for rank r, `Output(r)` from rank r.
+A collective algorithm is a generator ``algorithm(rank, size[, root])`` that yields *rounds*; a
+round is one operation or a tuple of operations. The vector is cut into blocks; a `Part` names a
+cyclic range of blocks in one place: the caller's `Input` (never written), the caller's `Output`, or
+a named `Scratch` vector. A block keeps its number wherever it goes; in an alltoall, where all ranks
+have other blocks, it is the number of a place: `Input(r)` is for rank r, `Output(r)` from rank r.
 
-In a round the receives are posted first, the sends read what the parts held before the round, and once they are
-through, `Reduce` and `Copy` run in the order written. Ranks and block numbers are cyclic: ``rank + 1`` needs no modulo.
+In a round the receives are posted first, the sends read the parts as they were before the round,
+and after all messages `Reduce` and `Copy` run in the order written. Ranks and block numbers are
+cyclic: ``rank + 1`` needs no modulo.
 
-A `Write` is a send that may come as early as its receiver's first round, so that ranks of one node put it straight into
-place: what is to be `Written` nobody else touches before.
+A `Write` is a send that may arrive as early as its receiver's first round, so that ranks of a node
+copy it into place: nothing else uses a part before it is `Written`.
 
     def my_ring(rank, size):                      # reduce-scatter phase of a ring
         outgoing = Input(rank - 1)
@@ -50,7 +52,8 @@ from .operations import (
 )
 
 __all__ = [
-    "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message", "OUTPUT", "Operation", "Output",
-    "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS", "Scratch", "Send", "Write", "Written", "bounds", "deadlock",
-    "folded", "joined", "offsets", "operations_of", "pieces", "power_of_two", "renamed", "rounds", "segmented", "unmatched",
+    "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message", "OUTPUT",
+    "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS", "Scratch",
+    "Send", "Write", "Written", "bounds", "deadlock", "folded", "joined", "offsets",
+    "operations_of", "pieces", "power_of_two", "renamed", "rounds", "segmented", "unmatched",
 ]

@@ -1,4 +1,4 @@
-"""Blocks: the one place that says where a block begins and how a range of blocks is cut into messages."""
+"""Blocks: their edges in a vector, and the messages of a range of blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_MESSAGE_BYTES = (1 << 30) - 64
 
 
 def bounds(count: int, blocks: int) -> list[int]:
-    """Where the blocks of a vector begin that is cut as evenly as can be; the first are larger by one element.
+    """The edges of the blocks of a vector that is cut evenly; the first are larger by one element.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def offsets(counts: Iterable[int]) -> list[int]:
 def pieces(part: Part, edges: Sequence[int], limit: int | None = None) -> Iterator[tuple[int, int]]:
     """The messages that carry `part`.
 
-    A range that wraps around is two pieces, an empty one none. Both partners of a message compute this from block
-    numbers alone, so they cut alike wherever their memory lies.
+    A range that wraps around has two pieces, an empty range none. Both partners of a message
+    compute the same pieces, from block numbers alone.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Combinators: one rank's rounds in order, and schedules made of schedules (renamed, pipelined, folded)."""
+"""Combinators: the rounds of one rank, and schedules of schedules (renamed, pipelined, folded)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .blocks import power_of_two
-from .operations import INPUT, MESSAGES, OUTPUT, Copy, Generator, Operation, Part, Recv, Reduce, Round, Send, operations_of
+from .operations import (
+    INPUT,
+    MESSAGES,
+    OUTPUT,
+    Copy,
+    Generator,
+    Operation,
+    Part,
+    Recv,
+    Reduce,
+    Round,
+    Send,
+    operations_of,
+)
 
 if TYPE_CHECKING:
 
     class Meaning(Protocol):
-        """What `folded` asks of a `collectives.Collective`, which lies above this room."""
+        """The part of `collectives.Collective`, in a higher room, that `folded` uses."""
 
         @property
         def reduces(self) -> bool: ...
@@ -36,12 +49,12 @@ def rounds(
     generator : callable
         `generator(rank, size[, root][, blocks])`, as of `algorithms`.
     rank, size : int
-        Which rank of how many.
+        The rank, and the number of ranks.
     root : int, optional
-        Given to the generators of rooted collectives.
+        The argument of generators of rooted collectives.
     blocks : int, optional
-        How many the vector has, default `size`; given to generators whose signature asks for it, and what block
-        numbers are cyclic in for all.
+        Blocks of the vector, default `size`: the modulus of block numbers, and an argument of
+        generators that take it.
 
     Yields
     ------
@@ -50,9 +63,12 @@ def rounds(
     """
     blocks = blocks or size
     rooted = () if root is None else (root,)
-    steps = generator(rank, size, *rooted, blocks=blocks) if _takes_blocks(generator) else generator(rank, size, *rooted)
+    if _takes_blocks(generator):
+        steps = generator(rank, size, *rooted, blocks=blocks)
+    else:
+        steps = generator(rank, size, *rooted)
     for step in steps:
-        # an operation on no blocks, or a copy onto itself (what `renamed` makes of it), is none
+        # without operations on no blocks, and without copies onto themselves (from `renamed`)
         yield tuple([
             _normal(op, size, blocks)
             for op in operations_of(step)
@@ -66,14 +82,15 @@ def _takes_blocks(generator: Generator) -> bool:
 
 
 def _normal(operation: Any, size: int, blocks: int) -> Any:
-    """The operation with its numbers in range; most already are, and building schedules must be quick."""
+    """The operation with its numbers in range; most already are, and building schedules is hot."""
     kind = type(operation)
     if kind in MESSAGES:
         peer, part = operation
         if 0 <= part[1] < blocks and 0 <= peer < size:
             return operation
         return kind(peer % size, Part(part[0], part[1] % blocks, part[2]))
-    if 0 <= operation[0][1] < blocks and 0 <= operation[1][1] < blocks and 0 <= operation[-1][1] < blocks:
+    lower, higher, into = operation[0], operation[1], operation[-1]
+    if 0 <= lower[1] < blocks and 0 <= higher[1] < blocks and 0 <= into[1] < blocks:
         return operation
     return kind(*[Part(place, first % blocks, count) for place, first, count in operation])
 
@@ -86,18 +103,19 @@ def renamed(
 ) -> Iterator[tuple[Operation, ...]]:
     """The same rounds with other places, ranks and block numbers.
 
-    Composition works by it: the partial sums of a reduce-scatter become the output of an allreduce.
+    This composes algorithms: the partial sums of a reduce-scatter become the output of an
+    allreduce.
 
     Parameters
     ----------
     steps : iterable of rounds
-        What a generator yields.
+        The rounds of a generator.
     places : mapping, optional
-        The new names of places; others keep theirs.
+        The new names of places; other places keep their names.
     peer : callable, optional
         peer(rank) is the new number of a rank.
     block : callable, optional
-        block(first, count) gives the ranges that a range becomes: an operation on several is as many operations.
+        block(first, count) returns the new ranges of a range; each range makes an operation.
     """
     places = places or {}
 
@@ -117,9 +135,10 @@ def renamed(
 
 
 def segmented(generator: Generator) -> Generator:
-    """Pipeline a one-block algorithm: its block is cut into `blocks` segments, each one round behind the one before.
+    """Pipeline a one-block algorithm: its block is cut into `blocks` segments, a round apart.
 
-    Rounds of the inner generator are the steps of a common clock; where a rank has nothing to do it yields ``()``.
+    Rounds of the inner generator are the steps of a common clock; a rank without work yields
+    ``()``.
     """
 
     @wraps(generator)
@@ -127,20 +146,24 @@ def segmented(generator: Generator) -> Generator:
         steps = [operations_of(step) for step in generator(rank, size, *root)]
         busy = [number for number, step in reversed(list(enumerate(steps))) if step]
         for time in range(len(steps) + blocks - 1):
-            active = [(steps[number], time - number) for number in busy if 0 <= time - number < blocks]
-            yield tuple(operation for step, segment in active
-                        for (operation,) in renamed(step, block=lambda _, n: ((segment, n),)))
+            segments = [(steps[number], time - number) for number in busy]
+            yield tuple(
+                operation
+                for step, segment in segments
+                if 0 <= segment < blocks
+                for (operation,) in renamed(step, block=lambda _, n: ((segment, n),))
+            )
 
-    del pipeline.__wrapped__  # the signature that counts is pipeline's own: it takes `blocks`
+    del pipeline.__wrapped__  # the signature is pipeline's own: it takes `blocks`
     return pipeline
 
 
 def folded(collective: Meaning) -> Callable[[Generator], Generator]:
-    """Run a power-of-two algorithm at any size: the extra ranks fold in before and are served after.
+    """Run a power-of-two algorithm at any size: extra ranks send before it, and receive after it.
 
-    With r = size - 2^k extras, ranks 0 … 2r-1 form pairs. The even one sends its input to the odd one, which stands in
-    for both and at the end sends back what the even one is owed. Where blocks belong to ranks (reduce_scatter,
-    allgather), a pair counts as one rank that owns two blocks.
+    With r = size - 2^k extra ranks, ranks 0 … 2r-1 form pairs. The even rank sends its input to the
+    odd rank, which represents both and at the end sends the result of the even rank back. Where
+    blocks belong to ranks (reduce_scatter, allgather), a pair counts as a rank with two blocks.
     """
 
     def decorate(generator: Generator) -> Generator:
@@ -149,43 +172,56 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
             blocks = blocks or size
             core = power_of_two(size)
             pairs = size - core
-            held: Callable[[int], Part] = lambda r: collective.precondition(r, size, blocks)
-            wanted: Callable[[int], Part] = lambda r: collective.postcondition(r, size, blocks)
-            if rank < 2 * pairs and rank % 2 == 0:
-                yield Send(rank + 1, held(rank))
-                yield Recv(rank + 1, wanted(rank))
+            before: Callable[[int], Part] = lambda r: collective.precondition(r, size, blocks)
+            after: Callable[[int], Part] = lambda r: collective.postcondition(r, size, blocks)
+            paired = rank < 2 * pairs
+            if paired and rank % 2 == 0:
+                yield Send(rank + 1, before(rank))
+                yield Recv(rank + 1, after(rank))
                 return
-            places, paired = {}, rank < 2 * pairs
+            places = {}
             if paired:
-                places = {INPUT: "folded"} if wanted(rank).count == blocks else {INPUT: "folded", OUTPUT: "shared"}
-                yield _join(rank, held(rank), held(rank - 1), collective.reduces)
+                places[INPUT] = "folded"
+                if after(rank).count != blocks:
+                    places[OUTPUT] = "shared"
+                yield _join(rank, before(rank), before(rank - 1), collective.reduces)
+
+            def rank_of(number: int) -> int:
+                number %= core
+                return 2 * number + 1 if number < pairs else number + pairs
+
+            def blocks_of(first: int, count: int) -> tuple[tuple[int, int], ...]:
+                return _pairs_as_one(first, count, core, pairs)
+
             yield from renamed(
                 generator(rank // 2 if paired else rank - pairs, core),
                 places,
-                peer=lambda n: 2 * (n % core) + 1 if n % core < pairs else n % core + pairs,
-                block=(lambda first, count: _pairs_as_one(first, count, core, pairs)) if collective.blocks_of_ranks else None,
+                peer=rank_of,
+                block=blocks_of if collective.blocks_of_ranks else None,
             )
             if paired:
                 result = places.get(OUTPUT, OUTPUT)
-                yield Copy(wanted(rank)._replace(place=result), wanted(rank)), \
-                    Send(rank - 1, wanted(rank - 1)._replace(place=result))
+                own = Copy(after(rank)._replace(place=result), after(rank))
+                yield own, Send(rank - 1, after(rank - 1)._replace(place=result))
 
-        del fold.__wrapped__  # the signature that counts is fold's own: it takes `blocks`
-        fold.folds = True  # type: ignore[attr-defined]  # it takes `blocks` to place what the extras hold, not to be pipelined
+        del fold.__wrapped__  # the signature is fold's own: it takes `blocks`
+        # it takes `blocks` for the extra ranks, and is no pipeline
+        fold.folds = True  # type: ignore[attr-defined]
         return fold
 
     return decorate
 
 
-def _join(rank: int, mine: Part, theirs: Part, reduces: bool) -> Round:
-    """The round in which the odd rank of a pair takes over what the even one holds."""
-    received = theirs._replace(place="folded")
-    joined = Reduce(received, mine, received) if reduces else Copy(mine, mine._replace(place="folded"))
-    return Recv(rank - 1, received), joined
+def _join(rank: int, own: Part, of_peer: Part, reduces: bool) -> Round:
+    """The round in which the odd rank of a pair receives the input of the even rank."""
+    received = of_peer._replace(place="folded")
+    if reduces:
+        return Recv(rank - 1, received), Reduce(received, own, received)
+    return Recv(rank - 1, received), Copy(own, own._replace(place="folded"))
 
 
 def _pairs_as_one(first: int, count: int, core: int, pairs: int) -> tuple[tuple[int, int], ...]:
-    """The real range of a cyclic range of the core's blocks, of which the first `pairs` stand for two each."""
+    """The range of a cyclic range of the core's blocks, the first `pairs` of which are two each."""
     first %= core
     width = sum(2 if block % core < pairs else 1 for block in range(first, first + count))
     return (((2 * first if first < pairs else first + pairs), width),)

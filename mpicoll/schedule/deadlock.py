@@ -1,4 +1,4 @@
-"""What is said of ranks that wait for ever: by the verifier, on symbols, and by the simulator, on clocks."""
+"""Messages about ranks that wait for ever, for the verifier and the simulator."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from collections.abc import Iterable, Mapping, Sized
 
 
 def deadlock(stuck: Iterable[tuple[int, int, Iterable[str]]]) -> str:
-    """Of ranks that wait for ever. stuck: rank, index of the round, and what it wants ("send to 3") of each."""
-    waiting = [f"rank {rank} waits in round {number + 1} ({', '.join(wants)})" for rank, number, wants in stuck]
+    """The message about a deadlock.
+
+    stuck: of each rank, its number, the index of its round, and its wants ("send to 3").
+    """
+    waiting = [
+        f"rank {rank} waits in round {number + 1} ({', '.join(wants)})"
+        for rank, number, wants in stuck
+    ]
     return "deadlock: " + "; ".join(waiting[:8])
 
 
 def unmatched(channels: Mapping[tuple[int, int], Sized]) -> str:
-    """Of what waits in a channel (source, target) for a partner that never comes; empty where nothing does."""
+    """The message about channels (source, target) that are not empty at the end, or ""."""
     left = [channel for channel, waiting in channels.items() if waiting]
-    return "; ".join(f"a message from rank {source} to rank {target} is never matched" for source, target in left[:8])
+    return "; ".join(
+        f"a message from rank {source} to rank {target} is never matched"
+        for source, target in left[:8]
+    )

@@ -1,9 +1,9 @@
 """Operations: what a rank does in one round, with numbered blocks of a vector.
 
-A round is one operation or a tuple of them. The vector is cut into blocks; a `Part` names a cyclic range of blocks in one
-place: the caller's `Input` (never written), the caller's `Output`, or a named `Scratch` vector. A block keeps its number
-wherever it goes; in an alltoall, where all ranks have other blocks, it is the number of a place: `Input(r)` is for rank r,
-`Output(r)` from rank r.
+A round is one operation or a tuple of operations. The vector is cut into blocks; a `Part` names a
+cyclic range of blocks in one place: the caller's `Input` (never written), the caller's `Output`, or
+a named `Scratch` vector. A block keeps its number wherever it goes; in an alltoall, where all ranks
+have other blocks, it is the number of a place: `Input(r)` is for rank r, `Output(r)` from rank r.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def Output(first: int, count: int = 1) -> Part:
 
 
 def Scratch(name: str, first: int, count: int = 1) -> Part:
-    """Blocks of a scratch vector; memory is taken only for the blocks and the rounds that need it."""
+    """Blocks of a scratch vector, which has memory only for the blocks and rounds in use."""
     return _new(Part, (name, first, count))
 
 
@@ -55,14 +55,14 @@ class Recv(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Put `part` into memory of rank `peer`, which lets it be `Written`: a send that need not wait for its receive."""
+    """Write `part` into memory of rank `peer`: a send that need not wait for its `Written`."""
 
     peer: int
     part: Part
 
 
 class Written(NamedTuple):
-    """Wait until rank `peer` has written `part`. It may do so from the first round on: nothing else touches it before."""
+    """Wait until rank `peer` has written `part`; nothing else uses it from the first round on."""
 
     peer: int
     part: Part
@@ -98,4 +98,6 @@ _OPERATIONS = MESSAGES | {Reduce, Copy}
 def operations_of(step: Round) -> tuple[Operation, ...]:
     """The operations of one round as a tuple: a generator may yield a single operation bare."""
     kind = type(step)
-    return step if kind is tuple else (step,) if kind in _OPERATIONS else tuple(step)  # type: ignore[return-value,arg-type]
+    if kind is tuple:
+        return step  # type: ignore[return-value]
+    return (step,) if kind in _OPERATIONS else tuple(step)  # type: ignore[return-value,arg-type]

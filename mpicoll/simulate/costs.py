@@ -1,8 +1,9 @@
-"""What schedules cost by formula: the critical path of p ranks on a flat network with one full-duplex port per rank.
+"""Costs of schedules by formula: the critical path of p ranks with one full-duplex port each.
 
-T = rounds * alpha + sent * m / bandwidth + reduced * m * gamma, where m is the bytes of the vector, in equal blocks. The
-simulator finds the same times by running all ranks. Sources: the docstrings of the algorithms; Chan et al., CCPE 19
-(2007); Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005). In the formulas: q = ceil(log2 p), k = floor(log2 p), f = (p-1)/p.
+T = rounds * alpha + sent * m / bandwidth + reduced * m * gamma, where m is the bytes of the vector,
+in equal blocks, on a flat network. The simulator computes the same times by running all ranks.
+Sources: the docstrings of the algorithms; Chan et al., CCPE 19 (2007); Thakur, Rabenseifner, Gropp,
+IJHPCA 19 (2005). In the formulas: q = ceil(log2 p), k = floor(log2 p), f = (p-1)/p.
 """
 
 from __future__ import annotations
@@ -16,22 +17,29 @@ from .network import Level, Network
 
 
 class PathCost(NamedTuple):
-    """Along the critical path: messages one after the other, and bytes sent and reduced per byte of the vector."""
+    """Costs along the critical path, per byte of the vector."""
 
+    #: messages one after the other
     rounds: int
+    #: bytes sent
     sent: float
+    #: bytes reduced
     reduced: float
 
     def seconds(self, nbytes: float, alpha: float, bandwidth: float, gamma: float = 0.0) -> float:
-        """The time for a vector of `nbytes` bytes; alpha in seconds, bandwidth in bytes/s, gamma in seconds per byte."""
+        """The time for a vector of `nbytes` bytes.
+
+        alpha: seconds per message. bandwidth: bytes per second. gamma: seconds per byte reduced.
+        """
         return self.rounds * alpha + self.sent * nbytes / bandwidth + self.reduced * nbytes * gamma
 
 
 def closed_form(collective: str, algorithm: str, size: int, segments: int = 1) -> PathCost | None:
-    """The `PathCost` of an algorithm at `size` ranks, or None where there is no formula (unknown names among them).
+    """The `PathCost` of an algorithm at `size` ranks, or None without a formula.
 
-    segments: of pipelined algorithms. Exact, but an upper limit for allreduce `pipeline` at three or more ranks and
-    segments where gamma > 0: its reductions partly overlap with transfers, which saves up to a tenth.
+    segments: of pipelined algorithms. It is exact, except for allreduce `pipeline` at three or more
+    ranks and segments where gamma > 0: there it is an upper limit, as reductions partly overlap
+    with transfers, which saves up to a tenth.
     """
     formula = _FORMULAS.get((collective, algorithm))
     if formula is None:
@@ -40,26 +48,33 @@ def closed_form(collective: str, algorithm: str, size: int, segments: int = 1) -
 
 
 def lower_bound(collective: str, size: int) -> PathCost:
-    """What no algorithm can do without: rounds, bytes sent or received, and bytes reduced by the busiest rank.
+    """Lower bounds of every algorithm, for the busiest rank: rounds, bytes sent and reduced.
 
-    Each by itself: an algorithm may reach one at the expense of another, and overlap them. `sent` is also the factor
-    from nccl-tests' algorithm bandwidth to its bus bandwidth.
+    An algorithm may reach a bound at the expense of another, and overlap their times. `sent` is
+    also the factor from nccl-tests' algorithm bandwidth to its bus bandwidth.
     """
-    share = _share(size)
-    sent = {"allreduce": 2 * share, "bcast": min(1, size - 1), "reduce": min(1, size - 1)}.get(collective, share)
+    sent = share = _share(size)
+    if collective == "allreduce":
+        sent = 2 * share
+    elif collective in ("bcast", "reduce"):
+        sent = min(1, size - 1)
     return PathCost(_ceil_log2(size), sent, share if collectives.find(collective).reduces else 0)
 
 
 def least_seconds(collective: str, size: int, nbytes: float, network: Network) -> float:
-    """The time that no algorithm can beat on a `network.Network`, whose fastest links are taken for all.
+    """A lower bound of the time of every algorithm on a network, as if all links were the fastest.
 
-    Where groups share a port, what must leave or enter a group passes through it. (Scatter and gather are left out
-    there: with groups of different sizes it depends on the root's.)
+    Where groups share a port, the traffic of a group passes through it. (This does not count for
+    scatter and gather: with groups of different sizes it depends on the root's group.)
     """
     links: list[Network | Level] = [network, *network.levels]
-    bound, fastest = lower_bound(collective, size), max(link.bandwidth for link in links)
-    floors = [bound.rounds * min(link.alpha for link in links), bound.sent * nbytes / fastest,
-              bound.reduced * nbytes * network.gamma]  # fmt: skip
+    bound = lower_bound(collective, size)
+    fastest = max(link.bandwidth for link in links)
+    floors = [
+        bound.rounds * min(link.alpha for link in links),
+        bound.sent * nbytes / fastest,
+        bound.reduced * nbytes * network.gamma,
+    ]
     for depth, level in enumerate(network.levels):
         if level.shared_port and collective not in ("scatter", "gather"):
             groups = Counter(map(level.group_of, range(size)))
@@ -84,13 +99,14 @@ def _share(size: int) -> float:
 
 
 def _fold(size: int) -> int:
-    """The ranks that a power-of-two algorithm leaves over."""
+    """The number of ranks beyond a power of two."""
     return size - (1 << _floor_log2(size))
 
 
-def _plus(*costs: PathCost) -> PathCost:
-    """One after the other."""
-    return PathCost(sum(c.rounds for c in costs), sum(c.sent for c in costs), sum(c.reduced for c in costs))
+def _plus(first: PathCost, second: PathCost) -> PathCost:
+    """Both, one after the other."""
+    rounds = first.rounds + second.rounds
+    return PathCost(rounds, first.sent + second.sent, first.reduced + second.reduced)
 
 
 #: of the number of ranks and of segments
@@ -98,7 +114,7 @@ Formula: TypeAlias = Callable[[int, int], PathCost]
 
 
 def _linear(p: int, _: int, reduces: bool = False) -> PathCost:
-    """One rank deals with all others in turn, each time with the whole vector."""
+    """One rank exchanges whole vectors with all others in turn."""
     return PathCost(p - 1, p - 1, p - 1 if reduces else 0)
 
 
@@ -113,12 +129,12 @@ def _in_turns(p: int, _: int, reduces: bool = False) -> PathCost:
 
 
 def _logarithmic(p: int, _: int, reduces: bool = False) -> PathCost:
-    """The same blocks in q rounds: circulant, Bruck; binomial scatter and gather, where the root is the critical path."""
+    """The same blocks in q rounds: circulant, Bruck, the root of a binomial scatter or gather."""
     return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
 
 
 def _store_and_forward(p: int, _: int) -> PathCost:
-    """Bruck's alltoall: in round k those blocks move on whose distance has bit k."""
+    """Bruck's alltoall: in round k the blocks move whose distance has bit k."""
     moved = sum(distance >> k & 1 for distance in range(p) for k in range(_ceil_log2(p)))
     return PathCost(_ceil_log2(p), moved / p, 0)
 
@@ -142,21 +158,24 @@ def _circulant(p: int, n: int, reduces: bool = False) -> PathCost:
 
 
 def _recursive_doubling(p: int, _: int) -> PathCost:
-    """Extra ranks hand over the vector first and get the result at the end, as in the two below."""
-    k, folds = _floor_log2(p), _fold(p) > 0
+    """Extra ranks send the vector first and get the result at the end, as in the next two."""
+    k = _floor_log2(p)
+    folds = _fold(p) > 0
     return PathCost(k + 2 * folds, k + 2 * folds, k + folds)
 
 
 def _halving_doubling(p: int, _: int) -> PathCost:
     core = 1 << _floor_log2(p)
-    k, folds = _floor_log2(p), _fold(p) > 0
+    k = _floor_log2(p)
+    folds = _fold(p) > 0
     return PathCost(2 * (k + folds), 2 * (_share(core) + folds), _share(core) + folds)
 
 
 def _halves(p: int) -> tuple[int, int]:
-    """(k, blocks exchanged in k rounds of halving or doubling); a rank with a folded neighbour stands for two blocks.
+    """(k, blocks exchanged in k rounds of halving or doubling).
 
-    Those come first, so that the lowest group of each round is the largest: the critical path.
+    Ranks with a folded neighbour stand for two blocks and come first, so that the lowest group of
+    each round is the largest: the critical path.
     """
     k = _floor_log2(p)
     return k, sum((1 << bit) + min(_fold(p), 1 << bit) for bit in range(k))
@@ -191,7 +210,7 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("allreduce", "ring"): _two(_reduces(_in_turns), _in_turns),
     ("allreduce", "circulant"): _two(_reduces(_logarithmic), _logarithmic),
     ("allreduce", "pairwise"): _two(_reduces(_in_turns), _in_turns),
-    ("allreduce", "allgather_reduce"): _reduces(_linear),  # each of the p-1 vectors is a message of its own
+    ("allreduce", "allgather_reduce"): _reduces(_linear),  # each vector is a separate message
     ("reduce_scatter", "ring"): _reduces(_in_turns),
     ("reduce_scatter", "halving"): _halving,
     ("reduce_scatter", "circulant"): _reduces(_logarithmic),

@@ -1,4 +1,4 @@
-"""What ranks are connected by, as the simulator sees it: times per message and per byte, and who shares which port."""
+"""Networks of the simulator: times per message and per byte, and shared ports."""
 
 from __future__ import annotations
 
@@ -10,62 +10,69 @@ from ..errors import ArgumentError
 
 
 class Level(NamedTuple):
-    """Links inside groups of ranks: sockets, nodes, racks.
+    """Links inside groups of ranks: sockets, nodes, racks."""
 
-    group: ranks per group, which are then consecutive; or a sequence with the number of each rank's group.
-    alpha: seconds per message; bandwidth: bytes per second; both between two ranks of a group.
-    shared_port: whatever leaves the group passes through one port, one message after the other; so does what enters it.
-    """
-
+    #: ranks per group of consecutive ranks; or the group of each rank
     group: int | Sequence[int]
+    #: seconds per message between two ranks of a group
     alpha: float
+    #: bytes per second between two ranks of a group
     bandwidth: float
+    #: messages that leave the group share one port, and so do messages that enter it
     shared_port: bool = False
 
     def group_of(self, rank: int) -> int:
-        """The number of the group that `rank` is in."""
+        """The number of the group of `rank`."""
         return rank // self.group if isinstance(self.group, int) else self.group[rank]
 
 
 class Network(NamedTuple):
-    """What ranks are connected by. alpha, bandwidth: as in `Level`, between ranks that have no group in common.
+    """The links between ranks."""
 
-    gamma: seconds per byte reduced; copying: seconds per byte copied; levels: the groups, innermost first.
-    """
-
+    #: seconds per message between ranks without a common group
     alpha: float
+    #: bytes per second between ranks without a common group
     bandwidth: float
+    #: seconds per byte reduced
     gamma: float = 0.0
+    #: seconds per byte copied
     copying: float = 0.0
+    #: the groups, innermost first
     levels: tuple[Level, ...] = ()
 
     def path(self, source: int, target: int) -> tuple[float, float, list[Hashable]]:
-        """(alpha, bandwidth, ports) of a message between two ranks; a port is any hashable value."""
+        """(alpha, bandwidth, ports) of a message between two ranks; ports are hashable values."""
         ports: list[Hashable] = [("out of rank", source), ("into rank", target)]
         for depth, level in enumerate(self.levels):
-            left, entered = level.group_of(source), level.group_of(target)
-            if left == entered:
+            source_group = level.group_of(source)
+            target_group = level.group_of(target)
+            if source_group == target_group:
                 return level.alpha, level.bandwidth, ports
             if level.shared_port:
-                ports += [("out of group", depth, left), ("into group", depth, entered)]
+                ports.append(("out of group", depth, source_group))
+                ports.append(("into group", depth, target_group))
         return self.alpha, self.bandwidth, ports
 
     def nodes(self, size: int) -> tuple[int, ...] | None:
-        """The innermost group of each rank, as `algorithms.Algorithm.placed` takes it; None where there are no groups."""
+        """The innermost group of each rank, for `Algorithm.placed`; None without groups."""
         return tuple(self.levels[0].group_of(rank) for rank in range(size)) if self.levels else None
 
     def check(self, size: int) -> None:
-        """Raise ArgumentError unless the figures make sense for this many ranks."""
+        """Raise ArgumentError for figures that are invalid for this number of ranks."""
         levels = [(f"level {number}", level) for number, level in enumerate(self.levels)]
         links: list[tuple[str, Network | Level]] = [("network", self), *levels]
         for where, link in links:
             if not (0 <= link.alpha < inf and link.bandwidth > 0):
-                raise ArgumentError(f"{where}: expected alpha from 0 s up and bandwidth above 0 bytes/s, got {link}")
+                expected = "alpha from 0 s up and bandwidth above 0 bytes/s"
+                raise ArgumentError(f"{where}: expected {expected}, got {link}")
         if not (0 <= self.gamma < inf and 0 <= self.copying < inf):
-            raise ArgumentError(f"network: expected 0 or more seconds per byte, got gamma {self.gamma}, copying {self.copying}")
-        for number, level in enumerate(self.levels):
+            got = f"gamma {self.gamma}, copying {self.copying}"
+            raise ArgumentError(f"network: expected 0 or more seconds per byte, got {got}")
+        for where, level in levels:
             if isinstance(level.group, int):
                 if level.group < 1:
-                    raise ArgumentError(f"level {number}: expected 1 or more ranks per group, got {level.group}")
+                    expected = "1 or more ranks per group"
+                    raise ArgumentError(f"{where}: expected {expected}, got {level.group}")
             elif len(level.group) != size:
-                raise ArgumentError(f"level {number}: expected the group of each of {size} ranks, got {len(level.group)}")
+                expected = f"the group of each of {size} ranks"
+                raise ArgumentError(f"{where}: expected {expected}, got {len(level.group)}")
