@@ -311,7 +311,7 @@ class Plan(LowerCase):
         return f"{self.name}: round {in_round + 1} of {rounds}{pieces}, {does}"
 
     def peer(self) -> int | None:
-        """The rank whose message it waits for, or None."""
+        """The rank at the other end of the awaited message, or None."""
         awaited = self._awaited
         return None if self.step is None or awaited is None else self._started[awaited].peer
 

@@ -41,7 +41,7 @@ class Located(Protocol):
         ...
 
     def peer(self) -> int | None:
-        """The rank whose message it waits for, as numbered in the communicator, or None."""
+        """The rank of the communicator that sends the awaited message, or None."""
         ...
 
 

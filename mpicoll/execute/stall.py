@@ -7,7 +7,7 @@ LOOK = 5e-3
 
 
 class Stall:
-    """A clock that counts from the last move, and stands while nobody looks.
+    """A clock that counts from the last move, and stands between distant looks.
 
     The time since the last look counts for at most so many seconds as the look says: what passed
     beyond that, this process was stopped (SIGSTOP, a debugger), had no core, or was busy with the

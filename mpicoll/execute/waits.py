@@ -141,7 +141,7 @@ class Waits:
     # Ranks that died, or gave up.
 
     def look_around(self) -> None:
-        """`look`, unless all is over; whoever waits finds the error in the queue."""
+        """`look`, unless all is over; the waiting thread finds the error in the queue."""
         if self.broken or self.closed:
             return
         try:
