@@ -11,13 +11,9 @@ from mpicoll.algorithms.patterns.circulant import circulant_steps
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Output, Scratch, power_of_two
 from mpicoll.verify import check, check_cases
+from tests.support.registered import EVERY, named
 
-EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 SEGMENTS = 6
-
-
-def named(algorithm):
-    return f"{algorithm.collective}-{algorithm.name}"
 
 
 @pytest.mark.slow

@@ -34,11 +34,10 @@ MINE = """
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(capsys):
     """Run one command; its exit status, output and error output."""
 
     def run(*arguments):
-        monkeypatch.setattr(cli, "COMMANDS", ("list", "show", "verify"))
         with pytest.raises(SystemExit) as end:
             cli.main(list(map(str, arguments)))
         output = capsys.readouterr()

@@ -14,11 +14,10 @@ from tests.support.launching import ROOT, environment
 
 
 @pytest.fixture
-def simulate(monkeypatch, capsys, registry):
+def simulate(capsys, registry):
     """Run the command; its exit status, lines of output that are no notes, and error output."""
 
     def run(*arguments):
-        monkeypatch.setattr(cli, "COMMANDS", ("simulate",))
         with pytest.raises(SystemExit) as end:
             cli.main(["simulate", *map(str, arguments)])
         output = capsys.readouterr()

@@ -6,8 +6,7 @@ from mpicoll import ScheduleError, algorithms
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import INPUT, MESSAGES, RECEIVES, SENDS, Part, Reduce, rounds
 from mpicoll.verify import check
-
-EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
+from tests.support.registered import EVERY
 
 #: its allgather brings ranks blocks that they have from the scatter already: those may as well go elsewhere
 DELIVERS_TWICE = [algorithms.find("bcast", word).generator for word in ("scatter_allgather", "hierarchical")]

@@ -21,8 +21,8 @@ from mpicoll.execute.ordering import by_pieces, by_rounds
 from mpicoll.execute.program import Instruction, Step
 from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Copy, Recv, Send, bounds
+from tests.support.registered import EVERY
 
-EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 ITEM = 8
 GARBAGE = -(2**40)
 

@@ -10,8 +10,8 @@ from mpicoll.simulate.clocks import TICK, Clocks, Phase, Transfer, estimate_work
 from mpicoll.simulate.costs import PathCost, closed_form, least_seconds, lower_bound
 from mpicoll.simulate.network import Level, Network
 from mpicoll.support.units import parse_seconds
+from tests.support.registered import EVERY, named
 
-EVERY = [algorithm for name in COLLECTIVES for algorithm in algorithms.registered(name)]
 #: what has no formula: the critical path of the tree changes with the figures, the lanes' with the nodes, and where all send
 #: to all at once it is a matter of luck
 IRREGULAR = {"tree", "hierarchical", "direct"}
@@ -20,10 +20,6 @@ NETWORK = Network(3e-6, 2e9, 0.7e-9)
 #: latency alone, bytes alone, reductions nearly alone
 EXTREMES = [Network(1e-3, 1e15), Network(0, 1e9), Network(1e-9, 1e12, 1e-8)]
 exactly = pytest.approx
-
-
-def named(algorithm):
-    return f"{algorithm.collective}-{algorithm.name}"
 
 
 def allreduce(word):

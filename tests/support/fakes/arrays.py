@@ -1,6 +1,8 @@
-"""Arrays of other libraries, each with only one way to get at its memory: whoever takes a short cut fails.
+"""Arrays of other libraries, each with only one way to get at its memory: whoever takes a short cut
+fails.
 
-A real tensor of PyTorch has attributes, methods and protocols beside the documented one; these have nothing else.
+A real tensor of PyTorch has attributes, methods and protocols beside the documented one; these have
+nothing else.
 """
 
 import ctypes
@@ -11,7 +13,7 @@ HOST_PAGE_LOCKED = 3  # kDLCUDAHost
 
 
 class Foreign:
-    """A device array that has nothing but `__cuda_array_interface__`, with `changes` to what that says."""
+    """A device array that has nothing but `__cuda_array_interface__`, with `changes` in it."""
 
     def __init__(self, array, read_only=False, **changes):
         described = array.__cuda_array_interface__
@@ -20,7 +22,7 @@ class Foreign:
 
 
 class Named:
-    """An array as PyTorch shows a tensor of bfloat16: two bytes without a type, and the name of its type."""
+    """An array as PyTorch shows a tensor of bfloat16: two bytes, and the name of its type."""
 
     def __init__(self, array, name):
         self.array = array
@@ -45,7 +47,7 @@ class OnlyDLPack:
 
 
 class Pinned:
-    """A tensor in page-locked host memory. It has nothing but DLPack, which says that CUDA allocated it."""
+    """A tensor in page-locked host memory. It has nothing but DLPack, which says so."""
 
     def __init__(self, array):
         self.array = array
@@ -82,15 +84,15 @@ class OnDevice:
 
 
 def interface(array, **changes):
-    """Host memory behind `__cuda_array_interface__`, such as page-locked memory: no device has to be there."""
+    """Host memory behind `__cuda_array_interface__`, such as page-locked memory: no device."""
     described = {**array.__array_interface__, "version": 3, **changes}
     return type("Array", (), {"__cuda_array_interface__": described, "owner": array})()
 
 
 def torch_in_stream(monkeypatch, stream):
-    """Make this PyTorch's current stream, for a test; returns a class of tensors whose interface names no stream.
+    """Make this PyTorch's current stream, for a test; returns a class of tensors.
 
-    Of PyTorch nothing but `torch.cuda.current_stream` is there.
+    Their interface names no stream. Of PyTorch nothing but `torch.cuda.current_stream` is there.
     """
     current = SimpleNamespace(cuda_stream=stream.ptr)
     cuda = SimpleNamespace(current_stream=lambda: current)

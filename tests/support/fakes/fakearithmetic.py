@@ -1,8 +1,9 @@
 """NumPy's arithmetic for the stand-in for CuPy, as much as training needs.
 
-`install` gives the arrays of `fakecupy` operators, methods and NumPy's functions. Stricter than CuPy in the same way: each
-operation reads and writes in the current stream of its thread, so that a wrong order raises `Race`. `reads` lists each time
-that the host waited for a value (`float`, `bool`, `tolist`), with the number of elements: in CuPy that is easily overlooked.
+`install` gives the arrays of `fakecupy` operators, methods and NumPy's functions. Stricter than
+CuPy in the same way: each operation reads and writes in the current stream of its thread, so that a
+wrong order raises `Race`. `reads` lists each time that the host waited for a value (`float`,
+`bool`, `tolist`), with the number of elements: in CuPy that is easily overlooked.
 """
 
 import operator

@@ -2,14 +2,14 @@
 
 Stricter than NCCL:
 
-- A call puts an operation into its stream and returns. Its result is poison until the messages of all ranks have arrived,
-  which the host learns only from an event that was recorded after the call.
-- What NCCL leaves undefined fails at once: overlapping buffers, memory beyond an allocation, memory of another device,
-  a communicator that is destroyed while operations are under way.
+- A call puts an operation into its stream and returns. Its result is poison until the messages of
+  all ranks have arrived, which the host learns only from an event that was recorded after the call.
+- What NCCL leaves undefined fails at once: overlapping buffers, memory beyond an allocation, memory
+  of another device, a communicator that is destroyed while operations are under way.
 - NCCL's own refusals are immediate: two ranks on one GPU, types and operations that it lacks.
 
-`log` lists what was called. Tests change the rest: `gpu` says which GPU a device of this rank is, `failing` makes calls or
-communicators fail, `broken` is an error that NCCL finds later.
+`log` lists what was called. Tests change the rest: `gpu` says which GPU a device of this rank is,
+`failing` makes calls or communicators fail, `broken` is an error that NCCL finds later.
 """
 
 import threading
@@ -66,12 +66,18 @@ class Event(streams.Event):
 
 
 class _Operation:
-    """Everybody's input is brought to everybody, then `result(inputs)` is written to `out`, if this rank gets any."""
+    """Each rank sends its input to all; `result(inputs)` is written to `out`, unless that is None."""
 
     def __init__(self, comm, stream, given, out, result):
-        number, self.comm = stream.operate(), comm
-        self.moment = SimpleNamespace(number=stream.number, clock=stream.clock.copy(), knows=stream.knows)
-        self.given, self.result, self.out = _read(*given, self.moment), result, out
+        number = stream.operate()
+        self.comm = comm
+        #: the stream as it is now: others may use it before this ends
+        self.moment = SimpleNamespace(
+            number=stream.number, clock=stream.clock.copy(), knows=stream.knows
+        )
+        self.given = _read(*given, self.moment)
+        self.result = result
+        self.out = out
         if out:
             self.owner, self.where = _located(*out)
             self.owner.write(self.where, np.full(out[1], memory.POISON, np.uint8), self.moment)
@@ -79,10 +85,12 @@ class _Operation:
         stream.__dict__.setdefault("nccl", []).append(self)
         assert number == self.moment.clock[stream.number]
         comm.operations.append(self)
-        tag, peers = len(comm.operations), range(comm.messages.Get_size())
+        tag = len(comm.operations)
+        messages = comm.messages
+        peers = range(messages.Get_size())
         self.inputs = [np.empty(self.given.size + 1, np.uint8)[: self.given.size] for _ in peers]
-        self.requests = [comm.messages.Irecv(one, peer, tag) for peer, one in zip(peers, self.inputs)]
-        self.requests += [comm.messages.Isend(self.given, peer, tag) for peer in peers]
+        self.requests = [messages.Irecv(self.inputs[peer], peer, tag) for peer in peers]
+        self.requests += [messages.Isend(self.given, peer, tag) for peer in peers]
         self.ended = False
 
     def test(self):
@@ -108,7 +116,10 @@ class NcclCommunicator:
             raise NcclError("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
         assert commId == get_unique_id() and all(type(one) is int for one in commId)
         self.messages = WORLD.Dup() if ndev > 1 else MPI.COMM_SELF.Dup()
-        self.device, self.operations, self.aborted, self.freed = streams.current_device(), [], False, False
+        self.device = streams.current_device()
+        self.operations = []
+        self.aborted = False
+        self.freed = False
         if len(set(self.messages.allgather(gpu(self.device)))) < ndev and version < 23000:
             raise NcclError("NCCL_ERROR_INVALID_USAGE: Duplicate GPU detected")
         assert (ndev, rank) == (self.messages.Get_size(), self.messages.Get_rank())
@@ -135,18 +146,22 @@ class NcclCommunicator:
         nbytes, total = _reduced(recvcount, datatype, op)
         inside = recvbuf - sendbuf
         assert inside == rank * nbytes or not -nbytes < inside < size * nbytes, "overlap"
-        self._start("reduceScatter", stream, (sendbuf, nbytes * size), (recvbuf, nbytes),
-                    lambda inputs: total([one[rank * nbytes : (rank + 1) * nbytes] for one in inputs]))  # fmt: skip
+        block = slice(rank * nbytes, (rank + 1) * nbytes)
+        result = lambda inputs: total([one[block] for one in inputs])
+        self._start("reduceScatter", stream, (sendbuf, nbytes * size), (recvbuf, nbytes), result)
 
     def allGather(self, sendbuf, recvbuf, count, datatype, stream):
-        nbytes, size = count * _type(datatype).itemsize, self.messages.Get_size()
+        rank, size = self.messages.Get_rank(), self.messages.Get_size()
+        nbytes = count * _type(datatype).itemsize
         inside = sendbuf - recvbuf
-        assert inside == self.messages.Get_rank() * nbytes or not -nbytes < inside < size * nbytes, "overlap"
-        self._start("allGather", stream, (sendbuf, nbytes), (recvbuf, nbytes * size), np.concatenate)
+        assert inside == rank * nbytes or not -nbytes < inside < size * nbytes, "overlap"
+        out = (recvbuf, nbytes * size)
+        self._start("allGather", stream, (sendbuf, nbytes), out, np.concatenate)
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream):
         nbytes = count * _type(datatype).itemsize
-        self._start("broadcast", stream, (sendbuff, nbytes), (recvbuff, nbytes), lambda inputs: inputs[root])
+        result = lambda inputs: inputs[root]
+        self._start("broadcast", stream, (sendbuff, nbytes), (recvbuff, nbytes), result)
 
     def check_async_error(self):
         if broken:
@@ -181,7 +196,11 @@ def _reduced(count, datatype, op):
     """Bytes, and a function that reduces the inputs of the ranks."""
     dtype, ufunc = _type(datatype), _UFUNCS[op]
     assert count > 0
-    return count * dtype.itemsize, lambda inputs: ufunc.reduce([one.view(dtype) for one in inputs], dtype=dtype)
+
+    def total(inputs):
+        return ufunc.reduce([one.view(dtype) for one in inputs], dtype=dtype)
+
+    return count * dtype.itemsize, total
 
 
 def _located(location, nbytes):
@@ -212,9 +231,12 @@ def install(monkeypatch, cupy):
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", sys.modules[__name__])
     monkeypatch.setattr(memory.Allocation, "read", read)
     monkeypatch.setattr(cupy.cuda, "Event", Event)
-    runtime = cupy.cuda.runtime
-    monkeypatch.setattr(runtime, "getDeviceProperties", lambda device: {"uuid": gpu(device).encode()}, raising=False)
-    monkeypatch.setattr(runtime, "deviceGetPCIBusId", lambda device: f"0000:{device:02}:00.0", raising=False)
+    answers = {
+        "getDeviceProperties": lambda device: {"uuid": gpu(device).encode()},
+        "deviceGetPCIBusId": lambda device: f"0000:{device:02}:00.0",
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(cupy.cuda.runtime, name, answer, raising=False)
     log.clear()
     _writing.clear()
     return sys.modules[__name__]

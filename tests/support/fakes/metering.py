@@ -1,7 +1,7 @@
 """What tests of the meter need in place of time, other ranks and a device: no MPI, no GPU.
 
-Stricter than the originals: time stands still until the test moves it, so that every sum is exact; a device works
-through one stream alone, and whoever waits for it moves the clock and is counted.
+Stricter than the originals: time stands still until the test moves it, so that every sum is exact;
+a device works through one stream alone, and whoever waits for it moves the clock and is counted.
 """
 
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ class Clock:
 
 
 class Ranks:
-    """A communicator that counts what is sent, and gathers what `others`, the ranks beside this one, contribute."""
+    """A communicator that counts what is sent, and gathers what the `others` contribute."""
 
     def __init__(self, rank=0, others=()):
         self.sent = (0, 0)  # messages, bytes
@@ -40,7 +40,7 @@ class Ranks:
 
 
 class Device:
-    """CuPy, as far as the meter needs it, and its one stream: work takes time, and begins after earlier work."""
+    """CuPy, as far as the meter needs it, and its one stream: work takes time, in order."""
 
     def __init__(self, clock):
         self.clock = clock

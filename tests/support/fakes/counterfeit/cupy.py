@@ -1,4 +1,5 @@
-"""CuPy for processes that find this folder on PYTHONPATH: `fakecupy`, in the state that COUNTERFEIT_GPU names.
+"""CuPy for processes that find this folder on PYTHONPATH: `fakecupy`, in the state that
+COUNTERFEIT_GPU names.
 
 A healthy machine never shows these states:
 

@@ -1,16 +1,20 @@
-"""A stand-in for CuPy over host memory, with two devices: `memory` has allocations and copies, `streams` the order of work.
+"""A stand-in for CuPy over host memory, with two devices: `memory` has allocations and copies,
+`streams` the order of work.
 
 Stricter than CuPy:
 
-- Kernels and copies write when the host waits for them, and not before. Until then MPI, or whatever else reads the memory
-  by its pointer, finds poison.
-- Between streams only events make an order. Work that was not ordered raises `Race`; a device would be silently wrong.
-- Unless MPI is `aware`, a pointer leads to memory that nothing else looks at: MPI reads poison, and what it writes is lost.
+- Kernels and copies write when the host waits for them, and not before. Until then MPI, or whatever
+  else reads the memory by its pointer, finds poison.
+- Between streams only events make an order. Work that was not ordered raises `Race`; a device would
+  be silently wrong.
+- Unless MPI is `aware`, a pointer leads to memory that nothing else looks at: MPI reads poison, and
+  what it writes is lost.
 - An array computes only on its own device, and only where that is the current device of the thread.
 - NumPy cannot convert an array; `get()` and `asnumpy` are the only ways to the host.
 
 `log` lists what was done, in order; `copies` the (kind, bytes) of copies between host and device;
-`contexts` the devices that any thread made current or took memory of, where CUDA takes memory for a context.
+`contexts` the devices that any thread made current or took memory of, where CUDA takes memory for a
+context.
 """
 
 from types import SimpleNamespace

@@ -1,7 +1,9 @@
-"""Memory of a device, and page-locked memory of the host: what a pointer sees, and what is still on its way.
+"""Memory of a device, and page-locked memory of the host: what a pointer sees, and what is still on
+its way.
 
-Values are known at once, but whoever reads by a pointer finds poison until the host has waited for whoever wrote them; a
-stream that uses what another stream has not been ordered before is an error, where a device would be silently wrong.
+Values are known at once, but whoever reads by a pointer finds poison until the host has waited for
+whoever wrote them; a stream that uses what another stream has not been ordered before is an error,
+where a device would be silently wrong.
 """
 
 import threading

@@ -1,7 +1,8 @@
 """Streams and events, and what is ordered before what.
 
-Each operation has a number in its stream. A clock says, for each stream, up to which number operations are known to be
-done: a stream has one, an event keeps that of its stream, and the host's, `seen`, grows whenever a thread waits.
+Each operation has a number in its stream. A clock says, for each stream, up to which number
+operations are known to be done: a stream has one, an event keeps that of its stream, and the
+host's, `seen`, grows whenever a thread waits.
 """
 
 import threading
