@@ -103,8 +103,8 @@ class Neighbour:
             raise OSError(f"location {location} of another rank's memory is in no segment")
         ended = [mapping for mapping in self._mapped if mapping.offset not in segments]
         kept = [mapping for mapping in self._mapped if mapping.offset in segments]
+        new = Mapping(self._descriptor, offset, nbytes)  # first: where it fails nothing has changed
         self._ended.extend(ended)
-        new = Mapping(self._descriptor, offset, nbytes)
         self._mapped = sorted([*kept, new], key=offset_of)
         while len(self._ended) > _KEPT:
             self._ended.popleft().close()
