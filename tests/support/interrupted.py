@@ -23,7 +23,7 @@ def handler(number, frame):
     """Raise in the middle of a collective; where none has begun, or it is about to end, try again a little later."""
     while frame is not None and frame.f_code.co_name != "wait_for":
         frame = frame.f_back
-    if frame is None or not frame.f_locals["whose"].unfinished:
+    if frame is None or not frame.f_locals["call"].unfinished:
         signal.setitimer(signal.ITIMER_REAL, 0.003)
     elif NUMBER == signal.SIGINT:
         signal.raise_signal(signal.SIGINT)
