@@ -219,8 +219,9 @@ class Channel:
         another wire for what is made from it.
         """
         while True:
-            if self._giving is not None:
-                wire, ranks = self._giving
+            giving = self._giving
+            if giving is not None:
+                wire, ranks = giving
                 number = _taken(wire, ranks, parent)
                 MPI.Comm.Bcast(parent, number, ranks.index(0))
                 if number >= 0:
@@ -234,9 +235,10 @@ class Channel:
         where no wire has a number left, or a part of a wire's ranks has no other wire, the ranks
         make a new wire: then the first call on the duplicate waits for all of them.
         """
-        if self._giving is None:
+        giving = self._giving
+        if giving is None:
             return Channel.of_its_own
-        wire, ranks = self._giving
+        wire, ranks = giving
         number = _taken(wire, ranks, parent)
         request = MPI.Comm.Ibcast(parent, number, ranks.index(0))
         wire.use()  # `parent` may be freed before the duplicate is used

@@ -158,7 +158,7 @@ class Context(Waits):
             places = places_in(comm, parent)
             topology = inherited(whole.topology, places)
             channel = Channel.of_part(share, comm, places)
-            cls._set(comm, cls(comm, topology, channel))._like(whole)
+            cls._set(comm, cls(comm, topology, channel))._like(whole._inherited())
         return comm
 
     @classmethod
@@ -170,7 +170,8 @@ class Context(Waits):
         whole = cls.of(parent)
         # a copy: a later measurement of one of them may come in different order on the ranks
         channel = Channel.of_part(share, comm, range(comm.Get_size()))
-        cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))._like(whole)
+        made = cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))
+        made._like(whole._inherited())
         return comm
 
     @classmethod
@@ -187,10 +188,9 @@ class Context(Waits):
         inherited_settings = whole._inherited()
 
         def make(comm: MPI.Comm) -> "Context":
-            new = cls(comm, topology, make_channel(comm), measured)
-            vars(new).update(inherited_settings)
-            new._take_settings()
-            return cls._set(comm, new)
+            made = cls._set(comm, cls(comm, topology, make_channel(comm), measured))
+            made._like(inherited_settings)
+            return made
 
         return lambda comm: cls._promised.append((comm, make))
 
@@ -206,8 +206,9 @@ class Context(Waits):
         """The settings of communicators that are made from this one."""
         return {name: getattr(self, name) for name in (*_SETTINGS, "digest_every", "sees_all")}
 
-    def _like(self, parent: "Context") -> None:
-        vars(self).update(parent._inherited())
+    def _like(self, settings: dict[str, Any]) -> None:
+        """Take over the settings that another communicator's `_inherited` returned."""
+        vars(self).update(settings)
         self._take_settings()
 
     def _take_settings(self) -> None:

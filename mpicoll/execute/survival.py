@@ -26,7 +26,7 @@ from ..support.quirks import applies, loaded
 #: set for each rank by mpirun --with-ft ulfm
 _ENABLED = "OMPI_MCA_mpi_ft_enable"
 _HEARTBEATS = "OMPI_MCA_mpi_ft_detector"
-#: the rank that hears no more heartbeats of another rank tells all ranks. quirk: heartbeat-tells-one
+#: the rank that hears no more heartbeats of another one tells all ranks. quirk: heartbeat-tells-one
 _PROPAGATOR = "OMPI_MCA_mpi_ft_propagator_with_rbcast"
 #: collectives over several hosts with several ranks each. quirk: han-ignores-deaths
 _HAN = "han"
@@ -56,8 +56,8 @@ def refusal() -> str:
     """Why lost ranks cannot be survived here, and what to do; or ""."""
     if applies("death-ends-the-job"):
         return (
-            f"{loaded()[0]} ends the job when a rank dies: use Open MPI, started by mpirun --with-ft "
-            "ulfm, or go on from a checkpoint in a new job"
+            f"{loaded()[0]} ends the job when a rank dies: use Open MPI, started by mpirun "
+            "--with-ft ulfm, or go on from a checkpoint in a new job"
         )
     if not _set(_ENABLED):
         return (
