@@ -36,13 +36,9 @@ def begin(
     _check_device_memory(call)
     context = call.context
     context.require_working()
-    record = context.recorder.begin(call.text, call_site())
-    try:
-        return _begin(call, algorithm, segment_bytes, record, key, submit)
-    except BaseException:
-        if record.number:
-            record.end()
-        raise
+    return _counted(
+        context, call.text,
+        lambda record: _begin(call, algorithm, segment_bytes, record, key, submit))
 
 
 def begin_again(
@@ -50,24 +46,44 @@ def begin_again(
     args: Sequence[object], submit: Submit,
 ) -> object:  # fmt: skip
     """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
-    if entry.native is not None:
-        if not context.sees_all:
-            context.small.note(entry.text)
-            return owning(entry.native(comm, *args), args)
-        context.require_working()
-        request = owning(entry.native(comm, *args), args)
-        record = context.recorder.begin(entry.text, call_site())
-        return submit(context, until_done([request]), record, (), None)
-    record = context.recorder.begin(entry.text, call_site())
+    native = entry.native
+    if native is not None and not context.sees_all:
+        context.small.note(entry.text)
+        return owning(native(comm, *args), args)
 
     def bind() -> Plan:
         call = parse()
         call.nonblocking = True
         return plan_of(call, *entry.choice)
 
-    with _numbered(context, entry.text) as number:
-        steps = _scheduled(entry, key, bind, number, record, args)
-        return submit(context, steps, record, (), context.call_track(number))
+    def start(record: Record) -> object:
+        if native is not None:
+            context.require_working()
+            request = owning(native(comm, *args), args)
+            return submit(context, until_done([request]), record, (), None)
+        with _numbered(context, entry.text) as number:
+            steps = _scheduled(entry, key, bind, number, record, args)
+            return submit(context, steps, record, (), context.call_track(number))
+
+    return _counted(context, entry.text, start)
+
+
+def _counted(context: Context, text: str, start: Callable[[Record], object]) -> object:
+    """Start a call that counts from here on; returns what `start` returns.
+
+    Where an error of the program ends that, as a signal handler's, this rank has counted a call
+    that the other ranks do not find: it serves no further call.
+    """
+    record = Record(context.recorder)
+    try:
+        context.recorder.begin(text, call_site(), record=record)
+        return start(record)
+    except BaseException as error:
+        if record.place and not isinstance(error, (errors.MpicollError, MPI.Exception)):
+            context.in_disorder(context.reason(text, error))
+        if record.number:
+            record.end()
+        raise
 
 
 def _begin(

@@ -271,9 +271,11 @@ class Recorder:
         self.places = self.compared_at = (self.places // _APART + 1) * _APART
         self.sequence = 0
 
-    def begin(self, text: str, site: Site, ordered: bool = True) -> Record:
-        """A nonblocking call begins. site: where; ordered: see `Record.begin`."""
-        record = Record(self).begin(text, site, ordered)
+    def begin(
+        self, text: str, site: Site, ordered: bool = True, record: Record | None = None
+    ) -> Record:
+        """A nonblocking call begins. site: where; ordered: see `Record.begin`; record: its own."""
+        record = (record or Record(self)).begin(text, site, ordered)
         self.others[record.number] = record
         return record
 
