@@ -22,7 +22,7 @@ from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
-from .turn import FOR_EVER, Turn
+from .turn import FOR_EVER, Flag, Turn
 
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
@@ -44,7 +44,7 @@ class Progress:
         #: of deciding which tasks run
         self._admission = Turn()
         #: the background thread sleeps while it is not set
-        self._awake = threading.Event()
+        self._awake = Flag()
         #: an object for each wait under way
         self._waiting: set[object] = set()
         self._thread: threading.Thread | None = None
@@ -309,8 +309,7 @@ class Progress:
                 daemon=True,
             )
             self._thread.start()
-        if not self._awake.is_set():
-            self._awake.set()
+        self._awake.set()
 
     def stop(self) -> None:
         """End the thread, before MPI is finalized; what is under way stays where it is."""

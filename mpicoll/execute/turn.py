@@ -1,8 +1,10 @@
-"""The right to advance the tasks, which one thread has at a time."""
+"""Locks between threads that a signal handler cannot break, wherever it raises."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -11,8 +13,40 @@ Result = TypeVar("Result")
 FOR_EVER = -1.0
 
 
+class Flag:
+    """`threading.Event` for one waiting thread.
+
+    `Event.set` takes a lock in Python code: a signal handler that raises there leaves it locked for
+    ever. Each method of a SimpleQueue is one call of C.
+    """
+
+    def __init__(self) -> None:
+        #: holds an item while the flag is set
+        self._items: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._items.empty()
+
+    def set(self) -> None:
+        """Let the waiting thread go on."""
+        if self._items.empty():
+            self._items.put(None)
+
+    def clear(self) -> None:
+        """Let the next `wait` wait."""
+        with suppress(Empty):
+            while True:  # threads that set it at the same time put an item each
+                self._items.get_nowait()
+
+    def wait(self) -> None:
+        """Wait until it is set."""
+        self._items.get()
+        self._items.put(None)
+
+
 class Turn:
-    """A lock that is released whatever happens.
+    """The right to advance the tasks: a lock that is released whatever happens.
 
     A signal handler may raise between any two lines. So the lock is taken within `try`, and
     released whenever this thread has it: the return value of `acquire` may be lost.

@@ -1,5 +1,6 @@
 """Who advances collectives under way, and how often whoever waits looks."""
 
+import signal
 import threading
 from time import monotonic, sleep
 
@@ -9,6 +10,7 @@ from mpi4py import MPI
 from mpicoll.execute import PROGRESS, Task
 from mpicoll.execute.rhythm import FLOWING, IN_TURN, Rhythm
 from mpicoll.execute.tasks import Queue
+from mpicoll.execute.turn import Flag
 
 #: seconds until a test that waits for something fails
 PATIENCE = 20
@@ -48,6 +50,36 @@ def test_the_thread_rests_while_others_wait_and_goes_on_after_them():
     watching.join()
     left.set()
     assert until(lambda: other.ended), "nobody went on with the call for which nobody waited"
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+def test_a_handler_that_raises_while_the_thread_is_woken_breaks_nothing():
+    """`threading.Event.set`, interrupted so, never returned again in any thread."""
+
+    def handle(number, frame):
+        raise Interrupted
+
+    flag, interrupted = Flag(), 0
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        while interrupted < 2000:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5)
+                while True:
+                    flag.clear()
+                    flag.set()
+            except Interrupted:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    other = threading.Thread(target=lambda: (flag.clear(), flag.set(), flag.wait()), daemon=True)
+    other.start()
+    other.join(PATIENCE)
+    assert not other.is_alive() and flag.is_set()
 
 
 @pytest.fixture
