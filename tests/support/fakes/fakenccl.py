@@ -71,27 +71,29 @@ class _Operation:
     def __init__(self, comm, stream, given, out, result):
         number = stream.operate()
         self.comm = comm
+        self.ended = False
         #: the stream as it is now: others may use it before this ends
         self.moment = SimpleNamespace(
             number=stream.number, clock=stream.clock.copy(), knows=stream.knows
         )
+        assert number == self.moment.clock[stream.number]
         self.given = _read(*given, self.moment)
         self.result = result
         self.out = out
         if out:
             self.owner, self.where = _located(*out)
             self.owner.write(self.where, np.full(out[1], memory.POISON, np.uint8), self.moment)
-            _writing.setdefault(id(self.owner), []).append(self)
-        stream.__dict__.setdefault("nccl", []).append(self)
-        assert number == self.moment.clock[stream.number]
-        comm.operations.append(self)
-        tag = len(comm.operations)
         messages = comm.messages
         peers = range(messages.Get_size())
+        tag = len(comm.operations) + 1
         self.inputs = [np.empty(self.given.size + 1, np.uint8)[: self.given.size] for _ in peers]
         self.requests = [messages.Irecv(self.inputs[peer], peer, tag) for peer in peers]
         self.requests += [messages.Isend(self.given, peer, tag) for peer in peers]
-        self.ended = False
+        # at last: other threads test and end what they find there
+        comm.operations.append(self)
+        if out:
+            _writing.setdefault(id(self.owner), []).append(self)
+        stream.__dict__.setdefault("nccl", []).append(self)
 
     def test(self):
         if not self.ended and not self.comm.aborted and MPI.Request.Testall(self.requests):

@@ -29,9 +29,11 @@ class Stream:
 
     def __init__(self, null=False, non_blocking=False, device=None):
         self.device_id = current_device() if device is None else device
-        self.number, self.blocks, self.null = len(_streams), not non_blocking, null
+        self.blocks, self.null = not non_blocking, null
         self.clock = Counter()
-        _streams.append(self)
+        with _lock:
+            self.number = len(_streams)
+            _streams.append(self)
 
     @property
     def ptr(self):
