@@ -261,13 +261,15 @@ class Waits:
         tell: inform the other ranks, which do not find out by themselves. Returns the error that
         tells the reason.
         """
-        self.broken = self.broken or str(error)
-        self.queue.error = self.queue.error or error
+        # not what another thread has made of it, whose call it has ended
+        first = self.queue.error or error
+        self.broken = self.broken or str(first)
+        self.queue.error = first
         if self.links is not None:
             self.links.give_up()
         if not self._is_told:
             if tell and not isinstance(error, RankFailure):  # which MPI tells
-                self.channel.give_notice(f"{type(error).__name__}\n{error}")
+                self.channel.give_notice(f"{type(first).__name__}\n{first}")
                 if self.links is not None:
                     self.links.ring()
             BELL.ring()  # another thread may be in a call that cannot come to its end

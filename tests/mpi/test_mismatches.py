@@ -255,3 +255,21 @@ def test_a_plan_that_is_refused_is_not_under_way(comm):
     with pytest.raises(mpicoll.CollectiveMismatch):
         comm.Allreduce_init(np.ones(8 + RANK), np.empty(8 + RANK))
     assert not comm._context.recorder.under_way
+
+
+def test_the_error_that_came_first_is_told(comm, monkeypatch):
+    """Its thread is about to tell the others when another thread sees it, and ends its own call."""
+    context, channel = Context.of(comm), Context.of(comm).channel
+    found = mpicoll.CollectiveMismatch("ranks do not make the same calls")
+
+    def interrupted(text):
+        monkeypatch.undo()
+        context.in_disorder(context.reason("a call", context.queue.error))
+        channel.give_notice(text)
+
+    if RANK == 0:
+        monkeypatch.setattr(channel, "give_notice", interrupted)
+        context.in_disorder(found)
+    else:
+        with pytest.raises(mpicoll.CollectiveMismatch, match=str(found)):
+            comm.Allreduce(np.ones(1000), np.empty(1000), algorithm="ring")
