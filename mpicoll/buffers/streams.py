@@ -7,7 +7,6 @@ an event of the caller's stream, and the host waits for events of ours.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 from mpi4py import MPI
@@ -32,10 +31,13 @@ class Streams:
             own.wait_event(operand.begun or operand.caller_stream().record())
 
 
-@lru_cache(maxsize=None)
+#: by device
+_STREAMS: dict[int, Streams] = {}
+
+
 def streams_of(device: int) -> Streams:
-    """Our streams on a device, which is the current device."""
-    return Streams()
+    """Our streams on a device, which is the current device: the same in all threads."""
+    return _STREAMS.get(device) or _STREAMS.setdefault(device, Streams())
 
 
 def current_streams() -> Streams:

@@ -104,7 +104,7 @@ class Context(Waits):
         self.nccl: dict[int, NcclComm] = {}
         self.calls = count(1)
         self._plans = count(1)
-        self._alive.add(self)
+        self._alive[id(self)] = self
 
     # One per communicator.
 
@@ -443,7 +443,7 @@ class Context(Waits):
 
         `drain` came before, unless the user freed a plain handle of it.
         """
-        self._alive.discard(self)
+        self._alive.pop(id(self), None)
         is_unused = self.channel.shut(_PATIENCE)
         if self.broken or self.queue.tasks or not is_unused:
             ABANDONED.append(self)

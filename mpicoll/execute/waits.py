@@ -53,7 +53,8 @@ class Waits:
     channel: Channel
     known: KnownCalls
     nccl: dict[int, Any]
-    _alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    #: those that were not freed, by `id`
+    _alive: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
 
     def __init__(self, comm: MPI.Comm, channel: Channel) -> None:
         self.channel = channel
@@ -76,11 +77,9 @@ class Waits:
     @classmethod
     def living(cls) -> list[Self]:
         """Those of all communicators that were not freed."""
-        while True:
-            try:
-                return list(cls._alive)
-            except RuntimeError:  # another thread has made one meanwhile
-                continue
+        # its references are read in one step: other threads make and forget communicators
+        found = (reference() for reference in cls._alive.valuerefs())
+        return [context for context in found if context is not None]
 
     def wait_for(self, requests: Iterable[MPI.Request], call: Located) -> None:
         """Await requests one by one, as they come.

@@ -14,7 +14,8 @@ import numpy as np
 from . import streams
 
 POISON = 0xFF  # NaN, or -1
-_allocations = weakref.WeakSet()
+#: weak references; no WeakSet: another thread that forgets memory changes it while it is read
+_allocations = []
 _lock = threading.RLock()
 _in_flight = []
 
@@ -34,7 +35,7 @@ class Allocation:
         self.writer, self.reader = (np.zeros((2, nbytes), np.int64) for _ in range(2))  # stream, number
         self.device = device
         with _lock:
-            _allocations.add(self)
+            _allocations.append(weakref.ref(self))
 
     @property
     def pointer(self):
@@ -79,9 +80,15 @@ class Allocation:
                 raise Race(f"stream {stream.number} {what} stream {other} works, and was not ordered after it")
 
 
+def _living():
+    found = [(reference, reference()) for reference in _allocations]
+    _allocations[:] = [reference for reference, memory in found if memory is not None]
+    return [memory for _, memory in found if memory is not None]
+
+
 def arrive_all():
     with _lock:
-        for memory in list(_allocations):
+        for memory in _living():
             memory.arrive()
         for flight in list(_in_flight):
             if streams.seen[flight[0]] >= flight[1]:
@@ -96,7 +103,7 @@ streams.observers.append(arrive_all)
 def owner(location):
     """The allocation that an address lies in, or None: memory of the host that CUDA does not know."""
     with _lock:
-        for memory in list(_allocations):
+        for memory in _living():
             if memory.pointer <= location < memory.pointer + max(1, memory.visible.nbytes):
                 return memory
     return None
