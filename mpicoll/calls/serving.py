@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from .. import collectives, select
 from ..algorithms import LIBRARIES, NATIVE, NCCL
-from ..execute import Known, NativeCall, NativePlan, Plan, Record, nccl
+from ..execute import Known, LibraryCall, NativeCall, Plan, Record, nccl
 from ..select import Choice, probe
 from ..support import settings
 from ..support.callsite import call_site
@@ -24,12 +24,12 @@ from .trial import trial
 #: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
 LINEAR = "linear"
 #: calls that have no schedule, by the algorithm
-LIBRARY_CALLS: dict[str, type[NativeCall] | type[nccl.NcclCall]] = {
+LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
     NATIVE: NativeCall,
     NCCL: nccl.NcclCall,
 }
 #: a persistent collective
-PersistentCall = Plan | NativePlan | MPI.Prequest
+PersistentCall = Plan | LibraryCall | MPI.Prequest
 
 
 def choose(
@@ -109,7 +109,7 @@ def persist(
         record.end()
     name, pieces, _ = choose(call, algorithm, segment_bytes)
     if name in LIBRARIES:
-        return LIBRARY_CALLS[name](call).persistent(info, context, call.text)
+        return LIBRARY_CALLS[name](call).persistent(info)
     context.wait_for(counts_for(call, name), COMPARING)
     plan = plan_of(call, name, pieces, persistent=True)
     plan.tag = context.next_plan_tag()

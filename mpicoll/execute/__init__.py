@@ -14,7 +14,8 @@ from .channel import WATCH
 from .context import Context
 from .known import Known
 from .leftover import LEFT_OVER, list_at_exit
-from .native import NativeCall, NativePlan, native_method, owning
+from .library import LibraryCall
+from .native import NativeCall, native_method, owning
 from .plan import LowerCase, Plan
 from .progress import PROGRESS
 from .recorder import ENDED, Located, Past, Record, past
@@ -35,10 +36,10 @@ from .tracing import Tracer
 from .withdrawal import ABANDONED
 
 __all__ = [
-    "ABANDONED", "BYTES", "ENDED", "LEFT_OVER", "PROGRESS", "WATCH", "Context", "Known", "Located",
-    "LowerCase", "NativeCall", "NativePlan", "Past", "Plan", "Queue", "Record", "Schedule", "Stall",
-    "Statement", "Task", "Topology", "Tracer", "Work", "all_agree", "bind", "compare",
-    "compare_blocks", "deaths", "everyone_says", "largest_of_all", "list_at_exit", "lowest_alive",
-    "native_method", "nccl", "note_missing", "outnumbers", "owning", "past", "refusal",
-    "share_blocks", "survivable", "until_done",
+    "ABANDONED", "BYTES", "ENDED", "LEFT_OVER", "PROGRESS", "WATCH", "Context", "Known",
+    "LibraryCall", "Located", "LowerCase", "NativeCall", "Past", "Plan", "Queue", "Record",
+    "Schedule", "Stall", "Statement", "Task", "Topology", "Tracer", "Work", "all_agree", "bind",
+    "compare", "compare_blocks", "deaths", "everyone_says", "largest_of_all", "list_at_exit",
+    "lowest_alive", "native_method", "nccl", "note_missing", "outnumbers", "owning", "past",
+    "refusal", "share_blocks", "survivable", "until_done",
 ]  # fmt: skip

@@ -1,10 +1,12 @@
 """MPI's own calls, on the caller's buffers where MPI takes them and on packed ones otherwise."""
 
+from __future__ import annotations
+
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -12,12 +14,12 @@ from mpi4py import MPI
 from .. import buffers, collectives
 from ..buffers import Operand, cuda_awareness, in_place, ops
 from ..schedule import offsets
-from ..support.callsite import call_site
 from ..support.quirks import applies
-from .context import Context
-from .plan import LowerCase
-from .recorder import Record
-from .staging import BYTES, Staging
+from .library import LibraryCall, Reissued
+from .staging import BYTES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: collectives of the quirk stale-persistent
 _STALE = ("Allgather", "Gather", "Scatter")
@@ -53,45 +55,16 @@ def owning(request: MPI.Request, buffers: object) -> NativeRequest:
     return new
 
 
-class Reissued:
-    """A replacement of MPI's persistent collective: each Start makes the non-blocking call."""
+class NativeCall(LibraryCall):
+    """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes."""
 
-    def __init__(self, issue: Callable[[], MPI.Request]) -> None:
-        self._issue: Callable[[], MPI.Request] | None = issue
-        self._request = MPI.REQUEST_NULL
-
-    def Start(self) -> None:
-        """Make the call."""
-        if self._issue is None:
-            raise RuntimeError("Start on a plan that was freed")
-        self._request = self._issue()
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait for the last call."""
-        return bool(self._request.Wait(status))
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the last call is done."""
-        return bool(self._request.Test(status))
-
-    def Free(self) -> None:
-        """Forget the buffers."""
-        self._issue = None
-
-
-class NativeCall(Staging):
-    """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes.
-
-    call: a `calls.Call`.
-    """
+    owner = "MPI's own"
 
     def __init__(self, call: Any) -> None:
-        super().__init__()
+        super().__init__(call)
         self.comm = call.comm
         self.method = call.method
         self.arguments = list(call.arguments)
-        #: operands that are packed must live as long as the call
-        self.owned = call.operands
         #: whether MPI gets device pointers
         self._direct = self._may_have_pointers(call)
         reduces = call.op is not None
@@ -174,11 +147,6 @@ class NativeCall(Staging):
             message.insert(1, [count // size for count in operand.counts])
         return message
 
-    @property
-    def staged(self) -> bool:
-        """Whether something has to happen before or after it."""
-        return bool(self.packing or self.unpacking)
-
     def is_given(self, arguments: Sequence[object]) -> bool:
         """Whether MPI gets just these arguments, the caller's own, and nothing has to be copied."""
         return not self.staged and all(map(operator.is_, self.arguments, arguments))
@@ -189,30 +157,14 @@ class NativeCall(Staging):
         self._call(self.method)
         self.unpack()
 
-    def begin(self) -> MPI.Request:
-        """The non-blocking call; `run_as_task` does what is left to do."""
-        self.pack()
-        return self._issue()
-
     def _issue(self) -> MPI.Request:
         return owning(self._call(f"I{self.method.lower()}"), self.arguments)
 
-    def run_as_task(self, request: MPI.Request) -> Iterator[MPI.Request]:
-        """What is left to do of a call that has begun, for a `Task`."""
-        while not request.Test():
-            yield request
-        self.unpack()
-
-    def persistent(
-        self, info: MPI.Info, context: Context, text: str
-    ) -> "MPI.Prequest | NativePlan":
-        """MPI's own persistent request, or a plan around it.
-
-        MPI's own where it takes the caller's buffers and no call has to be recorded.
-        """
-        request = self._persistent_request(info)
-        is_enough = isinstance(request, MPI.Prequest) and not self.staged and not context.lists_all
-        return request if is_enough else NativePlan(request, self, context, text)
+    def persistent(self, info: MPI.Info) -> Self | MPI.Prequest:
+        """MPI's own where it takes the caller's buffers and no call has to be recorded."""
+        self._request = request = self._persistent_request(info)
+        is_enough = isinstance(request, MPI.Prequest) and not self.staged
+        return request if is_enough and not self.context.lists_all else self
 
     def _persistent_request(self, info: MPI.Info) -> Any:
         """MPI's own, or its replacement where that is wrong or missing."""
@@ -240,70 +192,3 @@ def _touch(send: Operand, recv: Operand) -> bool:
 
 def _synchronize(operand: Operand) -> None:
     operand.caller_stream().synchronize()
-
-
-class NativePlan(LowerCase):
-    """MPI's persistent collective, watched: packs at Start if need be, unpacks when it is done."""
-
-    runs_ahead = False
-    step = None
-
-    def __init__(self, request: Any, call: Staging, context: Context, text: str) -> None:
-        self.request = request
-        self.call = call
-        self.context = context
-        self.text = text
-        self.record: Record | None = None
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self.record is not None
-
-    def where(self) -> str:
-        """What it is: MPI alone knows more."""
-        return f"MPI's own {self.text}"
-
-    def peer(self) -> int | None:
-        """MPI alone knows."""
-        return None
-
-    def Start(self) -> None:
-        """Pack and start."""
-        self._require_idle("Start")
-        self.context.require_working()
-        self.call.pack()
-        with self.context.explaining():
-            self.request.Start()
-        text = f"{self.text}, a plan that was started"
-        self.record = self.context.recorder.begin(text, call_site(), ordered=False)
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait and unpack."""
-        with self.context.explaining():
-            if self.record is not None:
-                self.context.wait_for([self.request], self)
-            self.request.Wait(status)
-        return self._finish()
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """True when done and unpacked."""
-        with self.context.explaining():
-            done = bool(self.request.Test(status))
-        return done and self._finish()
-
-    def _require_idle(self, action: str) -> None:
-        if self.unfinished:  # packing would overwrite what arrives
-            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
-
-    def _finish(self) -> bool:
-        if self.record is not None:
-            self.call.unpack()
-            self.record.end()
-        self.record = None
-        return True
-
-    def Free(self) -> None:
-        """Free MPI's request."""
-        self._require_idle("Free")
-        self.request.Free()

@@ -20,11 +20,9 @@ from mpi4py import MPI
 from ..buffers import Arrival, Operand, ops, optional_cupy
 from ..collectives import ALLGATHER, BCAST, REDUCE, REDUCE_SCATTER
 from ..support.gpus import nccl_text
-from .context import Context
-from .native import NativePlan
+from .library import LibraryCall
 from .nccl_comm import HAS_BFLOAT16, NcclComm, missing
 from .progress import PROGRESS
-from .staging import Staging
 
 #: the numbers of ops in nccl.h, by MPI's name
 OPS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3}
@@ -147,33 +145,19 @@ class _Contiguous(NamedTuple):
 
 
 class NcclRequest:
-    """A call of NCCL's, as a request: Start, then Wait or Test, repeatedly; then Free. It polls."""
+    """A call in NCCL's stream, as a request. It polls."""
 
-    def __init__(self, comm: NcclComm, launch: Callable[[], Any]) -> None:
+    def __init__(self, comm: NcclComm, event: Any) -> None:
+        """event: recorded after the call."""
         self._comm = comm
-        self._launch = launch
-        #: the end of the call, between Start and the end of Wait
-        self._done: Arrival | None = None
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether it was started and not awaited."""
-        return self._done is not None
-
-    def Start(self) -> None:
-        """Put it into NCCL's stream."""
-        if self.in_flight:
-            raise RuntimeError("Start on a plan in flight, call Wait first")
-        self._done = Arrival(self._launch())
+        self._end = Arrival(event)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the result is there; raises what NCCL has met."""
-        if self._done is not None:
-            if self._done.Test():
-                self._done = None
-            else:
-                self._comm.check()
-        return self._done is None
+        done = self._end.Test()
+        if not done:
+            self._comm.check()
+        return done
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Poll until the result is there; schedules under way go on meanwhile."""
@@ -182,36 +166,17 @@ class NcclRequest:
             os.sched_yield()
         return True
 
-    def Free(self) -> None:
-        """Never to be started again."""
-        if self.in_flight:
-            raise RuntimeError("Free on a plan in flight, call Wait first")
-        self._launch = _freed
 
+class NcclCall(LibraryCall):
+    """A call that NCCL serves, behind what is in the caller's stream; after `meet`."""
 
-def _freed() -> None:
-    raise RuntimeError("Start on a plan that was freed")
-
-
-class NcclCall(Staging):
-    """A call that NCCL serves, with the interface of `NativeCall`.
-
-    call: a `calls.Call`, after `meet`.
-    """
-
-    #: something happens before and after it
-    staged = True
-    runs_ahead = False
-    step = None
+    owner = "NCCL's"
 
     def __init__(self, call: Any) -> None:
-        super().__init__()
+        super().__init__(call)
         comm = _comm_of(call)
         assert comm is not None
         self.comm = comm
-        self.context = call.context
-        self.text = call.text
-        self._owned = call.operands
         operands = {"send": call.send, "recv": call.recv}
         with comm.device, comm.stream:  # packed operands lie in memory of that stream
             self._vectors = {
@@ -221,8 +186,6 @@ class NcclCall(Staging):
             }
         self._work = self._bind(call)
         self._empty = all(operand.nbytes == 0 for operand in call.operands)
-        self.request: Any = NcclRequest(comm, self._launch)
-        self.unfinished = False
 
     def _bind(self, call: Any) -> Callable[[Any, int], object]:
         """A function (NCCL's communicator, stream) that makes the call."""
@@ -264,7 +227,12 @@ class NcclCall(Staging):
 
         self._vectors["recv"] = vector._replace(after=bring)
 
-    def _launch(self) -> Any:
+    @property
+    def staged(self) -> bool:
+        """Always: somebody has to look whether it has ended."""
+        return True
+
+    def _issue(self) -> NcclRequest:
         def work(comm: Any, stream: int) -> None:
             for vector in self._vectors.values():
                 if vector.before:
@@ -275,51 +243,13 @@ class NcclCall(Staging):
             if recv and recv.after:
                 recv.after()
 
-        return self.comm.launch(work, lambda: [owned.caller_stream() for owned in self._owned])
-
-    def is_given(self, arguments: object) -> bool:
-        """Never: no later call is served without being looked at."""
-        return False
+        event = self.comm.launch(work, lambda: [one.caller_stream() for one in self.owned])
+        return NcclRequest(self.comm, event)
 
     def run(self) -> None:
         """The blocking call."""
-        self.request.Start()
-        self.unfinished = True
-        self.context.recorder.blocking.plan = self
-        self.context.wait_for([self.request], self)
-        self.unfinished = False
-
-    def begin(self) -> Any:
-        """The non-blocking call, in NCCL's stream from here on; `run_as_task` waits for it."""
-        self.request.Start()
-        return self.request
-
-    def run_as_task(self, request: Any) -> Iterator[Any]:
-        """What is left to do of a call that has begun, for a `Task`."""
-        while not request.Test():
-            yield request
-
-    def persistent(self, info: MPI.Info, context: Context, text: str) -> NcclPlan:
-        """A plan of it; NCCL knows no info."""
-        return NcclPlan(self.request, self, context, text)
-
-    def where(self) -> str:
-        """What it is: NCCL alone knows more."""
-        return f"NCCL's {self.text}"
-
-    def peer(self) -> int | None:
-        """NCCL alone knows."""
-        return None
-
-
-class NcclPlan(NativePlan):
-    """A persistent collective that NCCL serves: Start puts it behind the caller's stream."""
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether it was started and not awaited."""
-        return bool(self.request.in_flight)
-
-    def where(self) -> str:
-        """What it is: NCCL alone knows more."""
-        return f"NCCL's {self.text}"
+        request = self.begin()
+        self._record = record = self.context.recorder.blocking
+        record.plan = self
+        self.context.wait_for([request], self)
+        self._record = None
