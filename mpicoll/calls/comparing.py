@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from time import perf_counter, sleep
 
@@ -11,7 +10,7 @@ from mpi4py import MPI
 from .. import select
 from ..algorithms import NCCL
 from ..buffers import Operand, ops
-from ..errors import MpicollError, RankFailure
+from ..errors import CollectiveMismatch, MpicollError
 from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS, OFF
@@ -158,11 +157,16 @@ def compare_end(context: Context) -> None:
     """Compare the calls so far, before a communicator with check="always" is freed."""
     if context.check != ALWAYS or context.broken:
         return
-    with suppress(RankFailure):
-        if not _complete_in_time(context, _comparing_end(context, call_site())):
-            context.channel.withdraw()
-            # never released: the next user of the wire would receive messages of this one
-            context.channel.wire.use()
+    try:
+        is_complete = _complete_in_time(context, _comparing_end(context, call_site()))
+    except CollectiveMismatch:
+        raise
+    except MpicollError:  # other ranks have died, or given it up: it is freed all the same
+        is_complete = False
+    if not is_complete:
+        context.channel.withdraw()
+        # never released: the next user of the wire would receive messages of this one
+        context.channel.wire.use()
 
 
 def compare_at_exit() -> None:

@@ -257,8 +257,9 @@ def test_a_plan_that_is_refused_is_not_under_way(comm):
     assert not comm._context.recorder.under_way
 
 
-def test_the_error_that_came_first_is_told(comm, monkeypatch):
+def test_the_error_that_came_first_is_told(monkeypatch):
     """Its thread is about to tell the others when another thread sees it, and ends its own call."""
+    comm = mpicoll.Communicator(WORLD.Dup())
     context, channel = Context.of(comm), Context.of(comm).channel
     found = mpicoll.CollectiveMismatch("ranks do not make the same calls")
 
@@ -273,3 +274,14 @@ def test_the_error_that_came_first_is_told(comm, monkeypatch):
     else:
         with pytest.raises(mpicoll.CollectiveMismatch, match=str(found)):
             comm.Allreduce(np.ones(1000), np.empty(1000), algorithm="ring")
+
+
+def test_a_communicator_that_another_rank_gave_up_meanwhile_can_be_freed():
+    """It compares its calls first, which the other rank no longer does."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    comm.Allreduce(np.ones(10), np.empty(10), algorithm="ring")
+    WORLD.Barrier()
+    if RANK == LAST:
+        Context.of(comm).in_disorder(mpicoll.CollectiveTimeout("no progress"))
+    comm.Free()
+    assert comm == MPI.COMM_NULL
