@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from mpicoll.bench import method_of
 from mpicoll.collectives import find
-from mpicoll.execute import Topology
 from mpicoll.select import Query, choose
 from mpicoll.support.units import format_bytes
+from mpicoll.transport import Topology
 
 from .compared import forced
 

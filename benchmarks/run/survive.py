@@ -69,7 +69,7 @@ PARALLEL = "mpicoll.train.parallel"
 PLACES = {
     "start": (f"{PARALLEL}.strategy:Strategy.__init__", 1),
     "collective, begin": ("mpicoll.execute.plan:Plan.Start", 100),
-    "collective, middle": ("mpicoll.execute.progress:Progress._advance", 2000),
+    "collective, middle": ("mpicoll.progress.engine:Progress._advance", 2000),
     "collective, receiving": ("mpicoll.shared_memory.messages:Incoming._is_done", 2000),
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 170),
     "backward": (f"{PARALLEL}.hooks:ReducerHooks.backward", 110),

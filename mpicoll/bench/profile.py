@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from .. import collectives
 from ..errors import ArgumentError
-from ..execute import ENDED, Located
+from ..failure import ENDED, Located
 from ..support import settings
 from ..support.units import format_bytes, format_seconds, many
 from .compare import Candidate, compare

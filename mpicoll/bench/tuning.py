@@ -9,9 +9,10 @@ import numpy as np
 from .. import algorithms, collectives
 from ..algorithms import NATIVE, NCCL
 from ..errors import MpicollError
-from ..execute import Context, Topology
+from ..execute import Context
 from ..select import rules_of
 from ..simulate import closed_form
+from ..transport import Topology
 from .compare import Candidate, compare
 
 Rows = list[dict[str, Any]]  # entries of `bench --json`

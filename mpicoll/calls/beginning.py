@@ -10,14 +10,14 @@ from mpi4py import MPI
 from .. import errors
 from ..algorithms import LIBRARIES
 from ..buffers import note_begin
-from ..execute import (
-    ABANDONED, PROGRESS, Context, Known, Plan, Record, native_method, owning, until_done,
-)  # fmt: skip
+from ..execute import Context, Known, Plan, native_method, owning
+from ..failure import ABANDONED, Record
+from ..progress import PROGRESS, until_done
 from ..select import probe
 from ..support.callsite import call_site
-from .binding import plan_of
 from .call import Call
 from .comparing import comparing
+from .plans import plan_of
 from .repeated import Key
 from .request import Request, Submit
 from .serving import LIBRARY_CALLS, choose, counts_for, counts_suffice, remember_small

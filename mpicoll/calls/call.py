@@ -10,11 +10,12 @@ from typing import Any, SupportsIndex
 
 from mpi4py import MPI
 
-from .. import collectives, errors
+from .. import collectives, errors, nccl
 from ..buffers import FixedPoint, Operand, cannot_be_fixed, coincide, ops, overlap, stage
 from ..collectives import Collective
 from ..errors import ArgumentError, did_you_mean
-from ..execute import BYTES, PROGRESS, Context, nccl
+from ..execute import BYTES, Context
+from ..progress import PROGRESS
 from ..schedule import offsets
 from ..select import Query
 from ..support.node import largest_count

@@ -11,7 +11,8 @@ from .. import select
 from ..algorithms import NCCL
 from ..buffers import Operand, ops
 from ..errors import CollectiveMismatch, MpicollError
-from ..execute import Context, Record, Statement, compare, compare_blocks, share_blocks
+from ..execute import Context, Statement, compare, compare_blocks, share_blocks
+from ..failure import Record
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS, OFF
 from .call import Call

@@ -6,17 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from .. import select
+from .. import nccl, select
 from ..algorithms import LIBRARIES, NCCL
 from ..buffers import operand
 from ..errors import ArgumentError
-from ..execute import nccl
 from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
 from ..select import probe
 from ..simulate import lower_bound
 from ..support.units import format_bytes, many
-from .binding import schedule_of
 from .call import Call
+from .plans import schedule_of
 
 
 class Explanation(NamedTuple):

@@ -6,7 +6,9 @@ from typing import Literal
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..execute import LEFT_OVER, PROGRESS, Context, LowerCase, Record, Task
+from ..execute import LEFT_OVER, Context, LowerCase
+from ..failure import Record
+from ..progress import PROGRESS, Task
 
 #: begins a task with a call's context, steps, record, operands and track; returns what the caller
 #: waits for

@@ -16,7 +16,8 @@ from mpi4py import MPI
 
 from ..buffers import Operand, host_copies, operand, ops
 from ..errors import CollectiveMismatch
-from ..execute import BYTES, Context, everyone_says, largest_of_all, until_done
+from ..execute import BYTES, Context, everyone_says, largest_of_all
+from ..progress import until_done
 from ..support.callsite import call_site
 from ..support.checks import groups, ranks_text
 from .comparing import COMPARING

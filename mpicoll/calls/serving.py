@@ -7,17 +7,18 @@ from itertools import chain
 
 from mpi4py import MPI
 
-from .. import collectives, select
+from .. import collectives, nccl, select
 from ..algorithms import LIBRARIES, NATIVE, NCCL
-from ..execute import Known, LibraryCall, NativeCall, Plan, Record, nccl
+from ..execute import Known, LibraryCall, NativeCall, Plan
+from ..failure import Record
 from ..select import Choice, probe
 from ..support import settings
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
-from .binding import plan_of
 from .call import Call
 from .comparing import COMPARING, MEETING, comparing, is_below_limit, sharing_counts
+from .plans import plan_of
 from .repeated import Key
 from .trial import trial
 

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from ..algorithms import NATIVE
 from ..execute import native_method
 from . import arguments
-from .binding import plan_of
 from .call import Call
+from .plans import plan_of
 
 Candidate = tuple[str, int | None]  # algorithm, segment_bytes
 

@@ -65,7 +65,7 @@ def write_done(arguments: Namespace) -> None:
     if getattr(arguments, "done", None) is not None:
         from mpi4py import MPI
 
-        from ..execute import lowest_alive
+        from ..failure import lowest_alive
         from ..measure import command
 
         if MPI.COMM_WORLD.Get_rank() == lowest_alive():

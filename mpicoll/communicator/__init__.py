@@ -6,7 +6,7 @@ itself. `communicator` makes communicators and describes them. `background` begi
 with a callback.
 """
 
-from ..execute import all_agree, deaths, note_missing, outnumbers, refusal
+from ..failure import all_agree, deaths, note_missing, outnumbers, refusal
 from .background import Exchange, begin_task, run_task
 from .communicator import Communicator, wrapped
 from .handles import Plan, Request

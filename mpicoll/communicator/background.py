@@ -9,7 +9,9 @@ from mpi4py import MPI
 
 from ..buffers import Operand, device_of
 from ..calls import arguments, begin, key_of
-from ..execute import PROGRESS, Context, Record, Task, until_done
+from ..execute import Context
+from ..failure import Record
+from ..progress import PROGRESS, Task, until_done
 from ..support.arrays import Array
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS

@@ -13,7 +13,8 @@ from ..calls import (
     run, with_results_compared,
 )
 from ..errors import MpicollError
-from ..execute import ABANDONED, Context, owning
+from ..execute import Context, owning
+from ..failure import ABANDONED
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
 

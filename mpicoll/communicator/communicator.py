@@ -14,7 +14,8 @@ from mpi4py import MPI
 from .. import collectives, select
 from ..calls import arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
-from ..execute import Context, all_agree, list_at_exit, note_missing, refusal
+from ..execute import Context, list_at_exit
+from ..failure import all_agree, note_missing, refusal
 from ..launch import check_launch
 from ..select import table
 from ..shared_memory import shared_array

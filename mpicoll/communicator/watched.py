@@ -15,7 +15,8 @@ from typing import Any
 from mpi4py import MPI
 
 from ..buffers import packed
-from ..execute import Context, survivable
+from ..execute import Context
+from ..failure import survivable
 from ..support.callsite import call_site
 from .base import Base
 

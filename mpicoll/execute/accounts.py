@@ -21,19 +21,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..failure import ABANDONED, remembered
 from ..support.callsite import call_site, site_of, site_text
 from ..support.checks import groups, ranks_text
 from ..support.garbage import frames_of_threads
-from .channel import ACCOUNT, WATCH
-from .recorder import remembered
-from .withdrawal import ABANDONED
+from ..transport import ACCOUNT, WATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ..failure import Record, Recorder
     from ..shared_memory import Links
-    from .channel import Channel
-    from .recorder import Record, Recorder
+    from ..transport import Channel
 
 #: seconds between two looks
 _EVERY = 0.02

@@ -10,11 +10,11 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import CollectiveMismatch
+from ..failure import remembered
 from ..support.checks import groups, ranks_text
+from ..transport import COMPARE, Channel
 from .accounts import calls_so_far
-from .channel import COMPARE, Channel
 from .context import Context
-from .recorder import remembered
 
 #: the word of a rank that says nothing: any other word is larger
 _SILENT = np.iinfo(np.int64).min

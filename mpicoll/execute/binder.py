@@ -8,17 +8,12 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .. import buffers
+from ..binding import Memory, Program, Round, lowered, ordering, reduced_where_they_lie, with_copies
 from ..schedule import RECEIVES, SENDS
-from . import ordering
 from .context import Context
-from .device_copies import with_copies
 from .executable import Executable, Machine
-from .lowering import lowered
 from .near import Near
 from .plan import Plan
-from .program import Program
-from .reduced import reduced_where_they_lie
-from .scratch import Memory, Round
 from .staging import Work
 from .tracing import Tracer
 

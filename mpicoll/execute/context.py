@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mpi4py import MPI
 
 from ..errors import MpicollError, RankFailure
+from ..failure import ABANDONED, Record, survival
+from ..progress import PROGRESS, Task, calls_as_mpi_computes
 from ..shared_memory import PLANS, TASKS, Links, track
 from ..support import settings
 from ..support.arrays import Device
@@ -16,21 +18,21 @@ from ..support.at_exit import after_exit_functions
 from ..support.callsite import call_site
 from ..support.checks import agree
 from ..support.settings import ALWAYS, OFF
-from . import survival
-from .arithmetic import calls_as_mpi_computes
-from .channel import CALL, Channel, Share, Wire, node_of, places_in
+from ..transport import (
+    CALL,
+    Channel,
+    Share,
+    Topology,
+    Wire,
+    discover,
+    inherited,
+    node_of,
+    places_in,
+)
 from .known import Known, KnownCalls
 from .pool import ScratchPool
-from .progress import PROGRESS
-from .recorder import Record
-from .tasks import Task
-from .topology import Topology, discover, inherited
 from .tracing import Tracer
 from .waits import Waits
-from .withdrawal import ABANDONED
-
-if TYPE_CHECKING:
-    from .nccl_comm import NcclComm
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
@@ -100,8 +102,8 @@ class Context(Waits):
         self.tracer = None
         #: calls that took too long, for reports
         self.given_up: list[dict[str, Any]] = []
-        #: by device: NCCL's communicator, or why there is none
-        self.nccl: dict[int, NcclComm] = {}
+        #: by device: NCCL's communicator, or why there is none, see `nccl`
+        self.nccl: dict[int, Any] = {}
         self.calls = count(1)
         self._plans = count(1)
         self._alive[id(self)] = self

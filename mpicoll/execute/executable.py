@@ -12,11 +12,11 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from .. import buffers
+from ..binding import Instruction, Places, Program, Step, lies_in, mover
 from ..schedule import Reduce
-from .channel import Channel
+from ..transport import Channel
 from .known import KEPT_REQUESTS, KNOWN_CALLS
 from .near import Near
-from .program import Instruction, Places, Program, Step, lies_in, mover
 from .staging import Work
 from .tracing import Tracer
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from mpi4py import MPI
 
-from .program import Places
-from .recorder import Located, Record
-from .tasks import WINDOW
+from ..binding import Places
+from ..failure import Located, Record
+from ..progress import WINDOW
 
 #: calls that are recognised, per communicator
 KNOWN_CALLS = 128

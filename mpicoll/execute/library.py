@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mpi4py import MPI
 
+from ..failure import Record
 from ..support.callsite import call_site
 from .plan import LowerCase
-from .recorder import Record
 from .staging import Staging
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import buffers
+from ..binding import Instruction, Span, Step
 from ..schedule import Write, Written
 from ..shared_memory import (
     BLOCKING,
@@ -23,8 +24,7 @@ from ..shared_memory import (
     Outgoing,
     Writing,
 )
-from .channel import Channel
-from .program import Instruction, Span, Step
+from ..transport import Channel
 from .staging import Work
 
 

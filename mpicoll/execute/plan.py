@@ -2,7 +2,7 @@
 
 Nothing is left to decide while a plan runs, and it knows at any moment which round it is in
 (`Plan.where`). Requests are not persistent: those keep one tag, and each call needs its own
-(`channel`); that costs half a microsecond per message.
+(`transport.channel`); that costs half a microsecond per message.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..binding import Fetch, Instruction, Places, Program, Put
 from ..errors import ArgumentError
+from ..failure import Record, cancelled, still_under_way
+from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from ..support.callsite import call_site
-from .arithmetic import calls_as_mpi_computes
 from .context import Context
 from .executable import Executable
-from .program import Fetch, Instruction, Places, Program, Put
-from .progress import PROGRESS
-from .recorder import Record
 from .staging import Work
-from .tasks import Task, until_done
-from .withdrawal import cancelled, still_under_way
 
 if TYPE_CHECKING:
     from typing_extensions import Self

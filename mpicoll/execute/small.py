@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .recorder import Recorder, mark_of
+from ..failure import Recorder, mark_of
 
 IsSmall = Callable[[Any, Any, Any], bool]
 _ndarray = np.ndarray

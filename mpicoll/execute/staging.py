@@ -8,14 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import buffers, collectives, schedule
+from ..binding import Instruction, Put, Span, Twin, Vector
 from ..buffers import Operand
 from ..schedule import INPUT, OUTPUT, Part
+from ..transport import Channel
 from .agreement import largest
-from .channel import Channel
-from .device_copies import Twin
 from .pool import ScratchPool
-from .program import Instruction, Put, Span
-from .scratch import Vector
 
 BYTES = np.dtype(np.uint8)
 

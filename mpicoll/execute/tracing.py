@@ -6,8 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from ..binding import Fetch, Instruction, Put
 from ..support.events import Event
-from .program import Fetch, Instruction, Put
 
 
 class Tracer:

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
+from ..failure import ABANDONED, Located, Recorder, Withdrawable, survival
+from ..progress import NAP, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
-from . import survival
+from ..transport import Channel
 from .accounts import Accounts
-from .channel import Channel
 from .known import KnownCalls
-from .recorder import Located, Recorder
-from .rhythm import NAP, Rhythm
 from .small import SmallCalls
-from .tasks import Queue
-from .withdrawal import ABANDONED, Withdrawable
 
 if TYPE_CHECKING:
     from typing_extensions import Self

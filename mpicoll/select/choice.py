@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from .. import algorithms, collectives
 from ..algorithms import LIBRARIES, NATIVE
 from ..errors import ArgumentError
-from ..execute import Topology
 from ..support import settings
 from ..support.units import format_bytes, parse_bytes
+from ..transport import Topology
 from . import table
 
 #: Below this many bytes MPI's own call is faster: a schedule takes microseconds of Python per

@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
-from ..execute import Topology
 from ..schedule import power_of_two
 from ..simulate import closed_form
 from ..support import settings
 from ..support.arrays import element_type
 from ..support.files import parse_json, write_whole
 from ..support.units import format_bytes, parse_bytes
+from ..transport import Topology
 
 SCHEMA = 1
 _RANKS: dict[object, Callable[[int], bool]] = {

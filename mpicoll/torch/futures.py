@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from ..communicator import Communicator
-from ..execute import PROGRESS
+from ..progress import PROGRESS
 
 
 class Callbacks(Protocol):

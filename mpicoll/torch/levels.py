@@ -15,7 +15,9 @@ from typing import Any
 
 from ..communicator import Communicator, begin_task, run_task
 from ..errors import MpicollError
-from ..execute import ABANDONED, PROGRESS, Context
+from ..execute import Context
+from ..failure import ABANDONED
+from ..progress import PROGRESS
 from ..support import settings
 from .futures import Future
 from .halves import ARE_KEPT, Halves

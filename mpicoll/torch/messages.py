@@ -12,7 +12,9 @@ from mpi4py import MPI
 
 from ..communicator import Communicator
 from ..errors import ArgumentError, BufferError
-from ..execute import ABANDONED, PROGRESS, Context, Queue, Task
+from ..execute import Context
+from ..failure import ABANDONED
+from ..progress import PROGRESS, Queue, Task
 from .memory import Finish, plain, writing
 from .works import Future, timed_out
 

@@ -10,7 +10,9 @@ import torch
 
 from ..communicator import Communicator
 from ..errors import CollectiveTimeout
-from ..execute import ABANDONED, PROGRESS, Context, Task
+from ..execute import Context
+from ..failure import ABANDONED
+from ..progress import PROGRESS, Task
 from .futures import Callbacks, Future
 
 _TorchWork: Any = torch._C._distributed_c10d.Work

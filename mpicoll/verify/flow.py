@@ -42,7 +42,7 @@ class _Wait(NamedTuple):
 def flows_in_pieces(programs: Sequence[Sequence[SortedRound]]) -> bool:
     """Whether a schedule ends when each message is cut in two and a rank takes its halves in turn.
 
-    This is the order of `execute.ordering.by_pieces` without run-ahead, which only starts messages
+    This is the order of `binding.ordering.by_pieces` without run-ahead, which only starts messages
     earlier. It fails where a transfer depends on another transfer of the same round; a rank that
     starts a whole round at once does not notice. programs: the sorted rounds of every rank.
     """

@@ -15,8 +15,9 @@ from zlib import crc32
 import numpy as np
 from mpi4py import MPI
 
-from ..execute import WATCH, Context
+from ..execute import Context
 from ..reports import State
+from ..transport import WATCH
 
 _QUESTION = 1
 _ANSWER = 2

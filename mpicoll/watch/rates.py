@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..execute import Context, past
+from ..execute import Context
+from ..failure import past
 
 
 class Rates:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..execute import Context, Past, Record, past
+from ..execute import Context
+from ..failure import Past, Record, past
 from ..reports import SCHEMA, History, State
 from ..support.callsite import site_of, site_text, users_code
 from ..support.garbage import frames_of_threads

@@ -6,7 +6,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..execute import Context, Stall
+from ..execute import Context
+from ..progress import Stall
 from ..support.callsite import site_of, site_text
 from ..support.garbage import frames_of_threads
 

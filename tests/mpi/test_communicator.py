@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import outnumbers
 from mpicoll.execute.context import Context
+from mpicoll.failure import outnumbers
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = pytest.mark.mpi

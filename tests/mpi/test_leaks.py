@@ -9,7 +9,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.buffers import layout
-from mpicoll.execute import WATCH, Context
+from mpicoll.execute import Context
+from mpicoll.transport import WATCH
 from tests.support import leaks
 from tests.support.cases import SIZE, WORLD
 

@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.arguments import allreduce
-from mpicoll.calls.binding import plan_of
-from mpicoll.execute.channel import CALL, COMPARE, PLAN, WATCH
+from mpicoll.calls.plans import plan_of
 from mpicoll.execute.context import Context
+from mpicoll.transport.channel import CALL, COMPARE, PLAN, WATCH
 from tests.support.cases import RANK, SIZE, WORLD, outside_of_mpi, same
 
 pytestmark = pytest.mark.mpi

@@ -5,9 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import channel, topology
 from mpicoll.execute.context import Context
 from mpicoll.shared_memory import HEAP
+from mpicoll.transport import channel, topology
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = pytest.mark.mpi

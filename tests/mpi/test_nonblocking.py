@@ -9,10 +9,11 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.request import Request
-from mpicoll.execute import Context, Queue, Task
-from mpicoll.execute.progress import Progress
+from mpicoll.execute import Context
+from mpicoll.progress import Queue, Task
+from mpicoll.progress.engine import Progress
 from mpicoll.shared_memory import PLANS, TASKS
-from tests.support.cases import (
+from tests.support.cases import (  # fmt: skip
     EVERY,
     METHODS,
     PRIME,
@@ -27,7 +28,7 @@ from tests.support.cases import (
     outside_of_mpi,
     roots_of,
     same,
-)  # fmt: skip
+)
 from tests.support.fakes.progress import ManualProgress
 
 pytestmark = pytest.mark.mpi

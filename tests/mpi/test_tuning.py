@@ -13,10 +13,10 @@ from mpicoll.bench import tuning as tune
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.cli import main as command_line
 from mpicoll.communicator import communicator
-from mpicoll.execute import topology
 from mpicoll.execute.context import Context
 from mpicoll.select import probe, table
 from mpicoll.support import settings
+from mpicoll.transport import topology
 from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi

@@ -9,7 +9,8 @@ from collections import Counter
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.execute import PROGRESS, Context
+from mpicoll.execute import Context
+from mpicoll.progress import PROGRESS
 
 SIZES = (1, 100, 2000, 10_000)
 WORDS = (None, "ring", "recursive_doubling", "native")

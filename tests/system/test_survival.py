@@ -404,7 +404,7 @@ except mpicoll.RankFailure:
 @OPEN
 def test_ranks_that_die_while_communicators_are_made(tmp_path):
     (tmp_path / "made.py").write_text(MADE)
-    deaths = [[3, "mpicoll.execute.channel:_taken", 1], [1, "mpicoll.execute.channel:meet", 1]]  # in Dup, and in shrink
+    deaths = [[3, "mpicoll.transport.channel:_taken", 1], [1, "mpicoll.transport.channel:meet", 1]]  # in Dup, and in shrink
     status, output = run("openmpi", 4, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "made.py")
     assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
 
@@ -427,19 +427,20 @@ print(comm.allreduce(1), "are left")
 @pytest.mark.thorough
 @OPEN
 @pytest.mark.parametrize("place", [
-    "channel:ranks_of_node", "topology:meet", "topology:require_awareness", "context:Channel.first",
+    "transport.channel:ranks_of_node", "transport.topology:meet", "transport.topology:require_awareness",
+    "execute.context:Channel.first",
 ])  # fmt: skip
 def test_ranks_that_die_while_the_first_communicator_is_made(place, tmp_path):
     """Before, between and after its messages."""
     (tmp_path / "first.py").write_text(FIRST)
-    deaths = [[2, f"mpicoll.execute.{place}", 1]]
+    deaths = [[2, f"mpicoll.{place}", 1]]
     status, output = run("openmpi", 5, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "first.py")
     assert status == 0 and output.splitlines()[-4:] == ["4 are left"] * 4, output
 
 
 @pytest.mark.thorough
 @OPEN
-@pytest.mark.parametrize("place", ["execute.topology:meet", "support.node:share_cores"])
+@pytest.mark.parametrize("place", ["transport.topology:meet", "support.node:share_cores"])
 def test_a_training_begins_with_the_ranks_that_live(place):
     deaths = [[1, f"mpicoll.{place}", 1]]
     status, output = run("openmpi", 3, "-m", "benchmarks.run.dying", json.dumps(deaths), "mpicoll", *TRAIN[2:])

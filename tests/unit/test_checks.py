@@ -67,7 +67,7 @@ def test_type_checkers_know_the_options():
     assert {"strategy", "precision", *OptionKeywords.__annotations__} == set(Options.names())
 
 
-@pytest.mark.parametrize("name", ["execute.rhythm", "support.arrays", "support.checks", "support.optional",
+@pytest.mark.parametrize("name", ["progress.rhythm", "support.arrays", "support.checks", "support.optional",
                                   "train.data.dataset", "train.model.sequential", "train.optim.optimizers",
                                   "train.optim.lr_schedules"])
 def test_the_examples_in_docstrings(name):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.report import chosen
-from mpicoll.execute import Topology
 from mpicoll.select import Query, choose
+from mpicoll.transport import Topology
 
 OPEN_MPI, MPICH = "Open MPI v5.0.11", "MPICH 5.0.2"
 ONE_NODE, HOSTS, MORE_HOSTS = (0, 0), tuple(range(7)), tuple(range(13))

@@ -6,7 +6,8 @@ from mpi4py import MPI
 
 from mpicoll import Communicator
 from mpicoll.communicator import Exchange
-from mpicoll.execute import PROGRESS, Context
+from mpicoll.execute import Context
+from mpicoll.progress import PROGRESS
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_schedules_and_proofs_need_neither_mpi_nor_numpy(module):
     assert result.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("module", ["execute.ordering", "execute.scratch"])
+@pytest.mark.parametrize("module", ["binding.ordering", "binding.scratch"])
 def test_the_order_of_pieces_and_the_layout_of_scratch_know_neither_mpi_nor_numpy(module):
     assert not {"mpi4py", "numpy"} & {used.split(".")[0] for used in imported(module)}
 

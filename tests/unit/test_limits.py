@@ -4,8 +4,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.execute import Context, Task
-from mpicoll.execute.recorder import Recorder
+from mpicoll.execute import Context
+from mpicoll.failure.recorder import Recorder
+from mpicoll.progress import Task
 from mpicoll.watch.stuck import StuckCalls
 from tests.support.fakes.progress import ManualProgress
 
@@ -18,7 +19,7 @@ APART = 0.1
 def clock(monkeypatch):
     """A list of the time now."""
     now = [1000.0]
-    monkeypatch.setattr("mpicoll.execute.stall.perf_counter", lambda: now[0])
+    monkeypatch.setattr("mpicoll.progress.stall.perf_counter", lambda: now[0])
     return now
 
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.binding.device_copies import Twin, with_copies
+from mpicoll.binding.lowering import lowered
+from mpicoll.binding.ordering import by_pieces, by_rounds
+from mpicoll.binding.program import Instruction, Step
+from mpicoll.binding.scratch import Memory, Vector
 from mpicoll.buffers import address, at
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.execute.device_copies import Twin, with_copies
-from mpicoll.execute.lowering import lowered
-from mpicoll.execute.ordering import by_pieces, by_rounds
-from mpicoll.execute.program import Instruction, Step
-from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import OUTPUT, Copy, Recv, Send, bounds
 from tests.support.registered import EVERY
 

@@ -5,13 +5,13 @@ import sys
 import numpy as np
 
 from mpicoll import algorithms
+from mpicoll.binding.lowering import lowered
+from mpicoll.binding.ordering import by_rounds
+from mpicoll.binding.program import Instruction, Program, lies_in, mover
+from mpicoll.binding.reduced import reduced_where_they_lie
+from mpicoll.binding.scratch import Memory, Vector
 from mpicoll.buffers import span
 from mpicoll.collectives import ALLREDUCE
-from mpicoll.execute.lowering import lowered
-from mpicoll.execute.ordering import by_rounds
-from mpicoll.execute.program import Instruction, Program, lies_in, mover
-from mpicoll.execute.reduced import reduced_where_they_lie
-from mpicoll.execute.scratch import Memory, Vector
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, Reduce, Send, bounds
 
 COUNT = 6

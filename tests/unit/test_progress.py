@@ -7,10 +7,10 @@ from time import monotonic, sleep
 import pytest
 from mpi4py import MPI
 
-from mpicoll.execute import PROGRESS, Task
-from mpicoll.execute.rhythm import FLOWING, IN_TURN, Rhythm
-from mpicoll.execute.tasks import Queue
-from mpicoll.execute.turn import Flag
+from mpicoll.progress import PROGRESS, Task
+from mpicoll.progress.rhythm import FLOWING, IN_TURN, Rhythm
+from mpicoll.progress.tasks import Queue
+from mpicoll.progress.turn import Flag
 
 #: seconds until a test that waits for something fails
 PATIENCE = 20
@@ -86,7 +86,7 @@ def test_a_handler_that_raises_while_the_thread_is_woken_breaks_nothing():
 def moves(monkeypatch):
     """Of a rhythm, as many moves so many seconds after the last: `moves(rhythm, seconds, count)`."""
     now = [0.0]
-    monkeypatch.setattr("mpicoll.execute.rhythm.perf_counter", lambda: now[0])
+    monkeypatch.setattr("mpicoll.progress.rhythm.perf_counter", lambda: now[0])
 
     def move(rhythm, seconds, count):
         now[0] += seconds

@@ -1,6 +1,6 @@
 """`Progress` that only the test advances, by `poll` and `wait`."""
 
-from mpicoll.execute.progress import Progress
+from mpicoll.progress.engine import Progress
 
 
 class ManualProgress(Progress):

@@ -7,11 +7,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..failure import ABANDONED, Record, Withdrawable
 from ..support.arrays import Device
 from .arithmetic import calls_as_mpi_computes
-from .recorder import Record
 from .stall import Stall
-from .withdrawal import ABANDONED, Withdrawable
 
 #: tasks of one queue under way at a time: more would take bandwidth from those needed first
 WINDOW = 2

@@ -15,10 +15,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import MpicollError
+from ..execute import Context, everyone_says
 from ..support.checks import groups, ranks_text
 from ..support.gpus import nccl_text
-from .agreement import everyone_says
-from .context import Context
 
 #: the first NCCL that can put two ranks on one GPU, and the variable that allows it
 SHARES_GPUS = 23000

@@ -30,10 +30,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicollError
+from ..failure import ABANDONED, cancelled, still_under_way, survivable
 from ..shared_memory import NOBODY, WORD, Neighbours, meet
 from ..support.node import ranks_of_node, ranks_within
-from .survival import survivable
-from .withdrawal import ABANDONED, cancelled, still_under_way
 
 #: kinds of messages: of single calls, of persistent plans, of comparing calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)

@@ -19,10 +19,10 @@ from mpi4py import MPI
 
 from ..buffers import Arrival, Operand, ops, optional_cupy
 from ..collectives import ALLGATHER, BCAST, REDUCE, REDUCE_SCATTER
+from ..execute import LibraryCall
+from ..progress import PROGRESS
 from ..support.gpus import nccl_text
-from .library import LibraryCall
-from .nccl_comm import HAS_BFLOAT16, NcclComm, missing
-from .progress import PROGRESS
+from .comm import HAS_BFLOAT16, NcclComm, missing
 
 #: the numbers of ops in nccl.h, by MPI's name
 OPS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3}

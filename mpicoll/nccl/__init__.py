@@ -1,0 +1,7 @@
+"""Calls that NVIDIA's NCCL serves, through CuPy, where they are asked for."""
+
+from .calls import NcclCall, is_unmet, lacks, meet, refuses
+
+__all__ = [
+    "NcclCall", "is_unmet", "lacks", "meet", "refuses",
+]  # fmt: skip
