@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from .. import collectives, nccl, select
 from ..algorithms import LIBRARIES, NATIVE, NCCL
+from ..errors import MpicollError
 from ..execute import Known, LibraryCall, NativeCall, Plan
 from ..failure import Record
 from ..select import Choice, probe
@@ -106,15 +107,20 @@ def persist(
     record = context.recorder.blocking.begin(call.text, call_site())
     try:
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+        name, pieces, _ = choose(call, algorithm, segment_bytes)
+        if name in LIBRARIES:
+            return LIBRARY_CALLS[name](call).persistent(info)
+        context.wait_for(counts_for(call, name), COMPARING)
+        plan = plan_of(call, name, pieces, persistent=True)
+        plan.tag = context.next_plan_tag()
+        return plan
+    except BaseException as error:
+        # as a signal handler's: the other ranks have one plan more than this one
+        if not isinstance(error, (MpicollError, MPI.Exception)):
+            context.in_disorder(context.reason(call.text, error))
+        raise
     finally:
         record.end()
-    name, pieces, _ = choose(call, algorithm, segment_bytes)
-    if name in LIBRARIES:
-        return LIBRARY_CALLS[name](call).persistent(info)
-    context.wait_for(counts_for(call, name), COMPARING)
-    plan = plan_of(call, name, pieces, persistent=True)
-    plan.tag = context.next_plan_tag()
-    return plan
 
 
 def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:

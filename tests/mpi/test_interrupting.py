@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from tests.support.cases import RANK, SIZE
+import mpicoll
+from mpicoll.execute import Context
+from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi
 
@@ -133,3 +135,26 @@ def test_finalizers_that_free_plans_and_make_arrays(comm, much_garbage):
         request.Wait()
         assert (x == SIZE * lap).all()
         assert (y == sum(range(SIZE))).all()
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def interrupted():
+    raise Interrupted
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_whose_making_a_handler_ended_gives_the_communicator_up(monkeypatch):
+    """The other ranks have one plan more: later plans would wait for messages of others."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = np.ones(COUNT), np.empty(COUNT)
+    if RANK == SIZE - 1:
+        monkeypatch.setattr(Context.of(comm), "next_plan_tag", interrupted)
+        with pytest.raises(Interrupted):
+            comm.Allreduce_init(x, y, algorithm="ring")
+    else:
+        comm.Allreduce_init(x, y, algorithm="ring")
+    with pytest.raises(mpicoll.MpicollError, match="Interrupted"):
+        comm.Allreduce(x, y, algorithm="ring")
