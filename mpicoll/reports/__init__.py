@@ -3,8 +3,8 @@
 A report is JSON (`State`):
 
     {"schema": 1, "rank": 2, "size": 4, "host": "node7", "pid": 123, "time": 1.7e9,
-     "at": "solver.py:88", "ended": false, "failed": "", "last_words": false, "heard": [],
-     "unheard": [], "rates": {"calls": 120.0, "bytes": 3.1e8, "inside": 0.4},
+     "at": "solver.py:88", "threads": ["loader.py:12"], "ended": false, "failed": "",
+     "last_words": false, "heard": [], "unheard": [], "rates": {"calls": 120.0, "bytes": 3.1e8, "inside": 0.4},
      "communicators": [{"name": "5f3a.0", "rank": 2, "ranks": [0, 1, 2, 3], "calls": 41,
                         "broken": "",
                         "under_way": [{"number", "place", "call", "where", "site", "seconds",
@@ -13,6 +13,7 @@ A report is JSON (`State`):
 
 Ranks are those of the world; `ranks` of a communicator are its members.
 
+- `at`: the line of the main thread; `threads`: those of other threads that run the user's code.
 - `past`: the last calls, with the seconds since they ended.
 - `peer`: the rank whose message a call waits for, or null.
 - `inside`: where user code runs in the middle of a call, or "".

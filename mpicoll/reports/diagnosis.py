@@ -13,6 +13,8 @@ from .waiting import PATIENCE, calls_of, ends_of_chains, unreachable
 
 #: seconds by which the last report of a dead, stopped or disconnected rank is older than others'
 SILENT = 4.0
+#: lines of other threads that are named
+_MOST_THREADS = 4
 
 
 def diagnose(states: Sequence[State], ranks: Sequence[int], patience: float = PATIENCE) -> str:
@@ -137,6 +139,8 @@ def _doing(state: State) -> str:
     ]
     last = min(past, key=lambda pair: pair[1]["seconds"], default=None)
     at = f" but at {state['at']}" if state["at"] else ""
+    if threads := state.get("threads"):
+        at += f" (other threads at {', '.join(threads[:_MOST_THREADS])})"
     if last is None:
         return f"in no collective{at}"
     name, call = last

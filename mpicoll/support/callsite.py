@@ -72,6 +72,16 @@ def site_of_error(error: BaseException) -> str:
     return called if raised.startswith(_PACKAGE) and called else raised
 
 
+def users_line(frame: FrameType) -> str:
+    """ "file:line" of the innermost frame of the user's own program; "" where a thread has none."""
+    outer: FrameType | None = frame
+    while outer is not None:
+        if not outer.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES, "<frozen")):
+            return f"{outer.f_code.co_filename}:{outer.f_lineno}"
+        outer = outer.f_back
+    return ""
+
+
 def users_code(frame: FrameType) -> str:
     """ "file:line" where a thread runs code of the user that mpicoll called; else ""."""
     if frame.f_code.co_filename.startswith((_PACKAGE, *_LIBRARIES)):

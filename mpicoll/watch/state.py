@@ -14,7 +14,7 @@ from typing import Any
 from ..execute import Context
 from ..failure import Past, Record, past
 from ..reports import SCHEMA, History, State
-from ..support.callsite import site_of, site_text, users_code
+from ..support.callsite import site_of, site_text, users_code, users_line
 from ..support.garbage import frames_of_threads
 
 #: ended calls of a communicator that are part of its state
@@ -24,7 +24,8 @@ _SHOWN = 3
 def state_of_process(rank: int, size: int, **more: Any) -> State:
     """The state of this process now. rank, size: in the world; more: further entries."""
     frames = frames_of_threads()
-    main = frames.get(threading.main_thread().ident or 0)
+    others = dict(frames)
+    main = others.pop(threading.main_thread().ident or 0, None)
     return {
         "schema": SCHEMA,
         "rank": rank,
@@ -33,6 +34,7 @@ def state_of_process(rank: int, size: int, **more: Any) -> State:
         "pid": os.getpid(),
         "time": time.time(),
         "at": site_of(main) if main is not None else "",
+        "threads": sorted(filter(None, map(users_line, others.values()))),
         **more,
         "communicators": _communicators(frames),
     }

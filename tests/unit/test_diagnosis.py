@@ -44,6 +44,11 @@ def test_a_rank_that_makes_no_call():
     assert "Ranks 0, 2 in call 5 of communicator w.0: Allreduce of 80 bytes at a.py:1." in said
 
 
+def test_a_rank_whose_threads_make_no_call():
+    said = diagnose([waiting(0), idle(1, threads=["b.py:3", "c.py:4"]), waiting(2)], range(3))
+    assert "Rank 1 is in no collective but at a.py:9 (other threads at b.py:3, c.py:4); its last was call 4" in said
+
+
 def test_the_end_of_a_chain_of_peers():
     """Rank 2 is in the call too, but in none of its rounds."""
     said = verdict(waiting(0, peer=1), waiting(1, peer=2), waiting(2))
