@@ -10,9 +10,9 @@ from mpi4py import MPI
 from .. import buffers
 from ..binding import Memory, Program, Round, lowered, ordering, reduced_where_they_lie, with_copies
 from ..schedule import RECEIVES, SENDS
+from ..transport import Near
 from .context import Context
 from .executable import Executable, Machine
-from .near import Near
 from .plan import Plan
 from .staging import Work
 from .tracing import Tracer
@@ -64,7 +64,8 @@ def bind(
         rounds, schedule.edges, work.vectors, work.dtype, work.scratch, segment_bytes)
     near = None
     if context.links is not None and schedule.read_late:
-        near = Near(context.links, context.channel, work, nonblocking, persistent)
+        near = Near(
+            context.links, context.channel, work.dtype, work.reduce, nonblocking, persistent)
     program = _program(rounds, memory, work, near, segment_bytes)
     machine = Machine(context.channel, near, work, tracer)
     executable = Executable(program, machine, work.fence)

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from .. import buffers
 from ..binding import Instruction, Places, Program, Step, lies_in, mover
 from ..schedule import Reduce
-from ..transport import Channel
+from ..transport import Channel, Near
 from .known import KEPT_REQUESTS, KNOWN_CALLS
-from .near import Near
 from .staging import Work
 from .tracing import Tracer
 

@@ -1,9 +1,10 @@
-"""Messages between ranks through MPI: our own communicators, tags, and which ranks share a node."""
+"""How messages travel: through MPI on communicators of our own, or in a node; and who shares one."""
 
 from .channel import ACCOUNT, CALL, COMPARE, WATCH, Channel, Share, Wire, node_of, places_in
+from .near import Near
 from .topology import Topology, discover, inherited
 
 __all__ = [
-    "ACCOUNT", "CALL", "COMPARE", "WATCH", "Channel", "Share", "Topology", "Wire", "discover",
-    "inherited", "node_of", "places_in",
+    "ACCOUNT", "CALL", "COMPARE", "WATCH", "Channel", "Near", "Share", "Topology", "Wire",
+    "discover", "inherited", "node_of", "places_in",
 ]  # fmt: skip

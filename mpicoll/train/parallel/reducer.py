@@ -52,7 +52,7 @@ class _Started(NamedTuple):
     needed: Mark
 
 
-class _Place(NamedTuple):
+class _Moment(NamedTuple):
     """The micro-batch that a rank is in. last: of its step."""
 
     step: int
@@ -121,7 +121,7 @@ class Reducer:
 
         #: whether gradients overwrite what is in their buffers, in this micro-batch
         self._fresh = True
-        self._place = _Place(0, 0, False)
+        self._place = _Moment(0, 0, False)
         #: tensors whose gradients backward has not written in this micro-batch
         self._absent: set[int] = set()
         #: memory that backward is writing to, by tensor
@@ -171,7 +171,7 @@ class Reducer:
         if first and self._started:  # of a backward pass whose gradients were dropped
             self.collect()
         step, micro_batch, _ = self._place
-        self._place = _Place(step + 1, 1, last) if first else _Place(step, micro_batch + 1, last)
+        self._place = _Moment(step + 1, 1, last) if first else _Moment(step, micro_batch + 1, last)
         self._fresh = self.gradients.begin(first)
         self._absent = set(range(len(self.layout.tensors)))
         self._lent.clear()
@@ -332,7 +332,7 @@ class Reducer:
             if self._wait("gather", bucket):
                 self._current[bucket.number] = self.generation
 
-    def _reached(self) -> _Place:
+    def _reached(self) -> _Moment:
         """The place, comparable between ranks.
 
         What is reduced once a step may have other numbers of micro-batches on each.

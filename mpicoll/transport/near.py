@@ -24,29 +24,30 @@ from ..shared_memory import (
     Outgoing,
     Writing,
 )
-from ..transport import Channel
-from .staging import Work
+from .channel import Channel
 
 
 class Near:
     """The ranks of the node, as a call of one kind reaches them.
 
-    work: has the type of the elements, and what reduces them.
+    dtype: of the elements. reduce: reduce(lower, higher, out), where the call reduces.
     """
 
     def __init__(
-        self, links: Links, channel: Channel, work: Work, nonblocking: bool, persistent: bool
-    ) -> None:
+        self, links: Links, channel: Channel, dtype: Any, reduce: Callable[..., object] | None,
+        nonblocking: bool, persistent: bool,
+    ) -> None:  # fmt: skip
         self.ranks = frozenset(links.ranks)
         self._links = links
         self._channel = channel
-        self._work = work
+        self._dtype = dtype
+        self._reduce = reduce
         self._kind = PLANS if persistent else TASKS if nonblocking else BLOCKING
 
     @property
     def slot(self) -> int:
         """Bytes of the longest message that lies in a slot as soon as it is sent."""
-        return self._links.chunk - int(self._work.dtype.itemsize)
+        return self._links.chunk - int(self._dtype.itemsize)
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """A function of the tag that starts a message to or from another node."""
@@ -73,7 +74,7 @@ class Near:
         message: Callable[..., Outgoing] = Outgoing
         if piece.kind is Write:
             message = partial(Writing, self._links.from_(rank, self._kind), self._links.peers[rank])
-        itemsize = self._work.dtype.itemsize
+        itemsize = self._dtype.itemsize
 
         def place(placed: Instruction) -> Callable[[int], Any]:
             through_mpi = self._channel.sender(buffers.bytes_at(*placed.span), rank)
@@ -97,16 +98,16 @@ class Near:
             if placed.operand is None:
                 take, take_part = _copied(into)
             else:
-                assert self._work.reduce is not None
+                assert self._reduce is not None
                 other = self._array(placed.reads[0])
-                take, take_part = _reduced(self._work.reduce, placed.operand, other, into)
+                take, take_part = _reduced(self._reduce, placed.operand, other, into)
             through_mpi = self._channel.receiver(buffers.bytes_at(*buffers.span(landing)), rank)
             return message(inward, peer, landing, through_mpi, take, take_part).start
 
         return place
 
     def _array(self, span: Span) -> Any:
-        return buffers.at(span[0], span[1] - span[0], self._work.dtype)
+        return buffers.at(span[0], span[1] - span[0], self._dtype)
 
 
 def _copied(into: Any) -> tuple[Callable[..., object], Callable[..., object]]:
