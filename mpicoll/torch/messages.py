@@ -14,7 +14,7 @@ from ..communicator import Communicator
 from ..errors import ArgumentError, BufferError
 from ..execute import Context
 from ..failure import ABANDONED
-from ..progress import PROGRESS, Queue, Task
+from ..progress import PROGRESS, Queue, Task, Turn
 from .memory import Finish, plain, writing
 from .works import Future, timed_out
 
@@ -59,6 +59,8 @@ class TensorMessage(_TorchWork):
         self._record = self._context.recorder.begin(text, "", ordered=False)
         self._record.plan = self
         self._is_over = False
+        #: to test the request: one thread at a time may complete it, others find it freed
+        self._turn = Turn()
         self._future: Future | None = None
 
     # For PyTorch.
@@ -120,29 +122,23 @@ class TensorMessage(_TorchWork):
 
     def Test(self) -> bool:
         """Whether it is over; then the tensor has its data."""
-        if not self._is_over and self._request.Test(self._status):
-            self._end()
+        if not self._is_over and not self._turn.is_mine:
+            self._turn.take(self._advance)
         return self._is_over
 
-    def Wait(self) -> None:
-        """Wait until it is over."""
-        self._request.Wait(self._status)
-        self._end()
-
-    def _end(self) -> None:
-        if self._is_over:
+    def _advance(self) -> None:
+        if self._is_over or not self._request.Test(self._status):
             return
         self._record.end()
-        self._is_over = True
-        if self._expected is not None:
-            received = self._status.Get_count(MPI.BYTE)
-            if received != self._expected:
-                text = f"{self._text}: expected {self._expected} bytes, got {received}"
-                self._error = BufferError(text)
-                return
-        with torch.inference_mode():
-            for finish in self._finishes:
-                finish()
+        received = self._status.Get_count(MPI.BYTE)
+        if self._expected is not None and received != self._expected:
+            text = f"{self._text}: expected {self._expected} bytes, got {received}"
+            self._error = BufferError(text)
+        else:
+            with torch.inference_mode():
+                for finish in self._finishes:
+                    finish()
+        self._is_over = True  # not earlier: other threads read the tensor then
 
     @property
     def unfinished(self) -> bool:
@@ -175,11 +171,6 @@ class _Limited:
     def Test(self) -> bool:
         """Whether the message is over, or the time has come."""
         return self._message.Test() or perf_counter() > self._until
-
-    def Wait(self) -> None:
-        """Wait for either."""
-        while not self.Test():
-            pass
 
 
 def check_tag(tag: int, communicators: int) -> None:

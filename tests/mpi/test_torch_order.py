@@ -142,3 +142,16 @@ def test_calls_too_deep_in_callbacks_are_refused():
 
     dist.all_reduce(mine(2), async_op=True).get_future().then(again).wait()
     assert len(said) == 1 and "3 levels" in said[0]
+
+
+def test_messages_that_a_future_and_a_thread_wait_for():
+    """Each in its own thread, and MPI lets one thread at a time complete a message."""
+    following, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for number in range(400):
+        got = torch.zeros(2000)
+        works = [dist.irecv(got, before), dist.isend(torch.full((2000,), float(number)), following)]
+        futures = [work.get_future() for work in works]
+        for work in works:
+            work.wait()
+        assert (got == number).all()
+        torch.futures.wait_all(futures)
