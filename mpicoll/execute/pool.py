@@ -1,12 +1,12 @@
 """Scratch memory that a communicator keeps for later calls."""
 
 from collections import OrderedDict, defaultdict
-from threading import RLock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..buffers import PAGE_LOCKED
+from ..support.forks import lock_for_forks
 
 #: scratch that may always lie idle
 IDLE_BYTES = 64 << 20
@@ -24,6 +24,9 @@ class ScratchPool:
     within the last RECENT to 2 RECENT acquisitions. What has been idle longest is released first.
     """
 
+    #: plans are made and freed by several threads, and in a child process by finalizers
+    _lock: ClassVar[Any] = lock_for_forks()
+
     def __init__(self) -> None:
         self._shelves: dict[_Kind, list[Any]] = defaultdict(list)
         #: the kinds of all idle vectors, by the address of the vector object
@@ -35,7 +38,6 @@ class ScratchPool:
         self._acquired = 0
         #: the most bytes in use at a time: in the last period, in this one
         self._peaks = 0, 0
-        self._lock = RLock()  # plans are made and freed by several threads
 
     def acquire(self, nbytes: int, module: Any = np) -> Any:
         """A byte vector of at least `nbytes`.

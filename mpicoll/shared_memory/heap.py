@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import threading
 import weakref
 from bisect import bisect_right
 from collections import deque
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import ArgumentError
+from ..support.forks import lock_for_forks
 from ..support.garbage import no_collection
 from .mapping import Mapping, punch, words_at
 
@@ -116,7 +116,7 @@ class Heap:
         self._detached: dict[int, list[Mapping]] = {}
         #: blocks that finalizers returned; a finalizer may interrupt any statement
         self._returned: deque[Block] = deque()
-        self._lock = threading.RLock()
+        self._lock = lock_for_forks()
 
     def descriptor(self) -> int:
         """The descriptor of the file."""
@@ -305,7 +305,6 @@ class Heap:
         """In a child process: stop sharing, and leave the parent's memory unchanged."""
         if not self.is_inherited:
             self.is_inherited = True
-            self._lock = threading.RLock()  # a thread of the parent may have held it
             self._places = []
             self.epoch += 1
             Mapping.all_become_private()

@@ -2,12 +2,14 @@
 
 import gc
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_lock = threading.RLock()
+from .forks import lock_for_forks
+
+#: a child that is forked meanwhile would collect no garbage
+_lock = lock_for_forks()
 
 
 @contextmanager

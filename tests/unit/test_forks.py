@@ -1,0 +1,73 @@
+"""A child process finds locks free, and garbage collection as it was in its parent."""
+
+import gc
+import os
+import signal
+import threading
+import warnings
+from time import sleep
+
+import numpy as np
+import pytest
+
+from mpicoll.execute.pool import ScratchPool
+from mpicoll.shared_memory import HEAP
+from mpicoll.support.garbage import frames_of_threads, no_collection
+from tests.support.launching import PATIENCE
+
+
+def status_of_child(function):
+    """Fork; 0 where the function returns True in the child. A child that hangs is killed."""
+    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(PATIENCE)
+        status = 1
+        try:
+            status = 0 if function() else 2
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.fixture
+def holding():
+    """A function that has another thread in a context for a moment."""
+    threads = []
+
+    def hold(context):
+        inside = threading.Event()
+
+        def run():
+            with context:
+                inside.set()
+                sleep(0.1)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        inside.wait()
+
+    yield hold
+    for thread in threads:
+        thread.join()
+
+
+def test_garbage_is_collected_in_a_child_that_was_forked_while_it_was_not(holding):
+    holding(no_collection())
+    assert status_of_child(lambda: gc.isenabled() and frames_of_threads()) == 0
+    assert gc.isenabled()
+
+
+def test_a_plan_is_freed_in_a_child_that_was_forked_while_another_thread_freed_one(holding):
+    pool = ScratchPool()
+    scratch = pool.acquire(1000)
+    holding(pool._lock)
+    assert status_of_child(lambda: pool.release(scratch) is None and pool.idle() == [scratch]) == 0
+
+
+def test_a_child_shares_nothing_where_another_thread_was_making_an_array(holding):
+    array = HEAP.array((10,), np.dtype(float))
+    holding(HEAP._lock)
+    assert status_of_child(lambda: HEAP.location(array.ctypes.data, array.nbytes) is None) == 0
