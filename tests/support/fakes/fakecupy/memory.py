@@ -6,6 +6,7 @@ whoever wrote them; a stream that uses what another stream has not been ordered 
 where a device would be silently wrong.
 """
 
+import ctypes
 import threading
 import weakref
 
@@ -148,16 +149,9 @@ def _host(location, nbytes):
     return np.frombuffer(MPI.memory.fromaddress(location, nbytes), np.uint8)
 
 
-class PinnedMemoryPointer(np.ndarray):
-    """Page-locked memory of the host, seen as bytes."""
-
-    @property
-    def ptr(self):
-        return self.__array_interface__["data"][0]
-
-
 def alloc_pinned_memory(nbytes):
+    """Page-locked memory of the host, seen as bytes; all that is made from them keeps it."""
     made = Allocation(nbytes, None)
-    view = made.visible.view(PinnedMemoryPointer)
-    view.allocation = made
-    return view
+    seen = (ctypes.c_char * nbytes).from_buffer(made.visible)
+    seen.allocation = made
+    return seen
