@@ -113,7 +113,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
     CollectiveTimeout
         Of a call: no progress for longer than `timeout`; the message says who waits for whom.
     MpicollError
-        Of a call: an earlier one left the communicator in disorder; the message says which.
+        Of a call: an earlier one made the communicator invalid; the message says which.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Calls that NVIDIA's NCCL serves, through CuPy, where they are asked for."""
 
-from .calls import NcclCall, is_unmet, lacks, meet, refuses
+from .nccl_call import NcclCall, is_unmet, lacks, meet, refuses
 
 __all__ = [
     "NcclCall", "is_unmet", "lacks", "meet", "refuses",

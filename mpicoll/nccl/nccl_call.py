@@ -22,7 +22,7 @@ from ..collectives import ALLGATHER, BCAST, REDUCE, REDUCE_SCATTER
 from ..execute import LibraryCall
 from ..progress import PROGRESS
 from ..support.gpus import nccl_text
-from .comm import HAS_BFLOAT16, NcclComm, missing
+from .nccl_comm import HAS_BFLOAT16, NcclComm, missing
 
 #: the numbers of ops in nccl.h, by MPI's name
 OPS = {"SUM": 0, "PROD": 1, "MAX": 2, "MIN": 3}
