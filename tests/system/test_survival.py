@@ -212,7 +212,7 @@ HOSTS = """
 import os
 from mpi4py import MPI
 os.environ |= {"OMPI_MCA_mpi_ft_enable": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
-from mpicoll.execute import survival
+from mpicoll.failure import survival
 for components in ("", "^adapt", "han,tuned", "^han", "^adapt,han", "tuned,basic"):
     os.environ["OMPI_MCA_coll"] = components
     if not components:
