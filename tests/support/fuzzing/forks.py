@@ -32,9 +32,11 @@ def _live(rooms, keepsakes, comm) -> int:
         array[:] = number
     for room in rooms:
         room.view(np.uint8)[...] = 0xA5
-    for one in keepsakes:
-        one.array[...] = 0x5A
-    written = all((one.array == 0x5A).all() for one in keepsakes)
+    kept_bytes = [one.array.view(np.uint8) for one in keepsakes]  # of any type
+    for array in kept_bytes:
+        array[...] = 0x5A
+    written = all((array == 0x5A).all() for array in kept_bytes)
+    kept_bytes.clear()
     keepsakes.clear()
     private.append(comm.empty(_LENGTH))
     private[-1][:] = 2
