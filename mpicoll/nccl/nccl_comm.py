@@ -124,7 +124,8 @@ class NcclComm:
         """
         with self.device:
             if self._comm is None:
-                raise RuntimeError("a call of NCCL's whose communicator was freed")
+                freed = RuntimeError("a call of NCCL's whose communicator was freed")
+                raise self.context.queue.error or freed  # another rank may have given it up
             streams = {stream.ptr: stream for stream in callers()}
             with self.stream:
                 for stream in streams.values():

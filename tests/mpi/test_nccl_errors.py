@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.execute import Context
 from tests.support.cases import RANK, SIZE, WORLD, everywhere, same
 
 pytestmark = pytest.mark.mpi
@@ -163,6 +164,14 @@ def test_a_call_that_fails(xp, nccl, monkeypatch):
     problem = r"rank \d+: NCCL failed: NCCL_ERROR_INVALID_USAGE.*NCCL_DEBUG=WARN"  # whichever rank failed first
     broken_alike(nccl, reduces(comm, xp)[0], comm, problem)
     comm.Free()
+
+
+def test_a_communicator_that_another_rank_gives_up_before_the_call_begins(comm, xp, nccl):
+    reduces(comm, xp)[0]()
+    (made,) = Context.of(comm).nccl.values()
+    Context.of(comm).in_disorder(mpicoll.MpicollError("another rank's reason"), tell=False)
+    with pytest.raises(mpicoll.MpicollError, match="another rank's reason"):
+        made.launch(print, list)
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
