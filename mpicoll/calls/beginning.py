@@ -79,8 +79,8 @@ def _counted(context: Context, text: str, start: Callable[[Record], object]) -> 
         context.recorder.begin(text, call_site(), record=record)
         return start(record)
     except BaseException as error:
-        if record.place and not isinstance(error, (errors.MpicollError, MPI.Exception)):
-            context.in_disorder(context.reason(text, error))
+        if record.place:
+            context.lose_step(text, error)
         if record.number:
             record.end()
         raise

@@ -9,7 +9,6 @@ from mpi4py import MPI
 
 from .. import collectives, nccl, select
 from ..algorithms import LIBRARIES, NATIVE, NCCL
-from ..errors import MpicollError
 from ..execute import Known, LibraryCall, NativeCall, Plan
 from ..failure import Record
 from ..select import Choice, probe
@@ -115,9 +114,7 @@ def persist(
         plan.tag = context.next_plan_tag()
         return plan
     except BaseException as error:
-        # as a signal handler's: the other ranks have one plan more than this one
-        if not isinstance(error, (MpicollError, MPI.Exception)):
-            context.in_disorder(context.reason(call.text, error))
+        context.lose_step(call.text, error)  # the other ranks have one plan more
         raise
     finally:
         record.end()

@@ -12,7 +12,6 @@ from ..calls import (
     GuardedPlan, Request, begin, begin_again, compare_results, guarded, key_of, persist, refused,
     run, with_results_compared,
 )
-from ..errors import MpicollError
 from ..execute import Context, owning
 from ..failure import ABANDONED
 from ..support.callsite import quick_site
@@ -112,11 +111,8 @@ class Base(MPI.Intracomm):
         except BaseException as error:
             explained = context.explained(error) if isinstance(error, Exception) else error
             is_scheduled = entry is None or record.plan is not None
-            is_ours = isinstance(explained, (MpicollError, MPI.Exception))
-            if record.place and is_scheduled and not is_ours:
-                # A signal handler, for example, raised it: later calls of this rank would not
-                # match those of the other ranks.
-                context.in_disorder(context.reason(record.text, error))
+            if record.place and is_scheduled:
+                context.lose_step(record.text, explained)
             if context.is_used_by_mpi:
                 ABANDONED.append(args)
             if explained is not error:

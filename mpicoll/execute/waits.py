@@ -251,6 +251,15 @@ class Waits:
             return told
         return MpicollError(f"{where}, ended by {error!r}")
 
+    def lose_step(self, text: str, error: BaseException) -> None:
+        """A call that counts has ended with this error, before it was served; text: the call.
+
+        Where it is the program's own, as a signal handler's, the other ranks find no such call
+        here: no further call is served. All ranks know of errors of MPI and ours.
+        """
+        if not isinstance(error, (MpicollError, MPI.Exception)):
+            self.in_disorder(self.reason(text, error))
+
     def in_disorder(self, error: Error, tell: bool = True) -> Error:
         """Serve no further call, and end those under way with an error: messages no longer match.
 
