@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from .. import buffers, collectives
 from ..buffers import Operand, cuda_awareness, in_place, ops
 from ..schedule import offsets
 from ..support.quirks import applies
-from .library import LibraryCall, Reissued
+from .library import LibraryCall
 from .staging import BYTES
 
 if TYPE_CHECKING:
@@ -162,18 +161,15 @@ class NativeCall(LibraryCall):
 
     def persistent(self, info: MPI.Info) -> Self | MPI.Prequest:
         """MPI's own where it takes the caller's buffers and no call has to be recorded."""
-        self._request = request = self._persistent_request(info)
-        is_enough = isinstance(request, MPI.Prequest) and not self.staged
-        return request if is_enough and not self.context.lists_all else self
-
-    def _persistent_request(self, info: MPI.Info) -> Any:
-        """MPI's own, or its replacement where that is wrong or missing."""
-        if not stale_when_persistent(self.method):
-            with suppress(NotImplementedError):  # quirk: no-persistent
-                request = NativePrequest(self._call(f"{self.method}_init", info))
-                request.buffers = self.arguments
-                return request
-        return Reissued(self._issue)
+        if stale_when_persistent(self.method):
+            return super().persistent(info)
+        try:
+            request = NativePrequest(self._call(f"{self.method}_init", info))
+        except NotImplementedError:  # quirk: no-persistent
+            return super().persistent(info)
+        request.buffers = self.arguments
+        self._request = request
+        return self if self.staged or self.context.lists_all else request
 
     def _call(self, name: str, *more: object) -> Any:
         return native_method(self.comm, name)(*self.arguments, *more)
