@@ -13,6 +13,7 @@ Stricter than NCCL:
 """
 
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,8 +108,13 @@ class _Operation:
                 if self.out:
                     values = self.result(self.inputs)
                     self.owner.coming[self.where] = np.frombuffer(values.tobytes(), np.uint8)
-                    _writing[id(self.owner)].remove(self)
+                    self.forget()
                 self.ended = True
+
+    def forget(self):
+        """It writes no more: one thread may end it while another aborts the communicator."""
+        with suppress(ValueError):
+            _writing[id(self.owner)].remove(self)
 
 
 class NcclCommunicator:
@@ -177,7 +183,7 @@ class NcclCommunicator:
                 for request in one.requests[: len(one.inputs)]:
                     request.Cancel()
                 if one.out:
-                    _writing[id(one.owner)].remove(one)
+                    one.forget()
 
     def destroy(self):
         log.append("destroy")

@@ -82,8 +82,10 @@ class Allocation:
 
 
 def _living():
-    found = [(reference, reference()) for reference in _allocations]
-    _allocations[:] = [reference for reference, memory in found if memory is not None]
+    found = [(reference, reference()) for reference in list(_allocations)]
+    for reference, memory in found:
+        if memory is None and reference in _allocations:  # else a finalizer came in between
+            _allocations.remove(reference)
     return [memory for _, memory in found if memory is not None]
 
 
