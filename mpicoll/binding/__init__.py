@@ -1,4 +1,4 @@
-"""From a schedule to a program: passes, each a pure function, that put operations on memory in order."""
+"""From a schedule to a program: pure functions that put operations on memory, in order."""
 
 from .device_copies import Twin, with_copies
 from .lowering import lowered

@@ -1,4 +1,4 @@
-"""What ranks have done, and what is left where one fails: records of calls, dead ranks, withdrawal."""
+"""What ranks did, and what is left where one fails: records of calls, dead ranks, withdrawal."""
 
 from .recorder import ENDED, Located, Past, Record, Recorder, mark_of, past, remembered
 from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable

@@ -4,7 +4,8 @@ A report is JSON (`State`):
 
     {"schema": 1, "rank": 2, "size": 4, "host": "node7", "pid": 123, "time": 1.7e9,
      "at": "solver.py:88", "threads": ["loader.py:12"], "ended": false, "failed": "",
-     "last_words": false, "heard": [], "unheard": [], "rates": {"calls": 120.0, "bytes": 3.1e8, "inside": 0.4},
+     "last_words": false, "heard": [], "unheard": [],
+     "rates": {"calls": 120.0, "bytes": 3.1e8, "inside": 0.4},
      "communicators": [{"name": "5f3a.0", "rank": 2, "ranks": [0, 1, 2, 3], "calls": 41,
                         "broken": "",
                         "under_way": [{"number", "place", "call", "where", "site", "seconds",

@@ -1,4 +1,4 @@
-"""How messages travel: through MPI on communicators of our own, or in a node; and who shares one."""
+"""How messages travel: through MPI on private communicators, or in a node; who shares one."""
 
 from .channel import ACCOUNT, CALL, COMPARE, WATCH, Channel, Share, Wire, node_of, places_in
 from .near import Near

@@ -34,7 +34,7 @@ def state_of_process(rank: int, size: int, **more: Any) -> State:
         "pid": os.getpid(),
         "time": time.time(),
         "at": site_of(main) if main is not None else "",
-        "threads": sorted(filter(None, map(users_line, others.values()))),
+        "threads": sorted(set(map(users_line, others.values())) - {""}),
         **more,
         "communicators": _communicators(frames),
     }
