@@ -1,7 +1,6 @@
 """One collective call: arguments parsed and checked, then served by a schedule or by MPI."""
 
 from . import arguments
-from .beginning import begin, begin_again
 from .call import Call
 from .comparing import compare_at_exit, compare_end, refused
 from .explanation import Explanation, explain, in_place_form
@@ -9,10 +8,10 @@ from .guards import GuardedPlan, guarded
 from .repeated import key_of
 from .request import Request, Submit
 from .results import compare_results, with_results_compared
-from .serving import persist, run
+from .serving import begin, begin_again, persist, run, run_again, run_begun
 
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "Request", "Submit", "arguments", "begin", "begin_again",
     "compare_at_exit", "compare_end", "compare_results", "explain", "guarded", "in_place_form",
-    "key_of", "persist", "refused", "run", "with_results_compared",
-]
+    "key_of", "persist", "refused", "run", "run_again", "run_begun", "with_results_compared",
+]  # fmt: skip

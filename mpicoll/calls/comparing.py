@@ -132,7 +132,7 @@ def _comparing(
 
 def is_below_limit(call: Call) -> bool:
     """Whether the call has so few bytes that MPI may serve it without parsing, see `SmallCalls`."""
-    limits = call.context.small.limits
+    limits = call.context.cache.small.limits
     if call.method not in limits:
         limits[call.method] = select.native_below(call.collective.name, call.context.topology)
     return call.nbytes is not None and call.nbytes < limits[call.method]

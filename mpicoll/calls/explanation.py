@@ -15,7 +15,7 @@ from ..select import probe
 from ..simulate import lower_bound
 from ..support.units import format_bytes, many
 from .call import Call
-from .plans import schedule_of
+from .operations import schedule_of
 
 
 class Explanation(NamedTuple):

@@ -9,12 +9,11 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import errors
-from ..execute import LEFT_OVER, Context, LowerCase
+from ..execute import LEFT_OVER, Context, LowerCase, Operation
 from ..support.callsite import call_site
 from .call import Call
 from .request import Request, Submit
 from .results import digest_of
-from .serving import PersistentCall
 
 
 class Guard:
@@ -82,7 +81,7 @@ def guarded(submit: Submit, call: Call) -> Submit:
 class GuardedPlan(LowerCase):
     """A plan that guards its buffers from Start to Wait, and is listed at exit if never freed."""
 
-    def __init__(self, plan: PersistentCall, call: Call) -> None:
+    def __init__(self, plan: Operation | MPI.Prequest, call: Call) -> None:
         self.plan = plan
         self._call = call
         self._guard: Guard | None = None

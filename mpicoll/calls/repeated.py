@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..buffers import OWN_TYPES, device_key
+from ..execute import Key
 from ..shared_memory import HEAP
 
 _ndarray = np.ndarray
@@ -19,10 +20,6 @@ _IN_PLACE = MPI.IN_PLACE
 _address = MPI.Get_address
 #: exporters of host memory other than NumPy arrays
 _BUFFERS = {bytearray, bytes, memoryview, mmap, array, MPI.buffer}
-
-#: (shape, memory). shape: all that the checks, the choice and the plan of a call depend on, except
-#: addresses. memory: (address, bytes) of each buffer in host memory
-Key = tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]
 
 
 def key_of(

@@ -1,16 +1,22 @@
-"""Blocking and persistent calls: selection, then a schedule or the call of a library."""
+"""Calls in their three forms: compared, chosen, bound to what serves them; then run or begun.
+
+A call like an earlier one is served by the entry that is kept for it, and is not parsed again.
+"""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain
 
 from mpi4py import MPI
 
-from .. import collectives, nccl, select
-from ..algorithms import LIBRARIES, NATIVE, NCCL
-from ..execute import Known, LibraryCall, NativeCall, Plan
-from ..failure import Record
+from .. import collectives, errors, nccl, select
+from ..algorithms import LIBRARIES, NCCL
+from ..buffers import note_begin
+from ..execute import Context, Entry, Key, LibraryCall, Operation, Plan, native_method, owning
+from ..failure import ABANDONED, Record
+from ..progress import PROGRESS, until_done
 from ..select import Choice, probe
 from ..support import settings
 from ..support.callsite import call_site
@@ -18,19 +24,12 @@ from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
 from .call import Call
 from .comparing import COMPARING, MEETING, comparing, is_below_limit, sharing_counts
-from .plans import plan_of
-from .repeated import Key
+from .operations import operation_of
+from .request import Request, Submit
 from .trial import trial
 
 #: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
 LINEAR = "linear"
-#: calls that have no schedule, by the algorithm
-LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
-    NATIVE: NativeCall,
-    NCCL: nccl.NcclCall,
-}
-#: a persistent collective
-PersistentCall = Plan | LibraryCall | MPI.Prequest
 
 
 def choose(
@@ -61,6 +60,20 @@ def _print_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
+    """Requests of an exchange of counts, to be awaited; () where the algorithm needs none."""
+    return () if counts_suffice(call, name) else sharing_counts(call, call.context.next_call())
+
+
+def counts_suffice(call: Call, name: str) -> bool:
+    """Whether each rank knows all counts that it needs under an algorithm."""
+    needs_own_only = name == LINEAR or name in LIBRARIES or call.collective.personal
+    return call.counts_shared or needs_own_only
+
+
+# Blocking.
+
+
 def run(
     call: Call, record: Record, algorithm: str | None, segment_bytes: int | None,
     key: Key | None = None,
@@ -70,68 +83,53 @@ def run(
     context.require_working()
     record.enter(call.text)
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
-    entry = context.known.find(key)
+    entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
-        entry.run(record, call.comm, call.arguments, key)
+        run_again(entry, record, key, call.comm, call.arguments, lambda: call)
         return
-    name, pieces, _ = choose(call, algorithm, segment_bytes)
-    if not call.repeatable or (name != NATIVE and not counts_suffice(call, name)):
+    choice = choose(call, algorithm, segment_bytes)
+    entry = Entry(call.text, choice)
+    if not (call.repeatable and counts_suffice(call, choice.name)):
         key = None
-    if name in LIBRARIES:
-        library = LIBRARY_CALLS[name](call)
-        is_direct = library.is_given(call.arguments)
-        library.run()
-        is_plain = algorithm is None and segment_bytes is None
-        is_small = is_direct and is_plain and remember_small(call)
-        if is_direct and key is not None:
-            method = getattr(MPI.Intracomm, call.method)
-            context.known.keep(key, Known(call.text, method, is_small))
-        return
-    context.wait_for(counts_for(call, name), COMPARING)
-    record.plan = plan = plan_of(call, name, pieces)
-    plan.run()
-    if key is not None:
-        context.known.keep(key, Known(call.text), plan.lies_in(key[1]))
+    context.wait_for(counts_for(call, choice.name), COMPARING)
+    operation = _run(entry, record, key, operation_of(call, choice))
+    is_plain = algorithm is None and segment_bytes is None
+    keep(call, entry, key, operation, is_plain)
+
+
+def run_again(
+    entry: Entry, record: Record, key: Key | None, comm: MPI.Comm, args: Sequence[object],
+    parse: Callable[[], Call],
+) -> None:  # fmt: skip
+    """Serve a blocking call like an earlier one. parse: makes the `Call` of `args`."""
+    if entry.method is not None:
+        entry.method(comm, *args)
     else:
-        plan.Free()
+        _run(entry, record, key, entry.take(key) or operation_of(parse(), entry.choice))
 
 
-def persist(
-    call: Call, info: MPI.Info, algorithm: str | None = None, segment_bytes: int | None = None
-) -> PersistentCall:
-    """A persistent plan of the call."""
-    call.persistent = True
-    context = call.context
-    context.require_working()
-    record = context.recorder.blocking.begin(call.text, call_site())
-    try:
-        context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
-        name, pieces, _ = choose(call, algorithm, segment_bytes)
-        if name in LIBRARIES:
-            return LIBRARY_CALLS[name](call).persistent(info)
-        context.wait_for(counts_for(call, name), COMPARING)
-        plan = plan_of(call, name, pieces, persistent=True)
-        plan.tag = context.next_plan_tag()
-        return plan
-    except BaseException as error:
-        context.lose_step(call.text, error)  # the other ranks have one plan more
-        raise
-    finally:
-        record.end()
+def _run(entry: Entry, record: Record, key: Key | None, operation: Operation) -> Operation:
+    operation.run(record)
+    entry.give_back(operation, key)
+    return operation
 
 
-def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
-    """Requests of an exchange of counts, to be awaited; () where the algorithm needs none."""
-    return () if counts_suffice(call, name) else sharing_counts(call, call.context.next_call())
+def keep(
+    call: Call, entry: Entry, key: Key | None, operation: Operation, is_plain: bool
+) -> None:
+    """Recognise later calls like this one, which `operation` has served.
 
-
-def counts_suffice(call: Call, name: str) -> bool:
-    """Whether each rank knows all counts that it needs under an algorithm."""
-    return call.counts_shared or name == LINEAR or call.collective.personal
+    is_plain: the user named neither an algorithm nor a segment size.
+    """
+    if operation.is_given(call.arguments):
+        entry.method = getattr(MPI.Intracomm, call.form)
+        entry.is_small = is_plain and remember_small(call)
+    if key is not None and (operation.is_kept or entry.method is not None):
+        call.context.cache.keep(key, entry)
 
 
 def remember_small(call: Call) -> bool:
-    """Pass later calls like this one to MPI without parsing, if they are small.
+    """Pass later calls like this one to MPI without a key, if they are small.
 
     Returns False where they are large, or where every call is recorded or guarded.
     """
@@ -144,7 +142,7 @@ def remember_small(call: Call) -> bool:
     op_or_root = call.root if call.op is None else call.op.handle
     has_block_only = call.collective.blocks_of_ranks and not call.is_root
     nbytes = call.own_bytes if has_block_only else call.nbytes or 0
-    context.small.add(call.form, op_or_root, _vector_argument(call), nbytes, call.text)
+    context.cache.small.add(call.form, op_or_root, _vector_argument(call), nbytes, call.text)
     return True
 
 
@@ -154,3 +152,217 @@ def _vector_argument(call: Call) -> object:
         return call.arguments[0]
     root_sends = call.collective in (collectives.REDUCE_SCATTER, collectives.SCATTER)
     return call.arguments[0 if root_sends == call.is_root else 1]
+
+
+# Persistent.
+
+
+def persist(
+    call: Call, info: MPI.Info, algorithm: str | None = None, segment_bytes: int | None = None
+) -> Operation | MPI.Prequest:
+    """A persistent plan of the call."""
+    call.persistent = True
+    context = call.context
+    context.require_working()
+    record = context.recorder.blocking.begin(call.text, call_site())
+    try:
+        context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+        choice = choose(call, algorithm, segment_bytes)
+        context.wait_for(counts_for(call, choice.name), COMPARING)
+        return operation_of(call, choice).persistent(info)
+    except BaseException as error:
+        context.lose_step(call.text, error)  # the other ranks have one plan more
+        raise
+    finally:
+        record.end()
+
+
+# Non-blocking.
+
+
+def begin(
+    call: Call, algorithm: str | None = None, segment_bytes: int | None = None,
+    key: Key | None = None, submit: Submit = Request,
+) -> object:  # fmt: skip
+    """Begin the call without waiting. Local.
+
+    Returns what `submit` returns, or MPI's own request where MPI serves the call alone. key: of
+    later calls like it.
+    """
+    call.nonblocking = True
+    _check_device_memory(call)
+    context = call.context
+    context.require_working()
+    return _counted(
+        context, call.text, partial(_begin, call, algorithm, segment_bytes, key, submit))
+
+
+def _begin(
+    call: Call, algorithm: str | None, segment_bytes: int | None, key: Key | None,
+    submit: Submit, record: Record,
+) -> object:  # fmt: skip
+    if not PROGRESS.threaded:  # no thread would compare the calls, or unpack the result
+        choose(call, algorithm, segment_bytes, probe.known)
+        record.end()
+        return owning(native_method(call.comm, call.form)(*call.arguments), call.arguments)
+    compared = comparing(call, algorithm, segment_bytes, record)
+    choice = choose(call, algorithm, segment_bytes, probe.known, compared)
+    entry = Entry(call.text, choice)
+    on_device = any(operand.device is not None for operand in call.operands)
+    if on_device or not (call.repeatable and counts_suffice(call, choice.name)):
+        key = None
+    if choice.name in LIBRARIES:
+        is_plain = algorithm is None and segment_bytes is None
+        return _begin_library(call, entry, key, is_plain, compared, record, submit)
+    context = call.context
+    note_begin(call.operands)
+    if key is not None:
+        context.cache.keep(key, entry)
+    before = until_done(chain(compared, counts_for(call, choice.name)))
+    with _numbered(context, call.text) as number:
+        steps = chain(before, _scheduled(entry, record, key, number, call, lambda: call))
+        return submit(context, steps, record, call.operands, context.call_track(number))
+
+
+def begin_again(
+    entry: Entry, key: Key, comm: MPI.Comm, context: Context, args: Sequence[object],
+    parse: Callable[[], Call], submit: Submit,
+) -> object:  # fmt: skip
+    """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
+    method = entry.method
+    if method is not None and not context.sees_all:
+        context.cache.small.note(entry.text)
+        return owning(method(comm, *args), args)
+
+    def parse_nonblocking() -> Call:
+        call = parse()
+        call.nonblocking = True
+        return call
+
+    def start(record: Record) -> object:
+        if method is not None:
+            context.require_working()
+            request = owning(method(comm, *args), args)
+            return submit(context, until_done([request]), record, (), None)
+        with _numbered(context, entry.text) as number:
+            steps = _scheduled(entry, record, key, number, args, parse_nonblocking)
+            return submit(context, steps, record, (), context.call_track(number))
+
+    return _counted(context, entry.text, start)
+
+
+def _begin_library(
+    call: Call, entry: Entry, key: Key | None, is_plain: bool,
+    compared: Iterable[MPI.Request], record: Record, submit: Submit,
+) -> object:  # fmt: skip
+    """is_plain: see `keep`."""
+    context = call.context
+    library = operation_of(call, entry.choice)
+    assert isinstance(library, LibraryCall)
+    request: MPI.Request = library.begin()
+    if not compared and key is not None:
+        keep(call, entry, key, library, is_plain)
+    if not compared and not library.staged and not context.lists_all:
+        record.end()  # MPI alone knows when the call ends
+        return request
+    steps = chain(until_done(compared), library.run_as_task(request))
+    return submit(context, steps, record, call.operands, None)
+
+
+def _scheduled(
+    entry: Entry, record: Record, key: Key | None, number: int, buffers: object,
+    parse: Callable[[], Call],
+) -> Iterator[object]:  # fmt: skip
+    """The steps of a call's schedule, by an idle plan of `entry` or a new one.
+
+    record, number: of the call. buffers: kept alive to the end of the call.
+    """
+    plan = entry.take(key) or operation_of(parse(), entry.choice)
+    assert isinstance(plan, Plan)
+    record.plan = plan
+    try:
+        yield from plan.run_as_task(plan.tag_of(number, record.sequence))
+    except GeneratorExit:  # the process ends
+        raise
+    except BaseException:
+        ABANDONED.append(buffers)  # the caller may drop the arrays while MPI still uses them
+        raise
+    entry.give_back(plan, key)
+
+
+def _counted(context: Context, text: str, start: Callable[[Record], object]) -> object:
+    """Start a call that counts from here on; returns what `start` returns.
+
+    Where an error of the program ends that, as a signal handler's, this rank has counted a call
+    that the other ranks do not find: it serves no further call.
+    """
+    record = Record(context.recorder)
+    try:
+        context.recorder.begin(text, call_site(), record=record)
+        return start(record)
+    except BaseException as error:
+        if record.place:
+            context.lose_step(text, error)
+        if record.number:
+            record.end()
+        raise
+
+
+@contextmanager
+def _numbered(context: Context, text: str) -> Iterator[int]:
+    """The number of a call that begins.
+
+    If it fails to begin, the calls of that number on the other ranks never end.
+    """
+    number = context.next_call()
+    try:
+        yield number
+    except BaseException as error:  # of a signal handler, for example
+        context.in_disorder(context.reason(text, error))
+        raise
+
+
+def _check_device_memory(call: Call) -> None:
+    """Without threads nothing copies a result from the host, where MPI writes it, to the device."""
+    if not PROGRESS.threaded and any(operand.device is not None for operand in call.operands):
+        raise errors.BufferError(
+            f"{call.form} on device memory: MPI does not grant THREAD_MULTIPLE, so that nothing "
+            f"would bring the result to the device: use {call.method} or {call.method}_init, "
+            "or let mpi4py initialize MPI with threads"
+        )
+
+
+# By the program's thread, while it waits.
+
+
+def run_begun(
+    entry: Entry, comm: MPI.Comm, context: Context, args: Sequence[object]
+) -> None:
+    """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
+    context.require_working()
+    record = context.recorder.blocking.begin(entry.text)
+    stall = context.queue.stall
+    stall.restart()
+
+    def is_over() -> bool:
+        if request.Test():
+            return True
+        if stall.is_due:
+            context.check_wait()
+        if context.queue.error is not None:
+            raise context.queue.error
+        return False
+
+    request = MPI.REQUEST_NULL
+    try:
+        request = entry.method(comm, *args)
+        PROGRESS.wait_soon(is_over)
+    except MPI.Exception as error:
+        ABANDONED.append(args)
+        context.raise_explained(error)
+    except BaseException as error:
+        ABANDONED.append((request, args))
+        context.in_disorder(context.reason(entry.text, error))
+        raise
+    finally:
+        record.end()

@@ -11,7 +11,7 @@ from ..algorithms import NATIVE
 from ..execute import native_method
 from . import arguments
 from .call import Call
-from .plans import plan_of
+from .operations import plan_of
 
 Candidate = tuple[str, int | None]  # algorithm, segment_bytes
 

@@ -8,7 +8,7 @@ from functools import partial
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..calls import arguments, begin, key_of
+from ..calls import arguments, begin, key_of, run_begun
 from ..execute import Context
 from ..failure import Record
 from ..progress import PROGRESS, Task, until_done
@@ -82,9 +82,9 @@ def run_task(
     parse = getattr(arguments, method.lower(), None)
     is_compared = context.check == ALWAYS or context.digest_every
     if algorithm is None and parse is not None and not is_compared:
-        entry = context.known.find(key_of((begin, parse), args, None, None))
-        if entry is not None and entry.native is not None:
-            context.run_native(entry, comm, args)
+        entry = context.cache.find(key_of((begin, parse), args, None, None))
+        if entry is not None and entry.method is not None:
+            run_begun(entry, comm, context, args)
             if finish is not None:
                 finish()
             return

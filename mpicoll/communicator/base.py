@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, Callable
 from mpi4py import MPI
 
 from ..calls import (
-    GuardedPlan, Request, begin, begin_again, compare_results, guarded, key_of, persist, refused,
-    run, with_results_compared,
+    GuardedPlan,
+    Request,
+    begin,
+    begin_again,
+    compare_results,
+    guarded,
+    key_of,
+    persist,
+    refused,
+    run,
+    run_again,
+    with_results_compared,
 )
 from ..execute import Context, owning
 from ..failure import ABANDONED
@@ -46,7 +56,7 @@ def _test(
     def find(comm: Base) -> IsSmall:
         if not comm:
             return lambda vector, other, what: False
-        return comm._context.small.test(method, kind, share(comm))
+        return comm._context.cache.small.test(method, kind, share(comm))
 
     return cached_property(find)
 
@@ -91,10 +101,10 @@ class Base(MPI.Intracomm):
     ) -> None:
         context = self._context
         key = key_of(parse, args, algorithm, segment_bytes)
-        entry = context.known.find(key)
+        entry = context.cache.find(key)
         if entry is not None and entry.is_small and context.recorder.may_pass:
-            entry.native(self, *args)
-            context.small.note(entry.text)
+            entry.method(self, *args)
+            context.cache.small.note(entry.text)
             return
         if context.check == ALWAYS:
             entry = None
@@ -105,7 +115,7 @@ class Base(MPI.Intracomm):
             if entry is None:
                 run(parse(self, *args), record, algorithm, segment_bytes, key)
             else:
-                entry.run(record, self, args, key)
+                run_again(entry, record, key, self, args, partial(parse, self, *args))
             if context.digest_every:
                 compare_results(context, parse.__name__, args)
         except BaseException as error:
@@ -170,7 +180,7 @@ class Base(MPI.Intracomm):
         key = key_of((begin, parse), args, algorithm, segment_bytes) if self else None
         entry = None
         if key is not None and self._context.check != ALWAYS:
-            entry = self._context.known.find(key)
+            entry = self._context.cache.find(key)
         try:
             if self and self._context.digest_every:
                 submit = with_results_compared(submit, self._context, parse.__name__, args)
@@ -180,7 +190,7 @@ class Base(MPI.Intracomm):
                     submit = guarded(submit, call)
                 return begin(call, algorithm, segment_bytes, key, submit)
             parse_args = partial(parse, self, *args)
-            return begin_again(self, self._context, entry, key, parse_args, args, submit)
+            return begin_again(entry, key, self, self._context, args, parse_args, submit)
         except MPI.Exception as error:
             self._context.raise_explained(error)
 
@@ -201,7 +211,7 @@ class Base(MPI.Intracomm):
         """
         if isinstance(error, MPI.Exception) and error.Get_error_class() not in _REFUSED:
             raise error
-        self._context.small.withdraw()
+        self._context.cache.small.withdraw()
 
     def _persist(
         self, parse: Parse, args: tuple[object, ...], info: MPI.Info,

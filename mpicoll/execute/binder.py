@@ -112,7 +112,7 @@ class TracedPlan(Plan):
             begin = perf_counter()
             yield request
             if self._awaited is not None:
-                self._tracer.through(self._started[self._awaited], begin)
+                self._tracer.through(self._starting[self._awaited], begin)
 
 
 def _describe(operations: Round) -> str:

@@ -1,7 +1,7 @@
 """What schedules need of one communicator: shared by all wrappers of its handle, freed with it."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, ClassVar, TypeVar
@@ -29,15 +29,12 @@ from ..transport import (
     node_of,
     places_in,
 )
-from .known import Known, KnownCalls
 from .pool import ScratchPool
 from .tracing import Tracer
 from .waits import Waits
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
 
-#: calls that are remembered as compared; then all are compared again
-_COMPARED = 4096
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
 #: seconds that freeing a communicator waits for another thread that looks at its messages: during
@@ -53,7 +50,7 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 
 class Context(Waits):
-    """One communicator's nodes, channel, numbers of calls, scratch, cached plans, and counters."""
+    """One communicator's nodes, channel, numbers of calls, scratch, and counters."""
 
     _keyval: ClassVar[int | None] = None
     #: communicators that have no context yet, and the function that makes it
@@ -79,7 +76,6 @@ class Context(Waits):
         self.sent_blocking = [0, 0]
         self.sent_by_tasks = [0, 0]
         self.pool = ScratchPool()
-        self.known = KnownCalls()
         #: when ranks compare their calls
         self.check = settings.check_mode()
         #: ranks compare one of so many results; `results`: how many there were
@@ -93,8 +89,6 @@ class Context(Waits):
         self.reproducible = settings.reproducible()
         #: whether no call may pass unseen
         self.sees_all = self._must_see_all()
-        #: texts of the calls that were compared
-        self._compared: set[str] = set()
         self._take_settings()
         self.comparisons = 0
         self.closed = False
@@ -284,8 +278,7 @@ class Context(Waits):
 
     def forget_calls(self) -> None:
         """Look at all calls again: those that were remembered may be served differently by now."""
-        self.small.clear()
-        self.known.free()
+        self.cache.free()
 
     def _must_see_all(self) -> bool:
         """Whether no call may pass unseen."""
@@ -327,14 +320,9 @@ class Context(Waits):
         """
         is_next = place - self.recorder.compared_at >= self.recorder.every
         is_due = self.check == ALWAYS and (is_next or not is_small)
-        if what in self._compared and not is_due:
+        if not self.cache.must_compare(what, is_due):
             return False
         self.recorder.compared(place)
-        if len(self._compared) >= _COMPARED:
-            # with all that spares a call the comparison: other ranks may not be spared it
-            self._compared.clear()
-            self.forget_calls()
-        self._compared.add(what)
         self.comparisons += 1
         return True
 
@@ -366,36 +354,6 @@ class Context(Waits):
             if comm != MPI.COMM_NULL:
                 comm.Revoke()
             raise told from error
-
-    def run_native(self, known: Known, comm: MPI.Comm, given: Sequence[Any]) -> None:
-        """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
-        self.require_working()
-        record = self.recorder.blocking.begin(known.text)
-        stall = self.queue.stall
-        stall.restart()
-
-        def is_over() -> bool:
-            if request.Test():
-                return True
-            if stall.is_due:
-                self.check_wait()
-            if self.queue.error is not None:
-                raise self.queue.error
-            return False
-
-        request = MPI.REQUEST_NULL
-        try:
-            request = known.native(comm, *given)
-            PROGRESS.wait_soon(is_over)
-        except MPI.Exception as error:
-            ABANDONED.append(given)
-            self.raise_explained(error)
-        except BaseException as error:
-            ABANDONED.append((request, given))
-            self.in_disorder(self.reason(known.text, error))
-            raise
-        finally:
-            record.end()
 
     def submit(
         self,
@@ -450,7 +408,7 @@ class Context(Waits):
         if self.broken or self.queue.tasks or not is_unused:
             ABANDONED.append(self)
         else:
-            self.known.free()
+            self.cache.free()
             self.pool.clear()
             for made in self.nccl.values():
                 made.close()

@@ -15,7 +15,7 @@ from .. import buffers
 from ..binding import Instruction, Places, Program, Step, lies_in, mover
 from ..schedule import Reduce
 from ..transport import Channel, Near
-from .known import KEPT_REQUESTS, KNOWN_CALLS
+from .cache import KEPT_REQUESTS, KNOWN_CALLS
 from .staging import Work
 from .tracing import Tracer
 

@@ -2,76 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 from mpi4py import MPI
 
 from ..failure import Record
-from ..support.callsite import call_site
-from .plan import LowerCase
+from .operation import Operation
 from .staging import Staging
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-    from .context import Context
+class LibraryCall(Staging, Operation):
+    """A collective that a library serves: packs before it if need be, unpacks when it is done."""
 
-
-class Reissued:
-    """A persistent request of a call that has none: each Start begins the call."""
-
-    def __init__(self, begin: Callable[[], Any]) -> None:
-        self._begin: Callable[[], Any] | None = begin
-        self._request: Any = MPI.REQUEST_NULL
-
-    def Start(self) -> None:
-        """Begin the call."""
-        if self._begin is None:
-            raise RuntimeError("Start on a plan that was freed")
-        self._request = self._begin()
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        """Wait for the last call."""
-        return bool(self._request.Wait(status))
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the last call is done."""
-        return bool(self._request.Test(status))
-
-    def Free(self) -> None:
-        """Forget the buffers."""
-        self._begin = None
-
-
-class LibraryCall(Staging, LowerCase):
-    """A collective that a library serves: packs before it if need be, unpacks when it is done.
-
-    Blocking: `run`. Nonblocking: `begin`, then `run_as_task`. Persistent: what `persistent` returns
-    is started with Start and awaited with Wait or Test, any number of times.
-    """
-
-    runs_ahead = False
-    step = None
     #: whose call it is, for a person
     owner: ClassVar[str]
+    algorithm: ClassVar[str]
 
     def __init__(self, call: Any) -> None:
         """call: a `calls.Call`."""
         super().__init__()
-        self.context: Context = call.context
-        #: the call in words
-        self.text: str = call.text
+        self.context = call.context
+        self.name = f"{call.method} ({self.algorithm})"
+        self.text = call.text
         #: operands that are packed must live as long as the call
         self.owned = call.operands
-        #: what a plan starts
-        self._request: Any = None
+        #: of a plan: MPI's own, or the request of its last call
+        self._request: Any = MPI.REQUEST_NULL
         #: of a plan that was started, or a blocking call, that this rank has to wait for
         self._record: Record | None = None
-
-    def run(self) -> None:
-        """The blocking call."""
-        raise NotImplementedError
+        self._freed = False
 
     def _issue(self) -> Any:
         """Begin the call on memory that is packed; returns the request."""
@@ -82,12 +42,8 @@ class LibraryCall(Staging, LowerCase):
         """Whether something has to happen before or after it."""
         return bool(self.packing or self.unpacking)
 
-    def is_given(self, arguments: Sequence[object]) -> bool:
-        """Whether the library gets just these arguments, and nothing has to be copied."""
-        return False
-
     def begin(self) -> Any:
-        """The nonblocking call; `run_as_task` does what is left to do."""
+        """Begin the call, in program order; `run_as_task` does what is left to do."""
         self.pack()
         return self._issue()
 
@@ -99,20 +55,21 @@ class LibraryCall(Staging, LowerCase):
 
     # As a plan.
 
-    def persistent(self, info: MPI.Info) -> Self | MPI.Prequest:
-        """A plan of the call: itself, or MPI's own where nothing is to be added to that."""
-        self._request = Reissued(self._issue)
-        return self
-
     def Start(self) -> None:
         """Pack and start."""
-        self._require_idle("Start")
         self.context.require_working()
-        self.pack()
-        with self.context.explaining():
-            self._request.Start()
-        text = f"{self.text}, a plan that was started"
-        self._record = self.context.recorder.begin(text, call_site(), ordered=False)
+        record = self._started(not self.in_flight)  # packing would overwrite what arrives
+        try:
+            self.pack()
+            with self.context.explaining():
+                self._start()
+        except BaseException:
+            record.end()
+            raise
+        self._record = record
+
+    def _start(self) -> None:
+        self._request = self._issue()
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait and unpack."""
@@ -129,13 +86,18 @@ class LibraryCall(Staging, LowerCase):
         return done and self._finish()
 
     def Free(self) -> None:
-        """Free the library's request."""
-        self._require_idle("Free")
-        self._request.Free()
+        """Forget the library's request."""
+        self._require(not self.in_flight, "Free")
+        self._freed = True
+        self._request = MPI.REQUEST_NULL
 
-    def _require_idle(self, action: str) -> None:
-        if self.unfinished:  # packing would overwrite what arrives
-            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
+    @property
+    def is_freed(self) -> bool:  # noqa: D102
+        return self._freed or self.context.closed
+
+    @property
+    def in_flight(self) -> bool:  # noqa: D102
+        return self._record is not None
 
     def _finish(self) -> bool:
         if self._record is not None:
@@ -148,13 +110,9 @@ class LibraryCall(Staging, LowerCase):
 
     @property
     def unfinished(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._record is not None
+        """See `Located`."""
+        return self.in_flight
 
     def where(self) -> str:
         """What it is: the library alone knows more."""
         return f"{self.owner} {self.text}"
-
-    def peer(self) -> int | None:
-        """The library alone knows."""
-        return None

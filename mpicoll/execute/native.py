@@ -11,7 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import buffers, collectives
+from ..algorithms import NATIVE
 from ..buffers import Operand, cuda_awareness, in_place, ops
+from ..failure import Record
 from ..schedule import offsets
 from ..support.quirks import applies
 from .library import LibraryCall
@@ -58,12 +60,15 @@ class NativeCall(LibraryCall):
     """MPI's own call: its arguments are the caller's where MPI takes them, else packed bytes."""
 
     owner = "MPI's own"
+    algorithm = NATIVE
 
     def __init__(self, call: Any) -> None:
         super().__init__(call)
         self.comm = call.comm
         self.method = call.method
         self.arguments = list(call.arguments)
+        #: MPI's own persistent request
+        self._kept: MPI.Prequest | None = None
         #: whether MPI gets device pointers
         self._direct = self._may_have_pointers(call)
         reduces = call.op is not None
@@ -150,8 +155,7 @@ class NativeCall(LibraryCall):
         """Whether MPI gets just these arguments, the caller's own, and nothing has to be copied."""
         return not self.staged and all(map(operator.is_, self.arguments, arguments))
 
-    def run(self) -> None:
-        """The blocking call."""
+    def run(self, record: Record | None = None) -> None:  # noqa: D102
         self.pack()
         self._call(self.method)
         self.unpack()
@@ -162,14 +166,27 @@ class NativeCall(LibraryCall):
     def persistent(self, info: MPI.Info) -> Self | MPI.Prequest:
         """MPI's own where it takes the caller's buffers and no call has to be recorded."""
         if stale_when_persistent(self.method):
-            return super().persistent(info)
+            return self
         try:
             request = NativePrequest(self._call(f"{self.method}_init", info))
         except NotImplementedError:  # quirk: no-persistent
-            return super().persistent(info)
+            return self
         request.buffers = self.arguments
-        self._request = request
+        self._request = self._kept = request
         return self if self.staged or self.context.lists_all else request
+
+    def _start(self) -> None:
+        if self._kept is None:
+            super()._start()
+        else:
+            self._kept.Start()
+
+    def Free(self) -> None:
+        """Free MPI's request."""
+        super().Free()
+        if self._kept is not None:
+            self._kept.Free()
+            self._kept = None
 
     def _call(self, name: str, *more: object) -> Any:
         return native_method(self.comm, name)(*self.arguments, *more)

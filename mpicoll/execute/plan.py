@@ -8,7 +8,7 @@ Nothing is left to decide while a plan runs, and it knows at any moment which ro
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -19,37 +19,23 @@ from ..failure import Record, cancelled, still_under_way
 from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
-from ..support.callsite import call_site
 from .context import Context
 from .executable import Executable
+from .operation import Operation
 from .staging import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class LowerCase:
-    """mpi4py's `wait` and `test`: they return a message's object too, a collective has none."""
+class Plan(Operation):
+    """A schedule bound to its buffers.
 
-    Wait: Callable[..., bool]
-    Test: Callable[..., bool]
-
-    def wait(self, status: MPI.Status | None = None) -> None:
-        """`Wait`; None."""
-        self.Wait(status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
-        """`Test`; (done, None)."""
-        return self.Test(status), None
-
-
-class Plan(LowerCase):
-    """A collective bound to its buffers: Start(), then Wait() or Test(), repeatedly; then Free().
-
-    As with MPI's persistent collectives, ranks make the plans of a communicator in the same order,
-    and may start them and wait for them in different orders. Between Start and Wait a plan
-    progresses in the background where MPI admits threads (`progress`), else in any Wait or Test.
+    Between Start and Wait it progresses in the background where MPI admits threads (`progress`),
+    else in any Wait or Test.
     """
+
+    is_kept = True
 
     def __init__(
         self,
@@ -63,33 +49,28 @@ class Plan(LowerCase):
     ) -> None:
         """texts: descriptions of the rounds."""
         self.context = context
-        self.name = name
+        self.name = self.text = name
         self.work = work
         self.scratch = work.acquired_bytes
         #: of a persistent plan
         self.tag = 0
         self.runs_ahead = runs_ahead
-        #: the step that it is in, while it runs
-        self.step: int | None = None
         self.task: Task | None = None
         #: None after `Free`
         self._executable: Executable | None = executable
-        #: the buffers of a plan that is kept for later calls
-        self.memory: Places = ()
         #: the steps on this memory, with their numbers
         self.numbered = executable.numbered
         self._texts = texts
-        self._started_text = f"{name}, a plan that was started"
         self._call_tag = context.call_tag(0, fingerprint)
         #: whether the caller has waited for the last Start
         self._over = True
         #: the instructions that start a request, and these requests
-        self._started: list[Instruction] = list(executable.program.started())
+        self._starting: list[Instruction] = list(executable.program.started())
         self._pending: list[Any] = [None] * executable.messages
         near = () if context.links is None else context.links.ranks
         #: whether it receives messages through MPI
         self.hears_of_mpi = any(
-            piece.is_received and piece.peer not in near for piece in self._started)
+            piece.is_received and piece.peer not in near for piece in self._starting)
         #: the number of the request that it waits for
         self._awaited: int | None = None
         self._compute = calls_as_mpi_computes(own_code=work.is_predefined)
@@ -110,8 +91,7 @@ class Plan(LowerCase):
         return self._executable
 
     @property
-    def requests(self) -> int:
-        """Messages that it is ready for, in all places of memory."""
+    def requests(self) -> int:  # noqa: D102
         return self._executable_now.requests
 
     @property
@@ -119,18 +99,11 @@ class Plan(LowerCase):
         """Whether it may work on other memory: on the host, without copies before or after."""
         return self.work.device is None and not self.work.packing and not self.work.unpacking
 
-    def lies_in(self, memory: Places) -> Self:
-        """Say which buffers it was bound for; returns it."""
+    def lies_in(self, memory: Places) -> None:  # noqa: D102
         self._executable_now.lies_in(memory)
         self.memory = memory
-        return self
 
-    def move(self, memory: Places) -> None:
-        """Work on these buffers from now on.
-
-        They have the sizes of the buffers that it was bound to, and are the same memory or apart
-        as those are.
-        """
+    def move(self, memory: Places) -> None:  # noqa: D102
         executable = self._executable_now
         executable.move(memory)
         self.memory = memory
@@ -138,8 +111,9 @@ class Plan(LowerCase):
 
     # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
 
-    def run(self) -> None:
-        """Start and wait: the blocking call."""
+    def run(self, record: Record | None = None) -> None:  # noqa: D102
+        if record is not None:
+            record.plan = self
         self.work.pack()
         self.step = 0  # from here on other ranks rely on it
         try:
@@ -205,7 +179,7 @@ class Plan(LowerCase):
         """See `Withdrawable`."""
         receives: list[MPI.Request] = []
         sends: list[MPI.Request] = []
-        for piece, request in zip(self._started, self._pending):
+        for piece, request in zip(self._starting, self._pending):
             request = request.withdraw() if isinstance(request, Polled) else request
             if isinstance(request, MPI.Request):
                 (receives if piece.is_received else sends).append(request)
@@ -216,20 +190,17 @@ class Plan(LowerCase):
         """Whether it is in the middle of its rounds."""
         return self.step is not None
 
-    def _require_idle(self, action: str) -> None:
-        if self.in_flight:
-            raise RuntimeError(f"{action} on a plan in flight, call Wait first: {self.where()}")
-
     # As a persistent request.
+
+    def persistent(self, info: MPI.Info) -> Self:
+        """Itself, with a tag that no single call has."""
+        self.tag = self.context.next_plan_tag()
+        return self
 
     def Start(self) -> None:
         """Take the input and begin."""
-        if self._executable is None or self.context.closed:
-            raise RuntimeError(f"Start on a plan that was freed: {self.name}")
-        # also if it has ended: it may not have ended on other ranks, so that is chance
-        if not self._over:
-            raise RuntimeError(f"Start on a plan in flight, call Wait first: {self.where()}")
-        record = self.context.recorder.begin(self._started_text, call_site(), ordered=False)
+        # not even if it has ended: it may not have ended on other ranks, so that is chance
+        record = self._started(self._over)
         record.plan = self
         if self._is_local:
             self._compute(self._run_at_once, record)
@@ -275,8 +246,11 @@ class Plan(LowerCase):
         return done
 
     @property
-    def in_flight(self) -> bool:
-        """Whether it was started and has not ended."""
+    def is_freed(self) -> bool:  # noqa: D102
+        return self._executable is None or self.context.closed
+
+    @property
+    def in_flight(self) -> bool:  # noqa: D102
         return self.task is not None and not self.task.ended
 
     @property
@@ -288,7 +262,7 @@ class Plan(LowerCase):
         """Return the scratch; a plan in flight must be waited for first."""
         if self._executable is None:
             return
-        self._require_idle("Free")
+        self._require(not self.in_flight, "Free")
         self._close()
         self._executable = None
         self.numbered = []
@@ -310,12 +284,12 @@ class Plan(LowerCase):
     def peer(self) -> int | None:
         """The rank at the other end of the awaited message, or None."""
         awaited = self._awaited
-        return None if self.step is None or awaited is None else self._started[awaited].peer
+        return None if self.step is None or awaited is None else self._starting[awaited].peer
 
     def _waits_for(self, number: int | None) -> str:
         if number is None:
             return ""
-        piece = self._started[number]
+        piece = self._starting[number]
         peer = "" if piece.peer is None else f" rank {piece.peer}"
         return f"waiting {_WAITS[piece.kind].format(piece.nbytes)}{peer}"
 

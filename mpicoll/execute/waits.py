@@ -19,8 +19,7 @@ from ..support import settings
 from ..support.checks import ranks_text
 from ..transport import Channel
 from .accounts import Accounts
-from .known import KnownCalls
-from .small import SmallCalls
+from .cache import CallCache
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,7 +47,6 @@ class Waits:
     closed: bool
     links: Links | None
     channel: Channel
-    known: KnownCalls
     nccl: dict[int, Any]
     #: those that were not freed, by `id`
     _alive: ClassVar[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
@@ -56,7 +54,7 @@ class Waits:
     def __init__(self, comm: MPI.Comm, channel: Channel) -> None:
         self.channel = channel
         self.recorder = Recorder(channel.own_name, len(channel.ranks))
-        self.small = SmallCalls(self.recorder)
+        self.cache = CallCache(self.recorder)
         self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained)
         #: the communicator's handle
@@ -280,8 +278,7 @@ class Waits:
             BELL.ring()  # another thread may be in a call that cannot come to its end
             # not earlier: a signal handler may raise in the middle, and this is called again
             self._is_told = True
-        self.small.clear()
-        self.known.clear()
+        self.cache.clear()
         for made in self.nccl.values():
             made.abort()
         return error

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from ..algorithms import NCCL
 from ..buffers import Arrival, Operand, ops, optional_cupy
 from ..collectives import ALLGATHER, BCAST, REDUCE, REDUCE_SCATTER
 from ..execute import LibraryCall
+from ..failure import Record
 from ..progress import PROGRESS
 from ..support.gpus import nccl_text
 from .nccl_comm import HAS_BFLOAT16, NcclComm, missing
@@ -171,6 +173,7 @@ class NcclCall(LibraryCall):
     """A call that NCCL serves, behind what is in the caller's stream; after `meet`."""
 
     owner = "NCCL's"
+    algorithm = NCCL
 
     def __init__(self, call: Any) -> None:
         super().__init__(call)
@@ -246,10 +249,9 @@ class NcclCall(LibraryCall):
         event = self.comm.launch(work, lambda: [one.caller_stream() for one in self.owned])
         return NcclRequest(self.comm, event)
 
-    def run(self) -> None:
-        """The blocking call."""
+    def run(self, record: Record | None = None) -> None:  # noqa: D102
         request = self.begin()
-        self._record = record = self.context.recorder.blocking
+        self._record = record = record or self.context.recorder.blocking
         record.plan = self
         self.context.wait_for([request], self)
         self._record = None

@@ -76,9 +76,9 @@ def test_a_communicator_takes_its_plans_and_its_wire_along():
     comm = mpicoll.Communicator(WORLD.Dup())
     context, x = Context.of(comm), np.ones(5000)
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
-    assert context.known
+    assert context.cache
     comm.Free()
-    assert not context.known and context.channel.wire.comm == MPI.COMM_NULL
+    assert not context.cache and context.channel.wire.comm == MPI.COMM_NULL
 
 
 def test_the_watcher_leaves_a_communicator_alone_that_is_freed():

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.arguments import allreduce
-from mpicoll.calls.plans import plan_of
+from mpicoll.calls.operations import plan_of
 from mpicoll.execute.context import Context
 from mpicoll.transport.channel import CALL, COMPARE, PLAN, WATCH
 from tests.support.cases import RANK, SIZE, WORLD, outside_of_mpi, same

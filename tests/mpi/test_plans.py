@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.execute import native
-from mpicoll.execute.known import KNOWN_CALLS
+from mpicoll.execute.cache import KNOWN_CALLS
 from mpicoll.support import quirks
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 

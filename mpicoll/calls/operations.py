@@ -1,13 +1,27 @@
-"""A call bound to an algorithm: this rank's rounds, and the memory they run on."""
+"""A call bound to what serves it: a schedule on memory, or the call of a library."""
 
 from zlib import crc32
 
-from .. import algorithms
+from .. import algorithms, nccl
+from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
-from ..execute import Plan, Schedule, Work, bind
+from ..execute import LibraryCall, NativeCall, Operation, Plan, Schedule, Work, bind
 from ..schedule import bounds, offsets
-from ..select import SEGMENT_BYTES, reduces_on_device
+from ..select import SEGMENT_BYTES, Choice, reduces_on_device
 from .call import Call
+
+#: calls that have no schedule, by the algorithm
+_LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
+    NATIVE: NativeCall,
+    NCCL: nccl.NcclCall,
+}
+
+
+def operation_of(call: Call, choice: Choice) -> Operation:
+    """The call bound to what serves it."""
+    if choice.name in _LIBRARY_CALLS:
+        return _LIBRARY_CALLS[choice.name](call)
+    return plan_of(call, choice.name, choice.segment_bytes)
 
 
 def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Schedule:
@@ -34,20 +48,19 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
 
 
-def plan_of(
-    call: Call, algorithm: str, segment_bytes: int | None = None, persistent: bool = False
-) -> Plan:
-    """The call bound to an algorithm.
+def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Plan:
+    """The call bound to a schedule.
 
-    persistent: the plan keeps the arrays alive, and any thread may run it.
+    That of a persistent call keeps the arrays alive, and any thread may run it.
     """
     context = call.context
     schedule = schedule_of(call, algorithm, segment_bytes)
     slow_on_host = call.dtype.name in HALF
     on_device = reduces_on_device(call.dtype.name, call.nbytes or 0, default=slow_on_host)
-    work = Work(call, context.pool, schedule.edges, persistent, on_device)
+    work = Work(call, context.pool, schedule.edges, call.persistent, on_device)
     fingerprint = _fingerprint(call, schedule)
-    return bind(context, call.method, schedule, work, fingerprint, call.nonblocking, persistent)
+    return bind(
+        context, call.method, schedule, work, fingerprint, call.nonblocking, call.persistent)
 
 
 def _fingerprint(call: Call, schedule: Schedule) -> int:
