@@ -28,25 +28,27 @@ def main() -> None:
     seed = int(sys.argv[1])
     comm = Communicator(MPI.COMM_WORLD.Dup())
     own = Random(seed * 1009 + comm.rank)
-    kept: list[tuple[np.ndarray, int]] = []
+    kept: list[tuple[np.ndarray, int, str]] = []
     number = 0
     while number < CALLS:
-        arrays: list[np.ndarray] = []
+        arrays: list[tuple[np.ndarray, str]] = []
         try:
             if own.random() < 0.3:
                 time.sleep(own.random() * LATE)
             some_calls(comm, Random(seed * 7919 + number), arrays)
             number += 1
         except RankFailure:
-            for array in arrays:
+            for array, call in arrays:
                 array[:] = number + 100
-                kept.append((array, number + 100))
+                kept.append((array, number + 100, call))
             comm, number = going_on(comm, number)
     comm.Barrier()
-    for array, value in kept:
-        assert (
-            array == value
-        ).all(), f"an array changed after it was written to: {value}, {np.unique(array)}"
+    for array, value, call in kept:
+        changed = np.flatnonzero(array != value)
+        assert not changed.size, (
+            f"an array changed after it was written to: {value}, {np.unique(array)}, "
+            f"{changed.size} elements from {changed[0]} on of {array.size}, {call}"
+        )
     print(f"done, {len(kept)} arrays kept", flush=True)
 
 
@@ -60,7 +62,7 @@ def going_on(comm: Communicator, number: int) -> tuple[Communicator, int]:
             continue
 
 
-def some_calls(comm: Communicator, random: Random, arrays: list[np.ndarray]) -> None:
+def some_calls(comm: Communicator, random: Random, arrays: list[tuple[np.ndarray, str]]) -> None:
     """One call, or several that do not block; their arrays are entered before they begin."""
     begun: list[tuple[Any, ...]] = []
     plans = []
@@ -72,9 +74,10 @@ def some_calls(comm: Communicator, random: Random, arrays: list[np.ndarray]) -> 
         send = make(comm.size * count if method == "Reduce_scatter_block" else count)
         receive = make(comm.size * count if method == "Allgather" else count)
         fill(comm, method, send, receive)
-        arrays += [send, receive]
         given = arguments(method, send, receive)
         form = random.choice(("blocking", "begin", "plan"))
+        call = f"of {method} ({algorithm}), {form}, {make.__qualname__}"
+        arrays += [(send, f"sent {call}"), (receive, f"received {call}")]
         if form == "blocking":
             getattr(comm, method)(*given, algorithm=algorithm)
             check(comm, method, receive)

@@ -56,7 +56,7 @@ from .campaign import (
 from .dying import CUT, EVENTS, EVERYONE
 
 #: seconds that a job may take, on a busy machine; and steps of each
-LIMIT = 60
+LIMIT = 120
 STEPS = 60
 #: seconds for which mpirun may stay after the last rank, where a host was cut off: of a launcher
 #: that stays, the one price

@@ -13,6 +13,7 @@ from ..buffers import Operand, ops
 from ..errors import CollectiveMismatch, MpicollError
 from ..execute import Context, Statement, compare, compare_blocks, share_blocks
 from ..failure import Record
+from ..progress import PROGRESS
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS, OFF
 from .call import Call
@@ -198,6 +199,7 @@ def _complete_in_time(context: Context, requests: Iterable[MPI.Request]) -> bool
         while not request.Test():
             context.look_around()
             if context.queue.error is not None:
+                PROGRESS.end_failed(context.queue)
                 raise context.queue.error
             if perf_counter() > deadline:
                 return False

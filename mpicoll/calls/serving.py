@@ -363,6 +363,7 @@ def run_begun(
     except BaseException as error:
         ABANDONED.append((request, args))
         context.in_disorder(context.reason(entry.text, error))
+        PROGRESS.end_failed(context.queue)
         raise
     finally:
         record.end()

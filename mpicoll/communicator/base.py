@@ -24,6 +24,7 @@ from ..calls import (
 )
 from ..execute import Context, owning
 from ..failure import ABANDONED
+from ..progress import PROGRESS
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
 
@@ -123,6 +124,7 @@ class Base(MPI.Intracomm):
             is_scheduled = entry is None or record.plan is not None
             if record.place and is_scheduled:
                 context.lose_step(record.text, explained)
+            PROGRESS.end_failed(context.queue)
             if context.is_used_by_mpi:
                 ABANDONED.append(args)
             if explained is not error:

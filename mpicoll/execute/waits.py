@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
 from ..failure import ABANDONED, Located, Recorder, Withdrawable, survival
-from ..progress import NAP, Queue, Rhythm
+from ..progress import NAP, PROGRESS, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
@@ -96,6 +96,7 @@ class Waits:
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if call.unfinished:
                 self.give_up(call, error, requests)
+            PROGRESS.end_failed(self.queue)
             raise
 
     def _watch(self, request: MPI.Request, rhythm: Rhythm, call: Located) -> None:
@@ -165,6 +166,7 @@ class Waits:
     def raise_explained(self, error: Exception) -> NoReturn:
         """Raise a RankFailure where a death is behind an error, else the error itself."""
         told = self.explained(error)
+        PROGRESS.end_failed(self.queue)
         if told is error:
             raise error
         raise told from error
@@ -285,6 +287,7 @@ class Waits:
 
     def require_working(self) -> None:
         """Raise where no call can be served: RankFailure if ranks died, else MpicollError."""
+        PROGRESS.end_failed(self.queue)
         if isinstance(self.queue.error, RankFailure):
             raise RankFailure(*self.queue.error.args)
         if self.broken:

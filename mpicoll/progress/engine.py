@@ -30,7 +30,7 @@ PAUSE = 200e-6
 LINGER = 0.1
 #: the same, where other threads advance the tasks: they wake it
 YIELD = 4e-3
-#: seconds that the thread may take to end: it may be in an MPI call that waits for dead ranks
+#: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
 
@@ -119,7 +119,7 @@ class Progress:
         """
         if not task.ended:
             self._while_waiting(self._wait, task, limit)
-        task.raise_error()
+        self._raise_error(task)
         return bool(task.ended)
 
     def _wait(self, task: Task, limit: float) -> None:
@@ -194,8 +194,27 @@ class Progress:
         """Advance all tasks once; whether this task has ended. Raises its error."""
         if not task.ended:
             self.poll()
-        task.raise_error()
+        self._raise_error(task)
         return bool(task.ended)
+
+    def _raise_error(self, task: Task) -> None:
+        if task.error is not None:
+            self.end_failed(task.queue)
+            raise task.error
+
+    def end_failed(self, queue: Queue) -> None:
+        """Before an error reaches the program: end the tasks of the queue, if it has an error.
+
+        From then on no thread of this rank uses the arrays of its calls.
+        """
+        if queue.error is not None:
+            self._turn.take(self._end_all, queue, patience=_JOIN)
+
+    def _end_all(self, queue: Queue) -> None:
+        # not those whose steps this thread is in: it raises from there
+        while running := [task for task in queue.running if not task.is_advanced]:
+            for task in running:
+                self._advance(task)
 
     def poll(self) -> None:
         """Advance all tasks once, unless another thread has the turn."""

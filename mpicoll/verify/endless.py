@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import FrameType
 
-#: seconds to the next signal, where `_SPARED` code ran at the first, or a bare `except` caught it
+#: seconds to the next signal, where `_SPARED` code ran at the first, or its error was lost
 _AGAIN = 0.1
 
 
@@ -27,6 +28,8 @@ class EndsWithin:
 
     def __enter__(self) -> None:
         if self._is_limited:
+            self._unraisablehook = sys.unraisablehook
+            sys.unraisablehook = self._unraisable
             self._handler = signal.signal(signal.SIGVTALRM, _interrupt)
             self._timer = signal.setitimer(signal.ITIMER_VIRTUAL, self._seconds, _AGAIN)
 
@@ -35,6 +38,12 @@ class EndsWithin:
             signal.setitimer(signal.ITIMER_VIRTUAL, *self._timer)
             handler = signal.SIG_DFL if self._handler is None else self._handler
             signal.signal(signal.SIGVTALRM, handler)
+            sys.unraisablehook = self._unraisablehook
+
+    def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """Called where an error cannot be raised, as in what the garbage collector calls."""
+        if lost.exc_type is not Endless:
+            self._unraisablehook(lost)
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..execute import Context
-from ..progress import Stall
+from ..progress import Stall, Turn
 from ..support.callsite import site_of, site_text
 from ..support.garbage import frames_of_threads
 
@@ -66,6 +66,8 @@ def _call_of(context: Context) -> BlockedCall | None:
     if number:
         frame = frames.get(record.thread)
         if frame is None or record.plan is not None or context.broken and text in _FREEING:
+            return None
+        if frame.f_code is Turn.take.__code__:  # it waits for another thread of this process
             return None
         site = site_text(record.site) or site_of(frame)
         return BlockedCall(f"{text} at {site}", (number, *_instruction(frame)))

@@ -1,6 +1,9 @@
 """Code that never comes back is interrupted, at a moment when that is heard."""
 
+import gc
 import signal
+import sys
+import weakref
 from contextlib import suppress
 from threading import Thread
 from time import process_time
@@ -13,10 +16,10 @@ from mpicoll.verify.endless import Endless, EndsWithin
 
 
 def burn(seconds):
-    """Compute."""
+    """Compute, for the most part not in the kernel, whose time does not count."""
     begin = process_time()
     while process_time() - begin < seconds:
-        pass
+        sum(range(200))
 
 
 class Slow:
@@ -30,6 +33,25 @@ def test_errors_in_a_destructor_are_not_heard_so_it_is_interrupted_after_it():
     with pytest.raises(Endless), EndsWithin(0.05):
         Slow()
         burn(60)
+
+
+def test_errors_in_what_the_garbage_collector_calls_are_not_heard_either(monkeypatch):
+    """Where Python has nobody to raise an error to it prints it; this one is only for the block."""
+    unheard = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    gc.callbacks.append(slow := lambda phase, numbers: burn(0.1))
+    try:
+        with pytest.raises(Endless), EndsWithin(0.05):
+            gc.collect()
+            burn(60)
+    finally:
+        gc.callbacks.remove(slow)
+    kept = {1}
+    weak = weakref.ref(kept, lambda gone: burn(0.1))
+    with pytest.raises(Endless), EndsWithin(0.05):
+        del kept
+        burn(60)
+    assert not weak() and not unheard
 
 
 def test_it_is_tried_again_where_it_is_swallowed_and_all_is_as_before():

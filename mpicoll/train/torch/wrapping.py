@@ -131,7 +131,7 @@ def _check(
         "module",
         places,
         len(places) == 1,
-        "parameters that require gradients, all on parameter device",
+        "parameters that require gradients, all on one device",
     )
     dtypes = {parameter.dtype for parameter in trained}
     check(

@@ -1,0 +1,70 @@
+"""When one call of a communicator raises, all others have ended: no thread of the rank uses their arrays any more."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.shared_memory import HEAP
+from tests.support.cases import RANK, SIZE, WORLD
+
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE < 2, reason="waits for another rank")]
+
+
+@pytest.fixture
+def slow_heap(monkeypatch):
+    """What gives arrays new pages takes long in other threads; whether one is at it."""
+    detach, main, busy = HEAP.detach, threading.get_ident(), []
+
+    def slow(address, nbytes):
+        if threading.get_ident() != main:
+            busy.append(address)
+            time.sleep(0.3)
+        detach(address, nbytes)
+        if threading.get_ident() != main:
+            busy.remove(address)
+
+    monkeypatch.setattr(HEAP, "detach", slow)
+    return busy
+
+
+def blocking(comm, x, begun):
+    comm.Allreduce(x, np.empty_like(x), algorithm="ring")
+
+
+def other_request(comm, x, begun):
+    begun[-1].Wait()
+
+
+def by_testing(comm, x, begun):
+    while not begun[-1].Test():
+        pass
+
+
+def refused_after(comm, x, begun):
+    """Another thread has met the error; this one begins a call."""
+    while not comm._context.broken:
+        time.sleep(1e-3)
+    comm.Allreduce(x, np.empty_like(x), algorithm="ring")
+
+
+@pytest.mark.parametrize("raises", [blocking, other_request, by_testing, refused_after])
+def test_other_calls_have_ended(slow_heap, raises):
+    comm = mpicoll.Communicator(WORLD.Dup(), timeout=0.5)
+    arrays = [comm.zeros(50_000) for _ in range(6)]
+    if RANK == 0:
+        begun = [comm.Iallreduce(x, y, algorithm="direct") for x, y in zip(arrays[::2], arrays[1::2])]
+        with pytest.raises(mpicoll.MpicollError):
+            raises(comm, arrays[0], begun)
+        assert not slow_heap
+        for array in arrays:
+            array[:] = 7.0
+        time.sleep(0.1)
+        assert all((array == 7.0).all() for array in arrays)
+        for request in begun:
+            with pytest.raises(mpicoll.MpicollError):
+                request.Wait()
+    WORLD.Barrier()
+    comm.Free()
