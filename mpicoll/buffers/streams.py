@@ -11,7 +11,9 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..support.gpus import stream_at
 from .device import optional_cupy
+from .memory import address
 from .operand import Operand
 
 
@@ -50,15 +52,14 @@ def caller_stream(buffer: Any) -> Callable[[], Any]:
 
     PyTorch's current stream, the stream that the buffer names, or CuPy's current stream.
     """
-    cuda = optional_cupy().cuda
     library = type(buffer).__module__.partition(".")[0]
     if library == "torch":
         torch: Any = sys.modules["torch"]
-        return lambda: cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        return lambda: stream_at(torch.cuda.current_stream().cuda_stream)
     named = getattr(buffer, "__cuda_array_interface__", {}).get("stream")
     if named and library != "cupy":
-        return lambda: cuda.ExternalStream(named)
-    current_of_cupy: Callable[[], Any] = cuda.get_current_stream
+        return lambda: stream_at(named)
+    current_of_cupy: Callable[[], Any] = optional_cupy().cuda.get_current_stream
     return current_of_cupy
 
 
@@ -150,16 +151,36 @@ def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[An
     array = operand.device
     if array is None or operand.mirror is not None:
         return operand.pack, operand.unpack
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return _whole_copies(operand)
     cupy = optional_cupy()
-    order = "C" if array.flags.c_contiguous or not array.flags.f_contiguous else "F"
 
     def pack(work: Any) -> None:
         with following(operand).fetch:
-            cupy.asnumpy(array.ravel(order=order), out=work.view(array.dtype))
+            cupy.asnumpy(array.ravel(), out=work.view(array.dtype))
 
     def unpack(work: Any) -> None:
         with putting(array):
-            array[...] = cupy.asarray(work.view(array.dtype)).reshape(array.shape, order=order)
+            array[...] = cupy.asarray(work.view(array.dtype)).reshape(array.shape)
+
+    return pack, unpack
+
+
+def _whole_copies(operand: Operand) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+    """The same of an array without gaps: its bytes, by the copy engine, without a kernel."""
+    array = operand.device
+    runtime = optional_cupy().cuda.runtime
+
+    def copy(into: int, out_of: int, stream: Any) -> None:
+        runtime.memcpyAsync(into, out_of, array.nbytes, runtime.memcpyDefault, stream.ptr)
+        stream.synchronize()
+
+    def pack(work: Any) -> None:
+        copy(address(work), array.data.ptr, following(operand).fetch)
+
+    def unpack(work: Any) -> None:
+        with array.device:
+            copy(array.data.ptr, address(work), current_streams().put)
 
     return pack, unpack
 

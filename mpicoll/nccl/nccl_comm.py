@@ -26,6 +26,8 @@ SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"
 HAS_BFLOAT16 = 21000
 #: characters of what a rank may say is missing
 _SHORT = 250
+#: the number that NCCL's ranks find each other by: bytes since CuPy 14, signed integers before
+UniqueId = bytes | tuple[int, ...]
 
 
 def missing(cupy: ModuleType) -> str:
@@ -71,7 +73,7 @@ class NcclComm:
         self.refusal = _obstacle(said)
         self.version = said[0]["version"]
         if not self.refusal:
-            error = self._open(tuple(said[0]["id"]))
+            error = self._open(_from_json(said[0]["id"]))
             errors = yield from everyone_says(context, error, numbers[1])
             failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text]
             self.refusal = failed[0] if failed else ""
@@ -79,7 +81,7 @@ class NcclComm:
     def _introduction(self) -> str:
         """What the other ranks must know of this rank."""
         said: dict[str, Any] = {
-            "missing": self._missing, "gpu": "", "version": 0, "shares": False, "id": (),
+            "missing": self._missing, "gpu": "", "version": 0, "shares": False, "id": "",
         }  # fmt: skip
         try:
             if not self._missing:
@@ -99,10 +101,10 @@ class NcclComm:
             "gpu": gpu,
             "version": version,
             "shares": version >= SHARES_GPUS and os.environ.get(SHARING) == "1",
-            "id": self._nccl.get_unique_id() if is_first else (),
+            "id": _for_json(self._nccl.get_unique_id()) if is_first else "",
         }
 
-    def _open(self, unique: tuple[int, ...]) -> str:
+    def _open(self, unique: UniqueId) -> str:
         """Make NCCL's communicator; returns the error, or ""."""
         channel = self.context.channel
         try:
@@ -171,6 +173,14 @@ class NcclComm:
         comm, self._comm = self._comm, None
         if comm is not None:
             comm.destroy()
+
+
+def _for_json(unique: UniqueId) -> str | tuple[int, ...]:
+    return unique.hex() if isinstance(unique, bytes) else unique
+
+
+def _from_json(value: str | list[int]) -> UniqueId:
+    return bytes.fromhex(value) if isinstance(value, str) else tuple(value)
 
 
 def _obstacle(said: Sequence[dict[str, Any]]) -> str:

@@ -54,6 +54,24 @@ def working_cupy() -> Any:
     )
 
 
+class _Named:
+    """A stream of another library, by its pointer, as CUDA's protocol for streams hands it over."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # the protocol's version
+
+
+def stream_at(pointer: int) -> Any:
+    """CuPy's object for a stream of another library."""
+    cuda = require("cupy").cuda
+    if hasattr(cuda.Stream, "from_external"):  # CuPy 14, which warns of ExternalStream
+        return cuda.Stream.from_external(_Named(pointer))
+    return cuda.ExternalStream(pointer)
+
+
 def facts() -> dict[str, Any]:
     """What this process sees: versions, and name, uuid and bytes of each device; None if unknown.
 

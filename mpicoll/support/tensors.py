@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy
 
 from .arrays import Array, element_type, module_of
+from .gpus import stream_at
 from .optional import require
 
 __all__ = ["array_of", "broadcast", "in_torchs_stream", "tensor_of", "torch", "torchs_stream"]
@@ -49,7 +50,7 @@ def torchs_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    stream = require("cupy").cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream)
+    stream = stream_at(torch.cuda.current_stream(device).cuda_stream)
     with torch.cuda.device(device), stream:
         yield
 

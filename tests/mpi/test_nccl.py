@@ -171,6 +171,13 @@ def test_behind_the_callers_stream(comm, xp, nccl):
             same(total, (SIZE + 1) * np.arange(9.0) + sum(range(SIZE)))
 
 
+def test_the_number_that_ranks_meet_by_before_cupy_14(comm, xp, nccl, monkeypatch):
+    monkeypatch.setattr(nccl, "get_unique_id", nccl.get_unique_id_before_14)
+    data = xp.array(np.ones(3))
+    comm.Allreduce(MPI.IN_PLACE, data, algorithm="nccl")
+    same(data, np.full(3, 1.0 * SIZE))
+
+
 def test_beside_schedules(comm, xp, nccl):
     """A schedule of this process goes on while NCCL is waited for, and the order of calls is that of the program."""
     host, device = np.full(1 << 16, float(RANK)), xp.array(np.full(9, float(RANK)))

@@ -249,7 +249,6 @@ def _properties(number):
 cuda = SimpleNamespace(
     Device=Device,
     Stream=_streams.Stream,
-    ExternalStream=_streams.of_pointer,
     Event=_streams.Event,
     get_current_stream=_streams.get_current_stream,
     alloc_pinned_memory=_memory.alloc_pinned_memory,

@@ -35,6 +35,13 @@ class Stream:
             self.number = len(_streams)
             _streams.append(self)
 
+    @staticmethod
+    def from_external(stream):
+        """As CuPy 14 has it; `ExternalStream` of those before it is `of_pointer`."""
+        version, pointer = stream.__cuda_stream__()
+        assert version == 0
+        return of_pointer(pointer)
+
     @property
     def ptr(self):
         return 0 if self.null else 1000 + self.number
