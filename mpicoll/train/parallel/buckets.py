@@ -94,11 +94,12 @@ class BucketLayout:
         """Where the tensors of a bucket begin in it, and its end, padding included."""
         return [*(self.places[number] - bucket.start for number in bucket.tensors), bucket.size]
 
-    def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What a slice of the flat buffer holds, without padding.
+    def runs(self, part: slice | None = None) -> Iterator[tuple[int, int, int]]:
+        """What a slice of the flat buffer, by default all, holds without padding.
 
         (First in plain order, first in the buffer, elements) of each run.
         """
+        part = part or slice(0, self.size)
         for bucket in self.buckets:
             if bucket.start < part.stop and part.start < bucket.stop:
                 for number in bucket.tensors:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from .buckets import Bucket, BucketLayout
-from .memory import zeros
 from .options import Options
 
 if TYPE_CHECKING:
@@ -39,6 +39,18 @@ class PersistentCollective(Protocol):
 Collective: TypeAlias = PersistentCollective | Callable[[], object]
 #: a collective, None where there is nothing to do, and where this rank finds its part of the sums
 Reduction: TypeAlias = tuple[Collective | None, Array]
+
+
+def zeros(size: int, like: Array, comm: Communicator) -> Array:
+    """A flat buffer of zeros, of the dtype and module of `like`. Local.
+
+    Other ranks of the node read the host's in place. Raises ArgumentError without such memory.
+    """
+    module = module_of(like)
+    array: Array = (
+        comm.zeros(size, like.dtype) if module is numpy else module.zeros(size, like.dtype)
+    )
+    return array
 
 
 class GradientStore(ABC):

@@ -112,18 +112,14 @@ class Update:
 
     def apply(self, factor: float) -> None:
         """Update the owned parameters, bucket by bucket as their gradients come."""
-        reducer = self.reducer
         finite: Iterable[bool] = repeat(True) if self._has_norm else self._finite()
-        for bucket, good in zip(reducer.layout.buckets, finite):
-            gradients = reducer.reduced(bucket)
-            with reducer.meter.computing(f"update {bucket.number}"):
-                if not good:
-                    self._look_at(bucket, gradients)
-                if bucket.number == 0:
-                    reducer.invalidate()
-                    self.optimizer.advance()
-                if not self.bad:
-                    self._apply(bucket, gradients, factor)
+        for (bucket, gradients), good in zip(self.reducer.updating(), finite):
+            if not good:
+                self._look_at(bucket, gradients)
+            if bucket.number == 0:
+                self.optimizer.advance()
+            if not self.bad:
+                self._apply(bucket, gradients, factor)
 
     def _finite(self) -> Iterator[bool]:
         """For each bucket, as they come, whether its sum, and so all of it, is finite.
@@ -255,9 +251,7 @@ class Update:
             if self.masters is not None:
                 read = checkpoint.read("parameters", plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
-        for plain, first, size in _within(
-            reducer.layout.runs(slice(0, reducer.layout.size)), low, high
-        ):
+        for plain, first, size in _within(reducer.layout.runs(), low, high):
             read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
             reducer.parameters[first : first + size] = read
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,25 +20,11 @@ from ...support.arrays import Array, module_of
 from ..model import Tensor
 from ..monitor import Mark, Meter
 from .buckets import Bucket, BucketLayout, groups
-from .gradients import Collective, PersistentCollective, gradient_store
+from .gradients import Collective, PersistentCollective, gradient_store, zeros
 from .options import Options
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
-
-
-def bucket_layout(
-    tensors: Sequence[Tensor], order: Iterable[int], ranks: int, options: Options, itemsize: int
-) -> BucketLayout:
-    """The layout for a `Reducer`: buckets small enough for gradients and gathered parameters.
-
-    order: numbers of the tensors in the order in which backward finishes them. itemsize: bytes of
-    an element. A parameter server has one bucket.
-    """
-    if options.served:
-        return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
-    limits = options.bucket_elements(itemsize)
-    return BucketLayout(tensors, order, ranks, min(limits) if options.sharded else limits[0])
 
 
 class StaleParameters(MpicollError, RuntimeError):
@@ -68,7 +54,9 @@ class Reducer:
     `reduced` for each bucket, in order, then `invalidate`, and `publish` when the owned parameters
     have their new values. A tensor without `ready` has a gradient of zero in that micro-batch.
 
-    parameters: flat array of `layout.size` elements; gradients are of its dtype. `owned[b]`: the
+    order: numbers of the tensors in the order in which backward finishes them. like: an array of
+    the dtype and module of `parameters`, a flat array that begins as zeros, and of the gradients.
+    `owned[b]`: the
     slice of the flat buffer that this rank updates in bucket b: all of it, under zero1 and zero2
     its shard; with a parameter server rank 0 updates everything, and nothing is sent beside
     computation. fill: writes the gradients of a bucket to its memory before it is sent, where
@@ -81,20 +69,26 @@ class Reducer:
 
     def __init__(
         self,
-        layout: BucketLayout,
-        parameters: Array,
+        tensors: Sequence[Tensor],
+        order: Iterable[int],
+        like: Array,
         comm: Communicator,
         meter: Meter,
         options: Options,
         fill: Callable[[Bucket], None] | None = None,
     ) -> None:
-        self.layout = layout
-        self.parameters = parameters
         self.comm = comm
         self.meter = meter
-        self.module = module_of(parameters)
+        self.module = module_of(like)
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
+        gradient_limit, parameter_limit = options.bucket_elements(like.itemsize)
+        if options.served:  # one bucket
+            self.layout = BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
+        else:
+            limit = min(gradient_limit, parameter_limit) if options.sharded else gradient_limit
+            self.layout = BucketLayout(tensors, order, self.size, limit)
+        self.parameters = zeros(self.layout.size, like, comm)
         #: whether ranks own different parts
         self.divided = options.sharded or options.served
         #: called before the last reduction of a step begins
@@ -103,19 +97,19 @@ class Reducer:
         self._overlaps = options.overlap != "none" and not options.served
         self._gathers_later = options.overlap == "all" and not options.served
 
-        self.owned = [self._owned(bucket, options) for bucket in layout.buckets]
-        self.gradients = gradient_store(layout, parameters, comm, options, self.owned)
+        buckets = self.layout.buckets
+        self.owned = [self._owned(bucket, options) for bucket in buckets]
+        self.gradients = gradient_store(self.layout, like, comm, options, self.owned)
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
         weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
-        _, limit = options.bucket_elements(parameters.itemsize)
-        self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
-        self._parameter_groups = groups(sorted(layout.buckets, key=self._first_layer), limit)
+        self._gradient_groups = groups(buckets, self.gradients.group_limit)
+        self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 
         #: number of the update whose parameters are wanted, and of the one that each bucket has
         self.generation = 0
-        self._current = [0] * len(layout.buckets)
+        self._current = [0] * len(buckets)
         self._buckets_of: defaultdict[int, list[int]] = defaultdict(list)  # by layer
-        for tensor, bucket in zip(layout.tensors, layout.bucket_of):
+        for tensor, bucket in zip(self.layout.tensors, self.layout.bucket_of):
             if bucket not in self._buckets_of[tensor.layer]:
                 self._buckets_of[tensor.layer].append(bucket)
 
@@ -343,6 +337,18 @@ class Reducer:
 
     # Parameters.
 
+    def updating(self) -> Iterator[tuple[Bucket, Array]]:
+        """Each bucket with this rank's part of the summed gradients, as they come.
+
+        The owned parameters of the bucket are to be updated before the next one is asked for.
+        """
+        for bucket in self.layout.buckets:
+            gradients = self.reduced(bucket)
+            with self.meter.computing(f"update {bucket.number}"):
+                if bucket.number == 0:
+                    self.invalidate()
+                yield bucket, gradients
+
     def invalidate(self) -> None:
         """The owned parameters are about to change: until `publish` none may be read.
 
@@ -401,7 +407,7 @@ class Reducer:
     def plain_now(self) -> Array:
         """The same of those that are there."""
         copy: Array = self.module.empty(self.layout.plain[-1], self.parameters.dtype)
-        for plain, first, size in self.layout.runs(slice(0, self.layout.size)):
+        for plain, first, size in self.layout.runs():
             copy[plain : plain + size] = self.parameters[first : first + size]
         return copy
 

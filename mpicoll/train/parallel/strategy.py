@@ -18,12 +18,10 @@ from ..model import AnyModel
 from ..monitor import Meter
 from ..optim import LossScale, Optimizer
 from .backup import Backup
-from .buckets import BucketLayout
 from .hooks import ReducerHooks
-from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
-from .reducer import Reducer, bucket_layout
+from .reducer import Reducer
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -46,13 +44,18 @@ class Strategy:
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
         values = model.parameters
-        module = module_of(model.parameters)
+        module = module_of(values)
         stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
-        layout = self._layout(stored.itemsize)
-        flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
-        self.meter = Meter(comm, module, self._estimate(flat.nbytes))
-        self.reducer = Reducer(layout, flat, comm, self.meter, options)
+        self.meter = Meter(comm, module)
+        self.reducer = Reducer(
+            model.tensors, self._order(), module.empty(0, stored), comm, self.meter, options
+        )
+        flat = self.reducer.parameters
+        for plain, first, count in self.reducer.layout.runs():
+            flat[first : first + count] = values[plain : plain + count]
+        if not options.counted:  # a library moves the buckets: the least that it can send
+            self.meter.estimate = self.predicted_bytes()
         self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
         self.update = together(
@@ -60,7 +63,7 @@ class Strategy:
         )
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
-        loader = ScatteringLoader if self.options.served else LocalLoader
+        loader = ScatteringLoader if options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         #: of each step those of its micro-batches on this rank, or that of the whole batch
         self._losses: list[list[float]] = []
@@ -69,42 +72,32 @@ class Strategy:
             self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
             self.reducer.before_last = self.backup.wait
 
-    def _layout(self, itemsize: int) -> BucketLayout:
-        tensors = self.model.tensors
+    def _order(self) -> list[int]:
+        """Numbers of the tensors in the order in which backward finishes them."""
         if self.options.served:
-            return bucket_layout(tensors, (), self.size, self.options, itemsize)
+            return []
         # of rank 0: a model may decide by chance
         finished = self.comm.bcast(self.model.backward_order())
         # it may have left some out
         layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])
-        order = [
+        return [
             number
             for layer in layers
-            for number, tensor in enumerate(tensors)
+            for number, tensor in enumerate(self.model.tensors)
             if tensor.layer == layer
         ]
-        return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
-    def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where a library, which does not count, moves the buckets: the least."""
-        if self.options.counted:
-            return None
-        return self.predicted_bytes(nbytes)
-
-    def predicted_bytes(self, nbytes: int | None = None) -> int | None:
-        """Bytes that a rank sends per step in theory; None for a parameter server.
-
-        nbytes: of all parameters with padding.
-        """
+    def predicted_bytes(self) -> int | None:
+        """Bytes that a rank sends per step in theory; None for a parameter server."""
         options = self.options
-        nbytes = self.reducer.parameters.nbytes if nbytes is None else nbytes
-        if self.options.served:
+        parameters = self.reducer.parameters
+        if options.served:
             return None
         times = options.accumulate if options.scattered else 1
-        words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
+        words = max(2, 8 // parameters.itemsize) if self.comm.reproducible else 1
         reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
         halves = reductions + options.sharded
-        return halves * (self.size - 1) * nbytes // self.size
+        return halves * (self.size - 1) * parameters.nbytes // self.size
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
@@ -216,17 +209,10 @@ class Strategy:
     def describe(self) -> str:
         """Which collectives run in each step."""
         options = self.options
-        if self.options.served:
+        if options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
         return (
             f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, "
             f"overlap {options.overlap})"
         )
-
-
-def _laid_out(values: Array, layout: BucketLayout, flat: Array) -> Array:
-    """Copy values in plain order to where the layout has them."""
-    for plain, first, count in layout.runs(slice(0, layout.size)):
-        flat[first : first + count] = values[plain : plain + count]
-    return flat
