@@ -216,6 +216,6 @@ def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]
     losses: list[float]
     losses, (updates, scale) = comm.bcast(counts, root=server)
     source.hand_over(comm, plan, new.update, updates)
-    if new.scale is not None and scale is not None:
-        new.scale.restore(scale)
+    if new.update.scale is not None and scale is not None:
+        new.update.scale.restore(scale)
     return losses

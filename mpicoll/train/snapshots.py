@@ -66,6 +66,7 @@ class Snapshots:
         strategy = self._strategy
         history = self._history
         history.losses += strategy.reduce_losses()
+        scale = strategy.update.scale
         vectors = strategy.update.vectors()
         totals = dict.fromkeys(vectors, strategy.reducer.layout.plain[-1])
         # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
@@ -75,7 +76,7 @@ class Snapshots:
             "epochs": history.epochs,
             "cut_short": history.cut_short,
             "precision": strategy.options.precision,
-            "scale": None if strategy.scale is None else strategy.scale.state(),
+            "scale": None if scale is None else scale.state(),
         }
         self._checkpoints.save(
             step,
@@ -103,8 +104,8 @@ class Snapshots:
 
         self._checkpoints.together(f"read {checkpoint.path}", restore)
         strategy.reducer.replaced()
-        if strategy.scale is not None and meta["scale"] is not None:
-            strategy.scale.restore(meta["scale"])
+        if strategy.update.scale is not None and meta["scale"] is not None:
+            strategy.update.scale.restore(meta["scale"])
         history.epochs = list(meta["epochs"])
         history.cut_short = bool(meta.get("cut_short"))
         history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None

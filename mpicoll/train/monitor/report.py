@@ -79,7 +79,7 @@ def _costs(trainer: Trained) -> dict[str, Any]:
 
 def _skipped(trainer: Trained) -> int:
     """Steps without an update, because a gradient was not finite."""
-    scale = trainer.strategy.scale
+    scale = trainer.strategy.update.scale
     return int(scale.skipped) if scale else 0
 
 
@@ -117,7 +117,7 @@ def _events(trainer: Trained) -> Iterator[str]:
     if trainer.stopped:
         yield f"stopped by {trainer.stopped} after step {steps}; go on with --resume"
     if skipped := _skipped(trainer):
-        scale = trainer.strategy.scale.value
+        scale = trainer.strategy.update.scale.value
         yield (
             f"{skipped} of {steps} steps skipped, because gradients were not finite; loss scale "
             f"{scale:g}"

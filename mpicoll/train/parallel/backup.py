@@ -33,12 +33,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 from mpi4py import MPI
 
+from ...buffers import Contributions
 from ...communicator import Exchange
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
-from ..optim import LossScale, first_bad
+from ..optim import first_bad
 from .optimizer_step import Update, bad_gradient
+from .options import Options
 from .replica import Made, Replica
 
 if TYPE_CHECKING:
@@ -102,10 +104,10 @@ class Backup:
     Collective: all ranks of `update.reducer.comm` make it, and call its methods, together.
     """
 
-    def __init__(self, update: Update, scale: LossScale | None, nodes: Sequence[int]) -> None:
+    def __init__(self, update: Update, options: Options) -> None:
         self.update = update
-        self.scale = scale
         self.reducer = update.reducer
+        self.reducer.before_last = self.wait
         self.rank = self.reducer.rank
         self.size = self.reducer.size
         self._layout = self.reducer.layout
@@ -113,7 +115,7 @@ class Backup:
         self._state = update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
         self._divided = self.reducer.divided
-        self._total = update.total
+        self._separate = options.micro_batches is not None
         #: number of the base of the present fit, and of the newest generation; numbers go on from
         #: fit to fit
         self.first = self.newest = 0
@@ -127,7 +129,7 @@ class Backup:
         self.costs: list[tuple[int, float, float]] = []
         #: of each time that ranks were lost: `ranks` left, last completed `step`, `seconds` taken
         self.recoveries: list[dict[str, Any]] = []
-        self.holders = holders(nodes)
+        self.holders = holders(self.reducer.comm._context.topology.nodes)
         self._secure = False
         self._base = self._note(None)
         self._made: dict[int, Made] = {0: self._base}
@@ -152,7 +154,7 @@ class Backup:
         ]
         for owner in (self.rank, *self._theirs):
             replica = Replica(
-                list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype
+                list(self._state), self.update.total, self._values.dtype, self.reducer.parameters.dtype
             )
             self._shard(owner, replica.vectors[0])
             self._replicas[owner] = replica
@@ -251,7 +253,7 @@ class Backup:
 
     def _note(self, factor: float | None) -> Made:
         """How the last update was made. factor: see `record`."""
-        scale = None if self.scale is None else self.scale.state()
+        scale = None if self.update.scale is None else self.update.scale.state()
         return Made.by(self.update.optimizer, factor, scale)
 
     def _vectors(self) -> list[Array]:
@@ -266,7 +268,23 @@ class Backup:
             part = self.reducer.reduced(bucket)
             row[start : start + len(part)] = part
 
-    def follow(self) -> None:
+    def complete(self, losses: Sequence[float]) -> float:
+        """The loss of the batch, when all gradients have come. losses: of this rank's micro-batches.
+
+        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
+        """
+        total = numpy.zeros(1)
+        own: Array | Contributions = numpy.array([sum(losses)])
+        if self._separate:  # the same sum whichever rank has which micro-batch
+            own = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
+        request = self.reducer.comm.Iallreduce(own, total, algorithm="recursive_doubling")
+        self._follow()
+        self.reducer.collect()
+        with self.reducer.meter.waiting("loss"):
+            request.Wait()
+        return float(total[0])
+
+    def _follow(self) -> None:
         """Bring the replicas to the generation before the newest.
 
         For the end of backward: parameters of the newest have come, so all ranks made it, with all

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy
 from mpi4py import MPI
 
-from ...buffers import Contributions
-from ...support.arrays import Array, element_type, module_of
+from ...support.arrays import element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
-from ..optim import LossScale, Optimizer
+from ..optim import Optimizer
 from .backup import Backup
 from .hooks import ReducerHooks
 from .optimizer_step import Update
@@ -56,21 +55,15 @@ class Strategy:
             flat[first : first + count] = values[plain : plain + count]
         if not options.counted:  # a library moves the buckets: the least that it can send
             self.meter.estimate = self.predicted_bytes()
-        self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
         narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = together(
-            comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale)
-        )
+        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         #: of each step those of its micro-batches on this rank, or that of the whole batch
         self._losses: list[list[float]] = []
-        self.backup: Backup | None = None
-        if options.elastic:
-            self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
-            self.reducer.before_last = self.backup.wait
+        self.backup = Backup(self.update, options) if options.elastic else None
 
     def _order(self) -> list[int]:
         """Numbers of the tensors in the order in which backward finishes them."""
@@ -105,50 +98,35 @@ class Strategy:
         Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all
         ranks, for the step before.
         """
-        losses, rows = self._learn(batches, samples)
-        # the vote of the step before is over by now: asked for earlier, ranks would wait for it
-        self.update.confirm()
-        own_loss = sum(losses)
-        if self.backup is not None:
-            losses = [self._completed(losses, self.backup)]
-        factor = self.update.prepare()
-        if factor is not None:
-            self.update.apply(factor)
-        self._losses.append(losses)
-        if self.backup is not None:
-            self.backup.record(losses[0], factor)
-        if factor is not None:
-            self.update.publish()
-        if self.backup is not None:
-            self.backup.send()
-        return own_loss * samples / max(1, rows)
-
-    def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
-        """Forward and backward: the loss of each micro-batch, and the rows of all."""
+        update = self.update
+        backup = self.backup
         losses = []
-        scale = self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
             with self.meter.computing("forward and backward"):
-                losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
+                losses.append(
+                    self.model.learn(features, labels, samples, self.hooks, update.loss_scale)
+                )
             self.reducer.end()
-        return losses, sum(len(labels) for _, labels in batches)
+        rows = sum(len(labels) for _, labels in batches)
+        own_loss = sum(losses) * samples / max(1, rows)
 
-    def _completed(self, losses: list[float], backup: Backup) -> float:
-        """The loss of the batch, when all gradients have come.
+        # the vote of the step before is over by now: asked for earlier, ranks would wait for it
+        update.confirm()
+        if backup is not None:
+            losses = [backup.complete(losses)]
 
-        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
-        """
-        total = numpy.zeros(1)
-        mine: Array | Contributions = numpy.array([sum(losses)])
-        if self.options.micro_batches is not None:  # the same sum whoever has which
-            mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
-        request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
-        backup.follow()
-        self.reducer.collect()
-        with self.meter.waiting("loss"):
-            request.Wait()
-        return float(total[0])
+        factor = update.prepare()
+        if factor is not None:
+            update.apply(factor)
+        self._losses.append(losses)
+        if backup is not None:
+            backup.record(losses[0], factor)
+        if factor is not None:
+            update.publish()
+        if backup is not None:
+            backup.send()
+        return own_loss
 
     def take_up(self) -> list[float]:
         """Continue after an exception that left a step: the losses of the completed steps.
