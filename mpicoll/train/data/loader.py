@@ -83,9 +83,8 @@ class LocalLoader:
         """
 
         def take(batch: Array) -> list[Batch]:
-            return [
-                self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)
-            ]
+            taken = map(self._dataset.take, sampler.micro(batch, parts))
+            return [(numpy.asarray(features, self.dtype), labels) for features, labels in taken]
 
         small = self._dataset.in_memory and sampler.most * self._dataset.row_bytes <= _AT_ONCE
         ahead = (take(batch) for batch in batches) if small else prefetched(take, batches)
@@ -109,12 +108,8 @@ class LocalLoader:
             for start in range(first, max(last, first + 1), rows):
                 yield self._place(*self._dataset.take_test(slice(start, min(start + rows, last))))
 
-    def _on_host(self, features: Array, labels: Array) -> Batch:
-        """Features in the precision of the arithmetic, and labels."""
-        return numpy.asarray(features, self.dtype), labels
-
     def _place(self, features: Array, labels: Array) -> Batch:
-        """The same on the model's device, in the order of the current stream."""
+        """Both on the model's device, in the order of the current stream."""
         return self.module.asarray(features, dtype=self.dtype), self.module.asarray(labels)
 
 

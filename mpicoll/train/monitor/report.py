@@ -56,6 +56,9 @@ def document(trainer: Trained, config: Mapping[str, Any], comm: MPI.Intracomm) -
     A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is
     the report where there was nothing left to do.
     """
+    costs = None
+    if trainer.strategy.meter.steps:
+        costs = trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
     return {
         "schema": 1,
         "environment": measured_on(comm),
@@ -63,18 +66,13 @@ def document(trainer: Trained, config: Mapping[str, Any], comm: MPI.Intracomm) -
         "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
         "losses": [finite(loss) for loss in trainer.losses],
         "test_accuracy": trainer.test_accuracy,
-        "report": _costs(trainer) if trainer.strategy.meter.steps else None,
+        "report": costs,
     }
 
 
 def finite(number: float) -> float | None:
     """The number, or None where JSON has none for it."""
     return number if math.isfinite(number) else None
-
-
-def _costs(trainer: Trained) -> dict[str, Any]:
-    """The report, and how the training went on."""
-    return trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
 
 
 def _skipped(trainer: Trained) -> int:

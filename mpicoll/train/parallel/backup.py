@@ -39,6 +39,7 @@ from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
 from ..optim import first_bad
+from .buckets import within
 from .optimizer_step import Update, bad_gradient
 from .options import Options
 from .replica import Made, Replica
@@ -141,11 +142,6 @@ class Backup:
         if self._divided:
             self._allocate()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the replicas on this rank."""
-        return sum(replica.nbytes for replica in self._replicas.values())
-
     def _allocate(self) -> None:
         self._theirs = [
             owner
@@ -188,7 +184,9 @@ class Backup:
         if self._divided:
             changed = self.reducer.comm.allreduce(self._changed(), MPI.LOR)
             for owner, replica in self._replicas.items():
-                self._bring(owner, replica)
+                replica.follow(self.newest, self._made)
+                if self.update.masters is None:  # with the parameters that there are now
+                    self._shard(owner, replica.vectors[0])
             if changed:
                 self._replace()
         self.losses = list(losses)
@@ -214,12 +212,6 @@ class Backup:
             numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows)
         )
 
-    def _bring(self, owner: int, replica: Replica) -> None:
-        """Make a replica that of the newest generation, with the parameters that there are now."""
-        replica.follow(self.newest, self._made)
-        if self.update.masters is None:
-            self._shard(owner, replica.vectors[0])
-
     def _replace(self) -> None:
         """Exchange the replicas as a whole."""
         for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
@@ -228,7 +220,7 @@ class Backup:
         self._send(lambda replica: replica.vectors)
         if self._copying is not None:
             self._copying.wait()
-        self._copying = None
+            self._copying = None
         self._held = self.newest
 
     def record(self, loss: float, factor: float | None) -> None:
@@ -335,7 +327,7 @@ class Backup:
             "copy_bytes_per_step": int(nbytes),
             "copy_s": seconds,
             "copy_exposed_s": exposed,
-            "copy_bytes_held": self.nbytes,
+            "copy_bytes_held": sum(replica.nbytes for replica in self._replicas.values()),
             "recoveries": self.recoveries,
         }
 
@@ -343,12 +335,11 @@ class Backup:
 
     def known(self) -> BackupStatus:
         """What the others must know of this rank."""
-        copied = not self._divided or self._secure or self._is_copied()
+        copied = not self._divided or self._secure
+        if not copied:  # unless the replicas are those of the former fit's end, with all parameters
+            complete = self._held == self.newest and self.reducer.is_current()
+            copied = complete and not self._changed()
         return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
-
-    def _is_copied(self) -> bool:
-        """Whether the replicas are those of the former fit's end, with all parameters."""
-        return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
     def plan(self, statuses: Sequence[BackupStatus]) -> RecoveryPlan | None:
         """Where the survivors continue; None if that is for the backup before this to say.
@@ -446,12 +437,9 @@ class Backup:
             part = slice(bucket.start, bucket.stop)
             if self._divided:
                 part = bucket.shard(owner, self.size)
-            for plain, first, size in self._layout.runs(part):
-                begin = max(plain, low)
-                end = min(plain + size, low + len(window))
-                if begin < end:
-                    at = start + first - part.start + begin - plain
-                    window[begin - low : end - low] = row[at : at + end - begin]
+            for plain, first, size in within(self._layout.runs(part), low, low + len(window)):
+                at = start + first - part.start
+                window[plain - low : plain - low + size] = row[at : at + size]
 
 
 class ShardsLost(RankFailure):

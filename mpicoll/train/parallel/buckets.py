@@ -133,3 +133,17 @@ def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:
             grouped.append([])
         grouped[-1].append(bucket)
     return grouped
+
+
+def within(
+    runs: Iterable[tuple[int, int, int]], low: int, high: int
+) -> Iterator[tuple[int, int, int]]:
+    """The parts of some runs between two places of the plain order.
+
+    Runs are (first in plain order, first elsewhere, elements).
+    """
+    for plain, first, size in runs:
+        begin = max(plain, low)
+        end = min(plain + size, high)
+        if begin < end:
+            yield begin, first + begin - plain, end - begin

@@ -64,12 +64,7 @@ class DriftCheck:
         self._good = step
 
     def _complain(self, step: int) -> None:
-        reducer = self._update.reducer
-        layout = reducer.layout
-        named = {
-            tensor.name: digest(layout.view(reducer.parameters, number))
-            for number, tensor in enumerate(layout.tensors)
-        }
+        named = {name: digest(view) for name, view in self._update.reducer.named().items()}
         everyone = self._comm.allgather({RATE: self._update.optimizer.rate, **named})
         raise ParametersDiffer(_difference(everyone, step, self._good))
 

@@ -12,7 +12,7 @@ import numpy
 from ...errors import MpicollError
 from ...support.arrays import Array
 from ..optim import HOPELESS, LossScale, Optimizer, clip_factor, first_bad
-from .buckets import Bucket
+from .buckets import Bucket, within
 from .norm import squared_norm_of
 from .options import Options
 from .reducer import Reducer
@@ -248,7 +248,7 @@ class Update:
             self._vote.end()
         self.bad = []
         high = reducer.layout.plain[-1] if high is None else high
-        for plain, first, size in _within(self.pieces(slice(0, reducer.layout.size)), low, high):
+        for plain, first, size in within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():
                 array[first : first + size] = reducer.module.asarray(
                     checkpoint.read(slot, plain, plain + size)
@@ -256,20 +256,6 @@ class Update:
             if self.masters is not None:
                 read = checkpoint.read("parameters", plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
-        for plain, first, size in _within(reducer.layout.runs(), low, high):
+        for plain, first, size in within(reducer.layout.runs(), low, high):
             read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
             reducer.parameters[first : first + size] = read
-
-
-def _within(
-    runs: Iterable[tuple[int, int, int]], low: int, high: int
-) -> Iterator[tuple[int, int, int]]:
-    """The parts of some runs between two places of the plain order.
-
-    Runs are (first in plain order, first elsewhere, elements).
-    """
-    for plain, first, size in runs:
-        begin = max(plain, low)
-        end = min(plain + size, high)
-        if begin < end:
-            yield begin, first + begin - plain, end - begin

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
 
@@ -33,7 +33,6 @@ class StaleParameters(MpicollError, RuntimeError):
 
 class _Started(NamedTuple):
     plan: PersistentCollective
-    name: str
     time: float
     needed: Mark
 
@@ -123,7 +122,7 @@ class Reducer:
         #: gradients whose memory another bucket still has, by tensor
         self._staged: dict[int, Array] = {}
         self._views: dict[tuple[int, int], Array] = {}
-        self._started: dict[tuple[str, int], _Started] = {}
+        self._started: dict[str, _Started] = {}  # collectives in flight, by name
 
     def _owned(self, bucket: Bucket, options: Options) -> slice:
         if options.sharded:
@@ -141,11 +140,6 @@ class Reducer:
             return [partial(comm.Bcast, part, root=0, algorithm="binomial") for part in parts]
         algorithm = options.algorithms["allgather"]
         return [comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of all gradient buffers on this rank."""
-        return self.gradients.nbytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -278,7 +272,7 @@ class Reducer:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
         collective = self.gradients.plans[bucket.number]
-        if collective is None or not self._start("reduce", bucket, collective):
+        if collective is None or not self._start(f"reduce {bucket.number}", collective):
             self._arrived(bucket)
         if self.gradients.every_micro_batch and not self._overlaps:
             self._collect(bucket)
@@ -302,7 +296,7 @@ class Reducer:
 
     def _collect(self, bucket: Bucket) -> None:
         """Wait for the reduction of a bucket, if it is on its way."""
-        if self._wait("reduce", bucket):
+        if self._wait(f"reduce {bucket.number}"):
             self._arrived(bucket)
 
     def _arrived(self, bucket: Bucket) -> None:
@@ -323,7 +317,7 @@ class Reducer:
             self.end()
         self.collect()
         for bucket in self.layout.buckets:
-            if self._wait("gather", bucket):
+            if self._wait(f"gather {bucket.number}"):
                 self._current[bucket.number] = self.generation
 
     def _reached(self) -> _Moment:
@@ -364,7 +358,7 @@ class Reducer:
             return
         for group in self._parameter_groups:
             for bucket in group:
-                if not self._start("gather", bucket, self._gathers[bucket.number]):
+                if not self._start(f"gather {bucket.number}", self._gathers[bucket.number]):
                     self._current[bucket.number] = self.generation
         if not self._gathers_later:
             self.wait()
@@ -387,7 +381,7 @@ class Reducer:
         if self._current[number] == self.generation:
             return
         bucket = self.layout.buckets[number]
-        if not self._wait("gather", bucket):
+        if not self._wait(f"gather {number}"):
             names = ", ".join(self.layout.tensors[tensor].name for tensor in bucket.tensors)
             raise StaleParameters(
                 f"parameters {names} are those of update {self._current[number]}, expected update "
@@ -398,6 +392,13 @@ class Reducer:
     def is_current(self) -> bool:
         """Whether all parameters of the last update have come."""
         return all(generation == self.generation for generation in self._current)
+
+    def named(self) -> dict[str, Array]:
+        """Views of the parameters that are there."""
+        return {
+            tensor.name: self.layout.view(self.parameters, number)
+            for number, tensor in enumerate(self.layout.tensors)
+        }
 
     def plain(self) -> Array:
         """A copy of the parameters in forward order without padding; waits for them."""
@@ -413,36 +414,29 @@ class Reducer:
 
     # Collectives in flight.
 
-    def _start(
-        self, kind: Literal["reduce", "gather"], bucket: Bucket, collective: Collective
-    ) -> bool:
+    def _start(self, name: str, collective: Collective) -> bool:
         """Whether it is in flight now; a blocking one is done."""
-        name = f"{kind} {bucket.number}"
         if callable(collective):
             with self.meter.communicating(name):
                 collective()
             return False
-        started = _Started(collective, name, perf_counter(), self.meter.mark())
-        self._started[kind, bucket.number] = started
+        self._started[name] = _Started(collective, perf_counter(), self.meter.mark())
         self.meter.count(getattr(collective, "nbytes", 0))
         collective.Start()
         return True
 
-    def _wait(self, kind: Literal["reduce", "gather"], bucket: Bucket) -> bool:
+    def _wait(self, name: str) -> bool:
         """Whether there was something to wait for."""
-        started = self._started.pop((kind, bucket.number), None)
+        started = self._started.pop(name, None)
         if started is None:
             return False
-        with self.meter.waiting(started.name):
+        with self.meter.waiting(name):
             started.plan.Wait()
-        self.meter.in_flight(started.name, *_in_flight(started), after=started.needed)
+        # MPI's own request has no task: it is known when it was started and awaited
+        task = getattr(started.plan, "task", None)
+        begun, ended = (task.begun, task.ended) if task else (started.time, perf_counter())
+        self.meter.in_flight(name, begun, ended, after=started.needed)
         return True
-
-
-def _in_flight(started: _Started) -> tuple[float, float]:
-    """From when to when; MPI's own call only says when it was started and awaited."""
-    task = getattr(started.plan, "task", None)  # MPI's own request has none
-    return (task.begun, task.ended) if task else (started.time, perf_counter())
 
 
 def _free(collectives: Iterable[Collective | None]) -> None:

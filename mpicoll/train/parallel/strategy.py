@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING
 
@@ -161,20 +162,17 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
-        if self.backup is not None:
-            known = [sum(step) for step in self._losses]
-            self._losses = []
-            return known
-        if self.options.micro_batches is not None:
+        losses = [sum(step) for step in self._losses]
+        if self.backup is None and self.options.micro_batches is not None:
             everyone = self.comm.allgather(self._losses)
-            self._losses = []
             # exact but for one rounding
-            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]
-        losses = numpy.array([sum(step) for step in self._losses], "f8")
+            losses = [fsum(chain.from_iterable(step)) for step in zip(*everyone)]
+        elif self.backup is None:
+            sums = numpy.array(losses, "f8")
+            self.comm.Allreduce(MPI.IN_PLACE, sums, algorithm="recursive_doubling")
+            losses = sums.tolist()
         self._losses = []
-        self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
-        result: list[float] = losses.tolist()
-        return result
+        return losses
 
     def count_correct(self) -> int | None:
         """Correct answers on the test data, or None where the model does not tell."""

@@ -360,7 +360,7 @@ class DataParallel(torch.nn.Module):
     @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradient buffers on this rank, once the first backward has made them."""
-        return sum(flat.reducer.gradient_bytes for flat in self.flats)
+        return sum(flat.reducer.gradients.nbytes for flat in self.flats)
 
     @contextmanager
     def step(self) -> Iterator[None]:

@@ -97,7 +97,9 @@ def wrap(
     )
     named = [*module.named_parameters(), *module.named_buffers()]
     facts = {
-        f"tensor {number} of the module": f"{name} {_described(tensor)}"
+        f"tensor {number} of the module": (
+            f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
+        )
         for number, (name, tensor) in enumerate(named)
     }
     made = f"{getattr(optimizer, '__name__', optimizer)}({text_of(optimizer_options)})"
@@ -157,7 +159,3 @@ def _check(
         )
         unused = optimizer_options if optimizer is None else None
         check("options", unused, not unused, "an optimizer that takes them, or none")
-
-
-def _described(tensor: torch.Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
