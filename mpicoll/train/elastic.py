@@ -125,11 +125,6 @@ class Recovered(NamedTuple):
     #: why the base must come from a checkpoint, where it must
     lost: ShardsLost | None
 
-    @property
-    def begins_again(self) -> bool:
-        """Whether the fit makes all its steps once more."""
-        return self.losses is None and self.lost is None
-
 
 def recover(
     old: Strategy,

@@ -68,7 +68,7 @@ class Snapshots:
         history.losses += strategy.reduce_losses()
         scale = strategy.update.scale
         vectors = strategy.update.vectors()
-        totals = dict.fromkeys(vectors, strategy.reducer.layout.plain[-1])
+        totals = dict.fromkeys(vectors, strategy.reducer.layout.elements)
         # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
         own_losses = [(0, numpy.array(history.losses, "f8"))] if strategy.rank == 0 else []
         meta = self._identity() | {

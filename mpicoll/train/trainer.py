@@ -281,9 +281,14 @@ class Trainer:
         strategy = self.strategy
         backup = strategy.backup
         history = self._history
-        if recovered is None:  # else nothing is left of what an exception may have ended
+        losses = None
+        lost = None
+        if recovered is None:
             history.losses += strategy.take_up()
             self._begun = history.copy()
+        else:  # nothing is left of what an exception may have ended
+            losses = recovered.losses
+            lost = recovered.lost
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
         sampler = Sampler(
@@ -295,21 +300,20 @@ class Trainer:
             strategy.options.micro_batches,
         )
         data = {**facts, "batch_size": options.batch_size, "seed": options.seed}
+        resumes = options.resume or lost is not None
         snapshots = None
         if options.checkpoint is not None:
-            may_exist = options.resume or (recovered is not None and not recovered.begins_again)
+            may_exist = resumes or losses is not None
             snapshots = Snapshots(
                 options.checkpoint, options.keep, may_exist, strategy, history, data
             )
         epoch = len(sampler)
         steps = options.steps_of(sampler)
-        if recovered is None or recovered.losses is None:
-            lost = None if recovered is None else recovered.lost
-            resumes = options.resume or lost is not None
+        if losses is None:
             done = self._begin(snapshots if resumes else None, lost, epoch, steps)
             cut_short = history.cut_short
         else:
-            history.losses = recovered.losses
+            history.losses = losses
             done = len(history.losses) - len(self._begun.losses)
             cut_short = done == steps and done % epoch > 0
         known = len(self._begun.epochs) + done // epoch + cut_short

@@ -65,11 +65,11 @@ class LocalLoader:
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         """Take the data set; returns its facts. Collective."""
-        self._dataset = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
-        facts = self._dataset.facts()
-        agree(self.comm, {**facts, "checksum of some features": self._dataset.sampled()})
-        if self._dataset.in_memory and self._dataset.nbytes <= _CONVERTED:
-            self._dataset = self._dataset.in_precision(self.dtype)
+        data = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
+        facts = data.facts()
+        agree(self.comm, {**facts, "checksum of some features": data.sampled()})
+        small = data.in_memory and data.nbytes <= _CONVERTED
+        self._dataset = data.in_precision(self.dtype) if small else data
         return facts
 
     def batches(
@@ -117,10 +117,10 @@ class ScatteringLoader(LocalLoader):
     """Rank 0 has the data set, and scatters the samples of each step."""
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
-        used = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
-        if used:
-            self._dataset = used
-        facts: Mapping[str, int] = self.comm.bcast(used and used.facts())
+        data = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
+        if data:
+            self._dataset = data
+        facts: Mapping[str, int] = self.comm.bcast(data and data.facts())
         self._width = facts["features"]
         return facts
 

@@ -124,7 +124,7 @@ def _events(trainer: Trained) -> Iterator[str]:
 
 def _setup(trainer: Trained) -> str:
     ranks = trainer.comm.Get_size()
-    elements = trainer.strategy.reducer.layout.plain[-1]
+    elements = trainer.strategy.reducer.layout.elements
     return (
         f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {trainer.strategy.describe()}, "
         f"{elements:,} parameters of {trainer.options.precision}"
@@ -247,7 +247,7 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     passing = report["gradient_bytes"] - theory["gradient"]
     if trainer.options.scattered and passing > theory["gradient"]:
         largest = max(tensor.size for tensor in trainer.strategy.reducer.layout.tensors)
-        share = largest / trainer.strategy.reducer.layout.plain[-1]
+        share = largest / trainer.strategy.reducer.layout.elements
         why = (
             f"buckets on their way, each of whole tensors: the largest tensor is {share:.0%} of "
             "the model"
@@ -263,7 +263,7 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
     options = trainer.options
     reducer = trainer.strategy.reducer
     update = trainer.strategy.update
-    elements = reducer.layout.plain[-1]
+    elements = reducer.layout.elements
     size = trainer.comm.Get_size()
     itemsize = reducer.parameters.itemsize
     serves = options.served

@@ -150,7 +150,10 @@ class Backup:
         ]
         for owner in (self.rank, *self._theirs):
             replica = Replica(
-                list(self._state), self.update.total, self._values.dtype, self.reducer.parameters.dtype
+                list(self._state),
+                self.update.total,
+                self._values.dtype,
+                self.reducer.parameters.dtype,
             )
             self._shard(owner, replica.vectors[0])
             self._replicas[owner] = replica
@@ -205,16 +208,17 @@ class Backup:
         """
         replica = self._replicas[self.rank]
         replica.follow(self.newest, self._made)
-        arrays = list(self._state.values()) if self.update.masters is None else self._vectors()
+        arrays = self._state if self.update.masters is None else self.update.shard()
         bits = f"u{self._values.itemsize}"
         rows = replica.vectors[-len(arrays) :] if arrays else ()
         return not all(
-            numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows)
+            numpy.array_equal(array.view(bits), row.view(bits))
+            for array, row in zip(arrays.values(), rows)
         )
 
     def _replace(self) -> None:
         """Exchange the replicas as a whole."""
-        for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
+        for row, vector in zip(self._replicas[self.rank].vectors, self.update.shard().values()):
             row[...] = vector
         self._held = -1
         self._send(lambda replica: replica.vectors)
@@ -248,22 +252,16 @@ class Backup:
         scale = None if self.update.scale is None else self.update.scale.state()
         return Made.by(self.update.optimizer, factor, scale)
 
-    def _vectors(self) -> list[Array]:
-        """This rank's part now: parameters, or their masters, then the optimizer's arrays."""
-        values = self._values
-        if self._divided and self.update.masters is None:
-            values = self._shard(self.rank)
-        return [values, *self._state.values()]
-
     def _copy_gradients(self, row: Array) -> None:
         for start, bucket in zip(self._starts, self._layout.buckets):
             part = self.reducer.reduced(bucket)
             row[start : start + len(part)] = part
 
     def complete(self, losses: Sequence[float]) -> float:
-        """The loss of the batch, when all gradients have come. losses: of this rank's micro-batches.
+        """The loss of the batch, when all gradients have come.
 
         Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
+        losses: of this rank's micro-batches.
         """
         total = numpy.zeros(1)
         own: Array | Contributions = numpy.array([sum(losses)])
@@ -404,7 +402,7 @@ class Backup:
             for owner, server in plan.servers.items()
             if server == comm.rank
         }
-        elements = self._layout.plain[-1]
+        elements = self._layout.elements
         for low in range(0, elements, WINDOW):
             vectors = {}
             for number, name in enumerate((PARAMETERS, *self._state)):
@@ -420,7 +418,7 @@ class Backup:
 
     def _state_of(self, owner: int, plan: RecoveryPlan) -> list[Array]:
         if not self._divided or plan.is_open and owner == self.rank:
-            return self._vectors()
+            return list(self.update.shard().values())
         rows = list(self._replicas[owner].after(plan.generation, self._made))
         if plan.is_open and self.update.masters is None:
             rows[0] = self._shard(owner)

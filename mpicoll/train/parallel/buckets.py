@@ -85,6 +85,11 @@ class BucketLayout:
         """Elements of the flat buffer."""
         return self.buckets[-1].stop if self.buckets else 0
 
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors, without padding."""
+        return self.plain[-1]
+
     def view(self, flat: Array, number: int, start: int = 0) -> Array:
         """The tensor's shaped view of an array that holds the flat buffer from `start` on."""
         first = self.places[number] - start

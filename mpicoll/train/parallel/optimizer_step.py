@@ -119,12 +119,13 @@ class Update:
         """Update the owned parameters, bucket by bucket as their gradients come."""
         finite: Iterable[bool] = repeat(True) if self._has_norm else self._finite()
         for (bucket, gradients), good in zip(self.reducer.updating(), finite):
-            if not good:
-                self._look_at(bucket, gradients)
-            if bucket.number == 0:
-                self.optimizer.advance()
-            if not self.bad:
-                self._apply(bucket, gradients, factor)
+            with self.reducer.meter.computing(f"update {bucket.number}"):
+                if not good:
+                    self._look_at(bucket, gradients)
+                if bucket.number == 0:
+                    self.optimizer.advance()
+                if not self.bad:
+                    self._apply(bucket, gradients, factor)
 
     def _finite(self) -> Iterator[bool]:
         """For each bucket, as they come, whether its sum, and so all of it, is finite.
@@ -208,18 +209,21 @@ class Update:
                 for plain, first, size in self.reducer.layout.runs(slice(low, high)):
                     yield plain, start + first - owned.start, size
 
+    def shard(self) -> dict[str, Array]:
+        """What this rank owns: the parameters, or their masters, and the optimizer's arrays."""
+        parameters = self.masters
+        if parameters is None:
+            owned = [self.reducer.parameters[part] for part in self.reducer.owned]
+            parameters = self.reducer.module.concatenate(owned)
+        return {"parameters": parameters, **self.optimizer.state}
+
     def vectors(self) -> dict[str, list[tuple[int, Array]]]:
         """This rank's share of parameters and optimizer state, by name.
 
         {name: [(start in plain order, array), …]}.
         """
         reducer = self.reducer
-        parameters = self.masters
-        if parameters is None:
-            parameters = reducer.module.concatenate(
-                [reducer.parameters[part] for part in reducer.owned]
-            )
-        source: dict[str, Array] = {"parameters": parameters, **self.optimizer.state}
+        source = self.shard()
         kept: dict[str, list[tuple[int, Array]]] = {name: [] for name in source}
         for bucket in reducer.layout.buckets:
             # where all ranks own everything, each writes its shard of it
@@ -247,7 +251,7 @@ class Update:
         if self._vote is not None:
             self._vote.end()
         self.bad = []
-        high = reducer.layout.plain[-1] if high is None else high
+        high = reducer.layout.elements if high is None else high
         for plain, first, size in within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():
                 array[first : first + size] = reducer.module.asarray(

@@ -49,17 +49,16 @@ class Reducer:
     """Reduction and allgather bucket by bucket, in flight while this rank computes.
 
     A step is, for each micro-batch, `begin`, for each layer `wait_for_layer`, then for each tensor
-    `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one
-    `reduced` for each bucket, in order, then `invalidate`, and `publish` when the owned parameters
-    have their new values. A tensor without `ready` has a gradient of zero in that micro-batch.
+    `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one the
+    buckets of `updating`, in order, and `publish` when the owned parameters have their new values.
+    A tensor without `ready` has a gradient of zero in that micro-batch.
 
     order: numbers of the tensors in the order in which backward finishes them. like: an array of
-    the dtype and module of `parameters`, a flat array that begins as zeros, and of the gradients.
-    `owned[b]`: the
-    slice of the flat buffer that this rank updates in bucket b: all of it, under zero1 and zero2
+    the dtype and module of the gradients and of `parameters`, a flat array that begins as zeros.
+    `owned[b]`: the slice of it that this rank updates in bucket b: all of it, under zero1 and zero2
     its shard; with a parameter server rank 0 updates everything, and nothing is sent beside
-    computation. fill: writes the gradients of a bucket to its memory before it is sent, where
-    nobody gives them to `ready`.
+    computation. fill: writes the gradients of a bucket to its memory before it is sent, where they
+    are not given to `ready`.
 
     Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
     reduce_scatter, as much for the allgather, twice that for an allreduce; zero2 reduces every
@@ -338,10 +337,9 @@ class Reducer:
         """
         for bucket in self.layout.buckets:
             gradients = self.reduced(bucket)
-            with self.meter.computing(f"update {bucket.number}"):
-                if bucket.number == 0:
-                    self.invalidate()
-                yield bucket, gradients
+            if bucket.number == 0:
+                self.invalidate()
+            yield bucket, gradients
 
     def invalidate(self) -> None:
         """The owned parameters are about to change: until `publish` none may be read.
@@ -407,7 +405,7 @@ class Reducer:
 
     def plain_now(self) -> Array:
         """The same of those that are there."""
-        copy: Array = self.module.empty(self.layout.plain[-1], self.parameters.dtype)
+        copy: Array = self.module.empty(self.layout.elements, self.parameters.dtype)
         for plain, first, size in self.layout.runs():
             copy[plain : plain + size] = self.parameters[first : first + size]
         return copy

@@ -118,7 +118,7 @@ class Strategy:
             losses = [backup.complete(losses)]
 
         factor = update.prepare()
-        if factor is not None:
+        if factor is not None:  # else all ranks skip the step
             update.apply(factor)
         self._losses.append(losses)
         if backup is not None:

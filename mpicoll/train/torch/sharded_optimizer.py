@@ -69,11 +69,12 @@ class Sharded:
         model.expect_gradients()
         factor = self._clip_factor()
         for flat in model.flats:
-            for (_, gradients), piece in zip(flat.reducer.updating(), flat.pieces):
-                gradient = tensor_of(gradients)
-                piece.grad = gradient if factor == 1 else gradient.mul_(factor)
-                super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
-                piece.grad = None
+            for (bucket, gradients), piece in zip(flat.reducer.updating(), flat.pieces):
+                with model.meter.computing(f"update {bucket.number}"):
+                    gradient = tensor_of(gradients)
+                    piece.grad = gradient if factor == 1 else gradient.mul_(factor)
+                    super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
+                    piece.grad = None
         for flat in model.flats:
             flat.reducer.publish()
         model.zero_grad()
