@@ -113,6 +113,7 @@ class Backup:
         self.size = self.reducer.size
         self._layout = self.reducer.layout
         self._starts = update.starts
+        # when ranks have died, the optimizer gets other arrays before these are handed over
         self._state = update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
         self._divided = self.reducer.divided
@@ -208,17 +209,16 @@ class Backup:
         """
         replica = self._replicas[self.rank]
         replica.follow(self.newest, self._made)
-        arrays = self._state if self.update.masters is None else self.update.shard()
+        arrays = list(self._state.values()) if self.update.masters is None else self._vectors()
         bits = f"u{self._values.itemsize}"
         rows = replica.vectors[-len(arrays) :] if arrays else ()
         return not all(
-            numpy.array_equal(array.view(bits), row.view(bits))
-            for array, row in zip(arrays.values(), rows)
+            numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows)
         )
 
     def _replace(self) -> None:
         """Exchange the replicas as a whole."""
-        for row, vector in zip(self._replicas[self.rank].vectors, self.update.shard().values()):
+        for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
             row[...] = vector
         self._held = -1
         self._send(lambda replica: replica.vectors)
@@ -251,6 +251,13 @@ class Backup:
         """How the last update was made. factor: see `record`."""
         scale = None if self.update.scale is None else self.update.scale.state()
         return Made.by(self.update.optimizer, factor, scale)
+
+    def _vectors(self) -> list[Array]:
+        """This rank's part now: parameters, or their masters, then the optimizer's arrays."""
+        values = self._values
+        if self._divided and self.update.masters is None:
+            values = self._shard(self.rank)
+        return [values, *self._state.values()]
 
     def _copy_gradients(self, row: Array) -> None:
         for start, bucket in zip(self._starts, self._layout.buckets):
@@ -418,7 +425,7 @@ class Backup:
 
     def _state_of(self, owner: int, plan: RecoveryPlan) -> list[Array]:
         if not self._divided or plan.is_open and owner == self.rank:
-            return list(self.update.shard().values())
+            return self._vectors()
         rows = list(self._replicas[owner].after(plan.generation, self._made))
         if plan.is_open and self.update.masters is None:
             rows[0] = self._shard(owner)

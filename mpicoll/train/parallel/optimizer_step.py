@@ -209,21 +209,17 @@ class Update:
                 for plain, first, size in self.reducer.layout.runs(slice(low, high)):
                     yield plain, start + first - owned.start, size
 
-    def shard(self) -> dict[str, Array]:
-        """What this rank owns: the parameters, or their masters, and the optimizer's arrays."""
-        parameters = self.masters
-        if parameters is None:
-            owned = [self.reducer.parameters[part] for part in self.reducer.owned]
-            parameters = self.reducer.module.concatenate(owned)
-        return {"parameters": parameters, **self.optimizer.state}
-
     def vectors(self) -> dict[str, list[tuple[int, Array]]]:
         """This rank's share of parameters and optimizer state, by name.
 
         {name: [(start in plain order, array), …]}.
         """
         reducer = self.reducer
-        source = self.shard()
+        parameters = self.masters
+        if parameters is None:
+            owned = [reducer.parameters[part] for part in reducer.owned]
+            parameters = reducer.module.concatenate(owned)
+        source: dict[str, Array] = {"parameters": parameters, **self.optimizer.state}
         kept: dict[str, list[tuple[int, Array]]] = {name: [] for name in source}
         for bucket in reducer.layout.buckets:
             # where all ranks own everything, each writes its shard of it
