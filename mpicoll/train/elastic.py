@@ -125,11 +125,6 @@ class Recovered(NamedTuple):
     #: why the base must come from a checkpoint, where it must
     lost: ShardsLost | None
 
-    @property
-    def begins_again(self) -> bool:
-        """Whether the fit makes all its steps once more."""
-        return self.losses is None and self.lost is None
-
 
 def recover(
     old: Strategy,
@@ -216,6 +211,6 @@ def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]
     losses: list[float]
     losses, (updates, scale) = comm.bcast(counts, root=server)
     source.hand_over(comm, plan, new.update, updates)
-    if new.scale is not None and scale is not None:
-        new.scale.restore(scale)
+    if new.update.scale is not None and scale is not None:
+        new.update.scale.restore(scale)
     return losses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -66,8 +66,9 @@ class Snapshots:
         strategy = self._strategy
         history = self._history
         history.losses += strategy.reduce_losses()
+        scale = strategy.update.scale
         vectors = strategy.update.vectors()
-        totals = dict.fromkeys(vectors, strategy.reducer.layout.plain[-1])
+        totals = dict.fromkeys(vectors, strategy.reducer.layout.elements)
         # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
         own_losses = [(0, numpy.array(history.losses, "f8"))] if strategy.rank == 0 else []
         meta = self._identity() | {
@@ -75,7 +76,7 @@ class Snapshots:
             "epochs": history.epochs,
             "cut_short": history.cut_short,
             "precision": strategy.options.precision,
-            "scale": None if strategy.scale is None else strategy.scale.state(),
+            "scale": None if scale is None else scale.state(),
         }
         self._checkpoints.save(
             step,
@@ -103,8 +104,8 @@ class Snapshots:
 
         self._checkpoints.together(f"read {checkpoint.path}", restore)
         strategy.reducer.replaced()
-        if strategy.scale is not None and meta["scale"] is not None:
-            strategy.scale.restore(meta["scale"])
+        if strategy.update.scale is not None and meta["scale"] is not None:
+            strategy.update.scale.restore(meta["scale"])
         history.epochs = list(meta["epochs"])
         history.cut_short = bool(meta.get("cut_short"))
         history.test_accuracy = history.epochs[-1]["test_accuracy"] if history.epochs else None
@@ -126,13 +127,23 @@ class Snapshots:
                 meta.get(name) == value,
                 f"this run's {value}; use another directory",
             )
-        for name, (is_good, expected) in _WRITTEN.items():
-            check(
-                f"checkpoint: {name}",
-                meta.get(name),
-                is_good(meta.get(name)),
-                f"{expected}; was it changed by hand?",
-            )
+        updates, epochs, scale = (meta.get(name) for name in ("updates", "epochs", "scale"))
+        _check_written(
+            "updates", updates, isinstance(updates, int) and updates >= 0, "a number of updates"
+        )
+        tested = isinstance(epochs, list) and all(
+            isinstance(epoch, dict) and "test_accuracy" in epoch for epoch in epochs
+        )
+        _check_written("epochs", epochs, tested, "a list of epochs with their test_accuracy")
+        figures = isinstance(scale, dict) and all(
+            _is_number(scale.get(name)) for name in ("value", "good", "skipped")
+        )
+        _check_written(
+            "scale",
+            scale,
+            scale is None or figures,
+            "value, good and skipped of a loss scale, or null",
+        )
 
 
 def _losses_of(checkpoint: Checkpoint) -> list[float]:
@@ -142,29 +153,13 @@ def _losses_of(checkpoint: Checkpoint) -> list[float]:
         return found
     written = checkpoint.meta.get(_LOSSES)
     are_numbers = isinstance(written, list) and all(map(_is_number, written))
-    expected = "a number for each step; was it changed by hand?"
-    check(f"checkpoint: {_LOSSES}", written, are_numbers, expected)
+    _check_written(_LOSSES, written, are_numbers, "a number for each step")
     return list(written)
+
+
+def _check_written(name: str, value: Any, good: bool, expected: str) -> None:
+    check(f"checkpoint: {name}", value, good, f"{expected}; was it changed by hand?")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
-
-
-def _are_figures(value: Any, names: Iterable[str]) -> bool:
-    return isinstance(value, dict) and all(_is_number(value.get(name)) for name in names)
-
-
-#: what `save` writes beside the identity: whether a value may be that, and how it is called
-_WRITTEN: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "updates": (lambda value: isinstance(value, int) and value >= 0, "a number of updates"),
-    "epochs": (
-        lambda value: isinstance(value, list)
-        and all(isinstance(epoch, dict) and "test_accuracy" in epoch for epoch in value),
-        "a list of epochs with their test_accuracy",
-    ),
-    "scale": (
-        lambda value: value is None or _are_figures(value, ("value", "good", "skipped")),
-        "value, good and skipped of a loss scale, or null",
-    ),
-}

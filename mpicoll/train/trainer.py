@@ -119,11 +119,7 @@ class Trainer:
         if self.model.parameters.dtype != wide or self.model.is_lent:
             self.model.to(dtype=wide)
         self.optimizer = optimizer
-        values = self.model.parameters
-        nbytes = values.size * element_type(self.options.precision).itemsize
         self._asked = self.options
-        self._nbytes = nbytes
-        self._on_host = module_of(values) is numpy
         self._history = History()
         #: the history with which the present fit began
         self._begun = History()
@@ -132,7 +128,9 @@ class Trainer:
 
     def _made(self, comm: Communicator) -> Strategy:
         """The strategy on some ranks; its options fit these. Collective."""
-        self.options = self._asked.fitted(self._nbytes, comm, self._on_host)
+        values = self.model.parameters
+        nbytes = values.size * element_type(self._asked.precision).itemsize
+        self.options = self._asked.fitted(nbytes, comm, module_of(values) is numpy)
         return Strategy(self.model, self.optimizer, comm, self.options)
 
     @property
@@ -164,13 +162,8 @@ class Trainer:
 
         Waits for those in flight.
         """
-        reducer = self.strategy.reducer
-        reducer.wait()
-        layout = reducer.layout
-        return {
-            tensor.name: layout.view(reducer.parameters, number)
-            for number, tensor in enumerate(layout.tensors)
-        }
+        self.strategy.reducer.wait()
+        return self.strategy.reducer.named()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model. Local.
@@ -288,9 +281,14 @@ class Trainer:
         strategy = self.strategy
         backup = strategy.backup
         history = self._history
-        if recovered is None:  # else nothing is left of what an exception may have ended
+        losses = None
+        lost = None
+        if recovered is None:
             history.losses += strategy.take_up()
             self._begun = history.copy()
+        else:  # nothing is left of what an exception may have ended
+            losses = recovered.losses
+            lost = recovered.lost
         facts = strategy.loader.load(dataset)
         self._check_data(facts)
         sampler = Sampler(
@@ -302,21 +300,20 @@ class Trainer:
             strategy.options.micro_batches,
         )
         data = {**facts, "batch_size": options.batch_size, "seed": options.seed}
+        resumes = options.resume or lost is not None
         snapshots = None
         if options.checkpoint is not None:
-            may_exist = options.resume or (recovered is not None and not recovered.begins_again)
+            may_exist = resumes or losses is not None
             snapshots = Snapshots(
                 options.checkpoint, options.keep, may_exist, strategy, history, data
             )
         epoch = len(sampler)
         steps = options.steps_of(sampler)
-        if recovered is None or recovered.losses is None:
-            lost = None if recovered is None else recovered.lost
-            resumes = options.resume or lost is not None
+        if losses is None:
             done = self._begin(snapshots if resumes else None, lost, epoch, steps)
             cut_short = history.cut_short
         else:
-            history.losses = recovered.losses
+            history.losses = losses
             done = len(history.losses) - len(self._begun.losses)
             cut_short = done == steps and done % epoch > 0
         known = len(self._begun.epochs) + done // epoch + cut_short
@@ -414,7 +411,7 @@ class Trainer:
                 "data_bytes_sent_per_step": meter.typical("data_bytes"),
                 "bytes_estimated": not self.options.counted,
                 "parameter_bytes": strategy.reducer.parameters.nbytes,
-                "gradient_bytes": strategy.reducer.gradient_bytes,
+                "gradient_bytes": strategy.reducer.gradients.nbytes,
                 "optimizer_bytes": strategy.update.nbytes,
                 "scratch_bytes": strategy.reducer.scratch_bytes,
             }

@@ -76,7 +76,7 @@ def test_going_on_with_another_number_of_ranks(data, directory):
 def test_gradients_that_are_not_finite_are_found_alike(data):
     for strategy in STRATEGIES:
         trainer = fitted(WORLD, data, strategy, precision="float16", loss_scale="dynamic", reproducible=6, length={"epochs": 1})
-        skipped = trainer.strategy.scale.skipped
+        skipped = trainer.strategy.update.scale.skipped
         assert set(WORLD.allgather(skipped)) == {skipped}
 
 

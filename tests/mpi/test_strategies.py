@@ -171,7 +171,7 @@ def spoiled(data, value):
 def test_an_overflow_on_one_rank_is_skipped_by_all(data, strategy):
     scaled = {"precision": "float16", "loss_scale": "dynamic", "bucket_bytes": 300}
     trainer = fitted(WORLD, spoiled(data, 1e7), strategy, lambda: Adam(0.01), {"epochs": 4}, **scaled)
-    scale = trainer.strategy.scale
+    scale = trainer.strategy.update.scale
     assert 4 <= scale.skipped < len(trainer.losses) == 20  # once per epoch, with that sample
     assert trainer.optimizer.steps == 20 - scale.skipped and scale.value == 65536 / 2**scale.skipped
     assert len(set(WORLD.allgather((scale.skipped, scale.value)))) == 1

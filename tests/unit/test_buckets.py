@@ -5,7 +5,7 @@ import random
 import numpy
 import pytest
 
-from mpicoll.train.model.tensor import Tensor
+from mpicoll.train.model import Tensor
 from mpicoll.train.parallel.buckets import Bucket, BucketLayout, groups
 
 

@@ -7,8 +7,8 @@ import numpy
 import pytest
 
 from mpicoll.errors import ArgumentError
+from mpicoll.schedule import bounds
 from mpicoll.train import mlp
-from mpicoll.train.data.sampler import shares
 from mpicoll.train.optim.optimizers import OPTIMIZERS
 
 
@@ -51,7 +51,7 @@ def test_loss_is_finite_for_huge_logits():
 def test_losses_and_gradients_of_the_parts_add_up(parts):
     model, (x, y) = mlp([5, 7, 4], dtype="float64"), batch()
     whole, gradients = model.learn(x, y, len(y)), model.gradients.copy()
-    ends = numpy.cumsum(shares(len(y), parts))[:-1]
+    ends = bounds(len(y), parts)[1:-1]
     loss, total = 0.0, numpy.zeros_like(gradients)
     for features, labels in zip(numpy.split(x, ends), numpy.split(y, ends)):
         loss += model.learn(features, labels, len(y))

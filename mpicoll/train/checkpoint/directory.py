@@ -157,8 +157,7 @@ class Checkpoints:
         Cost: the ranks read all bytes of the checkpoint once, each some of the files, to verify
         the checksums.
         """
-        names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
-        for name in names:
+        for name in self._listed():
             path = self.directory / name
             try:
                 manifest = self._verified(path)
@@ -177,8 +176,11 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of the checkpoints that are there, whole or not, newest first. Collective."""
-        names = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
-        return [_step_of(name) for name in names]
+        return [_step_of(name) for name in self._listed()]
+
+    def _listed(self) -> list[str]:
+        names: list[str] = self.comm.bcast(self._on_root(f"list {self.directory}", self._names))
+        return names
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -2,8 +2,7 @@
 
 from .dataset import Batch, Dataset
 from .loader import LocalLoader, ScatteringLoader
-from .prefetch import prefetched
-from .sampler import Sampler, shares
+from .sampler import Sampler
 from .sources import digits, load, synthetic
 
 __all__ = [
@@ -14,7 +13,5 @@ __all__ = [
     "ScatteringLoader",
     "digits",
     "load",
-    "prefetched",
-    "shares",
     "synthetic",
 ]

@@ -65,11 +65,11 @@ class LocalLoader:
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
         """Take the data set; returns its facts. Collective."""
-        self._dataset = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
-        facts = self._dataset.facts()
-        agree(self.comm, {**facts, "checksum of some features": self._dataset.sampled()})
-        if self._dataset.in_memory and self._dataset.nbytes <= _CONVERTED:
-            self._dataset = self._dataset.in_precision(self.dtype)
+        data = together(self.comm, lambda: _checked(dataset, self.rank, "every rank"))
+        facts = data.facts()
+        agree(self.comm, {**facts, "checksum of some features": data.sampled()})
+        small = data.in_memory and data.nbytes <= _CONVERTED
+        self._dataset = data.in_precision(self.dtype) if small else data
         return facts
 
     def batches(
@@ -83,9 +83,8 @@ class LocalLoader:
         """
 
         def take(batch: Array) -> list[Batch]:
-            return [
-                self._on_host(*self._dataset.take(rows)) for rows in sampler.micro(batch, parts)
-            ]
+            taken = map(self._dataset.take, sampler.micro(batch, parts))
+            return [(numpy.asarray(features, self.dtype), labels) for features, labels in taken]
 
         small = self._dataset.in_memory and sampler.most * self._dataset.row_bytes <= _AT_ONCE
         ahead = (take(batch) for batch in batches) if small else prefetched(take, batches)
@@ -109,12 +108,8 @@ class LocalLoader:
             for start in range(first, max(last, first + 1), rows):
                 yield self._place(*self._dataset.take_test(slice(start, min(start + rows, last))))
 
-    def _on_host(self, features: Array, labels: Array) -> Batch:
-        """Features in the precision of the arithmetic, and labels."""
-        return numpy.asarray(features, self.dtype), labels
-
     def _place(self, features: Array, labels: Array) -> Batch:
-        """The same on the model's device, in the order of the current stream."""
+        """Both on the model's device, in the order of the current stream."""
         return self.module.asarray(features, dtype=self.dtype), self.module.asarray(labels)
 
 
@@ -122,10 +117,10 @@ class ScatteringLoader(LocalLoader):
     """Rank 0 has the data set, and scatters the samples of each step."""
 
     def load(self, dataset: Dataset | None) -> Mapping[str, int]:
-        used = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
-        if used:
-            self._dataset = used
-        facts: Mapping[str, int] = self.comm.bcast(used and used.facts())
+        data = together(self.comm, lambda: None if self.rank else _checked(dataset, 0, "rank 0"))
+        if data:
+            self._dataset = data
+        facts: Mapping[str, int] = self.comm.bcast(data and data.facts())
         self._width = facts["features"]
         return facts
 

@@ -7,7 +7,7 @@ import os
 import struct
 import zipfile
 import zlib
-from typing import Any, Literal
+from typing import Literal
 
 import numpy
 from numpy.lib import format as npy
@@ -82,16 +82,11 @@ class Archive:
                     f"{info.file_size - start} bytes where {shape} of {dtype} takes {length}"
                 )
             if length and info.compress_type == zipfile.ZIP_STORED:
-                return self._map(
-                    _data_offset(archive, info) + start, shape, dtype, "F" if fortran else "C"
-                )
+                offset = _data_offset(archive, info) + start
+                order: Literal["C", "F"] = "F" if fortran else "C"
+                return numpy.asarray(numpy.memmap(self.path, dtype, "r", offset, shape, order))
             member.seek(0)
             return npy.read_array(member, allow_pickle=False)
-
-    def _map(
-        self, offset: int, shape: tuple[int, ...], dtype: numpy.dtype[Any], order: Literal["C", "F"]
-    ) -> Array:
-        return numpy.asarray(numpy.memmap(self.path, dtype, "r", offset, shape, order))
 
 
 def _data_offset(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:

@@ -12,15 +12,6 @@ from ...schedule import bounds
 from ...support.checks import check, check_integer
 
 
-def shares(count: int, parts: int) -> list[int]:
-    """`count` things dealt out to `parts` as evenly as possible, the larger shares first.
-
-    >>> shares(10, 4)
-    [3, 3, 2, 2]
-    """
-    return [last - first for first, last in pairwise(bounds(count, parts))]
-
-
 class Sampler:
     """Which samples each rank takes in each step: each once per epoch, for any number of ranks.
 

@@ -3,10 +3,9 @@
 from typing import TypeAlias
 
 from .function import Arrays, FunctionModel, LossFunction
-from .hooks import Hooks
 from .layers import Linear, ReLU
+from .parts import Hooks, Tensor
 from .sequential import Model, mlp
-from .tensor import Tensor
 
 #: what a strategy can train
 AnyModel: TypeAlias = Model | FunctionModel

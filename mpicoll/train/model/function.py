@@ -12,9 +12,7 @@ from numpy.typing import DTypeLike
 
 from ...support.arrays import Array, module_of
 from ...support.checks import check
-from .hooks import Hooks
-from .lendable import Lendable
-from .tensor import Tensor
+from .parts import Hooks, Lendable, Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,10 +12,8 @@ from numpy.typing import DTypeLike
 
 from ...support.arrays import Array, module_of
 from ...support.checks import check, check_integer, text_of
-from .hooks import Finished, Hooks
-from .layers import Linear, ReLU, cross_entropy
-from .lendable import Lendable
-from .tensor import Tensor
+from .layers import Layer, Linear, ReLU, cross_entropy
+from .parts import Finished, Hooks, Lendable, Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,9 +53,9 @@ class Model(Lendable):
     """
 
     def __init__(
-        self, layers: Iterable[Linear | ReLU], seed: int = 0, dtype: DTypeLike = "float32"
+        self, layers: Iterable[Layer], seed: int = 0, dtype: DTypeLike = "float32"
     ) -> None:
-        self.layers: list[Linear | ReLU] = list(layers)
+        self.layers = list(layers)
         check_integer("seed", seed, 0)
         check(
             "layers",
@@ -293,7 +291,7 @@ def mlp(widths: Sequence[int], seed: int = 0, dtype: DTypeLike = "float32") -> M
     )
     for width in widths:
         check_integer("widths", width, 1)
-    layers: list[Linear | ReLU] = [Linear(widths[0], widths[1])]
+    layers: list[Layer] = [Linear(widths[0], widths[1])]
     for inputs, outputs in zip(widths[1:], widths[2:]):
         layers += [ReLU(), Linear(inputs, outputs)]
     return Model(layers, seed, dtype)

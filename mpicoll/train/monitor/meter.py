@@ -49,7 +49,7 @@ class Meter:
 
     def __init__(self, comm: Communicator, module: ModuleType, estimate: int | None = None) -> None:
         self._comm = comm
-        self._estimate = estimate
+        self.estimate = estimate
         self._clock = clock_of(module)
         self._steps: list[Sums] = []
         self._recent: list[_Step] = []
@@ -82,8 +82,8 @@ class Meter:
 
     def _close(self, step: _Step) -> None:
         step.sums["step_s"] = step.end - step.begin
-        if self._estimate is not None:
-            step.sums["bytes"] = self._estimate
+        if self.estimate is not None:
+            step.sums["bytes"] = self.estimate
         if self.tracing:
             self.events.append(Event("step", f"step {len(self._steps)}", step.begin, step.end))
         self._steps.append(step.sums)
@@ -175,7 +175,7 @@ class Meter:
         were awaited. `start` may be negative: the last steps.
         """
         steps = self.steps[start:stop]
-        if not steps or self._estimate is not None:
+        if not steps or self.estimate is not None:
             return None
         hideable = min(
             self.typical(field, start, stop) for field in ("compute_s", "communication_s")

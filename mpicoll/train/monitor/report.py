@@ -56,6 +56,9 @@ def document(trainer: Trained, config: Mapping[str, Any], comm: MPI.Intracomm) -
     A loss that is not finite, because the training diverged, is null: JSON has no infinity. So is
     the report where there was nothing left to do.
     """
+    costs = None
+    if trainer.strategy.meter.steps:
+        costs = trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
     return {
         "schema": 1,
         "environment": measured_on(comm),
@@ -63,7 +66,7 @@ def document(trainer: Trained, config: Mapping[str, Any], comm: MPI.Intracomm) -
         "epochs": [epoch | {"loss": finite(epoch["loss"])} for epoch in trainer.epochs],
         "losses": [finite(loss) for loss in trainer.losses],
         "test_accuracy": trainer.test_accuracy,
-        "report": _costs(trainer) if trainer.strategy.meter.steps else None,
+        "report": costs,
     }
 
 
@@ -72,14 +75,9 @@ def finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _costs(trainer: Trained) -> dict[str, Any]:
-    """The report, and how the training went on."""
-    return trainer.report() | {"skipped": _skipped(trainer), "stopped": trainer.stopped}
-
-
 def _skipped(trainer: Trained) -> int:
     """Steps without an update, because a gradient was not finite."""
-    scale = trainer.strategy.scale
+    scale = trainer.strategy.update.scale
     return int(scale.skipped) if scale else 0
 
 
@@ -117,7 +115,7 @@ def _events(trainer: Trained) -> Iterator[str]:
     if trainer.stopped:
         yield f"stopped by {trainer.stopped} after step {steps}; go on with --resume"
     if skipped := _skipped(trainer):
-        scale = trainer.strategy.scale.value
+        scale = trainer.strategy.update.scale.value
         yield (
             f"{skipped} of {steps} steps skipped, because gradients were not finite; loss scale "
             f"{scale:g}"
@@ -126,7 +124,7 @@ def _events(trainer: Trained) -> Iterator[str]:
 
 def _setup(trainer: Trained) -> str:
     ranks = trainer.comm.Get_size()
-    elements = trainer.strategy.reducer.layout.plain[-1]
+    elements = trainer.strategy.reducer.layout.elements
     return (
         f"{ranks} {'rank' if ranks == 1 else 'ranks'}, {trainer.strategy.describe()}, "
         f"{elements:,} parameters of {trainer.options.precision}"
@@ -249,7 +247,7 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
     passing = report["gradient_bytes"] - theory["gradient"]
     if trainer.options.scattered and passing > theory["gradient"]:
         largest = max(tensor.size for tensor in trainer.strategy.reducer.layout.tensors)
-        share = largest / trainer.strategy.reducer.layout.plain[-1]
+        share = largest / trainer.strategy.reducer.layout.elements
         why = (
             f"buckets on their way, each of whole tensors: the largest tensor is {share:.0%} of "
             "the model"
@@ -265,7 +263,7 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
     options = trainer.options
     reducer = trainer.strategy.reducer
     update = trainer.strategy.update
-    elements = reducer.layout.plain[-1]
+    elements = reducer.layout.elements
     size = trainer.comm.Get_size()
     itemsize = reducer.parameters.itemsize
     serves = options.served

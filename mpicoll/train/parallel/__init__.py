@@ -3,10 +3,10 @@
 from .backup import Backup, RecoveryPlan, ShardsLost
 from .buckets import Bucket
 from .drift import DriftCheck, ParametersDiffer
-from .memory import zeros
+from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
 from .options import OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
-from .reducer import Reducer, bucket_layout
+from .reducer import Reducer
 from .strategy import Strategy
 from .vote import Vote
 
@@ -27,6 +27,5 @@ __all__ = [
     "StrategyName",
     "Vote",
     "bad_gradient",
-    "bucket_layout",
-    "zeros",
+    "squared_norm_of",
 ]

@@ -33,12 +33,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 from mpi4py import MPI
 
+from ...buffers import Contributions
 from ...communicator import Exchange
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
-from ..optim import LossScale, first_bad
+from ..optim import first_bad
+from .buckets import within
 from .optimizer_step import Update, bad_gradient
+from .options import Options
 from .replica import Made, Replica
 
 if TYPE_CHECKING:
@@ -102,18 +105,19 @@ class Backup:
     Collective: all ranks of `update.reducer.comm` make it, and call its methods, together.
     """
 
-    def __init__(self, update: Update, scale: LossScale | None, nodes: Sequence[int]) -> None:
+    def __init__(self, update: Update, options: Options) -> None:
         self.update = update
-        self.scale = scale
         self.reducer = update.reducer
+        self.reducer.before_last = self.wait
         self.rank = self.reducer.rank
         self.size = self.reducer.size
         self._layout = self.reducer.layout
         self._starts = update.starts
+        # when ranks have died, the optimizer gets other arrays before these are handed over
         self._state = update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
         self._divided = self.reducer.divided
-        self._total = update.total
+        self._separate = options.micro_batches is not None
         #: number of the base of the present fit, and of the newest generation; numbers go on from
         #: fit to fit
         self.first = self.newest = 0
@@ -127,7 +131,7 @@ class Backup:
         self.costs: list[tuple[int, float, float]] = []
         #: of each time that ranks were lost: `ranks` left, last completed `step`, `seconds` taken
         self.recoveries: list[dict[str, Any]] = []
-        self.holders = holders(nodes)
+        self.holders = holders(self.reducer.comm._context.topology.nodes)
         self._secure = False
         self._base = self._note(None)
         self._made: dict[int, Made] = {0: self._base}
@@ -139,11 +143,6 @@ class Backup:
         if self._divided:
             self._allocate()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the replicas on this rank."""
-        return sum(replica.nbytes for replica in self._replicas.values())
-
     def _allocate(self) -> None:
         self._theirs = [
             owner
@@ -152,7 +151,10 @@ class Backup:
         ]
         for owner in (self.rank, *self._theirs):
             replica = Replica(
-                list(self._state), self._total, self._values.dtype, self.reducer.parameters.dtype
+                list(self._state),
+                self.update.total,
+                self._values.dtype,
+                self.reducer.parameters.dtype,
             )
             self._shard(owner, replica.vectors[0])
             self._replicas[owner] = replica
@@ -186,7 +188,9 @@ class Backup:
         if self._divided:
             changed = self.reducer.comm.allreduce(self._changed(), MPI.LOR)
             for owner, replica in self._replicas.items():
-                self._bring(owner, replica)
+                replica.follow(self.newest, self._made)
+                if self.update.masters is None:  # with the parameters that there are now
+                    self._shard(owner, replica.vectors[0])
             if changed:
                 self._replace()
         self.losses = list(losses)
@@ -212,12 +216,6 @@ class Backup:
             numpy.array_equal(array.view(bits), row.view(bits)) for array, row in zip(arrays, rows)
         )
 
-    def _bring(self, owner: int, replica: Replica) -> None:
-        """Make a replica that of the newest generation, with the parameters that there are now."""
-        replica.follow(self.newest, self._made)
-        if self.update.masters is None:
-            self._shard(owner, replica.vectors[0])
-
     def _replace(self) -> None:
         """Exchange the replicas as a whole."""
         for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
@@ -226,7 +224,7 @@ class Backup:
         self._send(lambda replica: replica.vectors)
         if self._copying is not None:
             self._copying.wait()
-        self._copying = None
+            self._copying = None
         self._held = self.newest
 
     def record(self, loss: float, factor: float | None) -> None:
@@ -251,7 +249,7 @@ class Backup:
 
     def _note(self, factor: float | None) -> Made:
         """How the last update was made. factor: see `record`."""
-        scale = None if self.scale is None else self.scale.state()
+        scale = None if self.update.scale is None else self.update.scale.state()
         return Made.by(self.update.optimizer, factor, scale)
 
     def _vectors(self) -> list[Array]:
@@ -266,7 +264,24 @@ class Backup:
             part = self.reducer.reduced(bucket)
             row[start : start + len(part)] = part
 
-    def follow(self) -> None:
+    def complete(self, losses: Sequence[float]) -> float:
+        """The loss of the batch, when all gradients have come.
+
+        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
+        losses: of this rank's micro-batches.
+        """
+        total = numpy.zeros(1)
+        own: Array | Contributions = numpy.array([sum(losses)])
+        if self._separate:  # the same sum whichever rank has which micro-batch
+            own = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
+        request = self.reducer.comm.Iallreduce(own, total, algorithm="recursive_doubling")
+        self._follow()
+        self.reducer.collect()
+        with self.reducer.meter.waiting("loss"):
+            request.Wait()
+        return float(total[0])
+
+    def _follow(self) -> None:
         """Bring the replicas to the generation before the newest.
 
         For the end of backward: parameters of the newest have come, so all ranks made it, with all
@@ -317,7 +332,7 @@ class Backup:
             "copy_bytes_per_step": int(nbytes),
             "copy_s": seconds,
             "copy_exposed_s": exposed,
-            "copy_bytes_held": self.nbytes,
+            "copy_bytes_held": sum(replica.nbytes for replica in self._replicas.values()),
             "recoveries": self.recoveries,
         }
 
@@ -325,12 +340,11 @@ class Backup:
 
     def known(self) -> BackupStatus:
         """What the others must know of this rank."""
-        copied = not self._divided or self._secure or self._is_copied()
+        copied = not self._divided or self._secure
+        if not copied:  # unless the replicas are those of the former fit's end, with all parameters
+            complete = self._held == self.newest and self.reducer.is_current()
+            copied = complete and not self._changed()
         return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
-
-    def _is_copied(self) -> bool:
-        """Whether the replicas are those of the former fit's end, with all parameters."""
-        return self._held == self.newest and self.reducer.is_current() and not self._changed()
 
     def plan(self, statuses: Sequence[BackupStatus]) -> RecoveryPlan | None:
         """Where the survivors continue; None if that is for the backup before this to say.
@@ -395,7 +409,7 @@ class Backup:
             for owner, server in plan.servers.items()
             if server == comm.rank
         }
-        elements = self._layout.plain[-1]
+        elements = self._layout.elements
         for low in range(0, elements, WINDOW):
             vectors = {}
             for number, name in enumerate((PARAMETERS, *self._state)):
@@ -428,12 +442,9 @@ class Backup:
             part = slice(bucket.start, bucket.stop)
             if self._divided:
                 part = bucket.shard(owner, self.size)
-            for plain, first, size in self._layout.runs(part):
-                begin = max(plain, low)
-                end = min(plain + size, low + len(window))
-                if begin < end:
-                    at = start + first - part.start + begin - plain
-                    window[begin - low : end - low] = row[at : at + end - begin]
+            for plain, first, size in within(self._layout.runs(part), low, low + len(window)):
+                at = start + first - part.start
+                window[plain - low : plain - low + size] = row[at : at + size]
 
 
 class ShardsLost(RankFailure):

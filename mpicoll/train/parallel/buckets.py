@@ -85,6 +85,11 @@ class BucketLayout:
         """Elements of the flat buffer."""
         return self.buckets[-1].stop if self.buckets else 0
 
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors, without padding."""
+        return self.plain[-1]
+
     def view(self, flat: Array, number: int, start: int = 0) -> Array:
         """The tensor's shaped view of an array that holds the flat buffer from `start` on."""
         first = self.places[number] - start
@@ -94,11 +99,12 @@ class BucketLayout:
         """Where the tensors of a bucket begin in it, and its end, padding included."""
         return [*(self.places[number] - bucket.start for number in bucket.tensors), bucket.size]
 
-    def runs(self, part: slice) -> Iterator[tuple[int, int, int]]:
-        """What a slice of the flat buffer holds, without padding.
+    def runs(self, part: slice | None = None) -> Iterator[tuple[int, int, int]]:
+        """What a slice of the flat buffer, by default all, holds without padding.
 
         (First in plain order, first in the buffer, elements) of each run.
         """
+        part = part or slice(0, self.size)
         for bucket in self.buckets:
             if bucket.start < part.stop and part.start < bucket.stop:
                 for number in bucket.tensors:
@@ -132,3 +138,17 @@ def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:
             grouped.append([])
         grouped[-1].append(bucket)
     return grouped
+
+
+def within(
+    runs: Iterable[tuple[int, int, int]], low: int, high: int
+) -> Iterator[tuple[int, int, int]]:
+    """The parts of some runs between two places of the plain order.
+
+    Runs are (first in plain order, first elsewhere, elements).
+    """
+    for plain, first, size in runs:
+        begin = max(plain, low)
+        end = min(plain + size, high)
+        if begin < end:
+            yield begin, first + begin - plain, end - begin

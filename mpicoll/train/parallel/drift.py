@@ -64,12 +64,7 @@ class DriftCheck:
         self._good = step
 
     def _complain(self, step: int) -> None:
-        reducer = self._update.reducer
-        layout = reducer.layout
-        named = {
-            tensor.name: digest(layout.view(reducer.parameters, number))
-            for number, tensor in enumerate(layout.tensors)
-        }
+        named = {name: digest(view) for name, view in self._update.reducer.named().items()}
         everyone = self._comm.allgather({RATE: self._update.optimizer.rate, **named})
         raise ParametersDiffer(_difference(everyone, step, self._good))
 
@@ -93,15 +88,10 @@ def _difference(everyone: Sequence[Mapping[str, Any]], step: int, good: int | No
         f"{where}: expected the same parameters on all ranks, got another {first} on {which} than "
         f"on {ranks_text(most[1])}"
     )
-    since = (
-        ""
-        if good is None
-        else (
-            f"; they were the same after step {good}"
-            if good
-            else "; they were the same at the start"
-        )
-    )
+    since = ""
+    if good is not None:
+        when = f"after step {good}" if good else "at the start"
+        since = f"; they were the same {when}"
     count = (
         "" if first == RATE else f" ({len(differing)} of {len(everyone[0].keys() - {RATE})} differ)"
     )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from .buckets import Bucket, BucketLayout
-from .memory import zeros
 from .options import Options
 
 if TYPE_CHECKING:
@@ -39,6 +39,18 @@ class PersistentCollective(Protocol):
 Collective: TypeAlias = PersistentCollective | Callable[[], object]
 #: a collective, None where there is nothing to do, and where this rank finds its part of the sums
 Reduction: TypeAlias = tuple[Collective | None, Array]
+
+
+def zeros(size: int, like: Array, comm: Communicator) -> Array:
+    """A flat buffer of zeros, of the dtype and module of `like`. Local.
+
+    Other ranks of the node read the host's in place. Raises ArgumentError without such memory.
+    """
+    module = module_of(like)
+    array: Array = (
+        comm.zeros(size, like.dtype) if module is numpy else module.zeros(size, like.dtype)
+    )
+    return array
 
 
 class GradientStore(ABC):
@@ -125,6 +137,15 @@ class GradientStore(ABC):
         owned = self.owned[bucket.number]
         return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
+    def _allreduce(self, bucket: Bucket, gradients: Any, sums: Array) -> Reduction:
+        plan = self._comm.Allreduce_init(gradients, sums, algorithm=self._algorithms["allreduce"])
+        return plan, self._owned_part(bucket, sums)
+
+    def _reduce_scatter(self, gradients: Any, part: Array) -> Collective:
+        return self._comm.Reduce_scatter_block_init(
+            gradients, part, algorithm=self._algorithms["reduce_scatter"]
+        )
+
 
 class FullGradients(GradientStore):
     """All gradients in one flat array; what is reduced is the sum of the micro-batches."""
@@ -144,13 +165,9 @@ class FullGradients(GradientStore):
         if self._ranks == 1:
             return None, buffer
         if self._scatters:  # in place, which for MPI means that the result is at the front
-            plan = self._comm.Reduce_scatter_block_init(
-                MPI.IN_PLACE, buffer, algorithm=self._algorithms["reduce_scatter"]
-            )
+            plan = self._reduce_scatter(MPI.IN_PLACE, buffer)
             return plan, buffer[: bucket.size // self._ranks]
-        algorithm = self._algorithms["allreduce"]
-        plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=algorithm)
-        return plan, self._owned_part(bucket, buffer)
+        return self._allreduce(bucket, MPI.IN_PLACE, buffer)
 
 
 class ServedGradients(GradientStore):
@@ -251,14 +268,11 @@ class ShardedGradients(GradientStore):
     def _reduction(self, bucket: Bucket) -> Reduction:
         buffer = self.buffer(bucket)
         if not self._scatters:
-            algorithm = self._algorithms["allreduce"]
-            plan = self._comm.Allreduce_init(MPI.IN_PLACE, buffer, algorithm=algorithm)
-            return plan, self._owned_part(bucket, buffer)
+            return self._allreduce(bucket, MPI.IN_PLACE, buffer)
         part = self._shard(bucket)
         if not self._direct:
             part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
-        algorithm = self._algorithms["reduce_scatter"]
-        return self._comm.Reduce_scatter_block_init(buffer, part, algorithm=algorithm), part
+        return self._reduce_scatter(buffer, part), part
 
 
 class SeparateGradients(GradientStore):
@@ -293,16 +307,12 @@ class SeparateGradients(GradientStore):
         mine = Contributions(rows, self.layout.edges(bucket))
         if self._scatters:
             part = self._sums[bucket.start // self._ranks : bucket.stop // self._ranks]
-            algorithm = self._algorithms["reduce_scatter"]
-            return self._comm.Reduce_scatter_block_init(mine, part, algorithm=algorithm), part
+            return self._reduce_scatter(mine, part), part
         sums = self._sums[bucket.start : bucket.stop]
-        plan: Collective
-        if self._served:
-            received = None if self._rank else sums
-            plan = partial(self._comm.Reduce, mine, received, root=0, algorithm="linear")
-        else:
-            algorithm = self._algorithms["allreduce"]
-            plan = self._comm.Allreduce_init(mine, sums, algorithm=algorithm)
+        if not self._served:
+            return self._allreduce(bucket, mine, sums)
+        received = None if self._rank else sums
+        plan = partial(self._comm.Reduce, mine, received, root=0, algorithm="linear")
         return plan, self._owned_part(bucket, sums)
 
 

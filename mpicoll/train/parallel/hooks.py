@@ -40,8 +40,8 @@ class ReducerHooks(Hooks):
     def rest(self) -> None:
         """Bind every layer to its parameters, so that the user can compute with the model."""
         self.reducer.wait()
-        for number, layer in enumerate(self.model.layers):
-            layer.bind(self._parameters(number), ())
+        for number in range(len(self.model.layers)):
+            self.model.layers[number].bind(self._parameters(number), ())
 
     def _parameters(self, layer: int) -> list[Array]:
         views = self._views[layer]

@@ -12,8 +12,9 @@ import numpy
 from ...errors import MpicollError
 from ...support.arrays import Array
 from ..optim import HOPELESS, LossScale, Optimizer, clip_factor, first_bad
-from .buckets import Bucket
+from .buckets import Bucket, within
 from .norm import squared_norm_of
+from .options import Options
 from .reducer import Reducer
 from .vote import Vote
 
@@ -47,10 +48,9 @@ class Update:
 
     An update is `prepare`, `apply`, `publish`; `confirm` says later whether all ranks could do it.
 
-    masters: keep the owned parameters in float32 besides the 16-bit ones that are sent. clip_norm:
-    bring the norm of all gradients down to it. scale: a LossScale, or None; with one, a step whose
-    gradients are not finite is skipped, on all ranks together. A norm costs one allreduce of 8
-    bytes, and waits for all buckets.
+    masters: keep the owned parameters in float32 besides the 16-bit ones that are sent. With a loss
+    scale, a step whose gradients are not finite is skipped, on all ranks together. A norm costs one
+    allreduce of 8 bytes, and waits for all buckets.
 
     Without a norm only its owner sees that a gradient is not finite. The ranks vote on it while
     parameters are published and the next gradients are computed.
@@ -60,22 +60,22 @@ class Update:
         self,
         optimizer: Optimizer,
         reducer: Reducer,
-        masters: bool = False,
-        clip_norm: float | None = None,
-        scale: LossScale | None = None,
+        masters: bool,
+        options: Options,
     ) -> None:
         self.optimizer = optimizer
         self.reducer = reducer
-        self.clip_norm = clip_norm
-        self.skips = scale is not None
-        self.scale = scale or LossScale()
+        self.clip_norm = options.clip_norm
+        self.scale: LossScale | None = None
+        if options.loss_scale is not None:
+            self.scale = LossScale.of(options.loss_scale)
         #: where each bucket's part begins in the shard, and its end
         self.starts = [0]
         for part in reducer.owned:
             self.starts.append(self.starts[-1] + part.stop - part.start)
         #: names of this rank's parameters whose gradients in the last update were not finite
         self.bad: list[str] = []
-        self._has_norm = scale is not None or clip_norm is not None
+        self._has_norm = self.scale is not None or self.clip_norm is not None
         #: None where every rank learns by itself that a gradient is not finite
         self._vote: Vote | None = None
         if reducer.divided and reducer.size > 1 and not self._has_norm:
@@ -96,13 +96,18 @@ class Update:
         """Bytes of optimizer state and masters on this rank."""
         return self.optimizer.nbytes + (0 if self.masters is None else self.masters.nbytes)
 
+    @property
+    def loss_scale(self) -> float:
+        """The factor of the loss in this step."""
+        return 1.0 if self.scale is None else self.scale.value
+
     def prepare(self) -> float | None:
         """The factor for the gradients; None where the step is skipped, on all ranks."""
-        factor = 1 / self.scale.value
+        factor = 1 / self.loss_scale
         if not self._has_norm:
             return factor
         norm = math.sqrt(squared_norm_of(self.reducer)) * factor
-        if self.skips and not self.scale.update(math.isfinite(norm)):
+        if self.scale is not None and not self.scale.update(math.isfinite(norm)):
             if self.scale.is_hopeless:  # on all ranks: they have the same norm
                 raise BadGradient(f"update {self.optimizer.steps + 1}: {_NO_SCALE_HELPS}")
             return None
@@ -112,15 +117,12 @@ class Update:
 
     def apply(self, factor: float) -> None:
         """Update the owned parameters, bucket by bucket as their gradients come."""
-        reducer = self.reducer
         finite: Iterable[bool] = repeat(True) if self._has_norm else self._finite()
-        for bucket, good in zip(reducer.layout.buckets, finite):
-            gradients = reducer.reduced(bucket)
-            with reducer.meter.computing(f"update {bucket.number}"):
+        for (bucket, gradients), good in zip(self.reducer.updating(), finite):
+            with self.reducer.meter.computing(f"update {bucket.number}"):
                 if not good:
                     self._look_at(bucket, gradients)
                 if bucket.number == 0:
-                    reducer.invalidate()
                     self.optimizer.advance()
                 if not self.bad:
                     self._apply(bucket, gradients, factor)
@@ -215,9 +217,8 @@ class Update:
         reducer = self.reducer
         parameters = self.masters
         if parameters is None:
-            parameters = reducer.module.concatenate(
-                [reducer.parameters[part] for part in reducer.owned]
-            )
+            owned = [reducer.parameters[part] for part in reducer.owned]
+            parameters = reducer.module.concatenate(owned)
         source: dict[str, Array] = {"parameters": parameters, **self.optimizer.state}
         kept: dict[str, list[tuple[int, Array]]] = {name: [] for name in source}
         for bucket in reducer.layout.buckets:
@@ -246,8 +247,8 @@ class Update:
         if self._vote is not None:
             self._vote.end()
         self.bad = []
-        high = reducer.layout.plain[-1] if high is None else high
-        for plain, first, size in _within(self.pieces(slice(0, reducer.layout.size)), low, high):
+        high = reducer.layout.elements if high is None else high
+        for plain, first, size in within(self.pieces(slice(0, reducer.layout.size)), low, high):
             for slot, array in self.optimizer.state.items():
                 array[first : first + size] = reducer.module.asarray(
                     checkpoint.read(slot, plain, plain + size)
@@ -255,22 +256,6 @@ class Update:
             if self.masters is not None:
                 read = checkpoint.read("parameters", plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
-        for plain, first, size in _within(
-            reducer.layout.runs(slice(0, reducer.layout.size)), low, high
-        ):
+        for plain, first, size in within(reducer.layout.runs(), low, high):
             read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
             reducer.parameters[first : first + size] = read
-
-
-def _within(
-    runs: Iterable[tuple[int, int, int]], low: int, high: int
-) -> Iterator[tuple[int, int, int]]:
-    """The parts of some runs between two places of the plain order.
-
-    Runs are (first in plain order, first elsewhere, elements).
-    """
-    for plain, first, size in runs:
-        begin = max(plain, low)
-        end = min(plain + size, high)
-        if begin < end:
-            yield begin, first + begin - plain, end - begin

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
 
@@ -20,25 +20,11 @@ from ...support.arrays import Array, module_of
 from ..model import Tensor
 from ..monitor import Mark, Meter
 from .buckets import Bucket, BucketLayout, groups
-from .gradients import Collective, PersistentCollective, gradient_store
+from .gradients import Collective, PersistentCollective, gradient_store, zeros
 from .options import Options
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
-
-
-def bucket_layout(
-    tensors: Sequence[Tensor], order: Iterable[int], ranks: int, options: Options, itemsize: int
-) -> BucketLayout:
-    """The layout for a `Reducer`: buckets small enough for gradients and gathered parameters.
-
-    order: numbers of the tensors in the order in which backward finishes them. itemsize: bytes of
-    an element. A parameter server has one bucket.
-    """
-    if options.served:
-        return BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
-    limits = options.bucket_elements(itemsize)
-    return BucketLayout(tensors, order, ranks, min(limits) if options.sharded else limits[0])
 
 
 class StaleParameters(MpicollError, RuntimeError):
@@ -47,7 +33,6 @@ class StaleParameters(MpicollError, RuntimeError):
 
 class _Started(NamedTuple):
     plan: PersistentCollective
-    name: str
     time: float
     needed: Mark
 
@@ -64,15 +49,16 @@ class Reducer:
     """Reduction and allgather bucket by bucket, in flight while this rank computes.
 
     A step is, for each micro-batch, `begin`, for each layer `wait_for_layer`, then for each tensor
-    `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one
-    `reduced` for each bucket, in order, then `invalidate`, and `publish` when the owned parameters
-    have their new values. A tensor without `ready` has a gradient of zero in that micro-batch.
+    `lend`, writing to that memory or any other, `ready`, and then `end`; after the last one the
+    buckets of `updating`, in order, and `publish` when the owned parameters have their new values.
+    A tensor without `ready` has a gradient of zero in that micro-batch.
 
-    parameters: flat array of `layout.size` elements; gradients are of its dtype. `owned[b]`: the
-    slice of the flat buffer that this rank updates in bucket b: all of it, under zero1 and zero2
+    order: numbers of the tensors in the order in which backward finishes them. like: an array of
+    the dtype and module of the gradients and of `parameters`, a flat array that begins as zeros.
+    `owned[b]`: the slice of it that this rank updates in bucket b: all of it, under zero1 and zero2
     its shard; with a parameter server rank 0 updates everything, and nothing is sent beside
-    computation. fill: writes the gradients of a bucket to its memory before it is sent, where
-    nobody gives them to `ready`.
+    computation. fill: writes the gradients of a bucket to its memory before it is sent, where they
+    are not given to `ready`.
 
     Bytes that a rank sends per step, K ranks, N bytes of parameters with padding: (K-1)/K N for a
     reduce_scatter, as much for the allgather, twice that for an allreduce; zero2 reduces every
@@ -81,20 +67,26 @@ class Reducer:
 
     def __init__(
         self,
-        layout: BucketLayout,
-        parameters: Array,
+        tensors: Sequence[Tensor],
+        order: Iterable[int],
+        like: Array,
         comm: Communicator,
         meter: Meter,
         options: Options,
         fill: Callable[[Bucket], None] | None = None,
     ) -> None:
-        self.layout = layout
-        self.parameters = parameters
         self.comm = comm
         self.meter = meter
-        self.module = module_of(parameters)
+        self.module = module_of(like)
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
+        gradient_limit, parameter_limit = options.bucket_elements(like.itemsize)
+        if options.served:  # one bucket
+            self.layout = BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
+        else:
+            limit = min(gradient_limit, parameter_limit) if options.sharded else gradient_limit
+            self.layout = BucketLayout(tensors, order, self.size, limit)
+        self.parameters = zeros(self.layout.size, like, comm)
         #: whether ranks own different parts
         self.divided = options.sharded or options.served
         #: called before the last reduction of a step begins
@@ -103,19 +95,19 @@ class Reducer:
         self._overlaps = options.overlap != "none" and not options.served
         self._gathers_later = options.overlap == "all" and not options.served
 
-        self.owned = [self._owned(bucket, options) for bucket in layout.buckets]
-        self.gradients = gradient_store(layout, parameters, comm, options, self.owned)
+        buckets = self.layout.buckets
+        self.owned = [self._owned(bucket, options) for bucket in buckets]
+        self.gradients = gradient_store(self.layout, like, comm, options, self.owned)
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
         weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
-        _, limit = options.bucket_elements(parameters.itemsize)
-        self._gradient_groups = groups(layout.buckets, self.gradients.group_limit)
-        self._parameter_groups = groups(sorted(layout.buckets, key=self._first_layer), limit)
+        self._gradient_groups = groups(buckets, self.gradients.group_limit)
+        self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 
         #: number of the update whose parameters are wanted, and of the one that each bucket has
         self.generation = 0
-        self._current = [0] * len(layout.buckets)
+        self._current = [0] * len(buckets)
         self._buckets_of: defaultdict[int, list[int]] = defaultdict(list)  # by layer
-        for tensor, bucket in zip(layout.tensors, layout.bucket_of):
+        for tensor, bucket in zip(self.layout.tensors, self.layout.bucket_of):
             if bucket not in self._buckets_of[tensor.layer]:
                 self._buckets_of[tensor.layer].append(bucket)
 
@@ -129,7 +121,7 @@ class Reducer:
         #: gradients whose memory another bucket still has, by tensor
         self._staged: dict[int, Array] = {}
         self._views: dict[tuple[int, int], Array] = {}
-        self._started: dict[tuple[str, int], _Started] = {}
+        self._started: dict[str, _Started] = {}  # collectives in flight, by name
 
     def _owned(self, bucket: Bucket, options: Options) -> slice:
         if options.sharded:
@@ -147,11 +139,6 @@ class Reducer:
             return [partial(comm.Bcast, part, root=0, algorithm="binomial") for part in parts]
         algorithm = options.algorithms["allgather"]
         return [comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of all gradient buffers on this rank."""
-        return self.gradients.nbytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -284,7 +271,7 @@ class Reducer:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
         collective = self.gradients.plans[bucket.number]
-        if collective is None or not self._start("reduce", bucket, collective):
+        if collective is None or not self._start(f"reduce {bucket.number}", collective):
             self._arrived(bucket)
         if self.gradients.every_micro_batch and not self._overlaps:
             self._collect(bucket)
@@ -308,7 +295,7 @@ class Reducer:
 
     def _collect(self, bucket: Bucket) -> None:
         """Wait for the reduction of a bucket, if it is on its way."""
-        if self._wait("reduce", bucket):
+        if self._wait(f"reduce {bucket.number}"):
             self._arrived(bucket)
 
     def _arrived(self, bucket: Bucket) -> None:
@@ -329,7 +316,7 @@ class Reducer:
             self.end()
         self.collect()
         for bucket in self.layout.buckets:
-            if self._wait("gather", bucket):
+            if self._wait(f"gather {bucket.number}"):
                 self._current[bucket.number] = self.generation
 
     def _reached(self) -> _Moment:
@@ -342,6 +329,17 @@ class Reducer:
         return self._place._replace(micro_batch=0)
 
     # Parameters.
+
+    def updating(self) -> Iterator[tuple[Bucket, Array]]:
+        """Each bucket with this rank's part of the summed gradients, as they come.
+
+        The owned parameters of the bucket are to be updated before the next one is asked for.
+        """
+        for bucket in self.layout.buckets:
+            gradients = self.reduced(bucket)
+            if bucket.number == 0:
+                self.invalidate()
+            yield bucket, gradients
 
     def invalidate(self) -> None:
         """The owned parameters are about to change: until `publish` none may be read.
@@ -358,7 +356,7 @@ class Reducer:
             return
         for group in self._parameter_groups:
             for bucket in group:
-                if not self._start("gather", bucket, self._gathers[bucket.number]):
+                if not self._start(f"gather {bucket.number}", self._gathers[bucket.number]):
                     self._current[bucket.number] = self.generation
         if not self._gathers_later:
             self.wait()
@@ -381,7 +379,7 @@ class Reducer:
         if self._current[number] == self.generation:
             return
         bucket = self.layout.buckets[number]
-        if not self._wait("gather", bucket):
+        if not self._wait(f"gather {number}"):
             names = ", ".join(self.layout.tensors[tensor].name for tensor in bucket.tensors)
             raise StaleParameters(
                 f"parameters {names} are those of update {self._current[number]}, expected update "
@@ -393,6 +391,13 @@ class Reducer:
         """Whether all parameters of the last update have come."""
         return all(generation == self.generation for generation in self._current)
 
+    def named(self) -> dict[str, Array]:
+        """Views of the parameters that are there."""
+        return {
+            tensor.name: self.layout.view(self.parameters, number)
+            for number, tensor in enumerate(self.layout.tensors)
+        }
+
     def plain(self) -> Array:
         """A copy of the parameters in forward order without padding; waits for them."""
         self.wait()
@@ -400,43 +405,36 @@ class Reducer:
 
     def plain_now(self) -> Array:
         """The same of those that are there."""
-        copy: Array = self.module.empty(self.layout.plain[-1], self.parameters.dtype)
-        for plain, first, size in self.layout.runs(slice(0, self.layout.size)):
+        copy: Array = self.module.empty(self.layout.elements, self.parameters.dtype)
+        for plain, first, size in self.layout.runs():
             copy[plain : plain + size] = self.parameters[first : first + size]
         return copy
 
     # Collectives in flight.
 
-    def _start(
-        self, kind: Literal["reduce", "gather"], bucket: Bucket, collective: Collective
-    ) -> bool:
+    def _start(self, name: str, collective: Collective) -> bool:
         """Whether it is in flight now; a blocking one is done."""
-        name = f"{kind} {bucket.number}"
         if callable(collective):
             with self.meter.communicating(name):
                 collective()
             return False
-        started = _Started(collective, name, perf_counter(), self.meter.mark())
-        self._started[kind, bucket.number] = started
+        self._started[name] = _Started(collective, perf_counter(), self.meter.mark())
         self.meter.count(getattr(collective, "nbytes", 0))
         collective.Start()
         return True
 
-    def _wait(self, kind: Literal["reduce", "gather"], bucket: Bucket) -> bool:
+    def _wait(self, name: str) -> bool:
         """Whether there was something to wait for."""
-        started = self._started.pop((kind, bucket.number), None)
+        started = self._started.pop(name, None)
         if started is None:
             return False
-        with self.meter.waiting(started.name):
+        with self.meter.waiting(name):
             started.plan.Wait()
-        self.meter.in_flight(started.name, *_in_flight(started), after=started.needed)
+        # MPI's own request has no task: it is known when it was started and awaited
+        task = getattr(started.plan, "task", None)
+        begun, ended = (task.begun, task.ended) if task else (started.time, perf_counter())
+        self.meter.in_flight(name, begun, ended, after=started.needed)
         return True
-
-
-def _in_flight(started: _Started) -> tuple[float, float]:
-    """From when to when; MPI's own call only says when it was started and awaited."""
-    task = getattr(started.plan, "task", None)  # MPI's own request has none
-    return (task.begun, task.ended) if task else (started.time, perf_counter())
 
 
 def _free(collectives: Iterable[Collective | None]) -> None:

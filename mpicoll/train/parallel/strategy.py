@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING
 
 import numpy
 from mpi4py import MPI
 
-from ...buffers import Contributions
-from ...support.arrays import Array, element_type, module_of
+from ...support.arrays import element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
-from ..optim import LossScale, Optimizer
+from ..optim import Optimizer
 from .backup import Backup
-from .buckets import BucketLayout
 from .hooks import ReducerHooks
-from .memory import zeros
 from .optimizer_step import Update
 from .options import Options
-from .reducer import Reducer, bucket_layout
+from .reducer import Reducer
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -46,65 +44,54 @@ class Strategy:
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
         values = model.parameters
-        module = module_of(model.parameters)
+        module = module_of(values)
         stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
-        layout = self._layout(stored.itemsize)
-        flat = _laid_out(values, layout, zeros(layout.size, module.empty(0, stored), comm))
-        self.meter = Meter(comm, module, self._estimate(flat.nbytes))
-        self.reducer = Reducer(layout, flat, comm, self.meter, options)
-        self.scale = None if options.loss_scale is None else LossScale.of(options.loss_scale)
-        narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = together(
-            comm, lambda: Update(optimizer, self.reducer, narrow, options.clip_norm, self.scale)
+        self.meter = Meter(comm, module)
+        self.reducer = Reducer(
+            model.tensors, self._order(), module.empty(0, stored), comm, self.meter, options
         )
+        flat = self.reducer.parameters
+        for plain, first, count in self.reducer.layout.runs():
+            flat[first : first + count] = values[plain : plain + count]
+        if not options.counted:  # a library moves the buckets: the least that it can send
+            self.meter.estimate = self.predicted_bytes()
+        narrow = values.dtype != stored  # 16 bits on the wire, float32 here
+        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
-        loader = ScatteringLoader if self.options.served else LocalLoader
+        loader = ScatteringLoader if options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         #: of each step those of its micro-batches on this rank, or that of the whole batch
         self._losses: list[list[float]] = []
-        self.backup: Backup | None = None
-        if options.elastic:
-            self.backup = Backup(self.update, self.scale, comm._context.topology.nodes)
-            self.reducer.before_last = self.backup.wait
+        self.backup = Backup(self.update, options) if options.elastic else None
 
-    def _layout(self, itemsize: int) -> BucketLayout:
-        tensors = self.model.tensors
+    def _order(self) -> list[int]:
+        """Numbers of the tensors in the order in which backward finishes them."""
         if self.options.served:
-            return bucket_layout(tensors, (), self.size, self.options, itemsize)
+            return []
         # of rank 0: a model may decide by chance
         finished = self.comm.bcast(self.model.backward_order())
         # it may have left some out
         layers = dict.fromkeys([*finished, *reversed(range(len(self.model.layers)))])
-        order = [
+        return [
             number
             for layer in layers
-            for number, tensor in enumerate(tensors)
+            for number, tensor in enumerate(self.model.tensors)
             if tensor.layer == layer
         ]
-        return bucket_layout(tensors, order, self.size, self.options, itemsize)
 
-    def _estimate(self, nbytes: int) -> int | None:
-        """Bytes per step where a library, which does not count, moves the buckets: the least."""
-        if self.options.counted:
-            return None
-        return self.predicted_bytes(nbytes)
-
-    def predicted_bytes(self, nbytes: int | None = None) -> int | None:
-        """Bytes that a rank sends per step in theory; None for a parameter server.
-
-        nbytes: of all parameters with padding.
-        """
+    def predicted_bytes(self) -> int | None:
+        """Bytes that a rank sends per step in theory; None for a parameter server."""
         options = self.options
-        nbytes = self.reducer.parameters.nbytes if nbytes is None else nbytes
-        if self.options.served:
+        parameters = self.reducer.parameters
+        if options.served:
             return None
         times = options.accumulate if options.scattered else 1
-        words = max(2, 8 // self.reducer.parameters.itemsize) if self.comm.reproducible else 1
+        words = max(2, 8 // parameters.itemsize) if self.comm.reproducible else 1
         reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
         halves = reductions + options.sharded
-        return halves * (self.size - 1) * nbytes // self.size
+        return halves * (self.size - 1) * parameters.nbytes // self.size
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
@@ -112,50 +99,35 @@ class Strategy:
         Returns the loss of the batch as far as this rank knows it. Raises BadGradient, on all
         ranks, for the step before.
         """
-        losses, rows = self._learn(batches, samples)
-        # the vote of the step before is over by now: asked for earlier, ranks would wait for it
-        self.update.confirm()
-        own_loss = sum(losses)
-        if self.backup is not None:
-            losses = [self._completed(losses, self.backup)]
-        factor = self.update.prepare()
-        if factor is not None:
-            self.update.apply(factor)
-        self._losses.append(losses)
-        if self.backup is not None:
-            self.backup.record(losses[0], factor)
-        if factor is not None:
-            self.update.publish()
-        if self.backup is not None:
-            self.backup.send()
-        return own_loss * samples / max(1, rows)
-
-    def _learn(self, batches: Sequence[Batch], samples: int) -> tuple[list[float], int]:
-        """Forward and backward: the loss of each micro-batch, and the rows of all."""
+        update = self.update
+        backup = self.backup
         losses = []
-        scale = self.scale.value if self.scale else 1.0
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
             with self.meter.computing("forward and backward"):
-                losses.append(self.model.learn(features, labels, samples, self.hooks, scale))
+                losses.append(
+                    self.model.learn(features, labels, samples, self.hooks, update.loss_scale)
+                )
             self.reducer.end()
-        return losses, sum(len(labels) for _, labels in batches)
+        rows = sum(len(labels) for _, labels in batches)
+        own_loss = sum(losses) * samples / max(1, rows)
 
-    def _completed(self, losses: list[float], backup: Backup) -> float:
-        """The loss of the batch, when all gradients have come.
+        # the vote of the step before is over by now: asked for earlier, ranks would wait for it
+        update.confirm()
+        if backup is not None:
+            losses = [backup.complete(losses)]
 
-        Every rank has them then, or raises RankFailure: it makes all of the update or nothing.
-        """
-        total = numpy.zeros(1)
-        mine: Array | Contributions = numpy.array([sum(losses)])
-        if self.options.micro_batches is not None:  # the same sum whoever has which
-            mine = Contributions(numpy.array(losses, "f8").reshape(-1, 1))
-        request = self.comm.Iallreduce(mine, total, algorithm="recursive_doubling")
-        backup.follow()
-        self.reducer.collect()
-        with self.meter.waiting("loss"):
-            request.Wait()
-        return float(total[0])
+        factor = update.prepare()
+        if factor is not None:  # else all ranks skip the step
+            update.apply(factor)
+        self._losses.append(losses)
+        if backup is not None:
+            backup.record(losses[0], factor)
+        if factor is not None:
+            update.publish()
+        if backup is not None:
+            backup.send()
+        return own_loss
 
     def take_up(self) -> list[float]:
         """Continue after an exception that left a step: the losses of the completed steps.
@@ -190,20 +162,17 @@ class Strategy:
         """
         self.update.confirm()
         self.reducer.wait()
-        if self.backup is not None:
-            known = [sum(step) for step in self._losses]
-            self._losses = []
-            return known
-        if self.options.micro_batches is not None:
+        losses = [sum(step) for step in self._losses]
+        if self.backup is None and self.options.micro_batches is not None:
             everyone = self.comm.allgather(self._losses)
-            self._losses = []
             # exact but for one rounding
-            return [fsum(loss for losses in step for loss in losses) for step in zip(*everyone)]
-        losses = numpy.array([sum(step) for step in self._losses], "f8")
+            losses = [fsum(chain.from_iterable(step)) for step in zip(*everyone)]
+        elif self.backup is None:
+            sums = numpy.array(losses, "f8")
+            self.comm.Allreduce(MPI.IN_PLACE, sums, algorithm="recursive_doubling")
+            losses = sums.tolist()
         self._losses = []
-        self.comm.Allreduce(MPI.IN_PLACE, losses, algorithm="recursive_doubling")
-        result: list[float] = losses.tolist()
-        return result
+        return losses
 
     def count_correct(self) -> int | None:
         """Correct answers on the test data, or None where the model does not tell."""
@@ -216,17 +185,10 @@ class Strategy:
     def describe(self) -> str:
         """Which collectives run in each step."""
         options = self.options
-        if self.options.served:
+        if options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
         used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
         return (
             f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, "
             f"overlap {options.overlap})"
         )
-
-
-def _laid_out(values: Array, layout: BucketLayout, flat: Array) -> Array:
-    """Copy values in plain order to where the layout has them."""
-    for plain, first, count in layout.runs(slice(0, layout.size)):
-        flat[first : first + count] = values[plain : plain + count]
-    return flat

@@ -16,7 +16,7 @@ from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
 from ..parallel import Options, Reducer
 from .flat_parameters import Flat, forget
-from .sharded_optimizer import sharded, state_bytes
+from .sharded_optimizer import sharded
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -246,8 +246,7 @@ class DataParallel(torch.nn.Module):
                 flat.keep()
         if self._sends and not self.options.sharded:
             for flat in self.flats:
-                for _ in flat.reduced():  # waits
-                    pass
+                flat.reducer.collect()
         self._running = False
         self._first = False
         self._reduced = self._sends
@@ -353,12 +352,15 @@ class DataParallel(torch.nn.Module):
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of the state of `optimizer` on this rank, if there is one."""
-        return 0 if self.optimizer is None else state_bytes(self.optimizer)
+        states = () if self.optimizer is None else self.optimizer.state.values()
+        return sum(
+            value.nbytes for state in states for value in state.values() if torch.is_tensor(value)
+        )
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradient buffers on this rank, once the first backward has made them."""
-        return sum(flat.reducer.gradient_bytes for flat in self.flats)
+        return sum(flat.reducer.gradients.nbytes for flat in self.flats)
 
     @contextmanager
     def step(self) -> Iterator[None]:

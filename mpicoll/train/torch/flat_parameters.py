@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
@@ -11,7 +11,7 @@ from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..parallel import Bucket, Options, Reducer, bucket_layout, zeros
+from ..parallel import Bucket, Options, Reducer
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -74,19 +74,18 @@ class Flat:
     ) -> None:
         self.names = list(named)
         self.parameters = list(named.values())
-        first = self.parameters[0]
         tensors = [
             Tensor(name, tuple(parameter.shape), layer)
             for (name, parameter), layer in zip(named.items(), layers)
         ]
-        layout = bucket_layout(tensors, order, comm.Get_size(), options, first.element_size())
-        self.values = tensor_of(zeros(layout.size, array_of(first.data.new_empty(0)), comm))
+        like = array_of(self.parameters[0].data.new_empty(0))
+        self.reducer = Reducer(tensors, order, like, comm, meter, options, self.fill)
+        self.values = tensor_of(self.reducer.parameters)
         values: Any = self.values  # a tensor is indexed and shaped as an array is
         for number, parameter in enumerate(self.parameters):
-            view: Any = layout.view(values, number)
+            view: Any = self.reducer.layout.view(values, number)
             parameter.data = view.copy_(parameter.data)
         self._places = [parameter.data_ptr() for parameter in self.parameters]
-        self.reducer = Reducer(layout, array_of(self.values), comm, meter, options, self.fill)
         self.views = [tensor_of(self.reducer.gradient(number)) for number in range(len(tensors))]
         self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
 
@@ -140,8 +139,3 @@ class Flat:
             "a dense one; set sparse=False in the module",
         )
         return gradient
-
-    def reduced(self) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
-        """(piece, its gradient) of each bucket, as they come."""
-        for bucket, piece in zip(self.reducer.layout.buckets, self.pieces):
-            yield piece, tensor_of(self.reducer.reduced(bucket))

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy
-from mpi4py import MPI
-
 from ...support.checks import check
-from ...support.tensors import in_torchs_stream, torch
+from ...support.tensors import in_torchs_stream, tensor_of, torch
 from ..optim import clip_factor
+from ..parallel import squared_norm_of
 
 #: optimizers that look at whole matrices or at all parameters together
 _WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
-
-
-def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of an optimizer's state on this rank."""
-    return sum(
-        value.nbytes
-        for state in optimizer.state.values()
-        for value in state.values()
-        if torch.is_tensor(value)
-    )
 
 
 def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str, Any]) -> Any:
@@ -80,9 +69,9 @@ class Sharded:
         model.expect_gradients()
         factor = self._clip_factor()
         for flat in model.flats:
-            flat.reducer.invalidate()
-            for number, (piece, gradient) in enumerate(flat.reduced()):
-                with model.meter.computing(f"update {number}"):
+            for (bucket, gradients), piece in zip(flat.reducer.updating(), flat.pieces):
+                with model.meter.computing(f"update {bucket.number}"):
+                    gradient = tensor_of(gradients)
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
                     super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
                     piece.grad = None
@@ -95,14 +84,8 @@ class Sharded:
         limit = self.model.options.clip_norm
         if limit is None:
             return 1
-        norms = [
-            torch.linalg.vector_norm(gradient, dtype=torch.float64)
-            for flat in self.model.flats
-            for _, gradient in flat.reduced()
-        ]
-        total = numpy.array([sum(float(norm) ** 2 for norm in norms)])
-        self.model.comm.Allreduce(MPI.IN_PLACE, total, algorithm="recursive_doubling")
-        return clip_factor(float(total[0]) ** 0.5, limit)
+        squares = sum(squared_norm_of(flat.reducer) for flat in self.model.flats)
+        return clip_factor(math.sqrt(squares), limit)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients."""

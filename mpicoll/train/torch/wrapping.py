@@ -9,7 +9,7 @@ for features, labels in batches_of_this_rank:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...communicator import wrapped
@@ -97,22 +97,24 @@ def wrap(
     )
     named = [*module.named_parameters(), *module.named_buffers()]
     facts = {
-        f"tensor {number} of the module": f"{name} {_described(tensor)}"
+        f"tensor {number} of the module": (
+            f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"
+        )
         for number, (name, tensor) in enumerate(named)
     }
     made = f"{getattr(optimizer, '__name__', optimizer)}({text_of(optimizer_options)})"
     agree(
         comm, {**facts, "number of tensors": len(named), "the optimizer": made, **options.facts()}
     )
-    together(comm, lambda: _check(module, options, optimizer, optimizer_options))
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    together(comm, lambda: _check(trained, options, optimizer, optimizer_options))
     nbytes = sum(parameter.numel() * parameter.element_size() for parameter in trained)
     options = options.fitted(nbytes, comm, trained[0].device.type == "cpu")
     return DataParallel(module, comm, options, optimizer, optimizer_options)
 
 
 def _check(
-    module: torch.nn.Module,
+    trained: Sequence[torch.nn.Parameter],
     options: Options,
     optimizer: type[torch.optim.Optimizer] | None,
     optimizer_options: Mapping[str, Any],
@@ -125,7 +127,6 @@ def _check(
         "allreduce, zero1 or zero2",
     )
     options.check()
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     places = sorted({str(parameter.device) for parameter in trained})
     check(
         "module",
@@ -157,7 +158,3 @@ def _check(
         )
         unused = optimizer_options if optimizer is None else None
         check("options", unused, not unused, "an optimizer that takes them, or none")
-
-
-def _described(tensor: torch.Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype} {tensor.requires_grad}"

@@ -1,15 +1,53 @@
-"""What models have in common: flat parameters, until a trainer places them elsewhere."""
+"""What models have in common: named tensors, hooks around layers, and parameters that are lent."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ...support.arrays import Array
 from ...support.checks import check
 
 
+class Tensor(NamedTuple):
+    """A parameter of the model: name, shape, and the number of the layer that needs it."""
+
+    name: str
+    shape: tuple[int, ...]
+    layer: int
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+
+class Hooks:
+    """Base, by which nothing happens. Layers are counted from 0, in forward order."""
+
+    def forward(self, layer: int) -> None:
+        """It is about to compute its values."""
+
+    def backward(self, layer: int) -> None:
+        """It is about to write its gradients."""
+
+    def ready(self, layer: int) -> None:
+        """Its gradients are written."""
+
+
+class Finished(Hooks):
+    """Notes in which order layers finish."""
+
+    def __init__(self) -> None:
+        self.layers: list[int] = []
+
+    def ready(self, layer: int) -> None:
+        self.layers.append(layer)
+
+
 class Lendable:
-    """Base of the models."""
+    """Base of the models: flat parameters, until a trainer places them elsewhere."""
 
     #: None where a trainer has them
     _parameters: Array | None
