@@ -15,7 +15,7 @@ from mpicoll.support.settings import STAGED
 # it pickles the predefined communicators by their names in mpi4py.MPI, which now are other objects
 NOT_APPLICABLE = ["testPickle"]
 #: with CuPy: calls that are MPI's own, which crash on device memory that MPI does not take
-OF_MPI = ["testScan", "testExscan", "testAlltoallw", "test_msgspec"]
+OF_MPI = ["testScan", "testExscan", "testAlltoallw", "testReduceLocal", "test_msgspec"]
 
 
 def _tests(suite):
