@@ -173,7 +173,8 @@ def bugs():
         text += f"| {' | '.join(map(str, cells))} |\n"
     allowed = [row for document in documents for row in document["legal"]]
     calls, alarms = (sum(row[name] for row in allowed) for name in ("calls", "false_alarms"))
-    text = f"{', '.join(facts['mpi'] for facts in _of_each_mpi(documents))}:\n\n{text}"
+    libraries = dict.fromkeys(facts["mpi"] for facts in _of_each_mpi(documents))
+    text = f"{', '.join(libraries)}:\n\n{text}"
     text += (
         f"\nFalse alarms in {calls:,} legal calls: {alarms}. Named: a message or `mpicoll diagnose`"
         " has the rank that made "

@@ -1,6 +1,6 @@
 """NCCL's communicator beside an MPI one: all ranks make it together, or all learn why not.
 
-So far it has run on a stand-in for NCCL only, never on a GPU.
+On a GPU it has run with one rank only; with several, on a stand-in for NCCL.
 """
 
 from __future__ import annotations
