@@ -169,18 +169,15 @@ def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[An
 def _whole_copies(operand: Operand) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
     """The same of an array without gaps: its bytes, by the copy engine, without a kernel."""
     array = operand.device
-    runtime = optional_cupy().cuda.runtime
-
-    def copy(into: int, out_of: int, stream: Any) -> None:
-        runtime.memcpyAsync(into, out_of, array.nbytes, runtime.memcpyDefault, stream.ptr)
-        stream.synchronize()
 
     def pack(work: Any) -> None:
-        copy(address(work), array.data.ptr, following(operand).fetch)
+        stream = following(operand).fetch
+        DeviceCopy(address(work), array.data.ptr, array.nbytes, stream).start()
+        stream.synchronize()
 
     def unpack(work: Any) -> None:
-        with array.device:
-            copy(array.data.ptr, address(work), current_streams().put)
+        with putting(array) as own:
+            DeviceCopy(array.data.ptr, address(work), array.nbytes, own.put).start()
 
     return pack, unpack
 

@@ -1,8 +1,8 @@
 """NVIDIA's NCCL, through CuPy, for calls that ask for it: on device arrays, one GPU per rank.
 
 Between GPUs with NVLink it is faster: data go from GPU to GPU and are reduced there, where
-schedules go through MPI, and through the host unless MPI is CUDA-aware. So far this has run on a
-stand-in for NCCL only, never on a GPU.
+schedules go through MPI, and through the host unless MPI is CUDA-aware. On a GPU this has run with
+one rank only; with several, on a stand-in for NCCL.
 
 NCCL runs calls in the order of the program, so the caller's thread puts each call into NCCL's
 stream, behind what is in the caller's stream, and polls for its end. The first call of a kind may

@@ -1,7 +1,4 @@
-"""NCCL's communicator beside an MPI one: all ranks make it together, or all learn why not.
-
-On a GPU it has run with one rank only; with several, on a stand-in for NCCL.
-"""
+"""NCCL's communicator beside an MPI one: all ranks make it together, or all learn why not."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@
     mpiexec -n 3 python -m tests.support.replaced_world DIRECTORY MODULE [MODULE …]
 """
 
+import importlib
 import sys
 import unittest
 
+import numpy
 from mpi4py import MPI
 
 import mpicoll
@@ -13,16 +15,16 @@ from mpicoll.buffers import gpu_mode
 from mpicoll.support.settings import STAGED
 
 # it pickles the predefined communicators by their names in mpi4py.MPI, which now are other objects
-NOT_APPLICABLE = ["testPickle"]
-#: with CuPy: calls that are MPI's own, which crash on device memory that MPI does not take
-OF_MPI = ["testScan", "testExscan", "testAlltoallw", "testReduceLocal", "test_msgspec"]
+NOT_APPLICABLE = ("testPickle",)
+#: calls that are MPI's own, messages from rank to rank among them: on device memory that MPI does not take they crash
+OF_MPI = ("testScan", "testExscan", "testAlltoallw", "testReduceLocal", "CuPy", "DLPackGPU")
 
 
-def _tests(suite):
+def _tests(suite, left_out):
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from _tests(test)
-        elif not any(name in test.id() for name in NOT_APPLICABLE):
+            yield from _tests(test, left_out)
+        elif not any(name in test.id() for name in left_out):
             yield test
 
 
@@ -40,15 +42,8 @@ class _Result(unittest.TextTestResult):
         self._end(test, err)
 
 
-def _suit_cupy():
+def _fill_as_numpy_1_did(arrayimpl):
     """They fill CuPy's unsigned arrays with -1, which NumPy 2 refuses. Those of NumPy they convert first."""
-    import arrayimpl
-    import numpy
-
-    if arrayimpl.cupy is None:
-        return
-    if gpu_mode() == STAGED:
-        NOT_APPLICABLE.extend(OF_MPI)
     original = arrayimpl.GPUArrayCuPy.__init__
 
     def made(self, arg, typecode, *rest, **options):
@@ -61,8 +56,12 @@ def _suit_cupy():
 def main(directory, *modules):
     MPI.COMM_WORLD, MPI.COMM_SELF = map(mpicoll.Communicator, (MPI.COMM_WORLD, MPI.COMM_SELF))
     sys.path.insert(0, directory)
-    _suit_cupy()
-    suite = unittest.TestSuite(_tests(unittest.defaultTestLoader.loadTestsFromNames(modules)))
+    arrayimpl = importlib.import_module("arrayimpl")  # of that directory
+    left_out = NOT_APPLICABLE
+    if arrayimpl.cupy is not None:
+        _fill_as_numpy_1_did(arrayimpl)
+        left_out += OF_MPI if gpu_mode() == STAGED else ()
+    suite = unittest.TestSuite(_tests(unittest.defaultTestLoader.loadTestsFromNames(modules), left_out))
     unittest.TextTestRunner(verbosity=0, resultclass=_Result).run(suite)
 
 

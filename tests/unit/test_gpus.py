@@ -13,6 +13,7 @@ from mpicoll.support import child_job, gpus
 from tests.support import fakes
 from tests.support.fakes import fakecupy
 from tests.support.fakes.arrays import Foreign
+from tests.support.fakes.fakecupy import streams
 
 PASSED, FAILED = Result(True, "all arrived", "at noon"), Result(False, "it crashed", "at noon")
 TOO_OLD = "cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version"
@@ -219,3 +220,12 @@ def test_a_library_that_promises_too_much():
     hosts = shown.merge([rank("a", "x", ["x"], cuda_aware=True, trial=FAILED._asdict())])
     assert list(shown.warnings(hosts)) == ["a: MPI says that it takes device pointers, but the trial failed"]
     assert "trial           failed: it crashed" in shown.describe(hosts)
+
+
+@pytest.mark.parametrize("version", [13, 14])
+def test_a_stream_of_another_library(monkeypatch, xp, version):
+    mine = xp.cuda.Stream()
+    if version == 13:  # it has no other way
+        monkeypatch.setattr(xp.cuda, "ExternalStream", streams.of_pointer, raising=False)
+        monkeypatch.delattr(xp.cuda.Stream, "from_external")
+    assert gpus.stream_at(mine.ptr) is mine
