@@ -11,7 +11,7 @@ from .device import optional_cupy
 from .footprint import Described, Footprint, Strided
 from .memory import address, at, check_contiguous
 from .operand import Operand
-from .streams import following, putting
+from .streams import fetching, putting
 
 
 #: a mirror is fetched whole, also bytes that another call puts back: never at the same time
@@ -48,7 +48,7 @@ def _connect(result: Operand, array: Any, host: Any) -> None:
     touched = None if result.footprint is None else cupy.asarray(_touched(footprint, result.nbytes))
 
     def fetch() -> None:
-        with _COPYING, following(result).fetch:
+        with _COPYING, fetching(result):
             cupy.asnumpy(on_device, out=on_host)
 
     def put() -> None:

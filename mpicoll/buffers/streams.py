@@ -117,6 +117,16 @@ def on_stream(
 
 
 @contextmanager
+def fetching(operand: Operand) -> Iterator[Streams]:
+    """Read an array on any device of the process, after the caller's work on it until now."""
+    with operand.device.device:
+        own = current_streams()
+        own.follow(operand)  # first: the caller's stream may be the current one
+        with own.fetch:
+            yield own
+
+
+@contextmanager
 def putting(array: Any) -> Iterator[Streams]:
     """Write a device array, on any device of the process; waits for the writes at the end."""
     with array.device, (own := current_streams()).put:
@@ -156,7 +166,7 @@ def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[An
     cupy = optional_cupy()
 
     def pack(work: Any) -> None:
-        with following(operand).fetch:
+        with fetching(operand):
             cupy.asnumpy(array.ravel(), out=work.view(array.dtype))
 
     def unpack(work: Any) -> None:
@@ -171,19 +181,12 @@ def _whole_copies(operand: Operand) -> tuple[Callable[[Any], None], Callable[[An
     array = operand.device
 
     def pack(work: Any) -> None:
-        stream = following(operand).fetch
-        DeviceCopy(address(work), array.data.ptr, array.nbytes, stream).start()
-        stream.synchronize()
+        with fetching(operand) as own:
+            DeviceCopy(address(work), array.data.ptr, array.nbytes, own.fetch).start()
+            own.fetch.synchronize()
 
     def unpack(work: Any) -> None:
         with putting(array) as own:
             DeviceCopy(array.data.ptr, address(work), array.nbytes, own.put).start()
 
     return pack, unpack
-
-
-def following(operand: Operand) -> Streams:
-    """Our streams on the current device, made to wait for the caller's work on this operand."""
-    own = current_streams()
-    own.follow(operand)
-    return own

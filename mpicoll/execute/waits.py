@@ -63,6 +63,8 @@ class Waits:
         self.without = frozenset(survival.DEAD)
         #: why no further call can be served; empty while all is well
         self.broken = ""
+        #: the rank of the world that said so first; None: this rank found out by itself
+        self.given_up_by: int | None = None
         #: whether MPI may still use memory of calls that were given up
         self.is_used_by_mpi = False
         self._reported = 0.0
@@ -154,6 +156,7 @@ class Waits:
         while self.queue.error is None:
             notice = self.channel.notice()
             if notice is not None:
+                self.given_up_by = self.channel.world_ranks[notice[0]]
                 self.in_disorder(_told_by(*notice), tell=False)
             elif not surely:
                 if not (difference := self.accounts.look(self.links)):

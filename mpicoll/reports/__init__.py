@@ -7,7 +7,7 @@ A report is JSON (`State`):
      "last_words": false, "heard": [], "unheard": [],
      "rates": {"calls": 120.0, "bytes": 3.1e8, "inside": 0.4},
      "communicators": [{"name": "5f3a.0", "rank": 2, "ranks": [0, 1, 2, 3], "calls": 41,
-                        "broken": "",
+                        "broken": "", "given_up_by": null,
                         "under_way": [{"number", "place", "call", "where", "site", "seconds",
                                        "peer", "inside"}],
                         "past": [{"number", "call", "seconds"}]}]}
@@ -15,6 +15,7 @@ A report is JSON (`State`):
 Ranks are those of the world; `ranks` of a communicator are its members.
 
 - `at`: the line of the main thread; `threads`: those of other threads that run the user's code.
+- `broken`: why no further call is served, or ""; `given_up_by`: the other rank that said so.
 - `past`: the last calls, with the seconds since they ended.
 - `peer`: the rank whose message a call waits for, or null.
 - `inside`: where user code runs in the middle of a call, or "".

@@ -158,12 +158,21 @@ def _sentence(ranks: Sequence[int], text: str) -> str:
 
 
 def _failure(failed: Sequence[State]) -> str:
-    """The rank that ended the job: the first to fail, as others may fail because of it."""
+    """The rank that ended the job: the first to fail, as others may fail because of it.
+
+    A rank that another rank told is earlier to report, at times, than that rank.
+    """
     if not failed:
         return ""
-    rank = min(failed, key=lambda state: state["time"])["rank"]
+    failures = sorted(failed, key=lambda state: float(state["time"]))
     order = ", the first to fail" if len(failed) > 1 else ""
-    return f"So the job ended because of rank {rank}{order}."
+    return f"So the job ended because of rank {_told_by(failures[0])}{order}."
+
+
+def _told_by(state: State) -> int:
+    """The rank that this rank failed for: the one that gave a communicator up, or itself."""
+    told = (communicator.get("given_up_by") for communicator in state["communicators"])
+    return next((rank for rank in told if rank is not None), int(state["rank"]))
 
 
 def _all_are_mismatches(failed: Sequence[State]) -> bool:

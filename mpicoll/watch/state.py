@@ -85,6 +85,7 @@ def _communicator(
         "ranks": context.channel.world_ranks,
         "calls": recorder.count,
         "broken": context.broken,
+        "given_up_by": context.given_up_by,
         "under_way": context.given_up or calls_under_way(context, frames),
         "past": [
             {

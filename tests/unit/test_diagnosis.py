@@ -14,9 +14,9 @@ def call(number, text="Allreduce of 80 bytes", seconds=3.0, **more):
     return {"number": number, "call": text, "where": "", "site": "a.py:1", "seconds": seconds, "peer": None, **more}
 
 
-def communicator(calls, *under_way, name="w.0", ranks=(0, 1, 2), past=()):
-    return {"name": name, "rank": 0, "ranks": list(ranks), "calls": calls, "broken": "", "under_way": list(under_way),
-            "past": list(past)}  # fmt: skip
+def communicator(calls, *under_way, name="w.0", ranks=(0, 1, 2), past=(), given_up_by=None):
+    return {"name": name, "rank": 0, "ranks": list(ranks), "calls": calls, "broken": "", "given_up_by": given_up_by,
+            "under_way": list(under_way), "past": list(past)}  # fmt: skip
 
 
 def state(rank, *communicators, **more):
@@ -159,6 +159,16 @@ def test_a_rank_that_failed():
     assert "Rank 1 raised ValueError: no such file at a.py:7." in said
     assert said.endswith("So the job ended because of rank 1.")
     assert verdict(idle(0, **later), idle(1, **words), waiting(2)) == "So the job ended because of rank 1, the first to fail."
+
+
+def test_a_rank_that_others_name_failed_before_them():
+    """They may write their reports before it does, and at its end the launcher may not let it write one."""
+    told = {"failed": "raised MpicollError: rank 2 gave this communicator up: ...", "last_words": True}
+    one = communicator(4, given_up_by=2) | {"broken": "rank 2 gave this communicator up: ..."}
+    itself = idle(2, failed="raised ValueError: no such file at a.py:7", last_words=True, time=NOW + 0.1)
+    for last in (itself, idle(2)):
+        said = verdict(state(0, communicator(4), one, **told), state(1, one, **told), last)
+        assert said == "So the job ended because of rank 2, the first to fail."
 
 
 def test_the_first_to_die():
