@@ -1,11 +1,14 @@
 """Options that several commands have, each declared once."""
 
+import re
 from argparse import ArgumentParser
+from dataclasses import fields
+from inspect import cleandoc
 from typing import Any
 
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
-from .values import number, parsed, whole
+from .values import number, parsed, size, whole
 
 #: {option: keywords of `add_argument`}
 SHARED: dict[str, dict[str, Any]] = {
@@ -43,6 +46,37 @@ def add_shared(parser: ArgumentParser, *names: str, **defaults: Any) -> None:
     for name, default in defaults.items():
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, **SHARED[option] | {"default": default})
+
+
+def add_fields(parser: ArgumentParser, declared: type) -> None:
+    """Add an option for each field of a dataclass, with what its docstring says of the field."""
+    told = parameters_of(declared)
+    for field in fields(declared):
+        values, text = told[field.name]
+        if values.startswith("{"):
+            words = re.sub('[{}"]', "", values)
+            text = f"{words}. {text}"
+        read = _read_as(field.name, values)
+        keywords = {"help": text.rstrip("."), "default": field.default, **read}
+        parser.add_argument(f"--{field.name.replace('_', '-')}", **keywords)
+
+
+def _read_as(name: str, kind: str) -> dict[str, Any]:
+    """Keywords of `add_argument` for the kind of values that a docstring names."""
+    if kind == "bool":
+        return {"action": "store_true"}
+    if kind == "bool or int":
+        return {"type": whole, "nargs": "?", "const": True, "metavar": "N"}
+    if kind == "int":
+        return {"type": size if name.endswith("_bytes") else whole, "metavar": "N"}
+    return {"type": number, "metavar": "X"} if kind == "float" else {"metavar": "WORD"}
+
+
+def parameters_of(documented: object) -> dict[str, tuple[str, str]]:
+    """{parameter: (its values, what is said of it)} of a docstring in NumPy's style."""
+    text = cleandoc(documented.__doc__ or "").partition("Parameters\n----------\n")[2]
+    entries = re.findall(r"^(\w+) : (.*?)(?:, optional)?\n((?:    .*\n?)+)", text, re.MULTILINE)
+    return {name: (values, " ".join(told.split())) for name, values, told in entries}
 
 
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:

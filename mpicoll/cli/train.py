@@ -4,10 +4,11 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..errors import ArgumentError
+from ..train.options import Options
 from . import outfiles
-from .options import add_shared
+from .options import add_fields, add_shared
 from .screen import folded
-from .values import number, size, whole
+from .values import number, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -21,118 +22,33 @@ def add_arguments(parser: ArgumentParser) -> None:
             "synthetic[:SAMPLES,FEATURES,CLASSES]; FILE.npz with arrays `features` and `labels`"
         ),
     )
-    add("--strategy", default="allreduce", help="or parameter_server, zero1, zero2")
+    add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers")
     add("--optimizer", default="adam", help="sgd, adam or adamw")
     add("--lr", type=number, metavar="R", help="learning rate (default: 0.1 for sgd, else 0.001)")
-    add(
-        "--schedule",
-        default="constant",
-        help="of the learning rate: constant, cosine:STEPS, linear:STEPS, step:EVERY",
-    )
-    add(
-        "--warmup",
-        type=whole,
-        default=0,
-        metavar="STEPS",
-        help="steps of linear learning-rate warm-up",
-    )
-    add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers")
+    schedule = "of the learning rate: constant, cosine:STEPS, linear:STEPS, step:EVERY"
+    add("--schedule", default="constant", help=schedule)
+    warmup = "steps of linear learning-rate warm-up"
+    add("--warmup", type=whole, default=0, metavar="STEPS", help=warmup)
     add("--batch-size", type=whole, default=64, metavar="N", help="samples per step, of all ranks")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--epochs", type=whole, metavar="N", help="passes over the training data (default 15)"
-    )
+    passes = "passes over the training data (default 15)"
+    length.add_argument("--epochs", type=whole, metavar="N", help=passes)
     length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
-    add(
-        "--overlap",
-        default="all",
-        help="of communication: none, gradients (with backward), all (and with the next forward)",
-    )
-    add(
-        "--bucket-bytes",
-        type=size,
-        metavar="B",
-        help="size of gradient buckets (default: 1/8 of the model's, up to 4M)",
-    )
-    add(
-        "--parameter-bucket-bytes",
-        type=size,
-        metavar="B",
-        help="size of parameter buckets (default: as the gradients')",
-    )
-    add("--reduction", help="of zero1 and zero2: reduce_scatter (default) or allreduce")
-    add("--accumulate", type=whole, default=1, metavar="K", help="micro-batches per step")
-    add(
-        "--clip-norm",
-        type=number,
-        metavar="X",
-        help="largest norm of the gradients (default: no limit)",
-    )
-    add(
-        "--precision",
-        default="float32",
-        help="in memory and messages: float64, float32, float16, bfloat16",
-    )
-    add(
-        "--loss-scale",
-        metavar="X",
-        help="dynamic, or a number (default: dynamic with float16, else none)",
-    )
-    add(
-        "--algorithm",
-        metavar="WORD",
-        help="of the bucket collectives (default: ring, in one node circulant)",
-    )
-    add(
-        "--reproducible",
-        type=whole,
-        nargs="?",
-        const=True,
-        default=False,
-        metavar="N",
-        help=(
-            "the same bits on any number of ranks: gradients of N micro-batches (8) are summed in"
-            " fixed point"
-        ),
-    )
-    add(
-        "--seed",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="of data split, initial weights and order",
-    )
+    add_fields(parser, Options)
+    order = "of data split, initial weights and order"
+    add("--seed", type=whole, default=0, metavar="N", help=order)
     add_shared(parser, "--device")
-    add(
-        "--checkpoint",
-        metavar="DIR",
-        help="write checkpoints to this directory, which all ranks share",
-    )
-    add(
-        "--checkpoint-every",
-        type=whole,
-        metavar="N",
-        help="steps between checkpoints (default: an epoch)",
-    )
+    directory = "write checkpoints to this directory, which all ranks share"
+    add("--checkpoint", metavar="DIR", help=directory)
+    every = "steps between checkpoints (default: an epoch)"
+    add("--checkpoint-every", type=whole, metavar="N", help=every)
     add("--keep", type=whole, default=3, metavar="N", help="number of checkpoints that are kept")
-    add(
-        "--elastic",
-        action="store_true",
-        help="continue without failed ranks (Open MPI, mpirun --with-ft ulfm)",
-    )
-    add(
-        "--resume", action="store_true", help="continue from the newest checkpoint, if there is one"
-    )
-    add(
-        "--trace",
-        metavar="FILE",
-        help="write a timeline that Perfetto opens (https://ui.perfetto.dev)",
-    )
-    add(
-        "--metrics",
-        metavar="FILE",
-        help="append a JSON line for each step and each epoch to this file",
-    )
+    resume = "continue from the newest checkpoint, if there is one"
+    add("--resume", action="store_true", help=resume)
+    trace = "write a timeline that Perfetto opens (https://ui.perfetto.dev)"
+    add("--trace", metavar="FILE", help=trace)
+    metrics = "append a JSON line for each step and each epoch to this file"
+    add("--metrics", metavar="FILE", help=metrics)
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes to this file")
     add_shared(parser, "--done")
 
@@ -223,7 +139,6 @@ def _build(config: dict[str, Any], comm: Any) -> tuple[Any, Any]:
     from ..train.data import load
     from ..train.model import mlp
     from ..train.optim import OPTIMIZERS, lr_schedules
-    from ..train.parallel import Options
 
     check_word("--optimizer", config["optimizer"], OPTIMIZERS)
     check_integer("--batch-size", config["batch_size"], 1)

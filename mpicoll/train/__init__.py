@@ -5,8 +5,8 @@
 >>> model.parameters.size, model.describe()
 (2410, ['Linear(64, 32)', 'ReLU()', 'Linear(32, 10)'])
 
-Only `Trainer`, `living` and `surviving` need an MPI library; they are imported when they are first
-used (PEP 562).
+Names are imported when they are first used (PEP 562): only `Trainer`, `living` and `surviving` need
+an MPI library.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .data import Dataset, Sampler, digits
-from .model import Linear, Model, ReLU, mlp
-from .optim import SGD, Adam, AdamW
-
 if TYPE_CHECKING:
+    from .data import Dataset, Sampler, digits
     from .elastic import living, surviving
+    from .model import Linear, Model, ReLU, mlp
+    from .optim import SGD, Adam, AdamW
     from .trainer import Trainer
 
 __all__ = [
@@ -38,10 +37,21 @@ __all__ = [
     "surviving",
 ]
 
-_LATER = {"Trainer": ".trainer", "living": ".elastic", "surviving": ".elastic"}
+_HOME = {
+    **dict.fromkeys(("Dataset", "Sampler", "digits"), ".data"),
+    **dict.fromkeys(("living", "surviving"), ".elastic"),
+    **dict.fromkeys(("Linear", "Model", "ReLU", "mlp"), ".model"),
+    **dict.fromkeys(("SGD", "Adam", "AdamW"), ".optim"),
+    "Trainer": ".trainer",
+}
 
 
-def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(import_module(_LATER[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _resolve(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name], __name__), name)
+    return value
+
+
+if not TYPE_CHECKING:  # else any name would be one
+    __getattr__ = _resolve

@@ -18,7 +18,8 @@ from .data import Dataset, Sampler
 from .history import History
 from .model import AnyModel, Arrays, FunctionModel, LossFunction, Model
 from .optim import Optimizer
-from .parallel import OptionKeywords, Options, Precision, ShardsLost, Strategy, StrategyName
+from .options import OptionKeywords, Options, Precision, StrategyName
+from .parallel import ShardsLost, Strategy, fitted
 from .run import FitOptions, Run
 from .snapshots import Snapshots
 
@@ -50,7 +51,7 @@ class Trainer:
         Of parameters and gradients in memory and on the wire; by default that of the model. With 16
         bits there are float32 masters, and the arithmetic is float32.
     **options
-        The other fields of `mpicoll.train.parallel.Options`, by name: overlap, bucket_bytes,
+        The other fields of `mpicoll.train.options.Options`, by name: overlap, bucket_bytes,
         parameter_bucket_bytes, reduction, accumulate, clip_norm, loss_scale, algorithm,
         reproducible, elastic. With elastic `comm` is the communicator of those that live.
 
@@ -130,7 +131,7 @@ class Trainer:
         """The strategy on some ranks; its options fit these. Collective."""
         values = self.model.parameters
         nbytes = values.size * element_type(self._asked.precision).itemsize
-        self.options = self._asked.fitted(nbytes, comm, module_of(values) is numpy)
+        self.options = fitted(self._asked, nbytes, comm, module_of(values) is numpy)
         return Strategy(self.model, self.optimizer, comm, self.options)
 
     @property

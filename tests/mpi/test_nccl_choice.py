@@ -7,7 +7,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import select
 from mpicoll.bench import Candidate, compare, tuning
-from mpicoll.train.parallel import Options
+from mpicoll.train.options import Options
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = [pytest.mark.mpi, pytest.mark.thorough]

@@ -11,7 +11,7 @@ from mpicoll.shared_memory import HEAP
 from mpicoll.support.gpus import device_module
 from mpicoll.support.node import share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
-from mpicoll.train.parallel import Options
+from mpicoll.train.options import Options
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, raises, train
 

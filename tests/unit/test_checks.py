@@ -10,7 +10,7 @@ from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.support.arrays import element_type
 from mpicoll.support.checks import check_word, must_agree, raise_everywhere
 from mpicoll.support.optional import require
-from mpicoll.train.parallel.options import OptionKeywords, Options
+from mpicoll.train.options import OptionKeywords, Options
 from tests.support.fakes.metering import Ranks
 
 

@@ -21,7 +21,7 @@ PACKAGE = Path(mpicoll.__file__).parent
 LISTED = dict(re.findall(r"^- `([\w/]+)(?:/|\.py)` (.*)$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE))
 ORDER = [path.replace("/", ".") for path in LISTED]
 WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "cluster", "reports", "support.units",
-               "support.settings", "support.checks", "support.quirks", "cli.list", "cli.show", "cli.verify",
+               "support.settings", "support.checks", "support.quirks", "train.options", "cli.list", "cli.show", "cli.verify",
                "cli.simulate", "cli.userfile", "cli.cluster", "cli.diagnose")
 
 

@@ -14,7 +14,7 @@ from mpicoll.slurm.check import mistakes
 from mpicoll.slurm.new import KINDS, fill, write
 from mpicoll.slurm.scaling import gather, table
 from mpicoll.slurm.job_settings import WORDS
-from mpicoll.train.parallel.options import SHARDED
+from mpicoll.train.options import SHARDED
 from tests.support.launching import ROOT
 
 JOBS = ROOT / "jobs"

@@ -10,6 +10,7 @@ import numpy
 
 from ...support.arrays import Array, module_of
 from ...support.checks import check
+from ..options import fixed_scale
 from .base import pieces
 
 _FIRST = 2.0**16
@@ -47,14 +48,8 @@ class LossScale:
 
         Raises ArgumentError.
         """
-        if option == "dynamic":
-            return cls(_FIRST, dynamic=True)
-        try:
-            value = 1.0 if option is None else float(option)
-        except (TypeError, ValueError):
-            value = math.nan
-        check("loss_scale", option, 0 < value < math.inf, "dynamic or a number above 0")
-        return cls(value)
+        value = fixed_scale(option)
+        return cls(_FIRST, dynamic=True) if value is None else cls(value)
 
     def __repr__(self) -> str:
         """The option, not the present value: ranks and checkpoints compare it."""

@@ -3,9 +3,9 @@
 from .backup import Backup, RecoveryPlan, ShardsLost
 from .buckets import Bucket
 from .drift import DriftCheck, ParametersDiffer
+from .fitting import fitted
 from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
-from .options import OptionKeywords, Options, Overlap, Precision, Reduction, StrategyName
 from .reducer import Reducer
 from .strategy import Strategy
 from .vote import Vote
@@ -14,18 +14,13 @@ __all__ = [
     "Backup",
     "Bucket",
     "DriftCheck",
-    "OptionKeywords",
-    "Options",
-    "Overlap",
     "ParametersDiffer",
-    "Precision",
     "RecoveryPlan",
     "Reducer",
-    "Reduction",
     "ShardsLost",
     "Strategy",
-    "StrategyName",
     "Vote",
     "bad_gradient",
+    "fitted",
     "squared_norm_of",
 ]

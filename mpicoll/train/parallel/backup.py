@@ -39,9 +39,9 @@ from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
 from ..optim import first_bad
+from ..options import Options
 from .buckets import within
 from .optimizer_step import Update, bad_gradient
-from .options import Options
 from .replica import Made, Replica
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from ...buffers import Contributions
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
+from ..options import Options
 from .buckets import Bucket, BucketLayout
-from .options import Options
 
 if TYPE_CHECKING:
     from ...communicator import Communicator

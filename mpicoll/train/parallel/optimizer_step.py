@@ -12,9 +12,9 @@ import numpy
 from ...errors import MpicollError
 from ...support.arrays import Array
 from ..optim import HOPELESS, LossScale, Optimizer, clip_factor, first_bad
+from ..options import Options
 from .buckets import Bucket, within
 from .norm import squared_norm_of
-from .options import Options
 from .reducer import Reducer
 from .vote import Vote
 

@@ -19,9 +19,9 @@ from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
 from ..model import Tensor
 from ..monitor import Mark, Meter
+from ..options import Options
 from .buckets import Bucket, BucketLayout, groups
 from .gradients import Collective, PersistentCollective, gradient_store, zeros
-from .options import Options
 
 if TYPE_CHECKING:
     from ...communicator import Communicator

@@ -17,10 +17,10 @@ from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
 from ..monitor import Meter
 from ..optim import Optimizer
+from ..options import Options
 from .backup import Backup
 from .hooks import ReducerHooks
 from .optimizer_step import Update
-from .options import Options
 from .reducer import Reducer
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from ...support.checks import check
 from ...support.optional import require
 from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
 from ..monitor import Meter
-from ..parallel import Options, Reducer
+from ..options import Options
+from ..parallel import Reducer
 from .flat_parameters import Flat, forget
 from .sharded_optimizer import sharded
 

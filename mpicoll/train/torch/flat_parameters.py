@@ -11,7 +11,8 @@ from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..parallel import Bucket, Options, Reducer
+from ..options import Options
+from ..parallel import Bucket, Reducer
 
 if TYPE_CHECKING:
     from ...communicator import Communicator

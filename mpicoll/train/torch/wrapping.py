@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...communicator import wrapped
 from ...support.checks import agree, check, text_of, together
 from ...support.tensors import torch
-from ..parallel import Options, Overlap, Reduction
+from ..options import Options, Overlap, Reduction
+from ..parallel import fitted
 from .data_parallel import DataParallel
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def wrap(
         Made with `optimizer_options`. For zero1 and zero2, on this rank's shard: its update must be
         element by element, and all parameters have the same options.
     overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm
-        As of `mpicoll.train.parallel.Options`.
+        As of `mpicoll.train.options.Options`.
     accumulate : int
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional
@@ -109,7 +110,7 @@ def wrap(
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     together(comm, lambda: _check(trained, options, optimizer, optimizer_options))
     nbytes = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-    options = options.fitted(nbytes, comm, trained[0].device.type == "cpu")
+    options = fitted(options, nbytes, comm, trained[0].device.type == "cpu")
     return DataParallel(module, comm, options, optimizer, optimizer_options)
 
 

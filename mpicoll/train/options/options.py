@@ -1,21 +1,17 @@
-"""The options of a trainer, checked together."""
+"""The options of a trainer, declared once: keywords, documentation and command line."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from mpi4py import MPI
-
 from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms
 from ...collectives import CollectiveName
-from ...support.arrays import element_type
 from ...support.checks import check, check_integer, check_word
-from ...support.node import ranks_of_node
-from ..optim import LossScale
+from ...support.optional import require
 
 StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2"]
 Overlap: TypeAlias = Literal["none", "gradients", "all"]
@@ -28,20 +24,12 @@ SHARDED = {
     "zero1": (True, False),
     "zero2": (True, True),
 }
-#: of the bucket collectives, where none is asked for: between nodes, and inside one, where a
-#: message costs more than its bytes
+#: of the bucket collectives, where none is asked for
 RING = "ring"
-WITHIN_NODE = "circulant"
-#: the same on a deterministic communicator
-CANONICAL = "pairwise"
 #: micro-batches of a reproducible training, where their number is not given
 MICRO_BATCHES = 8
-#: buckets, where their size is not given: an eighth of the model, so that the first leaves early in
-#: backward and the last is short, but no more than a link needs to be busy, and blocks that are
-#: worth a message
-PARTS = 8
+#: bytes of a bucket, where none are given, at most
 LARGEST = 4 << 20
-LEAST_BLOCK = 16 << 10
 #: algorithms that reduce_scatter and allgather know under other names than allreduce
 _HALVES = {"halving_doubling": ("halving", "doubling"), "pairwise": ("pairwise", "ring")}
 
@@ -115,36 +103,13 @@ class Options:
     reproducible: bool | int = False
     elastic: bool = False
 
-    def fitted(self, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
-        """The same, with a size of buckets and an algorithm where none is given.
-
-        Collective, and alike on all ranks.
-
-        nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the
-        node.
-        """
-        # alike: where one rank shares its node with all others, so do they
-        with ranks_of_node(comm) as node:
-            within = node.Get_size() == comm.Get_size() > 1 and on_host and not self.served
-        chosen: Any = WITHIN_NODE if within else RING
-        if getattr(comm, "deterministic", False) and not self.reproducible:
-            chosen = CANONICAL
-        micro = self.micro_batches
-        expected = f"at least {comm.Get_size()} micro-batches, one for each rank"
-        check(
-            "reproducible", self.reproducible, micro is None or micro >= comm.Get_size(), expected
-        )
-        size = min(LARGEST, max(nbytes // PARTS, LEAST_BLOCK * comm.Get_size()))
-        return replace(
-            self, bucket_bytes=self.bucket_bytes or size, algorithm=self.algorithm or chosen
-        )
-
     def check(self) -> None:
         """Raise ArgumentError for the first unusable value, LaunchError for a missing package."""
         check_word("strategy", self.strategy, get_args(StrategyName))
         check_word("overlap", self.overlap, get_args(Overlap))
         check_word("precision", self.precision, get_args(Precision))
-        element_type(self.precision)  # a package may be missing
+        if self.precision == "bfloat16":
+            require("ml_dtypes", "bfloat16")
         check_word("algorithm", self._algorithm, _known("allreduce"))
         for name in ("bucket_bytes", "parameter_bucket_bytes"):
             if getattr(self, name) is not None:
@@ -153,7 +118,7 @@ class Options:
         norm = self.clip_norm
         good = norm is None or (isinstance(norm, Real) and 0 < norm < math.inf)
         check("clip_norm", norm, good, "a norm above 0, or None")
-        LossScale.of(self.loss_scale)
+        fixed_scale(self.loss_scale)
         check("elastic", self.elastic, self.elastic in (False, True), "False or True")
         check(
             "strategy",
@@ -259,6 +224,18 @@ class Options:
     def names(cls) -> list[str]:
         """Those of the options."""
         return [field.name for field in fields(cls)]
+
+
+def fixed_scale(option: str | float | None) -> float | None:
+    """The factor on the loss that an option asks for; None: a dynamic one. Raises ArgumentError."""
+    if option == "dynamic":
+        return None
+    try:
+        value = 1.0 if option is None else float(option)
+    except (TypeError, ValueError):
+        value = math.nan
+    check("loss_scale", option, 0 < value < math.inf, "dynamic or a number above 0")
+    return value
 
 
 def _known(collective: CollectiveName) -> list[str]:

@@ -1,0 +1,27 @@
+"""The options of a trainer, checked together; neither MPI nor NumPy is needed to list them."""
+
+from .options import (
+    LARGEST,
+    RING,
+    SHARDED,
+    OptionKeywords,
+    Options,
+    Overlap,
+    Precision,
+    Reduction,
+    StrategyName,
+    fixed_scale,
+)
+
+__all__ = [
+    "LARGEST",
+    "RING",
+    "SHARDED",
+    "OptionKeywords",
+    "Options",
+    "Overlap",
+    "Precision",
+    "Reduction",
+    "StrategyName",
+    "fixed_scale",
+]

@@ -1,0 +1,41 @@
+"""Sizes of buckets and an algorithm for the options that leave them open."""
+
+from dataclasses import replace
+from typing import Any
+
+from mpi4py import MPI
+
+from ...support.checks import check
+from ...support.node import ranks_of_node
+from ..options import LARGEST, RING, Options
+
+#: instead of a ring where all ranks are on one node, whose messages cost more than their bytes
+WITHIN_NODE = "circulant"
+#: the same on a deterministic communicator
+CANONICAL = "pairwise"
+#: an eighth of the model, so that the first bucket leaves early in backward and the last is short,
+#: but no more than a link needs to be busy, and blocks that are worth a message
+PARTS = 8
+LEAST_BLOCK = 16 << 10
+
+
+def fitted(options: Options, nbytes: int, comm: MPI.Comm, on_host: bool) -> Options:
+    """The options, with a size of buckets and an algorithm where none is given.
+
+    Collective, and alike on all ranks.
+
+    nbytes: of all parameters as they are sent; on_host: whether they are in the memory of the node.
+    """
+    # alike: where one rank shares its node with all others, so do they
+    with ranks_of_node(comm) as node:
+        within = node.Get_size() == comm.Get_size() > 1 and on_host and not options.served
+    chosen: Any = WITHIN_NODE if within else RING
+    if getattr(comm, "deterministic", False) and not options.reproducible:
+        chosen = CANONICAL
+    micro = options.micro_batches
+    expected = f"at least {comm.Get_size()} micro-batches, one for each rank"
+    check("reproducible", options.reproducible, micro is None or micro >= comm.Get_size(), expected)
+    size = min(LARGEST, max(nbytes // PARTS, LEAST_BLOCK * comm.Get_size()))
+    return replace(
+        options, bucket_bytes=options.bucket_bytes or size, algorithm=options.algorithm or chosen
+    )
