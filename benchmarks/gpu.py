@@ -19,8 +19,8 @@ from mpi4py import MPI
 
 from mpicoll import Communicator, MpicollError, install_abort_hook
 from mpicoll.bench import Workload
-from mpicoll.buffers import gpu_mode
 from mpicoll.cli.options import parse_sizes
+from mpicoll.gpu import gpu_mode
 from mpicoll.measure import alternate, collect, how_often, measured_on, statistics
 from mpicoll.support.arrays import synchronize
 from mpicoll.support.gpus import DEVICES, device_module

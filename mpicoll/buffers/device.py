@@ -1,110 +1,21 @@
-"""Device memory: CuPy arrays, and how they travel through the host."""
+"""Operands in device memory: what is waited for, and how they travel through the host."""
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
-from .. import errors
+from ..gpu import DeviceCopy, Streams, as_if_on_host, current_streams, optional_cupy, putting
 from ..support.arrays import Device
-from .awareness import gpu_mode
 from .footprint import Strided
+from .memory import address
 from .operand import Operand
-
-
-@lru_cache(maxsize=None)
-def optional_cupy() -> Any:
-    """CuPy, or None where it is not installed."""
-    return importlib.import_module("cupy") if importlib.util.find_spec("cupy") else None
-
-
-def device_array(buffer: Any) -> Any:
-    """The array over a buffer with __cuda_array_interface__, or None without CuPy.
-
-    CuPy's over device memory, NumPy's over host memory.
-    """
-    cupy = optional_cupy()
-    interface = buffer.__cuda_array_interface__
-    if cupy is None:
-        return None
-    if pointer := interface["data"][0]:
-        attributes = _query(cupy.cuda.runtime.pointerGetAttributes, pointer)
-        if attributes.type < 2:  # unregistered or page-locked host memory
-            return _as_if_on_host(interface, buffer)
-        require_current(attributes.device)
-    if is_bfloat16(buffer):
-        as_integers = {**interface, "typestr": "<u2"}
-        buffer = SimpleNamespace(__cuda_array_interface__=as_integers, owner=buffer)
-    return cupy.asarray(buffer)
-
-
-def _query(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function of CUDA's runtime; raises BufferError where it fails (no working driver)."""
-    try:
-        return function(*arguments)
-    except RuntimeError as error:  # CuPy's runtime errors are RuntimeErrors
-        raise errors.BufferError(
-            f"CUDA says nothing of this device array ({error}): "
-            "`mpicoll info --gpu` says whether driver and device work"
-        ) from error
-
-
-def device_key(buffer: Any) -> tuple[Any, ...] | None:
-    """Everything about a buffer in device memory that decides how it is served; None elsewhere."""
-    interface = getattr(buffer, "__cuda_array_interface__", None)
-    if interface is None or (cupy := optional_cupy()) is None:
-        return None
-    return (
-        *interface["data"],
-        interface["shape"],
-        interface.get("strides"),
-        interface["typestr"],
-        str(getattr(buffer, "dtype", "")),
-        interface.get("stream"),
-        _query(cupy.cuda.runtime.getDevice),
-        gpu_mode(),
-    )
-
-
-def require_current(device: int) -> None:
-    """Raise BufferError for an array on another device than the current: CuPy would use a copy."""
-    current = optional_cupy().cuda.runtime.getDevice()
-    if device != current:
-        raise errors.BufferError(
-            f"the array is on device {device}, the current device is {current}: "
-            f"make the array's own current first, as with cupy.cuda.Device({device}).use()"
-        )
-
-
-def is_bfloat16(buffer: object) -> bool:
-    """Whether it holds bfloat16, which the interface shows as two untyped bytes."""
-    return str(getattr(buffer, "dtype", "")).endswith("bfloat16")
-
-
-def computes(dtype: "np.dtype[Any]") -> bool:
-    """Whether CuPy computes with this type (bfloat16: since version 14)."""
-    return dtype.name != "bfloat16" or int(optional_cupy().__version__.partition(".")[0]) >= 14
 
 
 def footprint_of(array: Any) -> Strided:
     """The footprint of device memory; only its addresses are used."""
-    stand_in = _as_if_on_host(array.__cuda_array_interface__, array)
+    stand_in = as_if_on_host(array.__cuda_array_interface__, array)
     contiguous = array.flags.c_contiguous or array.flags.f_contiguous
     return Strided(stand_in.reshape(-1, order="A") if contiguous else stand_in)
-
-
-def _as_if_on_host(interface: dict[str, Any], owner: object) -> Any:
-    return np.asarray(SimpleNamespace(__array_interface__={**interface, "version": 3}, owner=owner))
-
-
-def at_device(location: int, nbytes: int, dtype: Any) -> Any:
-    """A 1-d device array over memory at an address, which it does not keep alive."""
-    interface = {"shape": (nbytes,), "typestr": "|u1", "data": (location, False), "version": 3}
-    return optional_cupy().asarray(SimpleNamespace(__cuda_array_interface__=interface)).view(dtype)
 
 
 def device_of(operands: Iterable[Operand]) -> Device | None:
@@ -130,11 +41,50 @@ def stage(operand: Operand) -> None:
     operand.staged = operand.device is not None and operand.mirror is None
 
 
-def page_locked(nbytes: int, dtype: Any) -> Any:
-    """Page-locked host memory, which a device copies asynchronously."""
-    memory = optional_cupy().cuda.alloc_pinned_memory(nbytes)
-    return np.frombuffer(memory, dtype, nbytes // np.dtype(dtype).itemsize)
+@contextmanager
+def fetching(operand: Operand) -> Iterator[Streams]:
+    """Read an array on any device of the process, after the caller's work on it until now."""
+    with operand.device.device:
+        own = current_streams()
+        own.follow(operand.caller_event())  # before: its stream may be the current one
+        with own.fetch:
+            yield own
 
 
-#: in place of NumPy, for a pool of page-locked memory
-PAGE_LOCKED = SimpleNamespace(empty=page_locked)
+def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
+    """(pack, unpack) between an operand in any memory and a work array of the host.
+
+    Both wait for their copy.
+    """
+    array = operand.device
+    if array is None or operand.mirror is not None:
+        return operand.pack, operand.unpack
+    if array.flags.c_contiguous or array.flags.f_contiguous:
+        return _whole_copies(operand)
+    cupy = optional_cupy()
+
+    def pack(work: Any) -> None:
+        with fetching(operand):
+            cupy.asnumpy(array.ravel(), out=work.view(array.dtype))
+
+    def unpack(work: Any) -> None:
+        with putting(array):
+            array[...] = cupy.asarray(work.view(array.dtype)).reshape(array.shape)
+
+    return pack, unpack
+
+
+def _whole_copies(operand: Operand) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+    """The same of an array without gaps: its bytes, by the copy engine, without a kernel."""
+    array = operand.device
+
+    def pack(work: Any) -> None:
+        with fetching(operand) as own:
+            DeviceCopy(address(work), array.data.ptr, array.nbytes, own.fetch).start()
+            own.fetch.synchronize()
+
+    def unpack(work: Any) -> None:
+        with putting(array) as own:
+            DeviceCopy(array.data.ptr, address(work), array.nbytes, own.put).start()
+
+    return pack, unpack

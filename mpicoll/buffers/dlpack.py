@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..gpu import is_bfloat16, optional_cupy, require_current
 from ..support.arrays import element_type
-from .device import is_bfloat16, optional_cupy, require_current
 from .memory import at
-
 
 #: DLPack's device types in host memory: plain, and page-locked for CUDA and for ROCm
 _HOST = (1, 3, 11)

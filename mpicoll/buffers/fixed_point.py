@@ -21,10 +21,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import ArgumentError
-from .device import at_device, computes
+from ..gpu import at_device, computes, current_streams, putting
 from .memory import address, at
 from .operand import Operand
-from .streams import current_streams, putting
 
 #: bits of the largest number of a contribution
 FRACTION = 50

@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import errors
+from ..gpu import caller_stream, device_array, device_packing, gpu_mode, is_bfloat16, optional_cupy
 from ..support.arrays import element_type
-from .awareness import gpu_mode
-from .device import device_array, footprint_of, is_bfloat16, optional_cupy
+from .device import footprint_of
 from .dlpack import dlpack_array, foreign_type
 from .fixed_point import Contributions
 from .footprint import Described, Strided
@@ -23,7 +23,6 @@ from .memory import address, at, memory_of
 from .mirror import mirrored
 from .operand import Operand
 from .ops import mpi_type, numpy_type
-from .streams import caller_stream, device_packing
 
 
 class Expected(NamedTuple):

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import errors
-from .device import optional_cupy
+from ..gpu import optional_cupy, putting
+from .device import fetching
 from .footprint import Described, Footprint, Strided
 from .memory import address, at, check_contiguous
 from .operand import Operand
-from .streams import fetching, putting
-
 
 #: a mirror is fetched whole, also bytes that another call puts back: never at the same time
 _COPYING = Lock()

@@ -66,6 +66,10 @@ class Operand:
         self.pack: Callable[[Any], object] = _nothing
         self.unpack: Callable[[Any], object] = _nothing
 
+    def caller_event(self) -> Any:
+        """An event in the caller's stream after the work on this operand until now, or `begun`."""
+        return self.begun or self.caller_stream().record()
+
     def pack_from(self, footprint: Footprint) -> None:
         """Pack these bytes of host memory."""
         self.footprint = footprint

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from mpi4py.util import dtlib
 
 from .. import errors
-from .device import computes
+from ..gpu import computes
 from .operand import Operand
 
 Reducer = Callable[[Any, Any, Any], object]  # lower, higher, out

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import OWN_TYPES, device_key
+from ..buffers import OWN_TYPES
 from ..execute import Key
+from ..gpu import device_key
 from ..shared_memory import HEAP
 
 _ndarray = np.ndarray

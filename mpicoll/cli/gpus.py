@@ -29,7 +29,7 @@ def gather(comm: Any, trial: bool) -> list[dict[str, Any]]:
     """
     from mpi4py import MPI
 
-    from ..buffers import cuda_awareness, gpu_mode_and_why, trials
+    from ..gpu import cuda_awareness, gpu_mode_and_why, trials
     from ..support.gpus import facts, place_among
 
     result = trials(comm)[comm.Get_rank()]._asdict() if trial else None

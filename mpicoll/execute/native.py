@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from .. import buffers, collectives
+from .. import buffers, collectives, gpu
 from ..algorithms import NATIVE
-from ..buffers import Operand, cuda_awareness, in_place, ops
+from ..buffers import Operand, in_place, ops
 from ..failure import Record
+from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
 from .library import LibraryCall
@@ -138,7 +139,7 @@ class NativeCall(LibraryCall):
         dtype = operand.dtype or BYTES
         work = operand.vector if operand.nbytes else np.empty(0, dtype)
         if self._must_pack(operand) and operand.nbytes:
-            module = np if operand.device is None else buffers.PAGE_LOCKED
+            module = np if operand.device is None else gpu.PAGE_LOCKED
             room = module.empty(operand.nbytes, BYTES)
             work = self.packed(buffers.host_copies(operand), room.view(dtype), written)
         if reduces:

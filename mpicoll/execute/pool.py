@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..buffers import PAGE_LOCKED
+from ..gpu import PAGE_LOCKED
 from ..support.forks import lock_for_forks
 
 #: scratch that may always lie idle

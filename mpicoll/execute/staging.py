@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import buffers, collectives, schedule
+from .. import buffers, collectives, gpu, schedule
 from ..binding import Instruction, Put, Span, Twin, Vector
 from ..buffers import Operand
 from ..schedule import INPUT, OUTPUT, Part
@@ -85,7 +85,7 @@ class Work(Staging):
         #: vectors on a device of which messages use a copy on the host
         self.twins: list[Twin] = []
         #: an event to be awaited before anything is sent, or None
-        self.arrival: buffers.Arrival | None = None
+        self.arrival: gpu.Arrival | None = None
         #: how floats become integers, where they do
         self.fixed: buffers.FixedPoint | None = call.fixed
         #: actions after each computation
@@ -95,9 +95,9 @@ class Work(Staging):
         #: (scratch, module)
         self._acquired: list[tuple[Any, Any]] = []
         #: the module of the memory that messages use, and of that where elements are reduced
-        self._messages_on = buffers.optional_cupy() if call.on_device else np
+        self._messages_on = gpu.optional_cupy() if call.on_device else np
         comes_back = on_device and _can_come_back(call)
-        self._reduces_on = buffers.optional_cupy() if comes_back else self._messages_on
+        self._reduces_on = gpu.optional_cupy() if comes_back else self._messages_on
         op = call.op
         self.reduce = None
         if op is not None:
@@ -112,7 +112,7 @@ class Work(Staging):
         self._device_current: AbstractContextManager[object] = (
             nullcontext() if self.device is None else self.device)
         if self.device is not None:
-            self._own = buffers.current_streams()
+            self._own = gpu.current_streams()
             self._use_streams()
             self._following.append(partial(self._follow, call.operands))
             self.packing += self._following
@@ -150,7 +150,7 @@ class Work(Staging):
         if self._reduces_on is np:
             return
         self._computed = self._own.fetch.record()
-        computes = partial(buffers.on_stream, self._own.fetch, event=self._computed)
+        computes = partial(gpu.on_stream, self._own.fetch, event=self._computed)
         self.reduce = self.reduce and computes(self.reduce)
         self.copyto = computes(self.copyto)
         if self._messages_on is np:
@@ -162,18 +162,18 @@ class Work(Staging):
         """Begin after what the caller has asked the device to do."""
         for operand in operands:
             if operand.device is not None:
-                self._own.follow(operand)
+                self._own.follow(operand.caller_event())
 
     def _arrive(self) -> None:
         """MPI reads device memory at any time: it has to wait for the work in this stream."""
-        self.arrival = buffers.Arrival(self._own.fetch.record())
+        self.arrival = gpu.Arrival(self._own.fetch.record())
 
     def _twin(self, array: Any, wanted: bool) -> Any:
         """A copy on the host of an array on the device, for messages.
 
         wanted: what is written there is a result.
         """
-        copy = self.acquire(array.nbytes, buffers.PAGE_LOCKED)[: array.nbytes]
+        copy = self.acquire(array.nbytes, gpu.PAGE_LOCKED)[: array.nbytes]
         self.twins.append(Twin(buffers.address(copy), buffers.address(array), array.nbytes, wanted))
         return copy
 
@@ -188,7 +188,7 @@ class Work(Staging):
 
     def array(self, span: Span) -> Any:
         """The elements that lie there, where they are reduced."""
-        at = buffers.at if self._reduces_on is np else buffers.at_device
+        at = buffers.at if self._reduces_on is np else gpu.at_device
         return at(span[0], span[1] - span[0], self.dtype)
 
     def device_copy(self, copy: Instruction) -> Callable[[], object]:
@@ -196,8 +196,8 @@ class Work(Staging):
         source = copy.reads[0][0]
         target = copy.writes[0][0]
         if copy.kind is not Put:
-            return buffers.DeviceCopy(target, source, copy.nbytes, self._own.fetch).start
-        put = buffers.DeviceCopy(target, source, copy.nbytes, self._own.put)
+            return gpu.DeviceCopy(target, source, copy.nbytes, self._own.fetch).start
+        put = gpu.DeviceCopy(target, source, copy.nbytes, self._own.put)
         if self._reduces_on is np:
             return put.start
 
@@ -249,7 +249,7 @@ class Work(Staging):
             room = self.acquire(nbytes, module)[:nbytes]
             work = self.packed((operand.pack, operand.unpack), room, written)
         else:  # by address: a plan kept for repeated calls must not keep the caller's memory alive
-            at = buffers.at if module is np else buffers.at_device
+            at = buffers.at if module is np else gpu.at_device
             work = at(buffers.address(operand.vector), nbytes, BYTES)
         staged = operand.staged and nbytes > 0
         messages = self._twin(work, written and is_result) if staged else work
@@ -267,7 +267,7 @@ class Work(Staging):
         self.vectors = {INPUT: Vector(recv.messages), OUTPUT: Vector(messages, low)}
         front = recv.array[:nbytes]
         if on_device:
-            copyto = buffers.on_stream(self._own.fetch, recv.module.copyto)
+            copyto = gpu.on_stream(self._own.fetch, recv.module.copyto)
             self.unpacking[:0] = [partial(copyto, front, result), self._own.fetch.synchronize]
         elif nbytes:
             spans = (buffers.span(result),), (buffers.span(front),)

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from ..algorithms import NCCL
-from ..buffers import Arrival, Operand, ops, optional_cupy
+from ..buffers import Operand, ops
+from ..gpu import Arrival, optional_cupy
 from ..collectives import ALLGATHER, BCAST, REDUCE, REDUCE_SCATTER
 from ..execute import LibraryCall
 from ..failure import Record

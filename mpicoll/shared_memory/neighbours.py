@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import gpu_mode
+from ..gpu import gpu_mode
 from ..support import settings
 from .bell import BELL
 from .heap import HEAP, TABLE_BYTES, Block, SegmentTable, offset_of

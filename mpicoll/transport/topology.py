@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import require_awareness
 from ..errors import MpicollError
+from ..gpu import require_awareness
 from ..shared_memory import Neighbours, meet
 from ..support import settings
 from ..support.checks import must_agree, text_of

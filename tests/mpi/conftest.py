@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers
+from mpicoll import gpu
 from mpicoll.train import Dataset
 from tests.support import fakes
 from tests.support.fakes import fakecupy, fakenccl
@@ -81,7 +81,7 @@ def data():
 @pytest.fixture
 def xp(monkeypatch):
     """The stand-in for CuPy."""
-    monkeypatch.setattr(buffers.awareness, "last_trial", lambda: None)  # whatever this machine keeps
+    monkeypatch.setattr(gpu.awareness, "last_trial", lambda: None)  # whatever this machine keeps
     with fakes.cupy_is(fakecupy):
         fakecupy.log.clear()
         fakecupy.copies.clear()
@@ -114,4 +114,4 @@ def mode(request, monkeypatch):
 def as_asked_for(mode, monkeypatch):
     """MPICOLL_GPU, and where it asks for device pointers, a trial that has shown that MPI takes them."""
     monkeypatch.setenv("MPICOLL_GPU", mode)
-    monkeypatch.setattr(buffers.awareness, "_settled", lambda: buffers.awareness.Result(True, "a test says so", ""))
+    monkeypatch.setattr(gpu.awareness, "_settled", lambda: gpu.awareness.Result(True, "a test says so", ""))

@@ -13,11 +13,11 @@ import mpicoll
 from mpicoll import algorithms, collectives
 from mpicoll.bench.compare import Candidate, compare
 from mpicoll.bench.workload import UNEVEN, Workload, split_counts
-from mpicoll.buffers import cuda_awareness
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
 from mpicoll.cluster import NAMES
 from mpicoll.errors import ArgumentError
+from mpicoll.gpu import cuda_awareness
 from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for
 from mpicoll.schedule import Recv, Reduce, Send, rounds

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from benchmarks import gpu
-from mpicoll import buffers
+from mpicoll.gpu.device import optional_cupy
 from mpicoll.errors import ArgumentError
 from tests.support.fakes import fakearithmetic, fakecupy
 from tests.support.cases import RANK
@@ -22,7 +22,7 @@ def xp(monkeypatch):
     monkeypatch.setattr(gpu, "COPIES", (4 << 10,))
     yield module
     fakecupy.cuda.Device(0).use()
-    buffers.device.optional_cupy.cache_clear()
+    optional_cupy.cache_clear()
 
 
 def measured(directory, *options):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mpicoll.buffers import streams
+from mpicoll.gpu import streams
 from tests.support.device_streams import DeviceStreams
 from tests.support.device_values import DeviceValues
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from mpi4py import MPI
 
-from mpicoll import buffers
+from mpicoll import gpu
 from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.data import LocalLoader, Sampler
 from mpicoll.train.parallel.optimizer_step import BadGradient
@@ -23,7 +23,7 @@ def xp(monkeypatch):
     """The stand-in, with arithmetic."""
     yield fakearithmetic.install(monkeypatch)
     fakecupy.cuda.Device(0).use()
-    buffers.device.optional_cupy.cache_clear()
+    gpu.device.optional_cupy.cache_clear()
 
 
 class TestFakeDeviceTraining(DeviceTraining):

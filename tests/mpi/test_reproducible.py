@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers
+from mpicoll import gpu
 from tests.support.fakes import fakearithmetic
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import ALL, contributions, in_fixed_point, mixed
@@ -187,7 +187,7 @@ def test_arrays_with_gaps_and_empty_ones(exact):
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_device_memory(exact, xp, mode, dtype, monkeypatch):
     fakearithmetic.install(monkeypatch)
-    buffers.device.optional_cupy.cache_clear()
+    gpu.device.optional_cupy.cache_clear()
     mine, expected = mixed(200, dtype, RANK), alone(contributions(SIZE, 200, dtype))
     for given in (xp.array(mine), xp.array(numpy.repeat(mine, 2))[::2]):
         exact.Allreduce(MPI.IN_PLACE, given)

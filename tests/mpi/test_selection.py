@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import buffers, select
+from mpicoll import gpu, select
 from tests.support.cases import METHODS, PRIME, RANK, SIZE, Case, expected, outside_of_mpi, same, words
 
 pytestmark = pytest.mark.mpi
@@ -111,7 +111,7 @@ def test_bad_environment(forced, text):
 def test_bad_gpu_mode(monkeypatch):
     monkeypatch.setenv("MPICOLL_GPU", "sideways")
     with pytest.raises(mpicoll.ArgumentError, match="sideways.*auto, direct or staged"):
-        buffers.gpu_mode()
+        gpu.gpu_mode()
     with pytest.raises(mpicoll.ArgumentError, match="MPICOLL_GPU=sideways"):
         mpicoll.Communicator(MPI.COMM_WORLD)
 

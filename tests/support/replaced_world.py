@@ -11,7 +11,7 @@ import numpy
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.buffers import gpu_mode
+from mpicoll.gpu import gpu_mode
 from mpicoll.support.settings import STAGED
 
 # it pickles the predefined communicators by their names in mpi4py.MPI, which now are other objects

@@ -12,7 +12,7 @@ from tests.support.launching import PATIENCE, ROOT, environment, installations, 
 COUNTERFEIT = f"{ROOT}:{ROOT / 'tests/support/fakes/counterfeit'}"
 TRIAL = """
 import json
-from mpicoll.buffers import awareness, pointer_trial
+from mpicoll.gpu import awareness, pointer_trial
 from mpicoll.support import child_job
 pointer_trial.LIMIT, launcher = {limit}, {launcher!r}
 if launcher:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mpicoll import BufferError, LaunchError, buffers
-from mpicoll.buffers import awareness, proofs
-from mpicoll.buffers.proofs import Result
 from mpicoll.cli import gpus as shown
+from mpicoll.gpu import awareness, proofs
+from mpicoll.gpu.proofs import Result
 from mpicoll.support import child_job, gpus
 from tests.support import fakes
 from tests.support.fakes import fakecupy

@@ -113,9 +113,9 @@ def test_a_communicator_is_made_without_what_few_programs_need():
     assert not LATER & set(result.stdout.split())
 
 
-def test_only_buffers_and_the_choice_of_a_device_import_cupy():
+def test_only_the_gpu_room_and_the_choice_of_a_device_import_cupy():
     using = {name for name in MODULES if any(used.split(".")[0] == "cupy" for used in imported(name))}
-    assert using <= {"buffers.device", "support.gpus"}
+    assert using <= {"gpu.device", "support.gpus"}
 
 
 def test_no_submodule_shares_a_public_name():

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from mpicoll import launch
-from mpicoll.buffers import awareness
 from mpicoll.cluster import job
+from mpicoll.gpu import awareness
 from mpicoll.support import quirks
 from mpicoll.support.quirks import QUIRKS
 from tests.support.launching import ROOT

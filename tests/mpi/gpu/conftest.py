@@ -3,8 +3,8 @@
 import numpy
 import pytest
 
-from mpicoll.buffers import trials
 from mpicoll.errors import LaunchError
+from mpicoll.gpu import trials
 from mpicoll.support.gpus import device_module
 from tests.support.cases import RANK, WORLD
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from mpicoll.buffers.device import optional_cupy
+from mpicoll.gpu.device import optional_cupy
 
 
 @contextmanager

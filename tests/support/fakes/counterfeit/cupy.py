@@ -34,7 +34,7 @@ def _wild(array):
     return {**described, "data": (1 << 46, False)}
 
 
-if trial := sys.modules.get("mpicoll.buffers.pointer_trial"):
+if trial := sys.modules.get("mpicoll.gpu.pointer_trial"):
     trial.SIZES = trial.SIZES[:4]  # of large ones the stand-in makes half a minute
 fakecupy.aware = STATE == "aware"
 if STATE == "wild":

@@ -13,8 +13,6 @@ from mpi4py import MPI
 
 from ..support.gpus import stream_at
 from .device import optional_cupy
-from .memory import address
-from .operand import Operand
 
 
 class Streams:
@@ -27,10 +25,10 @@ class Streams:
         #: copies into the caller's memory
         self.put = cuda.Stream(non_blocking=True)
 
-    def follow(self, operand: Operand) -> None:
-        """Make the device wait for the caller's work on this operand until now, or `begun`."""
+    def follow(self, event: Any) -> None:
+        """Make the device wait for an event of another stream."""
         for own in (self.fetch, self.put):
-            own.wait_event(operand.begun or operand.caller_stream().record())
+            own.wait_event(event)
 
 
 #: by device
@@ -117,16 +115,6 @@ def on_stream(
 
 
 @contextmanager
-def fetching(operand: Operand) -> Iterator[Streams]:
-    """Read an array on any device of the process, after the caller's work on it until now."""
-    with operand.device.device:
-        own = current_streams()
-        own.follow(operand)  # first: the caller's stream may be the current one
-        with own.fetch:
-            yield own
-
-
-@contextmanager
 def putting(array: Any) -> Iterator[Streams]:
     """Write a device array, on any device of the process; waits for the writes at the end."""
     with array.device, (own := current_streams()).put:
@@ -149,44 +137,5 @@ def device_packing(array: Any) -> tuple[Callable[[Any], None], Callable[[Any], N
         with putting(array) as own:
             own.put.wait_event(own.fetch.record())
             cupy.copyto(array, work.view(array.dtype).reshape(array.shape))
-
-    return pack, unpack
-
-
-def host_copies(operand: Operand) -> tuple[Callable[[Any], object], Callable[[Any], object]]:
-    """(pack, unpack) between an operand in any memory and a work array of the host.
-
-    Both wait for their copy.
-    """
-    array = operand.device
-    if array is None or operand.mirror is not None:
-        return operand.pack, operand.unpack
-    if array.flags.c_contiguous or array.flags.f_contiguous:
-        return _whole_copies(operand)
-    cupy = optional_cupy()
-
-    def pack(work: Any) -> None:
-        with fetching(operand):
-            cupy.asnumpy(array.ravel(), out=work.view(array.dtype))
-
-    def unpack(work: Any) -> None:
-        with putting(array):
-            array[...] = cupy.asarray(work.view(array.dtype)).reshape(array.shape)
-
-    return pack, unpack
-
-
-def _whole_copies(operand: Operand) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
-    """The same of an array without gaps: its bytes, by the copy engine, without a kernel."""
-    array = operand.device
-
-    def pack(work: Any) -> None:
-        with fetching(operand) as own:
-            DeviceCopy(address(work), array.data.ptr, array.nbytes, own.fetch).start()
-            own.fetch.synchronize()
-
-    def unpack(work: Any) -> None:
-        with putting(array) as own:
-            DeviceCopy(array.data.ptr, address(work), array.nbytes, own.put).start()
 
     return pack, unpack
