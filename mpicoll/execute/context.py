@@ -41,11 +41,12 @@ _SAMPLED = 512
 #: MPI's Comm_free that thread may never come back. quirk: free-holds-the-lock
 _PATIENCE = 0.1
 #: what a user may ask for, and how it is understood
-_SETTINGS: dict[str, Callable[[Any], Any]] = {
+_SETTINGS: dict[str, Callable[..., Any]] = {
     "deterministic": settings.deterministic,
     "reproducible": settings.reproducible,
     "check": settings.check_mode,
     "timeout": settings.timeout,
+    "digest_every": settings.digest_every,
 }
 
 
@@ -56,13 +57,23 @@ class Context(Waits):
     #: communicators that have no context yet, and the function that makes it
     _promised: ClassVar[list[tuple[MPI.Comm, Callable[[MPI.Comm], "Context"]]]] = []
     tracer: Tracer | None
+    #: whether floats are added in the canonical order; in fixed point
+    deterministic: bool
+    reproducible: bool
+    #: when ranks compare their calls
+    check: str
+    #: ranks compare one of so many results
+    digest_every: int
+    #: whether no call may pass unseen
+    sees_all: bool
 
     def __init__(
         self,
         comm: MPI.Comm,
         topology: Topology,
         channel: Channel,
-        measured: dict[object, Any] | None = None,
+        measured: dict[object, Any],
+        inherited_settings: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(comm, channel)
         near = channel.neighbours(topology.nodes)
@@ -71,24 +82,21 @@ class Context(Waits):
         self.links = near.block and Links(
             self.look, channel.rank, near.cards, near.block, channel.number, channel.number_bit)
         #: what the probe measured
-        self.measured: dict[object, Any] = {} if measured is None else measured
+        self.measured = measured
         #: [messages, bytes]; two counters, because another thread counts those of tasks
         self.sent_blocking = [0, 0]
         self.sent_by_tasks = [0, 0]
         self.pool = ScratchPool()
-        #: when ranks compare their calls
-        self.check = settings.check_mode()
-        #: ranks compare one of so many results; `results`: how many there were
-        self.digest_every = settings.digest_every()
+        #: results that ranks might have compared
         self.results = 0
-        self.timeout = settings.timeout()
         #: where the user made the communicator
         self.made_at = call_site()
-        #: whether floats are added in the canonical order; in fixed point
-        self.deterministic = settings.deterministic()
-        self.reproducible = settings.reproducible()
-        #: whether no call may pass unseen
-        self.sees_all = self._must_see_all()
+        if inherited_settings is None:
+            for name, understood in _SETTINGS.items():
+                setattr(self, name, understood())
+            self.sees_all = self._must_see_all()
+        else:
+            vars(self).update(inherited_settings)
         self._take_settings()
         self.comparisons = 0
         self.closed = False
@@ -141,7 +149,7 @@ class Context(Waits):
             topology, neighbours, name = discover(comm, node, given, prepare)
             # quirk: dup-beside-calls
             channel = Channel.first(Wire.between(comm, name, neighbours))
-            return cls._set(comm, cls(comm, topology, channel))
+            return cls._set(comm, cls(comm, topology, channel, {}))
 
     @classmethod
     def part(cls, comm: Comm, parent: MPI.Comm, share: Share | None) -> Comm:
@@ -154,7 +162,7 @@ class Context(Waits):
             places = places_in(comm, parent)
             topology = inherited(whole.topology, places)
             channel = Channel.of_part(share, comm, places)
-            cls._set(comm, cls(comm, topology, channel))._like(whole._inherited())
+            cls._set(comm, cls(comm, topology, channel, {}, whole._inherited()))
         return comm
 
     @classmethod
@@ -166,8 +174,8 @@ class Context(Waits):
         whole = cls.of(parent)
         # a copy: a later measurement of one of them may come in different order on the ranks
         channel = Channel.of_part(share, comm, range(comm.Get_size()))
-        made = cls._set(comm, cls(comm, whole.topology, channel, dict(whole.measured)))
-        made._like(whole._inherited())
+        measured = dict(whole.measured)
+        cls._set(comm, cls(comm, whole.topology, channel, measured, whole._inherited()))
         return comm
 
     @classmethod
@@ -184,9 +192,8 @@ class Context(Waits):
         inherited_settings = whole._inherited()
 
         def make(comm: MPI.Comm) -> "Context":
-            made = cls._set(comm, cls(comm, topology, make_channel(comm), measured))
-            made._like(inherited_settings)
-            return made
+            made = cls(comm, topology, make_channel(comm), measured, inherited_settings)
+            return cls._set(comm, made)
 
         return lambda comm: cls._promised.append((comm, make))
 
@@ -200,12 +207,7 @@ class Context(Waits):
 
     def _inherited(self) -> dict[str, Any]:
         """The settings of communicators that are made from this one."""
-        return {name: getattr(self, name) for name in (*_SETTINGS, "digest_every", "sees_all")}
-
-    def _like(self, settings: dict[str, Any]) -> None:
-        """Take over the settings that another communicator's `_inherited` returned."""
-        vars(self).update(settings)
-        self._take_settings()
+        return {name: getattr(self, name) for name in (*_SETTINGS, "sees_all")}
 
     def _take_settings(self) -> None:
         """What follows from them for the record of calls."""
@@ -265,11 +267,10 @@ class Context(Waits):
         if all(value is None for value in given.values()):
             return
         listed = self.lists_all
+        asked = {**given, "digest_every": given["check"]}  # in the same words
         for name, understood in _SETTINGS.items():
-            if given[name] is not None:
-                setattr(self, name, understood(given[name]))
-        if given["check"] is not None:
-            self.digest_every = settings.digest_every(given["check"])
+            if asked[name] is not None:
+                setattr(self, name, understood(asked[name]))
         self.sees_all = self._must_see_all()
         if self.lists_all and not listed:
             self.recorder.restart()

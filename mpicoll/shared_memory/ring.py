@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -398,12 +398,8 @@ class Links:
         #: the other ranks of the node
         self.ranks = [other for other in cards if other != rank]
         self.peers = Peers(cards)
-        #: the words of ranks in a directory
-        self._places = {other: place for place, other in enumerate(cards)}
         self.chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
-        crowded = len(cards) > len(os.sched_getaffinity(0))
-        #: of blocking calls, and of the thread that advances tasks
-        self._backoffs = Backoff(look, crowded), Backoff(look, crowded)
+        self._look = look
         #: by peer and the first pipe of a kind
         self._out: dict[tuple[int, int], Pipes] = {}
         self._in: dict[tuple[int, int], Pipes] = {}
@@ -411,6 +407,19 @@ class Links:
         self._blocks: dict[int, Block] = {}
         #: the words of rings of other ranks, by sender
         self._rings: dict[int, Any] = {}
+
+    # Made at their first use: many a communicator sends no message.
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """The words of ranks in a directory."""
+        return {other: place for place, other in enumerate(self._cards)}
+
+    @cached_property
+    def _backoffs(self) -> tuple[Backoff, Backoff]:
+        """Of blocking calls, and of the thread that advances tasks."""
+        crowded = len(self._cards) > len(os.sched_getaffinity(0))
+        return Backoff(self._look, crowded), Backoff(self._look, crowded)
 
     def backoff(self, kind: range) -> Backoff:
         """The backoff of calls of one kind."""
