@@ -12,6 +12,7 @@ from mpicoll.support.gpus import device_module
 from mpicoll.support.node import share_cores
 from mpicoll.train import SGD, Adam, AdamW, Dataset, Trainer, digits, mlp
 from mpicoll.train.options import Options
+from mpicoll.train.parallel import fitted
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.training import STRATEGIES, blobs, raises, train
 
@@ -275,10 +276,10 @@ def test_buckets_lie_where_ranks_of_the_node_read_them(strategy):
 
 def test_what_is_not_given_follows_the_model_and_the_node():
     options, ranks = Options("zero1"), WORLD.Get_size()
-    assert options.fitted(64 << 20, WORLD, on_host=True).bucket_bytes == 4 << 20
-    assert options.fitted(8 << 20, WORLD, on_host=True).bucket_bytes == 1 << 20
-    assert options.fitted(100, WORLD, on_host=True).bucket_bytes == ranks * 16 << 10
-    assert options.fitted(100, WORLD, on_host=True).algorithm == ("circulant" if ranks > 1 else "ring")
-    assert options.fitted(100, WORLD, on_host=False).algorithm == "ring"
+    assert fitted(options, 64 << 20, WORLD, on_host=True).bucket_bytes == 4 << 20
+    assert fitted(options, 8 << 20, WORLD, on_host=True).bucket_bytes == 1 << 20
+    assert fitted(options, 100, WORLD, on_host=True).bucket_bytes == ranks * 16 << 10
+    assert fitted(options, 100, WORLD, on_host=True).algorithm == ("circulant" if ranks > 1 else "ring")
+    assert fitted(options, 100, WORLD, on_host=False).algorithm == "ring"
     given = Options("zero1", bucket_bytes=5, algorithm="pairwise")
-    assert given.fitted(8 << 20, WORLD, on_host=True) == given
+    assert fitted(given, 8 << 20, WORLD, on_host=True) == given
