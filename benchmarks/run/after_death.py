@@ -32,7 +32,7 @@ from .campaign import (
 LIMIT = 120
 #: where: what is called, and how often in the life of a rank, about
 PLACES = {
-    "begin": ("mpicoll.execute.plan:Plan.Start", 60),
+    "begin": ("mpicoll.execute.scheduled_call:ScheduledCall.Start", 60),
     "middle": ("mpicoll.progress.engine:Progress._advance", 2000),
     "receiving": ("mpicoll.shared_memory.messages:Incoming._is_done", 1000),
     "shrink": ("mpicoll.communicator.communicator:Communicator.shrink", 1),

@@ -68,7 +68,7 @@ PARALLEL = "mpicoll.train.parallel"
 #: where: what is called, and how often in the life of a rank, about
 PLACES = {
     "start": (f"{PARALLEL}.strategy:Strategy.__init__", 1),
-    "collective, begin": ("mpicoll.execute.plan:Plan.Start", 100),
+    "collective, begin": ("mpicoll.execute.scheduled_call:ScheduledCall.Start", 100),
     "collective, middle": ("mpicoll.progress.engine:Progress._advance", 2000),
     "collective, receiving": ("mpicoll.shared_memory.messages:Incoming._is_done", 2000),
     "forward": (f"{PARALLEL}.hooks:ReducerHooks.forward", 170),

@@ -3,7 +3,7 @@
 An instruction has a kind, a peer and addresses, and nothing of Python's: a program prints, it can
 be compared, it can be moved to other memory, and another interpreter could execute it. Passes make
 it from the rounds of a schedule (`lowering`, `device_copies`, `reduced`, `ordering`); `executable`
-makes it ready for the interpreter, which is `Plan._steps`.
+makes it ready for the interpreter, which is `ScheduledCall._steps`.
 
 This module knows neither MPI nor NumPy.
 """

@@ -5,7 +5,7 @@ from zlib import crc32
 from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
-from ..execute import LibraryCall, NativeCall, Operation, Plan, Schedule, Work, bind
+from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, Choice, reduces_on_device
 from .call import Call
@@ -48,7 +48,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
 
 
-def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Plan:
+def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> ScheduledCall:
     """The call bound to a schedule.
 
     That of a persistent call keeps the arrays alive, and any thread may run it.

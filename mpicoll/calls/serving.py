@@ -14,7 +14,16 @@ from mpi4py import MPI
 from .. import collectives, errors, nccl, select
 from ..algorithms import LIBRARIES, NCCL
 from ..buffers import note_begin
-from ..execute import Context, Entry, Key, LibraryCall, Operation, Plan, native_method, owning
+from ..execute import (
+    CachedCall,
+    Context,
+    Key,
+    LibraryCall,
+    Operation,
+    ScheduledCall,
+    native_method,
+    owning,
+)
 from ..failure import ABANDONED, Record
 from ..progress import PROGRESS, until_done
 from ..select import Choice, probe
@@ -88,7 +97,7 @@ def run(
         run_again(entry, record, key, call.comm, call.arguments, lambda: call)
         return
     choice = choose(call, algorithm, segment_bytes)
-    entry = Entry(call.text, choice)
+    entry = CachedCall(call.text, choice)
     if not (call.repeatable and counts_suffice(call, choice.name)):
         key = None
     context.wait_for(counts_for(call, choice.name), COMPARING)
@@ -98,7 +107,7 @@ def run(
 
 
 def run_again(
-    entry: Entry, record: Record, key: Key | None, comm: MPI.Comm, args: Sequence[object],
+    entry: CachedCall, record: Record, key: Key | None, comm: MPI.Comm, args: Sequence[object],
     parse: Callable[[], Call],
 ) -> None:  # fmt: skip
     """Serve a blocking call like an earlier one. parse: makes the `Call` of `args`."""
@@ -108,14 +117,14 @@ def run_again(
         _run(entry, record, key, entry.take(key) or operation_of(parse(), entry.choice))
 
 
-def _run(entry: Entry, record: Record, key: Key | None, operation: Operation) -> Operation:
+def _run(entry: CachedCall, record: Record, key: Key | None, operation: Operation) -> Operation:
     operation.run(record)
     entry.give_back(operation, key)
     return operation
 
 
 def keep(
-    call: Call, entry: Entry, key: Key | None, operation: Operation, is_plain: bool
+    call: Call, entry: CachedCall, key: Key | None, operation: Operation, is_plain: bool
 ) -> None:
     """Recognise later calls like this one, which `operation` has served.
 
@@ -207,7 +216,7 @@ def _begin(
         return owning(native_method(call.comm, call.form)(*call.arguments), call.arguments)
     compared = comparing(call, algorithm, segment_bytes, record)
     choice = choose(call, algorithm, segment_bytes, probe.known, compared)
-    entry = Entry(call.text, choice)
+    entry = CachedCall(call.text, choice)
     on_device = any(operand.device is not None for operand in call.operands)
     if on_device or not (call.repeatable and counts_suffice(call, choice.name)):
         key = None
@@ -225,7 +234,7 @@ def _begin(
 
 
 def begin_again(
-    entry: Entry, key: Key, comm: MPI.Comm, context: Context, args: Sequence[object],
+    entry: CachedCall, key: Key, comm: MPI.Comm, context: Context, args: Sequence[object],
     parse: Callable[[], Call], submit: Submit,
 ) -> object:  # fmt: skip
     """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
@@ -252,7 +261,7 @@ def begin_again(
 
 
 def _begin_library(
-    call: Call, entry: Entry, key: Key | None, is_plain: bool,
+    call: Call, entry: CachedCall, key: Key | None, is_plain: bool,
     compared: Iterable[MPI.Request], record: Record, submit: Submit,
 ) -> object:  # fmt: skip
     """is_plain: see `keep`."""
@@ -270,7 +279,7 @@ def _begin_library(
 
 
 def _scheduled(
-    entry: Entry, record: Record, key: Key | None, number: int, buffers: object,
+    entry: CachedCall, record: Record, key: Key | None, number: int, buffers: object,
     parse: Callable[[], Call],
 ) -> Iterator[object]:  # fmt: skip
     """The steps of a call's schedule, by an idle plan of `entry` or a new one.
@@ -278,7 +287,7 @@ def _scheduled(
     record, number: of the call. buffers: kept alive to the end of the call.
     """
     plan = entry.take(key) or operation_of(parse(), entry.choice)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, ScheduledCall)
     record.plan = plan
     try:
         yield from plan.run_as_task(plan.tag_of(number, record.sequence))
@@ -336,7 +345,7 @@ def _check_device_memory(call: Call) -> None:
 
 
 def run_begun(
-    entry: Entry, comm: MPI.Comm, context: Context, args: Sequence[object]
+    entry: CachedCall, comm: MPI.Comm, context: Context, args: Sequence[object]
 ) -> None:
     """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
     context.require_working()

@@ -196,7 +196,7 @@ def _arrow(axes: Any, peer: int, moment: Moment) -> None:
     axes.annotate("", end, begin, arrowprops=style, zorder=0)
 
 
-def draw_table(path: str, entries: Sequence[table.Entry], where: str) -> None:
+def draw_table(path: str, entries: Sequence[table.TableEntry], where: str) -> None:
     """What a tuning table chooses over bytes and ranks, a panel for each collective.
 
     entries: of one place, whose `ranks` are numbers. where: the title.
@@ -220,7 +220,7 @@ def draw_table(path: str, entries: Sequence[table.Entry], where: str) -> None:
     _save(figure, path, where)
 
 
-def _choices(axes: Any, entries: Sequence[table.Entry], colours: Mapping[str, Any]) -> None:
+def _choices(axes: Any, entries: Sequence[table.TableEntry], colours: Mapping[str, Any]) -> None:
     """One collective: a row for each number of ranks."""
     order = sorted(entries, key=lambda entry: (int(entry.ranks), str(entry.nodes)))
     for row, entry in enumerate(order):

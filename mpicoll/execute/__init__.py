@@ -9,19 +9,19 @@ from .agreement import (
     share_blocks,
 )
 from .binder import Schedule, bind
-from .cache import Entry, Key
+from .cache import CachedCall, Key
 from .context import Context
 from .leftover import LEFT_OVER, list_at_exit
-from .library import LibraryCall
+from .library_call import LibraryCall
 from .native import NativeCall, native_method, owning
 from .operation import LowerCase, Operation
-from .plan import Plan
+from .scheduled_call import ScheduledCall
 from .staging import BYTES, Work
 from .tracing import Tracer
 
 __all__ = [
-    "BYTES", "LEFT_OVER", "Context", "Entry", "Key", "LibraryCall", "LowerCase", "NativeCall",
-    "Operation", "Plan", "Schedule", "Statement", "Tracer", "Work", "bind", "compare",
+    "BYTES", "LEFT_OVER", "CachedCall", "Context", "Key", "LibraryCall", "LowerCase", "NativeCall",
+    "Operation", "Schedule", "ScheduledCall", "Statement", "Tracer", "Work", "bind", "compare",
     "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "owning",
     "share_blocks",
 ]  # fmt: skip

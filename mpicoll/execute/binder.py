@@ -13,7 +13,7 @@ from ..schedule import RECEIVES, SENDS
 from ..transport import Near
 from .context import Context
 from .executable import Executable, Machine
-from .plan import Plan
+from .scheduled_call import ScheduledCall
 from .staging import Work
 from .tracing import Tracer
 
@@ -46,8 +46,8 @@ def bind(
     fingerprint: int,
     nonblocking: bool = False,
     persistent: bool = False,
-) -> Plan:
-    """Bind one rank's rounds to memory; returns a `Plan`.
+) -> ScheduledCall:
+    """Bind one rank's rounds to memory; returns a `ScheduledCall`.
 
     method: the call's name. work: the vectors, and how they are reduced. fingerprint: of the call,
     the same on all ranks. Other memory is the scratch of `scratch_layout`, from the pool until the
@@ -69,7 +69,8 @@ def bind(
     program = _program(rounds, memory, work, near, segment_bytes)
     machine = Machine(context.channel, near, work, tracer)
     executable = Executable(program, machine, work.fence)
-    make: Callable[..., Plan] = Plan if tracer is None else partial(TracedPlan, tracer)
+    kind: Callable[..., ScheduledCall] = ScheduledCall
+    make = kind if tracer is None else partial(TracedCall, tracer)
     runs_ahead = executable.messages >= _FLOWING * len(rounds)
     texts = [_describe(operations) for operations in rounds]
     name = f"{method} ({schedule.algorithm})"
@@ -98,7 +99,7 @@ def _program(
     return Program(tuple(steps), str(work.dtype), work.op_name)
 
 
-class TracedPlan(Plan):
+class TracedCall(ScheduledCall):
     """A plan that tells a tracer what it waits for."""
 
     def __init__(

@@ -25,7 +25,7 @@ Shape = tuple[Any, ...]
 Key = tuple[Shape, Places]
 
 
-class Entry:
+class CachedCall:
     """How calls of one shape are served: by operations that are kept, or by MPI's own method."""
 
     def __init__(self, text: str, choice: Any) -> None:
@@ -75,7 +75,7 @@ class Entry:
             self.idle.popitem()[1].Free()
 
 
-class CallCache(dict[Shape, Entry]):
+class CallCache(dict[Shape, CachedCall]):
     """{shape: entry} of repeated calls, and all else that spares a call a part of its way.
 
     It may differ between ranks: each keeps what it meets, and forgets what takes too much room. Only
@@ -89,11 +89,11 @@ class CallCache(dict[Shape, Entry]):
         #: texts of the calls that were compared with those of other ranks
         self._compared: set[str] = set()
 
-    def find(self, key: Key | None) -> Entry | None:
+    def find(self, key: Key | None) -> CachedCall | None:
         """The entry of a call, if it is known."""
         return None if key is None else self.get(key[0])
 
-    def keep(self, key: Key, entry: Entry) -> None:
+    def keep(self, key: Key, entry: CachedCall) -> None:
         """Serve later calls of this shape so.
 
         The oldest entries make room, and their operations are freed.

@@ -17,7 +17,7 @@ from ..failure import Record
 from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
-from .library import LibraryCall
+from .library_call import LibraryCall
 from .staging import BYTES
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ class Rule(NamedTuple):
     segment_bytes: int | None
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """The rules for one collective on one kind of place."""
 
     mpi: str
@@ -134,7 +134,7 @@ class TuningTable(NamedTuple):
     #: in messages
     name: str
     #: in order of precedence
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
     #: by library and transport
     links: dict[tuple[str, str], Link]
     #: by the name of a type, bytes from which a staged vector is reduced on the device
@@ -196,7 +196,7 @@ def _link(fit: dict[str, Any]) -> Link:
     return result
 
 
-def _entry(entry: dict[str, Any]) -> Entry:
+def _entry(entry: dict[str, Any]) -> TableEntry:
     ranks, nodes = entry["ranks"], entry["nodes"]
     mpi, transport = entry["mpi"], entry["transport"]
     if not isinstance(mpi, str) or not isinstance(transport, str):
@@ -207,7 +207,7 @@ def _entry(entry: dict[str, Any]) -> Entry:
         raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {got}")
     collective = collectives.find(entry["collective"]).name
     rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
-    return Entry(mpi, transport, ranks, nodes, collective, rules)
+    return TableEntry(mpi, transport, ranks, nodes, collective, rules)
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:

@@ -10,7 +10,7 @@ from mpicoll import algorithms, cli
 from mpicoll.algorithms import NATIVE
 from mpicoll.cli.plots import draw_table
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.select.table import Entry, Rule
+from mpicoll.select.table import Rule, TableEntry
 from mpicoll.verify import prover
 
 pytestmark = pytest.mark.usefixtures("registry")
@@ -277,7 +277,7 @@ def test_show_as_a_picture(command, tmp_path):
 def test_a_table_as_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     rules = Rule(0, 0, "native", None), Rule(65536, 0, "ring", 60000)
-    entries = [Entry("MPICH", "tcp", size, size, "allreduce", rules) for size in (2, 13)]
+    entries = [TableEntry("MPICH", "tcp", size, size, "allreduce", rules) for size in (2, 13)]
     draw_table(tmp_path / "tuned.svg", entries, "MPICH over tcp")
     drawn = (tmp_path / "tuned.svg").read_text()
     assert all(f"<!-- {text} -->" in drawn for text in ("allreduce", "13 on 13", "64K", "60000", "native", "ring"))

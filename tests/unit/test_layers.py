@@ -79,7 +79,7 @@ def test_a_room_imports_only_rooms_before_it(room):
 
 
 def test_other_rooms_are_entered_by_their_faces():
-    """`from ..execute import bind`, not `from ..execute.plan import bind`; the modules of support stand for themselves."""
+    """`from ..execute import bind`, not `from ..execute.binder import bind`; the modules of support stand for themselves."""
     for name in MODULES:
         for used in of_the_package(name):
             room = room_of(used)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from mpicoll.execute import Plan
+from mpicoll.execute import ScheduledCall
 
 from .calls import Bound
 from .drawing import FINISHES
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     @property
     def is_scheduled(self):
         """Whether it is a plan of ours."""
-        return isinstance(getattr(self.handle, "plan", self.handle), Plan)
+        return isinstance(getattr(self.handle, "plan", self.handle), ScheduledCall)
 
 
 class Lane:

@@ -1,7 +1,7 @@
 """A schedule bound to memory, and how it runs: it sends, receives, waits, and reduces.
 
-Nothing is left to decide while a plan runs, and it knows at any moment which round it is in
-(`Plan.where`). Requests are not persistent: those keep one tag, and each call needs its own
+Nothing is left to decide while it runs, and it knows at any moment which round it is in
+(`where`). Requests are not persistent: those keep one tag, and each call needs its own
 (`transport.channel`); that costs half a microsecond per message.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Plan(Operation):
+class ScheduledCall(Operation):
     """A schedule bound to its buffers.
 
     Between Start and Wait it progresses in the background where MPI admits threads (`progress`),
