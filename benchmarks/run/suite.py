@@ -16,6 +16,7 @@ benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpicoll.cluster import PLACEMENTS, Cluster
@@ -34,343 +35,164 @@ LIKELY = {
     "bcast": "circulant,pipeline,scatter_allgather",
 }
 #: rooted collectives are pipelined: pieces that their algorithms are measured in, MPI's own too
-PIECES = ["--segments", "8K,16K,32K,60000"]
-IN_PIECES = [
-    "--algorithms",
-    "circulant,pipeline,scatter_allgather",
-    *PIECES,
-    "--forced-segments",
-    "16K",
-]
+PIECES = "--segments 8K,16K,32K,60000"
+IN_PIECES = f"{PIECES} --forced-segments 16K"
 #: of Intel MPI's presets for allreduce the best at 7 hosts
 PRESETS = {"I_MPI_ADJUST_ALLREDUCE": "8"}
 #: for training, where the cores must compute as well
 SLOW = {2: "400mbit", 4: "200mbit", 7: "200mbit"}
 
 
+@dataclass(frozen=True)
+class Job:
+    """One job on the virtual cluster; its result is `name`.json. options: of the module."""
+
+    part: str
+    name: str
+    mpi: str
+    hosts: int
+    options: str = ""
+    module: str = "benchmarks.run.collective"
+    rate: str = ""
+    ranks_per_host: int = 1
+    placement: str = "node"
+
+    def run(self, python):
+        """Run it. python: the pattern of interpreters, or None."""
+        print(f"--- {self.name}", flush=True)
+        rate = self.rate or RATES[self.hosts]
+        command = ["python", "-m", self.module, "--link", rate]
+        command += ["--json", os.path.relpath(RESULTS / f"{self.name}.json")]
+        if self.module == Job.module:
+            command += ["--placement", self.placement]
+        with Cluster(self.hosts, rate) as cluster:
+            status = cluster.run(
+                [*command, *self.options.split()],
+                self.mpi,
+                python=python and python.format(self.mpi),
+                env={**os.environ, **(PRESETS if self.part == "forced" else {})},
+                ranks_per_host=self.ranks_per_host,
+                placement=self.placement,
+            ).returncode
+        if status:
+            sys.exit(f"{self.name}: exit status {status}")
+
+
 def jobs():
-    """(part, name of the result, MPI library, hosts, rate, ranks per host, placement, options of
-    benchmarks.run.collective).
-    """
+    """All of them."""
     for mpi in LIBRARIES:
-        for hosts, rate in RATES.items():
-            yield (
-                "hosts",
-                f"hosts-{mpi}-{hosts:02}",
-                mpi,
-                hosts,
-                rate,
-                1,
-                "node",
-                ["--sizes", "64K:16M", "--min-time", "4"],
-            )
-            yield (
-                "small",
-                f"small-{mpi}-{hosts:02}",
-                mpi,
-                hosts,
-                rate,
-                1,
-                "node",
-                ["--sizes", "1K:16K", "--min-time", "3"],
-            )
-        for hosts in RATES:
-            for collective in ("reduce_scatter", "allgather", "bcast"):
-                options = [
-                    "--collective",
-                    collective,
-                    "--sizes",
-                    "4K:4M",
-                    "--min-time",
-                    "2",
-                    "--peers",
-                    "forced",
-                ]
-                options += IN_PIECES if collective == "bcast" else []
-                yield (
-                    "others",
-                    f"others-{mpi}-{collective}-{hosts:02}",
-                    mpi,
-                    hosts,
-                    RATES[hosts],
-                    1,
-                    "node",
-                    options,
-                )
+        yield from _allreduce(mpi)
+        yield from _others(mpi)
         yield from _moves(mpi)
         yield from _between(mpi)
-        exchanged = [
-            "--collective",
-            "alltoall",
-            "--sizes",
-            "1K:4M",
-            "--min-time",
-            "2",
-            "--peers",
-            "none",
-            "--keep",
-        ]
-        yield "alltoall", f"alltoall-{mpi}-07", mpi, 7, RATES[7], 1, "node", exchanged
-        for placement in PLACEMENTS:
-            options = [
-                "--sizes",
-                "1M:16M",
-                "--algorithms",
-                "hierarchical,ring,circulant,halving_doubling",
-                "--least",
-                "9",
-            ]
-            yield "placed", f"placed-{mpi}-{placement}", mpi, 4, "1gbit", 2, placement, options
-            for collective in ("reduce_scatter", "allgather"):
-                options = [
-                    "--collective",
-                    collective,
-                    "--sizes",
-                    "16K:4M",
-                    "--min-time",
-                    "1",
-                    "--peers",
-                    "forced",
-                    "--algorithms",
-                    "hierarchical,ring,circulant",
-                ]
-                yield (
-                    "placed",
-                    f"placed-{mpi}-{collective}-{placement}",
-                    mpi,
-                    4,
-                    "1gbit",
-                    2,
-                    placement,
-                    options,
-                )
-    for hosts in (4, 7):
-        options = [
-            "--sizes",
-            "64K:16M",
-            "--min-time",
-            "4",
-            "--peers",
-            "forced",
-            "--algorithms",
-            "ring,circulant",
-        ]
-        for part in ("hosts", "forced"):  # in a job of its own, says peers.forced
-            yield (
-                part,
-                f"{part}-intelmpi-{hosts:02}",
-                "intelmpi",
-                hosts,
-                RATES[hosts],
-                1,
-                "node",
-                options,
-            )
-        small = [
-            "--sizes",
-            "1K:16K",
-            "--min-time",
-            "3",
-            "--peers",
-            "none",
-            "--algorithms",
-            "recursive_doubling,tree,circulant",
-        ]
-        yield (
-            "small",
-            f"small-intelmpi-{hosts:02}",
-            "intelmpi",
-            hosts,
-            RATES[hosts],
-            1,
-            "node",
-            small,
-        )
+        exchanged = "--collective alltoall --sizes 1K:4M --min-time 2 --peers none --keep"
+        yield Job("alltoall", f"alltoall-{mpi}-07", mpi, 7, exchanged)
+        yield from _placed(mpi)
+    yield from _of_intel_mpi()
+    law = "--sizes 4M --algorithms parameter_server,ring --peers none --least 9 --keep"
     for hosts in range(2, 9):
-        options = [
-            "--sizes",
-            "4M",
-            "--algorithms",
-            "parameter_server,ring",
-            "--peers",
-            "none",
-            "--least",
-            "9",
-            "--keep",
-        ]
-        yield "law", f"law-mpich-{hosts}", "mpich", hosts, "500mbit", 1, "node", options
+        yield Job("law", f"law-mpich-{hosts}", "mpich", hosts, law, rate="500mbit")
+    for mpi in LIBRARIES:
+        yield from _training(mpi)
+        for hosts, ranks in ((1, 2), (4, 1), (7, 1)):
+            name = f"bits-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
+            rate = RATES.get(hosts, "1gbit")
+            yield Job("bits", name, mpi, hosts, "", "benchmarks.run.bits", rate, ranks)
+
+
+def _allreduce(mpi):
+    for hosts in RATES:
+        large, small = "--sizes 64K:16M --min-time 4", "--sizes 1K:16K --min-time 3"
+        yield Job("hosts", f"hosts-{mpi}-{hosts:02}", mpi, hosts, large)
+        yield Job("small", f"small-{mpi}-{hosts:02}", mpi, hosts, small)
+
+
+def _others(mpi):
+    pieces = f" --algorithms circulant,pipeline,scatter_allgather {IN_PIECES}"
+    for hosts in RATES:
+        for name in ("reduce_scatter", "allgather", "bcast"):
+            options = f"--collective {name} --sizes 4K:4M --min-time 2 --peers forced"
+            options += pieces if name == "bcast" else ""
+            yield Job("others", f"others-{mpi}-{name}-{hosts:02}", mpi, hosts, options)
 
 
 def _moves(mpi):
     """Reduce, gather and scatter; blocks of which one rank has most, or of random size."""
+    pieces = f"--algorithms circulant,pipeline,reduce_scatter_gather {IN_PIECES}"
     for hosts in (4, 7, 13):
-        sizes = [
-            "--sizes",
-            "4K:4M" if hosts < 13 else "4K:1M",
-            "--min-time",
-            "1",
-            "--peers",
-            "forced",
-        ]
-        pieces = [
-            "--algorithms",
-            "circulant,pipeline,reduce_scatter_gather",
-            *PIECES,
-            "--forced-segments",
-            "16K",
-        ]
-        cases = [("reduce", "even", pieces), ("gather", "even", []), ("scatter", "even", [])]
+        sizes = f"--sizes {'4K:4M' if hosts < 13 else '4K:1M'} --min-time 1 --peers forced"
+        cases = [("reduce", "even", pieces), ("gather", "even", ""), ("scatter", "even", "")]
         if hosts > 4:
-            cases += [
-                (name, split, [])
+            uneven = [
+                (name, split)
                 for name in ("allgather", "reduce_scatter")
                 for split in ("one", "random")
             ]
-            cases += [(name, "one", []) for name in ("gather", "scatter")]
+            cases += [(*case, "") for case in (*uneven, ("gather", "one"), ("scatter", "one"))]
         for name, split, more in cases:
             result = f"moves-{mpi}-{name}{'' if split == 'even' else '-' + split}-{hosts:02}"
-            options = ["--collective", name, "--split", split, *sizes, *more]
-            yield "moves", result, mpi, hosts, RATES[hosts], 1, "node", options
+            options = f"--collective {name} --split {split} {sizes} {more}"
+            yield Job("moves", result, mpi, hosts, options)
 
 
 def _between(mpi):
     for hosts, rate in BETWEEN.items():
         for name, words in LIKELY.items():
-            options = [
-                "--collective",
-                name,
-                "--sizes",
-                "16K:1M",
-                "--min-time",
-                "1",
-                "--peers",
-                "forced",
-                "--algorithms",
-                words,
-            ]
-            more = PIECES if name == "bcast" else []
-            yield (
-                "between",
-                f"between-{mpi}-{name}-{hosts:02}",
-                mpi,
-                hosts,
-                rate,
-                1,
-                "node",
-                [*options, *more],
-            )
+            options = f"--collective {name} --sizes 16K:1M --min-time 1 --peers forced"
+            options += f" --algorithms {words} {PIECES if name == 'bcast' else ''}"
+            result = f"between-{mpi}-{name}-{hosts:02}"
+            yield Job("between", result, mpi, hosts, options, rate=rate)
 
 
-def training():
-    """(part, module, name of the result, MPI library, hosts, rate, options, ranks per host) of the
-    jobs that train.
-    """
-    for mpi in LIBRARIES:
-        for hosts, rate in SLOW.items():
-            trace = (
-                ["--trace", os.path.relpath(RESULTS / "timeline")]
-                if (mpi, hosts) == ("mpich", 4)
-                else []
-            )
-            # minutes: a few cores compute for all of them
-            short = ["--rounds", "1"] if hosts > 4 else []
-            yield (
-                "training",
-                "benchmarks.run.training",
-                f"training-{mpi}-{hosts}",
-                mpi,
-                hosts,
-                rate,
-                [*trace, *short],
-                1,
-            )
-            yield (
-                "torch",
-                "benchmarks.peers.torch_ddp",
-                f"torch-{mpi}-{hosts}",
-                mpi,
-                hosts,
-                rate,
-                [],
-                1,
-            )
-            for ranks in (1, 2) if hosts == 4 else (1,):
-                name = f"backend-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
-                options = ["--most", "16M", "--rounds", "3"]
-                yield (
-                    "backend",
-                    "benchmarks.peers.torch_backend",
-                    name,
-                    mpi,
-                    hosts,
-                    rate,
-                    options,
-                    ranks,
-                )
+def _placed(mpi):
+    """4 hosts x 2 ranks."""
+    for placement in PLACEMENTS:
+        where = {"rate": "1gbit", "ranks_per_host": 2, "placement": placement}
+        words = "hierarchical,ring,circulant"
+        options = f"--sizes 1M:16M --algorithms {words},halving_doubling --least 9"
+        yield Job("placed", f"placed-{mpi}-{placement}", mpi, 4, options, **where)
+        for name in ("reduce_scatter", "allgather"):
+            options = f"--collective {name} --sizes 16K:4M --min-time 1 --peers forced"
+            options += f" --algorithms {words}"
+            yield Job("placed", f"placed-{mpi}-{name}-{placement}", mpi, 4, options, **where)
 
 
-def bits():
-    """The same of the jobs that measure what the same bits cost."""
-    for mpi in LIBRARIES:
-        for hosts, ranks in ((1, 2), (4, 1), (7, 1)):
-            name = f"bits-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
-            yield (
-                "bits",
-                "benchmarks.run.bits",
-                name,
-                mpi,
-                hosts,
-                RATES.get(hosts, "1gbit"),
-                [],
-                ranks,
-            )
+def _of_intel_mpi():
+    large = "--sizes 64K:16M --min-time 4 --peers forced --algorithms ring,circulant"
+    small = "--sizes 1K:16K --min-time 3 --peers none"
+    small += " --algorithms recursive_doubling,tree,circulant"
+    for hosts in (4, 7):
+        for part in ("hosts", "forced"):  # in a job of its own, says peers.forced
+            yield Job(part, f"{part}-intelmpi-{hosts:02}", "intelmpi", hosts, large)
+        yield Job("small", f"small-intelmpi-{hosts:02}", "intelmpi", hosts, small)
+
+
+def _training(mpi):
+    for hosts, rate in SLOW.items():
+        has_timeline = (mpi, hosts) == ("mpich", 4)
+        options = f"--trace {os.path.relpath(RESULTS / 'timeline')}" if has_timeline else ""
+        # minutes: a few cores compute for all of them
+        options += " --rounds 1" if hosts > 4 else ""
+        trained = "benchmarks.run.training"
+        yield Job("training", f"training-{mpi}-{hosts}", mpi, hosts, options, trained, rate)
+        peer = "benchmarks.peers.torch_ddp"
+        yield Job("torch", f"torch-{mpi}-{hosts}", mpi, hosts, "", peer, rate)
+        backend = "benchmarks.peers.torch_backend"
+        for ranks in (1, 2) if hosts == 4 else (1,):
+            name = f"backend-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
+            options = "--most 16M --rounds 3"
+            yield Job("backend", name, mpi, hosts, options, backend, rate, ranks)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", help="default: all; also names of single results")
-    parser.add_argument(
-        "--python", metavar="PATTERN", help="the interpreters, with {} for openmpi and mpich"
-    )
+    interpreters = "the interpreters, with {} for openmpi and mpich"
+    parser.add_argument("--python", metavar="PATTERN", help=interpreters)
     options = parser.parse_args()
-    asked = lambda part, name: not options.parts or part in options.parts or name in options.parts
-    for part, name, mpi, hosts, rate, ranks, placement, more in jobs():
-        if asked(part, name):
-            more = ["--placement", placement, *more]
-            _run(
-                "benchmarks.run.collective",
-                name,
-                mpi,
-                hosts,
-                rate,
-                more,
-                options,
-                ranks_per_host=ranks,
-                placement=placement,
-            )
-    for part, module, name, mpi, hosts, rate, more, ranks in (*training(), *bits()):
-        if asked(part, name):
-            _run(module, name, mpi, hosts, rate, more, options, ranks_per_host=ranks)
-
-
-def _run(module, name, mpi, hosts, rate, more, options, **where):
-    print(f"--- {name}", flush=True)
-    command = [
-        "python",
-        "-m",
-        module,
-        "--link",
-        rate,
-        "--json",
-        os.path.relpath(RESULTS / f"{name}.json"),
-        *more,
-    ]
-    python = options.python.format(mpi) if options.python else None
-    env = {**os.environ, **(PRESETS if name.startswith("forced-") else {})}
-    with Cluster(hosts, rate) as cluster:
-        status = cluster.run(command, mpi, python=python, env=env, **where).returncode
-    if status:
-        sys.exit(f"{name}: exit status {status}")
+    for job in jobs():
+        if not options.parts or {job.part, job.name} & set(options.parts):
+            job.run(options.python)
 
 
 if __name__ == "__main__":
