@@ -29,13 +29,15 @@ class Bar(NamedTuple):
     end: float
 
 
-def picture(output: str | os.PathLike[str], traces: Iterable[tuple[str, str | os.PathLike[str]]], step: int) -> None:
+def picture(
+    output: str | os.PathLike[str], traces: Iterable[tuple[str, str | os.PathLike[str]]], step: int
+) -> None:
     """Draw one step of several traces below each other, on one scale of time.
 
-    output: a file whose name ends in .svg, .png or another that matplotlib writes. traces: (title, path) of each.
-    step: its number in the traces, from 0. Each rank has a row for its main thread (computing, or waiting for
-    communication) and one for what was in flight. Raises ArgumentError if a trace does not have that step, LaunchError
-    without matplotlib.
+    output: a file whose name ends in .svg, .png or another that matplotlib writes. traces: (title,
+    path) of each. step: its number in the traces, from 0. Each rank has a row for its main thread
+    (computing, or waiting for communication) and one for what was in flight. Raises ArgumentError
+    if a trace does not have that step, LaunchError without matplotlib.
     """
     figure_of = require("matplotlib.figure", "a picture").Figure
     opened = [(title, *_step_of(path, step)) for title, path in traces]
@@ -46,7 +48,8 @@ def picture(output: str | os.PathLike[str], traces: Iterable[tuple[str, str | os
         _draw(axes, ranks, bars)
         axes.set_title(title, fontsize="medium", loc="left")
     panels[-1].set_xlabel("milliseconds from the begin of the step")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize="small")
+    shown = panels[0].get_legend_handles_labels()
+    figure.legend(*shown, loc="outside upper right", ncols=3, fontsize="small")
     # an SVG of the same trace is the same file
     save_figure(figure, output, metadata={"Date": None} if str(output).endswith(".svg") else None)
 
@@ -55,9 +58,15 @@ def _draw(axes: Any, ranks: int, bars: Sequence[Bar]) -> None:
     """Two rows per rank, and the end of each rank's step."""
     for kind, (row, colour, label) in _STYLES.items():
         for rank in range(ranks):
-            spans = [(bar.begin, bar.end - bar.begin) for bar in bars if (bar.rank, bar.kind) == (rank, kind)]
-            axes.broken_barh(spans, (2 * rank + row - 0.4, 0.8), facecolor=colour, edgecolor="white",
-                             linewidth=0.4, label=None if rank else label)  # fmt: skip
+            own = [bar for bar in bars if (bar.rank, bar.kind) == (rank, kind)]
+            axes.broken_barh(
+                [(bar.begin, bar.end - bar.begin) for bar in own],
+                (2 * rank + row - 0.4, 0.8),
+                facecolor=colour,
+                edgecolor="white",
+                linewidth=0.4,
+                label=None if rank else label,
+            )
     for bar in bars:
         if bar.kind == "step":
             axes.vlines(bar.end, 2 * bar.rank - 0.5, 2 * bar.rank + 1.5, color="black", linewidth=1)
@@ -70,7 +79,8 @@ def _step_of(path: str | os.PathLike[str], number: int) -> tuple[int, list[Bar]]
     """Ranks of a trace, and its bars within a step."""
     with open(path, encoding="utf-8") as file:
         events = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
-    whole = {event["pid"]: event for event in events if event["cat"] == "step" and event["name"] == f"step {number}"}
+    steps = [event for event in events if event["cat"] == "step"]
+    whole = {event["pid"]: event for event in steps if event["name"] == f"step {number}"}
     check("step", number, whole, f"the number of a step in {path}")
     return 1 + max(whole), list(_bars(events, whole))
 

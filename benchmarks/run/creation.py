@@ -1,8 +1,11 @@
-"""Measure what making communicators costs: `mpiexec -n 16 python -m benchmarks.run.creation --json FILE`.
+"""Measure what making communicators costs.
 
-The first communicator of a handle, a duplicate with its end, and a part with its end, beside those of plain mpi4py; they
-alternate. Times are medians of the maximum over ranks. Rank 0 also reports its open file descriptors and the modules that
-`import mpicoll` and the first communicator have brought in.
+    mpiexec -n 16 python -m benchmarks.run.creation --json FILE
+
+The first communicator of a handle, a duplicate with its end, and a part with its end, beside those
+of plain mpi4py; they alternate. Times are medians of the maximum over ranks. Rank 0 also reports
+its open file descriptors and the modules that `import mpicoll` and the first communicator have
+brought in.
 """
 
 import argparse
@@ -76,10 +79,12 @@ def text(document):
     """The figures for a person."""
     median = {name: figures["median_us"] / 1e3 for name, figures in document["results"].items()}
     own, others = document["modules"]["own"], document["modules"]["others"]
-    lines = [f"first {document['first_ms']:.1f} ms, {document['descriptors']} descriptors, {own} + {others} modules"]
-    for name, plain in (("create", "plain_dup"), ("dup_free", "plain_dup_free"), ("split_free", "plain_split_free")):
-        ratio = median[name] / median[plain]
-        lines.append(f"{name:10} {median[name]:8.2f} ms, {plain:16} {median[plain]:8.2f} ms, x{ratio:.2f}")
+    first, descriptors = document["first_ms"], document["descriptors"]
+    lines = [f"first {first:.1f} ms, {descriptors} descriptors, {own} + {others} modules"]
+    pairs = {"create": "plain_dup", "dup_free": "plain_dup_free", "split_free": "plain_split_free"}
+    for name, plain in pairs.items():
+        ours, theirs = median[name], median[plain]
+        lines.append(f"{name:10} {ours:8.2f} ms, {plain:16} {theirs:8.2f} ms, x{ours / theirs:.2f}")
     return "\n".join(lines)
 
 

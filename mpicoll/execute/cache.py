@@ -78,8 +78,8 @@ class CachedCall:
 class CallCache(dict[Shape, CachedCall]):
     """{shape: entry} of repeated calls, and all else that spares a call a part of its way.
 
-    It may differ between ranks: each keeps what it meets, and forgets what takes too much room. Only
-    `must_compare` answers alike on all ranks.
+    It may differ between ranks: each keeps what it meets, and forgets what takes too much room.
+    Only `must_compare` answers alike on all ranks.
     """
 
     def __init__(self, recorder: Recorder) -> None:
