@@ -166,3 +166,13 @@ def test_buffers_and_odd_strides_come_from_rank_0(comm):
     model = wrap(module, comm)
     for number, tensor in enumerate(model.state_dict().values()):
         assert torch.equal(tensor, torch.arange(tensor.numel()).reshape(tensor.shape).to(tensor) + number)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1"])
+def test_gradients_that_are_added_up_take_no_second_buffer(comm, strategy):
+    """Those that backward makes lie in the buffer that is reduced when the context is left."""
+    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD, lr=0.1)
+    with model.no_sync():
+        loss_of(model, *map(mine, batches()[0])).backward()
+    held = sorted((one.grad.data_ptr(), one.grad.nbytes) for one in model.parameters())
+    assert [start + nbytes for start, nbytes in held[:-1]] == [start for start, _ in held[1:]]

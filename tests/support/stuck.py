@@ -1,6 +1,6 @@
 """A job of which rank 1 does not take part in a collective: python stuck.py SCENARIO ALGORITHM.
 
-ALGORITHM may also be objects, begun or plan: other calls that MPI serves alone.
+ALGORITHM may also be objects, begun, first or plan: other calls that MPI serves alone.
 
 compute: it computes for long. late: for a little. killed, stopped: it is. other: it makes another call. left_out: that too,
 but before it left a call out that MPI serves.
@@ -30,7 +30,7 @@ context = Context.of(comm)
 limit = context.timeout
 context.timeout = 1000  # a busy machine is slow to start all ranks
 x = np.ones(100_000)
-if algorithm in ("objects", "begun", "plan"):  # served by MPI alone
+if algorithm in ("objects", "begun", "first", "plan"):  # served by MPI alone
     plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="native")
     for _ in range(2):  # met before, the next one is not compared, and recognised
         comm.Iallreduce(MPI.IN_PLACE, x, algorithm="native").Wait()
@@ -58,6 +58,8 @@ if algorithm == "objects":
     comm.allgather(x)
 elif algorithm == "begun":
     comm.Iallreduce(MPI.IN_PLACE, x, algorithm="native").Wait()
+elif algorithm == "first":
+    comm.Iallreduce(MPI.IN_PLACE, x[:-1], algorithm="native").Wait()
 elif algorithm == "plan":
     plan.Start()
     plan.Wait()

@@ -106,8 +106,14 @@ def test_mpi4pys_own_collectives(installation):
     is_told(installation, "objects")
 
 
-def is_told(installation, kind):
-    output = stuck(installation, "compute", kind)
+@pytest.mark.thorough
+@ONE
+def test_a_request_of_mpis_own_whose_call_was_neither_compared_nor_met_before(installation):
+    is_told(installation, "first", MPICOLL_CHECK="off")
+
+
+def is_told(installation, kind, **environ):
+    output = stuck(installation, "compute", kind, **environ)
     assert re.search(r"no progress for \d+\.\d s in call \d, ", output) and "So the others wait for rank 1" in output, output
     assert "done" not in output
 
