@@ -93,6 +93,7 @@ def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
         ],
         "transport": topology.transport,
         "shared_memory": topology.refusal or "read directly",
+        "engine": _engine(comm),
         **{
             name: hosts[0][name]
             for name in ("cuda_aware", "cuda_aware_by", "gpu_mode", "gpu_mode_because")
@@ -106,6 +107,15 @@ def gather(comm: Any, trial: bool = False) -> dict[str, Any]:
     facts["warnings"] = [*_crowded(comm), *bcast, *gpus.warnings(hosts)]
     facts = comm.bcast(facts)
     return facts
+
+
+def _engine(comm: Any) -> str:
+    """Which interpreter executes schedules, and why; all ways there are, where hosts differ."""
+    from ..engine import status
+
+    extension, reason = status()
+    told = "Python" if extension is None else "C where messages go through MPI, else Python"
+    return "; ".join(sorted(set(comm.allgather(f"{told} ({reason})"))))
 
 
 def _crowded(comm: Any) -> list[str]:
@@ -157,6 +167,7 @@ def describe(facts: dict[str, Any]) -> str:
         *(f"  {host}: {ranks}" for host, ranks in zip(where["hosts"], where["ranks_per_node"])),
         f"transport       {facts['transport']}",
         f"inside a node   {facts['shared_memory']}",
+        f"interpreter     {facts['engine']}",
         f"machine         {where['machine']}",
         *gpus.describe(facts["gpus"]),
         *(f"{name}={value}" for name, value in facts["settings"].items()),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
-from .. import collectives, select
+from .. import collectives, engine, select
 from ..calls import arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..execute import Context, list_at_exit
@@ -141,7 +141,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
                 "reproducible": reproducible,
             }
             # the first wrapper of a handle determines the nodes, and compares the options of ranks
-            context = Context.configured(new, options, select.read_tables)
+            context = Context.configured(new, options, _prepare)
             # a wrong variable raises here, and on all ranks, not at the first call
             settings.check()
             select.environment_rules()
@@ -489,6 +489,12 @@ def wrapped(comm: MPI.Intracomm) -> Communicator:
     good = isinstance(comm, MPI.Comm) and comm != MPI.COMM_NULL
     check("comm", comm, good, "a communicator, such as MPI.COMM_WORLD")
     return comm if isinstance(comm, Communicator) else Communicator(comm)
+
+
+def _prepare() -> None:
+    """What may fail on a single rank, and is then an error on all."""
+    select.read_tables()
+    engine.require()
 
 
 @cache

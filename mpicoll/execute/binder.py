@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from .. import buffers
+from .. import buffers, engine
 from ..binding import Memory, Program, Round, lowered, ordering, reduced_where_they_lie, with_copies
 from ..schedule import RECEIVES, SENDS
 from ..transport import Near
@@ -74,7 +74,10 @@ def bind(
     runs_ahead = executable.messages >= _FLOWING * len(rounds)
     texts = [_describe(operations) for operations in rounds]
     name = f"{method} ({schedule.algorithm})"
-    return make(context, name, executable, texts, work, fingerprint, runs_ahead)
+    plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
+    if tracer is None and near is None and work.is_plain:
+        plan.compiled = engine.compiled(program, context.channel)
+    return plan
 
 
 def _program(
@@ -108,8 +111,8 @@ class TracedCall(ScheduledCall):
         super().__init__(context, name, executable, *rest)
         self._tracer = tracer
 
-    def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
-        for request in super()._steps(tag, sent):
+    def _steps(self, tag: int, sent: list[int], patience: float = 0.0) -> Iterator[MPI.Request]:
+        for request in super()._steps(tag, sent, patience):
             begin = perf_counter()
             yield request
             if self._awaited is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..binding import Fetch, Instruction, Places, Program, Put
+from ..engine import Compiled
 from ..errors import ArgumentError
 from ..failure import Record, cancelled, still_under_way
 from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
@@ -26,6 +27,9 @@ from .staging import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: seconds that a blocking call waits for a message before Python looks around
+_PATIENCE = 20e-6
 
 
 class ScheduledCall(Operation):
@@ -62,6 +66,8 @@ class ScheduledCall(Operation):
         self.numbered = executable.numbered
         self._texts = texts
         self._call_tag = context.call_tag(0, fingerprint)
+        #: the program for the compiled interpreter, where that executes it
+        self.compiled: Compiled | None = None
         #: whether the caller has waited for the last Start
         self._over = True
         #: the instructions that start a request, and these requests
@@ -101,15 +107,18 @@ class ScheduledCall(Operation):
 
     def lies_in(self, memory: Places) -> None:  # noqa: D102
         self._executable_now.lies_in(memory)
+        if self.compiled is not None:
+            self.compiled.lies_in(memory)
         self.memory = memory
 
     def move(self, memory: Places) -> None:  # noqa: D102
-        executable = self._executable_now
-        executable.move(memory)
         self.memory = memory
-        self.numbered = executable.numbered
+        if self.compiled is None:
+            executable = self._executable_now
+            executable.move(memory)
+            self.numbered = executable.numbered
 
-    # Running. `_steps` is the only loop: blocking calls wait for what it yields, tasks test it.
+    # Running. Blocking calls wait for what `_steps` yields, tasks test it.
 
     def run(self, record: Record | None = None) -> None:  # noqa: D102
         if record is not None:
@@ -118,7 +127,8 @@ class ScheduledCall(Operation):
         self.step = 0  # from here on other ranks rely on it
         try:
             tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
-            self._compute(self.context.wait_for, self._steps(tag, self.context.sent_blocking), self)
+            steps = self._steps(tag, self.context.sent_blocking, _PATIENCE)
+            self._compute(self.context.wait_for, steps, self)
         except BaseException as error:
             if self.unfinished:
                 self.context.give_up(self, error)
@@ -149,14 +159,27 @@ class ScheduledCall(Operation):
                 self.context.give_up(self, error)
             raise
 
-    def _steps(self, tag: int, sent: list[int]) -> Iterator[MPI.Request]:
-        pending = self._pending
+    def _steps(self, tag: int, sent: list[int], patience: float = 0.0) -> Iterator[Any]:
+        """Its requests, when they are awaited. patience: see `Compiled.start`."""
         self.step = 0
         try:
             yield from self.work.arriving(self.context.channel, tag)
         except ArgumentError:  # a refusal of all ranks
             self.step = None
             raise
+        if self.compiled is None:
+            yield from self._interpreted(tag, sent)
+        else:
+            yield from self._executed(self.compiled, tag, sent, patience)
+        # a rank that gave up may have sent what was written there since
+        if self.hears_of_mpi:
+            self.context.look()
+        self.step = None
+        self.work.unpack()
+
+    def _interpreted(self, tag: int, sent: list[int]) -> Iterator[Any]:
+        """By Python: the reference."""
+        pending = self._pending
         for self.step, (starts, waits, actions, messages, nbytes, _) in self.numbered:
             for number, start in starts:
                 pending[number] = start(tag)
@@ -169,17 +192,26 @@ class ScheduledCall(Operation):
             self._awaited = None
             for function, arguments in actions:
                 function(*arguments)
-        # a rank that gave up may have sent what was written there since
-        if self.hears_of_mpi:
-            self.context.look()
-        self.step = None
-        self.work.unpack()
+
+    def _executed(
+        self, compiled: Compiled, tag: int, sent: list[int], patience: float
+    ) -> Iterator[Any]:
+        """By the compiled interpreter."""
+        compiled.start(tag, self.memory, patience)
+        while not compiled.advance():
+            self.step, self._awaited = compiled.position
+            yield compiled
+        self._awaited = None
+        messages, nbytes = compiled.sent
+        sent[0] += messages
+        sent[1] += nbytes
 
     def withdraw(self) -> list[MPI.Request]:
         """See `Withdrawable`."""
+        pending = self._pending if self.compiled is None else self.compiled.pending()
         receives: list[MPI.Request] = []
         sends: list[MPI.Request] = []
-        for piece, request in zip(self._starting, self._pending):
+        for piece, request in zip(self._starting, pending):
             request = request.withdraw() if isinstance(request, Polled) else request
             if isinstance(request, MPI.Request):
                 (receives if piece.is_received else sends).append(request)

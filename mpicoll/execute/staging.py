@@ -120,6 +120,11 @@ class Work(Staging):
         if self._messages_on is not np:
             self.packing.append(self._arrive)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it lies on the host, and is reduced by a predefined op, not in fixed point."""
+        return self.device is None and self.fixed is None and self.is_predefined
+
     # On a device.
 
     def pack(self) -> None:

@@ -20,6 +20,7 @@ ON_TIMEOUT = "MPICOLL_ON_TIMEOUT"
 REPORT = "MPICOLL_REPORT"
 GPU = "MPICOLL_GPU"
 SHARED_MEMORY = "MPICOLL_SHARED_MEMORY"
+ENGINE = "MPICOLL_ENGINE"
 DETERMINISTIC = "MPICOLL_DETERMINISTIC"
 REPRODUCIBLE = "MPICOLL_REPRODUCIBLE"
 PROFILE = "MPICOLL_PROFILE"
@@ -36,6 +37,7 @@ _COMPARED = (
     REPORT,
     GPU,
     SHARED_MEMORY,
+    ENGINE,
     DETERMINISTIC,
     REPRODUCIBLE,
     PROFILE,
@@ -63,12 +65,16 @@ ALWAYS = "always"
 #: ranks compare results that must be equal
 DIGEST = "digest"
 
-#: MPI gets device pointers where it is known to accept them
+#: MPI gets device pointers where it is known to accept them; programs run in C where they can
 AUTO = "auto"
 #: messages of device memory pass through host memory
 STAGED = "staged"
 #: MPI gets device pointers in any case
 DIRECT = "direct"
+#: programs run in C, or it is an error
+C = "c"
+#: programs run in Python
+PYTHON = "python"
 
 
 def algorithm() -> str:
@@ -193,6 +199,14 @@ def gpu() -> str:
     return word
 
 
+def engine() -> str:
+    """Which interpreter executes programs (MPICOLL_ENGINE)."""
+    word = os.environ.get(ENGINE, "").lower() or AUTO
+    if word not in (AUTO, C, PYTHON):
+        raise ArgumentError(f"{ENGINE}={word}: expected {AUTO}, {C} or {PYTHON}")
+    return word
+
+
 def shared_memory() -> bool:
     """Whether ranks of a node may read each other's memory (MPICOLL_SHARED_MEMORY)."""
     return _switch(SHARED_MEMORY, default=True)
@@ -230,6 +244,7 @@ def check() -> None:
     only_report()
     gpu()
     shared_memory()
+    engine()
     deterministic()
     reproducible()
 

@@ -1,0 +1,80 @@
+"""The extension `mpicoll._engine`, and the functions of MPI that it calls."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..support import settings
+from .lowering import CODE, Code
+
+_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test")
+
+
+class Status(NamedTuple):
+    """The extension, or None, and why."""
+
+    extension: Any
+    reason: str
+
+
+def status() -> Status:
+    """Whether programs run in C, and why."""
+    if settings.engine() == settings.PYTHON:
+        return Status(None, f"{settings.ENGINE}={settings.PYTHON}")
+    return _loaded()
+
+
+def require() -> None:
+    """Raise ImportError where MPICOLL_ENGINE asks for the extension, and it cannot be used."""
+    if settings.engine() == settings.C and (found := status()).extension is None:
+        raise ImportError(f"{settings.ENGINE}={settings.C}: {found.reason}")
+
+
+@lru_cache(maxsize=None)
+def _loaded() -> Status:
+    try:
+        extension = import_module("mpicoll._engine")
+        addresses = [_address_of(name) for name in _FUNCTIONS]
+    except (ImportError, AttributeError) as error:
+        return Status(None, f"mpicoll._engine cannot be used ({error})")
+    extension.setup(*addresses, MPI._handleof(MPI.BYTE), MPI._sizeof(MPI.Request))
+    if not _delivers(extension):
+        return Status(None, "mpicoll._engine did not deliver a message to this rank itself")
+    return Status(extension, "mpicoll._engine")
+
+
+def _address_of(name: str) -> int:
+    """The function that mpi4py's own calls are bound to.
+
+    The global scope comes first, as for the linker: tools that were preloaded see the calls.
+    """
+    for library in (ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)):
+        if hasattr(library, name):
+            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            assert address is not None
+            return address
+    raise AttributeError(f"{name} is no exported function of the MPI library")
+
+
+def _delivers(extension: Any) -> bool:
+    """Whether a message of this rank to itself arrives."""
+    received = np.zeros(8, np.uint8)
+    sent = np.arange(1, 9, dtype=np.uint8)
+    comm = MPI.COMM_SELF.Dup()
+    code = [
+        CODE.pack(Code.RECV, 0, 0, 0, 0, 0, 0, 0, received.ctypes.data, 0, 0, 8),
+        CODE.pack(Code.SEND, 0, 1, 0, 0, 0, 0, 0, sent.ctypes.data, 0, 0, 8),
+        CODE.pack(Code.WAIT, 0, 0, *[0] * 9),
+        CODE.pack(Code.WAIT, 0, 1, *[0] * 9),
+    ]
+    program = extension.program(b"".join(code), 2, MPI._handleof(comm))
+    extension.start(program, 0, ())
+    error, reached = extension.advance(program, 1.0)
+    comm.Free()
+    return error == 0 and reached == len(code) and bool(np.array_equal(received, sent))

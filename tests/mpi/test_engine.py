@@ -1,0 +1,85 @@
+"""The compiled interpreter beside Python's: the same bits and messages, for each algorithm and each form of a call.
+
+Messages go through MPI here: inside a node, through shared memory, Python executes.
+"""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import engine
+from tests.support.cases import EVERY, PRIME, RANK, SEGMENT, SIZE, WORLD, Case, mixed_magnitudes, same, small_integers
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(engine.status().extension is None, reason=f"no compiled interpreter: {engine.status().reason}"),
+]
+KINDS = [("f4", mixed_magnitudes), ("f8", mixed_magnitudes), ("i8", small_integers)]
+
+
+@pytest.fixture
+def interpreters(monkeypatch):
+    """Communicators whose programs run in Python, in C, and in C on the first rank alone."""
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "off")
+    comms = {word: mpicoll.Communicator(WORLD.Dup()) for word in ("python", "c", "either")}
+
+    def choose(word):
+        in_c = word == "c" or (word == "either" and RANK == 0)
+        monkeypatch.setenv("MPICOLL_ENGINE", "c" if in_c else "python")
+        return comms[word]
+
+    yield choose
+    for comm in comms.values():
+        comm.Free()
+
+
+@pytest.mark.parametrize(("method", "word"), EVERY)
+def test_each_algorithm(interpreters, method, word):
+    for number, count in enumerate((0, 1, SIZE + 1, PRIME)):
+        dtype, fill = KINDS[number % len(KINDS)]
+        pieces = SEGMENT if number % 2 else None
+        found = []
+        for name in ("python", "c", "either"):
+            comm = interpreters(name)
+            before = comm.sent
+            result = Case(method, count, SIZE - 1, dtype=dtype, fill=fill).call(comm, algorithm=word, segment_bytes=pieces)
+            found.append((None if result is None else result.tobytes(), np.subtract(comm.sent, before).tolist()))
+        assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("name", ["python", "c", "either"])
+def test_each_form(interpreters, name):
+    """A repeated call on other memory, a request, and a plan that is started again."""
+    comm = interpreters(name)
+    for number in range(3):
+        sent = np.arange(PRIME, dtype="f8") + number
+        received = np.empty_like(sent)
+        comm.Allreduce(sent, received, algorithm="ring")
+        same(received, sent * SIZE)
+        comm.Iallreduce(MPI.IN_PLACE, sent, algorithm="ring").Wait()
+        same(received, sent)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, received, algorithm="recursive_doubling")
+    for _ in range(3):
+        received[:] = 1
+        plan.Start()
+        plan.Wait()
+        same(received, np.full(PRIME, float(SIZE)))
+    plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_it_cannot_execute_runs_in_python(interpreters, monkeypatch):
+    comm = interpreters("c")
+    made = []
+    monkeypatch.setattr(engine.Compiled, "start", lambda *_: made.append(1))
+    user = MPI.Op.Create(lambda one, other, _: np.add(_floats(one), _floats(other), out=_floats(other)), commute=True)
+    for dtype, op in (("f8", user), ("f8", MPI.MAX), ("f2", MPI.SUM), ("c8", MPI.SUM), ("?", MPI.LOR)):
+        data = np.ones(9, dtype)
+        comm.Allreduce(MPI.IN_PLACE, data, op=op, algorithm="ring")
+    user.Free()
+    assert not made
+
+
+def _floats(memory):
+    return np.frombuffer(memory, "f8")
