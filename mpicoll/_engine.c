@@ -145,6 +145,7 @@ static int advance(Program *p)
             p->active[i->request] = !error;
             break;
         case WAIT:
+            if (!p->active[i->request]) break; /* it was taken */
             error = mpi.Test(handle(p, i->request), &done, status);
             if (error || done) p->active[i->request] = 0;
             break;
@@ -284,14 +285,16 @@ static PyObject *advance_from_python(PyObject *self, PyObject *args)
     return Py_BuildValue("ii", error, (int)p->next);
 }
 
-PyDoc_STRVAR(requests_doc, "requests(program)\n\n"
-                           "{number: the handle's bytes} of the requests that MPI has not ended.");
-static PyObject *requests(PyObject *self, PyObject *capsule)
+PyDoc_STRVAR(taken_doc, "take_requests(program)\n\n"
+                        "{number: the handle's bytes} of the requests that MPI has not ended,\n"
+                        "which the program no longer tests.");
+static PyObject *take_requests(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
     PyObject *found = p ? PyDict_New() : NULL;
     for (int32_t number = 0; found && number < p->requests; number++) {
         if (!p->active[number]) continue;
+        p->active[number] = 0;
         PyObject *key = PyLong_FromLong(number);
         PyObject *bytes = PyBytes_FromStringAndSize(handle(p, number), mpi.request_bytes);
         if (!key || !bytes || PyDict_SetItem(found, key, bytes)) Py_CLEAR(found);
@@ -306,7 +309,7 @@ static PyMethodDef functions[] = {
     {"program", program, METH_VARARGS, program_doc},
     {"start", start, METH_VARARGS, start_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
-    {"requests", requests, METH_O, requests_doc},
+    {"take_requests", take_requests, METH_O, taken_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -49,6 +49,8 @@ class Compiled:
         comm = MPI._handleof(self._channel.wire.comm)
         self._program = self._extension.program(packed, self._requests, comm)
         self._next = len(code)
+        #: the requests that were given away, by number
+        self._taken: list[MPI.Request | None] = [None] * self._requests
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -59,6 +61,7 @@ class Compiled:
         """Begin. memory: the buffers of this call; patience: seconds that a test waits."""
         self._patience = patience
         self._next = 0
+        self._taken = [None] * self._requests
         self._extension.start(self._program, tag, tuple(address for address, _ in memory))
 
     def advance(self) -> bool:
@@ -84,8 +87,7 @@ class Compiled:
         return self.advance() or self._next != before
 
     def pending(self) -> Sequence[MPI.Request | None]:
-        """The requests that MPI has not ended, by number."""
-        found: list[MPI.Request | None] = [None] * self._requests
-        for number, handle in self._extension.requests(self._program).items():
-            found[number] = MPI.Request.fromhandle(int.from_bytes(handle, sys.byteorder))
-        return found
+        """The requests that MPI has not ended, by number: to be ended by the caller."""
+        for number, handle in self._extension.take_requests(self._program).items():
+            self._taken[number] = MPI.Request.fromhandle(int.from_bytes(handle, sys.byteorder))
+        return self._taken

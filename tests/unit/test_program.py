@@ -57,6 +57,7 @@ def test_what_an_instruction_is():
     assert (send.is_sent, send.is_received, send.is_started, send.nbytes) == (True, False, True, 8)
     reduced = Instruction(Recv, 3, ((0, 16),), ((32, 48),), operand=1)
     assert (reduced.is_received, reduced.span, reduced.nbytes) == (True, (0, 16), 16)
+    assert str(reduced) == "recv, from rank 3, reduced as operand 1, reads 0x0+16, writes 0x20+16"
     assert not any(Instruction(kind, None, ((0, 8),), ((8, 16),)).is_started for kind in (Reduce, Copy))
 
 
