@@ -5,8 +5,12 @@
  * of Open MPI both travel in a register of 64 bits.
  */
 #define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
+#endif
 #include <Python.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,24 +35,39 @@ static struct {
 
 typedef void Loop(const void *lower, const void *higher, void *result, size_t count);
 
-#define LOOP(NAME, TYPE, RESULT)                                                  \
+/* the result may be one of the operands, but never a shifted part of one */
+#define LOOP(NAME, TYPE, RESULT)                                                        \
     static void NAME(const void *lower, const void *higher, void *result, size_t count) \
-    {                                                                             \
-        const TYPE *x = lower, *y = higher;                                       \
-        TYPE *z = result;                                                         \
-        for (size_t i = 0; i < count; i++) z[i] = RESULT;                         \
+    {                                                                                   \
+        const TYPE *x = lower, *y = higher;                                             \
+        TYPE *z = result;                                                               \
+        _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++) z[i] = (TYPE)(RESULT);  \
     }
+#define LOGICAL(TYPE, NAME)                   \
+    LOOP(land_##NAME, TYPE, (x[i] != 0) & (y[i] != 0)) \
+    LOOP(lor_##NAME, TYPE, (x[i] != 0) | (y[i] != 0))  \
+    LOOP(lxor_##NAME, TYPE, (x[i] != 0) ^ (y[i] != 0))
 #define INTEGERS(TYPE, NAME)                          \
     LOOP(sum_##NAME, TYPE, x[i] + y[i])               \
     LOOP(prod_##NAME, TYPE, x[i] * y[i])              \
     LOOP(max_##NAME, TYPE, x[i] > y[i] ? x[i] : y[i]) \
     LOOP(min_##NAME, TYPE, x[i] < y[i] ? x[i] : y[i]) \
-    LOOP(and_##NAME, TYPE, x[i] & y[i])               \
-    LOOP(or_##NAME, TYPE, x[i] | y[i])                \
-    LOOP(xor_##NAME, TYPE, x[i] ^ y[i])
-#define FLOATS(TYPE, NAME)              \
-    LOOP(sum_##NAME, TYPE, x[i] + y[i]) \
-    LOOP(prod_##NAME, TYPE, x[i] * y[i])
+    LOOP(band_##NAME, TYPE, x[i] & y[i])              \
+    LOOP(bor_##NAME, TYPE, x[i] | y[i])               \
+    LOOP(bxor_##NAME, TYPE, x[i] ^ y[i])              \
+    LOGICAL(TYPE, NAME)
+/* a nan stays one: the lower operand's, where both are */
+#define FLOATS(TYPE, NAME)                                           \
+    LOOP(sum_##NAME, TYPE, x[i] + y[i])                              \
+    LOOP(prod_##NAME, TYPE, x[i] * y[i])                             \
+    LOOP(max_##NAME, TYPE, x[i] > y[i] || x[i] != x[i] ? x[i] : y[i]) \
+    LOOP(min_##NAME, TYPE, x[i] < y[i] || x[i] != x[i] ? x[i] : y[i])
+/* real and imaginary part */
+#define COMPLEX(TYPE, NAME)                                                             \
+    static void sum_c##NAME(const void *lower, const void *higher, void *result, size_t count) \
+    {                                                                                   \
+        sum_f##TYPE(lower, higher, result, 2 * count);                                  \
+    }
 
 INTEGERS(int8_t, i1)
 INTEGERS(int16_t, i2)
@@ -58,42 +77,111 @@ INTEGERS(uint8_t, u1)
 INTEGERS(uint16_t, u2)
 INTEGERS(uint32_t, u4)
 INTEGERS(uint64_t, u8)
+LOGICAL(uint8_t, b1)
 FLOATS(float, f4)
 FLOATS(double, f8)
+COMPLEX(4, 8)
+COMPLEX(8, 16)
 
-#define INTEGER_ROW(NAME)                                                          \
-    {                                                                              \
-        sum_##NAME, prod_##NAME, max_##NAME, min_##NAME, and_##NAME, or_##NAME,    \
-            xor_##NAME                                                             \
+#define LOGICAL_COLUMNS(NAME) \
+    .op[LAND] = land_##NAME, .op[LOR] = lor_##NAME, .op[LXOR] = lxor_##NAME
+#define FLOAT_COLUMNS(NAME) \
+    .op[SUM] = sum_##NAME, .op[PROD] = prod_##NAME, .op[MAX] = max_##NAME, .op[MIN] = min_##NAME
+#define INTEGER_ROW(NAME, BYTES)                                                       \
+    {                                                                                  \
+        BYTES, FLOAT_COLUMNS(NAME), LOGICAL_COLUMNS(NAME), .op[BAND] = band_##NAME,    \
+            .op[BOR] = bor_##NAME, .op[BXOR] = bxor_##NAME                             \
     }
-#define FLOAT_ROW(NAME) {sum_##NAME, prod_##NAME}
-enum { TYPES = 10, OPS = 7 };
-/* engine/lowering.py has the names of these rows and columns */
-static Loop *const LOOPS[TYPES][OPS] = {
-    INTEGER_ROW(i1), INTEGER_ROW(i2), INTEGER_ROW(i4), INTEGER_ROW(i8), INTEGER_ROW(u1),
-    INTEGER_ROW(u2), INTEGER_ROW(u4), INTEGER_ROW(u8), FLOAT_ROW(f4),   FLOAT_ROW(f8),
+/* engine/lowering.py has the names of these columns and rows */
+enum { SUM, PROD, MAX, MIN, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS };
+static const struct {
+    size_t itemsize;
+    Loop *op[OPS];
+} TYPES[] = {
+    INTEGER_ROW(i1, 1),       INTEGER_ROW(i2, 2),        INTEGER_ROW(i4, 4),
+    INTEGER_ROW(i8, 8),       INTEGER_ROW(u1, 1),        INTEGER_ROW(u2, 2),
+    INTEGER_ROW(u4, 4),       INTEGER_ROW(u8, 8),        {4, FLOAT_COLUMNS(f4)},
+    {8, FLOAT_COLUMNS(f8)},   {8, .op[SUM] = sum_c8},    {16, .op[SUM] = sum_c16},
+    {1, LOGICAL_COLUMNS(b1)},
 };
+enum { KINDS = sizeof TYPES / sizeof *TYPES };
 
 /* ---- Programs ------------------------------------------------------------------------------ */
 
-enum Code { SEND, RECV, WAIT, REDUCE, COPY, CODES };
-enum { BUFFERS = 4 };
+/* NEAR: to or from a rank of the node, through memory that both share */
+enum Code { SEND, RECV, NEAR_SEND, NEAR_RECV, NEAR_WRITE, NEAR_WRITTEN, WAIT, REDUCE, COPY, CODES };
+enum { BUFFERS = 4, LOWER = 0, HIGHER = 1 };
 
 typedef struct {
     int32_t code;
-    /* the rank at the other end of a message */
+    /* of MPI's messages the rank at the other end; of others its number among the near ranks */
     int32_t peer;
     /* number of the request that a message starts, or that is awaited */
     int32_t request;
     /* of a reduction: its row and column among the loops */
     int32_t type, op;
+    /* of a message that is reduced as it comes: which operand it is; -1: it is copied */
+    int32_t operand;
     /* where each place is: 0: `at` is an address; else an offset in that buffer of the call */
     int32_t buffer[3];
-    /* of a message (memory), of a copy (source, target), of a reduction (lower, higher, result) */
+    int32_t unused;
+    /* of a message: memory (source, or result), other operand, landing for what comes through MPI;
+     * of a copy: source, target; of a reduction: lower, higher, result */
     int64_t at[3];
     /* bytes of a message or a copy, elements of a reduction */
     int64_t count;
+    /* of a near message: the location of an address, or NOWHERE; bytes of its pieces; and the
+     * address, location and distance of the slots that these are copied to */
+    int64_t location, chunk, slots, slots_location, slot_bytes;
 } Instruction;
+
+#define NOWHERE (-1)
+
+/* a message on its way */
+typedef struct {
+    const Instruction *instruction;
+    /* MPI has not ended its request */
+    char active;
+    /* it is published, or needs no such step */
+    char published;
+    /* a near message that comes or goes through MPI */
+    char distant;
+    /* of a NEAR_WRITE: the receiver has said where; whether it is copied there */
+    char opened, is_put;
+    /* the next message to the same rank that waits to be published; -1: none */
+    int32_t behind;
+    /* of a NEAR_WRITE: the next to the same rank; -1: none */
+    int32_t next_write;
+    /* bytes published or taken */
+    int64_t moved;
+    /* the pipe's count after it */
+    uint64_t last;
+    /* of a NEAR_WRITE: the receiver's location */
+    uint64_t landing;
+} Message;
+
+/* a mapped segment of another process's memory */
+typedef struct {
+    uint64_t begin, end;
+    char *address;
+} Segment;
+
+typedef _Atomic uint64_t Word;
+
+/* a rank of the node; the pipes to it and from it: see shared_memory/ring.py */
+enum { SEGMENTS = 16 };
+typedef struct {
+    Word *out;
+    /* NULL until the rank has created it */
+    Word *in;
+    int32_t rank;
+    /* messages that wait to be published, in order; -1: none */
+    int32_t first, last;
+    /* the first NEAR_WRITE of the program, and that whose location comes next; -1: none */
+    int32_t first_write, opening;
+    int32_t segments;
+    Segment segment[SEGMENTS];
+} Near;
 
 typedef struct {
     Instruction *code;
@@ -104,10 +192,23 @@ typedef struct {
     int tag;
     Handle comm;
     char *buffer[BUFFERS];
+    /* location minus address of each buffer, or NOWHERE */
+    int64_t shift[BUFFERS];
     char *handles;
-    /* by request: whether MPI has not ended it yet */
-    char *active;
+    Message *message;
+    int32_t nears;
+    Near *near;
+    /* polls before a rank that waits yields its core */
+    int polls;
+    /* of a location that is in no segment known here */
+    int32_t unknown_near;
+    uint64_t unknown;
+    /* something moved since this was set to 0 */
+    int moved;
 } Program;
+
+/* what `advance` returns besides MPI's errors, which are positive */
+enum { WAITS = 0, UNKNOWN_LOCATION = -1, PEER_GAVE_UP = -2, WRONG_SIZE = -3, DONE = -4 };
 
 static inline char *place(const Program *p, const Instruction *i, int number)
 {
@@ -126,57 +227,351 @@ static double seconds(void)
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
-/* Execute until a request is awaited that is not done; returns 0 or MPI's error. */
-static int advance(Program *p)
+#if defined(__x86_64__) || defined(__i386__)
+#define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ __volatile__("yield")
+#else
+#define RELAX() ((void)0)
+#endif
+
+/* ---- Messages through MPI ------------------------------------------------------------------ */
+
+/* Each function returns DONE, WAITS, or an error. */
+
+static int isend(Program *p, int32_t request, const Instruction *i, int32_t rank)
+{
+    int error = mpi.Isend(place(p, i, 0), (int)i->count, mpi.byte, rank, p->tag, p->comm,
+                          handle(p, request));
+    p->message[request].active = !error;
+    return error ? error : DONE;
+}
+
+static int irecv(Program *p, int32_t request, char *landing, int64_t count, int32_t rank)
+{
+    int error =
+        mpi.Irecv(landing, (int)count, mpi.byte, rank, p->tag, p->comm, handle(p, request));
+    p->message[request].active = !error;
+    return error ? error : DONE;
+}
+
+static int test(Program *p, int32_t request)
 {
     char status[STATUS_BYTES];
+    int done = 1;
+    if (!p->message[request].active) return DONE; /* it was taken */
+    int error = mpi.Test(handle(p, request), &done, status);
+    if (error || done) p->message[request].active = 0;
+    return error ? error : done ? DONE : WAITS;
+}
+
+/* ---- Messages through shared memory -------------------------------------------------------- */
+
+/* the words of a pipe, and what stands in place of a location: see shared_memory/ring.py */
+enum { PUBLISHED = 0, GIVEN_UP = 1, READ = 8, FIRST_ENTRY = 16, ENTRY_WORDS = 4 };
+enum { ENTRIES = 8, SLOTS = 4 };
+enum { THROUGH_MPI = 0, WRITTEN = 1, UNMAPPED = 0 };
+#define OPEN ((uint64_t)1 << 62)
+/* messages from this size on go through MPI, if they are not in shared memory */
+#define LARGE (1 << 20)
+
+static inline uint64_t get(const Word *word) { return atomic_load_explicit(word, memory_order_acquire); }
+static inline uint64_t own(const Word *word) { return atomic_load_explicit(word, memory_order_relaxed); }
+static inline void set(Word *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static inline uint64_t unread(const Near *n) { return own(n->out + PUBLISHED) - get(n->out + READ); }
+
+static void publish(Program *p, Near *n, uint64_t location, uint64_t nbytes)
+{
+    uint64_t count = own(n->out + PUBLISHED);
+    Word *entry = n->out + FIRST_ENTRY + ENTRY_WORDS * (count % ENTRIES);
+    atomic_store_explicit(entry, (uint64_t)p->tag, memory_order_relaxed);
+    atomic_store_explicit(entry + 1, location, memory_order_relaxed);
+    atomic_store_explicit(entry + 2, nbytes, memory_order_relaxed);
+    set(n->out + PUBLISHED, count + 1);
+    p->moved = 1;
+}
+
+/* The location of a message's memory, or NOWHERE. */
+static int64_t location_of(const Program *p, const Instruction *i)
+{
+    if (!i->buffer[0]) return i->location;
+    if (p->shift[i->buffer[0]] == NOWHERE) return NOWHERE;
+    return (int64_t)(intptr_t)place(p, i, 0) + p->shift[i->buffer[0]];
+}
+
+/* The address here of a location there; NULL: Python has to map it. */
+static char *address_of(Program *p, Near *n, uint64_t location)
+{
+    for (int32_t number = 0; number < n->segments; number++) {
+        const Segment *s = n->segment + number;
+        if (location >= s->begin && location < s->end) return s->address + (location - s->begin);
+    }
+    p->unknown_near = (int32_t)(n - p->near);
+    p->unknown = location;
+    return NULL;
+}
+
+/* One more message is read. The sender may have changed the memory if it gave up before. */
+static int count_read(Program *p, Near *n)
+{
+    if (get(n->in + GIVEN_UP)) return PEER_GAVE_UP;
+    set(n->in + READ, own(n->in + READ) + 1);
+    p->moved = 1;
+    return DONE;
+}
+
+/* DONE: *entry is the next message of this call from a rank. On the way, take the places that the
+ * rank lets this one write to. */
+static int next_entry(Program *p, Near *n, const Word **entry)
+{
+    if (!n->in) return WAITS;
+    for (;;) {
+        uint64_t count = own(n->in + READ);
+        if (get(n->in + PUBLISHED) <= count) return WAITS;
+        const Word *found = n->in + FIRST_ENTRY + ENTRY_WORDS * (count % ENTRIES);
+        if (own(found) != (uint64_t)p->tag) return WAITS; /* of another call */
+        if (own(found + 2) < OPEN) {
+            *entry = found;
+            return DONE;
+        }
+        if (n->opening < 0) return WRONG_SIZE;
+        Message *m = p->message + n->opening;
+        if (own(found + 2) - OPEN != (uint64_t)m->instruction->count) return WRONG_SIZE;
+        m->landing = own(found + 1);
+        m->opened = 1;
+        m->is_put = m->landing != UNMAPPED;
+        n->opening = m->next_write;
+        int result = count_read(p, n);
+        if (result != DONE) return result;
+    }
+}
+
+/* Publish as much of a message as the pipe has room for. */
+static int publish_some(Program *p, int32_t request)
+{
+    Message *m = p->message + request;
+    const Instruction *i = m->instruction;
+    Near *n = p->near + i->peer;
+    if (i->code == NEAR_WRITTEN) {
+        if (unread(n) >= ENTRIES) return WAITS;
+        int64_t location = location_of(p, i);
+        publish(p, n, location == NOWHERE ? UNMAPPED : (uint64_t)location, i->count + OPEN);
+        return DONE;
+    }
+    if (i->code == NEAR_WRITE) {
+        if (!m->opened) {
+            const Word *entry;
+            int result = next_entry(p, n, &entry);
+            if (!m->opened) return result == DONE ? WAITS : result;
+        }
+        if (m->is_put) {
+            if (unread(n) >= ENTRIES) return WAITS;
+            char *target = address_of(p, n, m->landing);
+            if (!target) return UNKNOWN_LOCATION;
+            memcpy(target, place(p, i, 0), i->count);
+            publish(p, n, WRITTEN, i->count);
+            return DONE;
+        }
+    }
+    int64_t location = location_of(p, i);
+    m->distant = location == NOWHERE && i->count >= LARGE;
+    if (location != NOWHERE || m->distant) {
+        if (unread(n) >= ENTRIES) return WAITS;
+        publish(p, n, m->distant ? THROUGH_MPI : (uint64_t)location, i->count);
+        m->last = own(n->out + PUBLISHED);
+        return m->distant ? isend(p, request, i, n->rank) : DONE;
+    }
+    while (m->moved < i->count) {
+        if (unread(n) >= SLOTS) return WAITS;
+        uint64_t slot = own(n->out + PUBLISHED) % SLOTS * i->slot_bytes;
+        int64_t left = i->count - m->moved;
+        int64_t piece = left < i->chunk ? left : i->chunk;
+        memcpy((char *)(intptr_t)i->slots + slot, place(p, i, 0) + m->moved, piece);
+        publish(p, n, i->slots_location + slot, piece);
+        m->moved += piece;
+    }
+    return DONE;
+}
+
+/* Publish messages to a rank that wait, in their order. */
+static int publish_waiting(Program *p, Near *n)
+{
+    while (n->first >= 0) {
+        int result = publish_some(p, n->first);
+        if (result != DONE) return result;
+        Message *m = p->message + n->first;
+        m->published = 1;
+        n->first = m->behind;
+    }
+    return DONE;
+}
+
+static int publish_all(Program *p)
+{
+    for (int32_t number = 0; number < p->nears; number++) {
+        int result = publish_waiting(p, p->near + number);
+        if (result != DONE && result != WAITS) return result;
+    }
+    return DONE;
+}
+
+/* Take a part of a message from where it lies. */
+static void take(const Program *p, const Instruction *i, const char *part, int64_t from,
+                 int64_t nbytes)
+{
+    char *into = place(p, i, 0) + from;
+    if (i->operand < 0) {
+        if (into != part) memcpy(into, part, nbytes);
+        return;
+    }
+    const char *other = place(p, i, 1) + from;
+    TYPES[i->type].op[i->op](i->operand == LOWER ? part : other,
+                             i->operand == LOWER ? other : part, into,
+                             nbytes / TYPES[i->type].itemsize);
+}
+
+/* Take what has come of a message. */
+static int receive(Program *p, int32_t request)
+{
+    Message *m = p->message + request;
+    const Instruction *i = m->instruction;
+    Near *n = p->near + i->peer;
+    while (!m->distant) {
+        const Word *entry;
+        int result = next_entry(p, n, &entry);
+        if (result != DONE) return result;
+        uint64_t location = own(entry + 1);
+        int64_t nbytes = (int64_t)own(entry + 2);
+        if (nbytes > i->count - m->moved) return WRONG_SIZE;
+        if (location == THROUGH_MPI) {
+            result = irecv(p, request, place(p, i, 2), i->count, n->rank);
+            if (result != DONE) return result;
+            m->distant = 1;
+        } else if (location != WRITTEN) {
+            const char *part = address_of(p, n, location);
+            if (!part) return UNKNOWN_LOCATION;
+            take(p, i, part, m->moved, nbytes);
+        }
+        if ((result = count_read(p, n)) != DONE) return result;
+        m->moved += nbytes;
+        if (m->moved == i->count && !m->distant) return DONE;
+    }
+    int result = test(p, request);
+    if (result != DONE) return result;
+    if (get(n->in + GIVEN_UP)) return PEER_GAVE_UP;
+    take(p, i, place(p, i, 2), 0, i->count);
+    return DONE;
+}
+
+/* ---- The interpreter ----------------------------------------------------------------------- */
+
+static int start_message(Program *p, const Instruction *i)
+{
+    Message *m = p->message + i->request;
+    m->active = m->published = m->distant = 0;
+    m->moved = 0;
+    if (i->code == SEND) return isend(p, i->request, i, i->peer);
+    if (i->code == RECV) return irecv(p, i->request, place(p, i, 0), i->count, i->peer);
+    if (i->code == NEAR_RECV) return DONE;
+    Near *n = p->near + i->peer;
+    m->behind = -1;
+    if (n->first < 0)
+        n->first = i->request;
+    else
+        p->message[n->last].behind = i->request;
+    n->last = i->request;
+    int result = publish_waiting(p, n);
+    /* what else it needs is seen to when something is awaited: the message stands in line */
+    return result == WAITS || result == UNKNOWN_LOCATION ? DONE : result;
+}
+
+static int wait_for(Program *p, int32_t request)
+{
+    Message *m = p->message + request;
+    const Instruction *i = m->instruction;
+    if (i->code == SEND || i->code == RECV) return test(p, request);
+    int result = publish_all(p);
+    if (result != DONE) return result;
+    if (i->code == NEAR_RECV || i->code == NEAR_WRITTEN) return receive(p, request);
+    if (!m->published) return WAITS;
+    if (m->distant) return test(p, request);
+    if (m->is_put || m->moved == i->count) return DONE; /* it was copied */
+    return get(p->near[i->peer].out + READ) >= m->last ? DONE : WAITS;
+}
+
+/* Execute until something is awaited that has not come. */
+static int advance(Program *p)
+{
     for (; p->next < p->length; p->next++) {
         const Instruction *i = p->code + p->next;
-        int error = 0, done = 1;
+        int result = DONE;
         switch (i->code) {
-        case SEND:
-            error = mpi.Isend(place(p, i, 0), (int)i->count, mpi.byte, i->peer, p->tag, p->comm,
-                              handle(p, i->request));
-            p->active[i->request] = !error;
-            break;
-        case RECV:
-            error = mpi.Irecv(place(p, i, 0), (int)i->count, mpi.byte, i->peer, p->tag, p->comm,
-                              handle(p, i->request));
-            p->active[i->request] = !error;
-            break;
         case WAIT:
-            if (!p->active[i->request]) break; /* it was taken */
-            error = mpi.Test(handle(p, i->request), &done, status);
-            if (error || done) p->active[i->request] = 0;
+            result = wait_for(p, i->request);
             break;
         case REDUCE:
-            LOOPS[i->type][i->op](place(p, i, 0), place(p, i, 1), place(p, i, 2), i->count);
+            TYPES[i->type].op[i->op](place(p, i, 0), place(p, i, 1), place(p, i, 2), i->count);
             break;
         case COPY:
             memmove(place(p, i, 1), place(p, i, 0), i->count);
             break;
+        default:
+            result = start_message(p, i);
         }
-        if (error || !done) return error;
+        if (result != DONE) return result;
+        p->moved = 1;
     }
-    return 0;
+    return DONE;
+}
+
+/* The same, and poll for as long as something moves at least every `patience` seconds. */
+static int advance_for(Program *p, double patience)
+{
+    double until = 0;
+    for (int polls = 1;; polls++) {
+        p->moved = 0;
+        int result = advance(p);
+        if (result != WAITS || patience <= 0) return result;
+        if (p->moved) {
+            until = 0;
+            polls = 0;
+        } else if (polls > p->polls) {
+            sched_yield();
+        } else {
+            RELAX();
+        }
+        if (polls % 16) continue;
+        if (!until) until = seconds() + patience;
+        if (seconds() >= until) return WAITS;
+    }
 }
 
 /* ---- Python -------------------------------------------------------------------------------- */
 
 static const char CAPSULE[] = "mpicoll._engine.Program";
 
-static void discard(PyObject *capsule)
+static void release(Program *p)
 {
-    Program *p = PyCapsule_GetPointer(capsule, CAPSULE);
+    if (!p) return;
     free(p->code);
     free(p->handles);
-    free(p->active);
+    free(p->message);
+    free(p->near);
     free(p);
 }
 
 static Program *program_of(PyObject *capsule)
 {
     return PyCapsule_GetPointer(capsule, CAPSULE);
+}
+
+static void discard(PyObject *capsule)
+{
+    release(program_of(capsule));
 }
 
 PyDoc_STRVAR(setup_doc, "setup(Isend, Irecv, Test, byte, request_bytes)\n\n"
@@ -195,53 +590,103 @@ static PyObject *setup(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* What would write outside of the program's memory, or call nothing. */
-static int is_valid(const Instruction *i, int32_t requests)
+static int reduces(const Instruction *i)
 {
-    if (i->code < 0 || i->code >= CODES || i->count < 0) return 0;
-    if (i->code <= WAIT && (i->request < 0 || i->request >= requests)) return 0;
-    if (i->code <= RECV && i->count > INT32_MAX) return 0;
-    for (int number = 0; number < 3; number++)
-        if (i->buffer[number] < 0 || i->buffer[number] >= BUFFERS) return 0;
-    if (i->code != REDUCE) return 1;
-    return i->type >= 0 && i->type < TYPES && i->op >= 0 && i->op < OPS && LOOPS[i->type][i->op];
+    return i->type >= 0 && i->type < KINDS && i->op >= 0 && i->op < OPS && TYPES[i->type].op[i->op];
 }
 
-PyDoc_STRVAR(program_doc, "program(code, requests, comm)\n\n"
-                          "A program of packed instructions. comm: the communicator's handle.");
+/* What would write outside of the program's memory, or call nothing. */
+static int is_valid(const Instruction *i, const Program *p)
+{
+    if (i->code < 0 || i->code >= CODES || i->count < 0) return 0;
+    if (i->code <= WAIT && (i->request < 0 || i->request >= p->requests)) return 0;
+    for (int number = 0; number < 3; number++)
+        if (i->buffer[number] < 0 || i->buffer[number] >= BUFFERS) return 0;
+    if (i->code == REDUCE) return reduces(i);
+    if (i->code >= WAIT) return 1;
+    if (i->count > INT32_MAX) return 0;
+    if (i->code == SEND || i->code == RECV) return 1;
+    if (i->peer < 0 || i->peer >= p->nears || i->chunk <= 0) return 0;
+    return i->operand < 0 || (i->operand <= HIGHER && reduces(i));
+}
+
+/* Link messages to their instructions, and the writes to one rank with each other. */
+static int link_messages(Program *p)
+{
+    for (int32_t number = 0; number < p->nears; number++)
+        p->near[number].first_write = p->near[number].first = -1;
+    for (int32_t number = p->length - 1; number >= 0; number--) {
+        const Instruction *i = p->code + number;
+        if (i->code >= WAIT) continue;
+        Message *m = p->message + i->request;
+        if (m->instruction) return -1;
+        m->instruction = i;
+        m->next_write = -1;
+        if (i->code != NEAR_WRITE) continue;
+        Near *n = p->near + i->peer;
+        m->next_write = n->first_write;
+        n->first_write = i->request;
+    }
+    for (int32_t number = 0; number < p->requests; number++)
+        if (!p->message[number].instruction) return -1;
+    return 0;
+}
+
+PyDoc_STRVAR(program_doc,
+             "program(code, requests, comm, nears, polls)\n\n"
+             "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
+             "rank of the node the addresses of the pipes to it and from it, and its number in\n"
+             "comm; polls: how often a waiting rank looks before it yields its core.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
-    const char *code;
-    Py_ssize_t nbytes;
-    int requests;
+    const char *code, *nears;
+    Py_ssize_t nbytes, nears_bytes;
+    int requests, polls;
     unsigned long long comm;
-    if (!PyArg_ParseTuple(args, "y#iK", &code, &nbytes, &requests, &comm)) return NULL;
+    if (!PyArg_ParseTuple(args, "y#iKy#i", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
+                          &polls))
+        return NULL;
+    const int64_t *row = (const int64_t *)nears;
     Program *p = calloc(1, sizeof *p);
-    if (p) {
-        p->length = (int32_t)(nbytes / sizeof(Instruction));
-        p->requests = requests;
-        p->next = p->length;
-        p->comm = (Handle)comm;
-        p->code = malloc(nbytes + 1);
-        p->handles = calloc(requests + 1, mpi.request_bytes);
-        p->active = calloc(requests + 1, 1);
-    }
-    if (!p || !p->code || !p->handles || !p->active) {
-        if (p) free(p->code), free(p->handles), free(p->active), free(p);
+    if (!p) return PyErr_NoMemory();
+    p->length = (int32_t)(nbytes / sizeof(Instruction));
+    p->requests = requests;
+    p->next = p->length;
+    p->comm = (Handle)comm;
+    p->polls = polls;
+    p->nears = (int32_t)(nears_bytes / (3 * sizeof *row));
+    p->code = malloc(nbytes + 1);
+    p->handles = calloc(requests + 1, mpi.request_bytes);
+    p->message = calloc(requests + 1, sizeof *p->message);
+    p->near = calloc(p->nears + 1, sizeof *p->near);
+    if (!p->code || !p->handles || !p->message || !p->near) {
+        release(p);
         return PyErr_NoMemory();
     }
     memcpy(p->code, code, nbytes);
-    PyObject *capsule = PyCapsule_New(p, CAPSULE, discard);
-    for (int32_t number = 0; capsule && number < p->length; number++)
-        if (!is_valid(p->code + number, requests)) {
-            PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid", number);
-            Py_CLEAR(capsule);
+    for (int32_t number = 0; number < p->nears; number++, row += 3) {
+        p->near[number].out = (Word *)(intptr_t)row[0];
+        p->near[number].in = (Word *)(intptr_t)row[1];
+        p->near[number].rank = (int32_t)row[2];
+    }
+    for (int32_t number = 0; number < p->length; number++)
+        if (!is_valid(p->code + number, p)) {
+            release(p);
+            return PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid",
+                                (int)number);
         }
+    if (link_messages(p)) {
+        release(p);
+        return PyErr_Format(PyExc_ValueError, "each request belongs to one message");
+    }
+    PyObject *capsule = PyCapsule_New(p, CAPSULE, discard);
+    if (!capsule) release(p);
     return capsule;
 }
 
 PyDoc_STRVAR(start_doc, "start(program, tag, buffers)\n\n"
-                        "Begin at the first instruction. buffers: addresses of the call's buffers.");
+                        "Begin at the first instruction. buffers: of each buffer of the call the\n"
+                        "address, and location minus address, or -1 where it is not shared.");
 static PyObject *start(PyObject *self, PyObject *args)
 {
     PyObject *capsule, *buffers;
@@ -252,19 +697,29 @@ static PyObject *start(PyObject *self, PyObject *args)
     Py_ssize_t count = PyTuple_Size(buffers);
     if (count >= BUFFERS) return PyErr_Format(PyExc_ValueError, "too many buffers");
     for (Py_ssize_t number = 0; number < count; number++) {
-        PyObject *address = PyTuple_GetItem(buffers, number);
-        p->buffer[number + 1] = PyLong_AsVoidPtr(address);
-        if (PyErr_Occurred()) return NULL;
+        unsigned long long address;
+        long long shift;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, number), "KL", &address, &shift))
+            return NULL;
+        p->buffer[number + 1] = (char *)(uintptr_t)address;
+        p->shift[number + 1] = shift;
     }
     p->tag = tag;
     p->next = 0;
-    memset(p->active, 0, p->requests);
+    for (int32_t number = 0; number < p->requests; number++)
+        p->message[number].active = p->message[number].opened = p->message[number].is_put = 0;
+    for (int32_t number = 0; number < p->nears; number++) {
+        p->near[number].first = -1;
+        p->near[number].opening = p->near[number].first_write;
+    }
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(advance_doc, "advance(program, seconds)\n\n"
-                          "Execute until a request is awaited that is not done within so many\n"
-                          "seconds; returns (error of MPI or 0, next instruction).");
+PyDoc_STRVAR(advance_doc,
+             "advance(program, seconds)\n\n"
+             "Execute until something is awaited that does not come within so many seconds.\n"
+             "Returns (result, next instruction). The result is 0, an error of MPI, or one of\n"
+             "UNKNOWN_LOCATION, PEER_GAVE_UP and WRONG_SIZE.");
 static PyObject *advance_from_python(PyObject *self, PyObject *args)
 {
     PyObject *capsule;
@@ -272,17 +727,59 @@ static PyObject *advance_from_python(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
-    int error;
+    int result;
     Py_BEGIN_ALLOW_THREADS
-    double until = 0;
-    do {
-        int32_t before = p->next;
-        error = advance(p);
-        if (error || p->next == p->length || patience <= 0) break;
-        if (p->next != before || !until) until = seconds() + patience;
-    } while (seconds() < until);
+    result = advance_for(p, patience);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("ii", error, (int)p->next);
+    return Py_BuildValue("ii", result == DONE ? 0 : result, (int)p->next);
+}
+
+/* The near rank of this number, or NULL and an exception. */
+static Near *near_of(Program *p, int number)
+{
+    if (!p) return NULL;
+    if (number >= 0 && number < p->nears) return p->near + number;
+    PyErr_Format(PyExc_ValueError, "no near rank %d", number);
+    return NULL;
+}
+
+PyDoc_STRVAR(found_doc, "found(program, near, address)\n\n"
+                        "The rank has created the pipe from it, whose words are at the address.");
+static PyObject *found(PyObject *self, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(args, "OiK", &capsule, &number, &address)) return NULL;
+    Near *n = near_of(program_of(capsule), number);
+    if (!n) return NULL;
+    n->in = (Word *)(uintptr_t)address;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(unknown_doc, "unknown(program)\n\n"
+                          "(near rank, location) after UNKNOWN_LOCATION.");
+static PyObject *unknown(PyObject *self, PyObject *capsule)
+{
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    return Py_BuildValue("iK", (int)p->unknown_near, (unsigned long long)p->unknown);
+}
+
+PyDoc_STRVAR(mapped_doc, "mapped(program, near, begin, end, address)\n\n"
+                         "These locations of the rank are mapped at the address.");
+static PyObject *mapped(PyObject *self, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    unsigned long long begin, end, address;
+    if (!PyArg_ParseTuple(args, "OiKKK", &capsule, &number, &begin, &end, &address)) return NULL;
+    Near *n = near_of(program_of(capsule), number);
+    if (!n) return NULL;
+    if (n->segments == SEGMENTS) /* forget the oldest */
+        memmove(n->segment, n->segment + 1, --n->segments * sizeof *n->segment);
+    n->segment[n->segments++] = (Segment){begin, end, (char *)(uintptr_t)address};
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(taken_doc, "take_requests(program)\n\n"
@@ -291,17 +788,17 @@ PyDoc_STRVAR(taken_doc, "take_requests(program)\n\n"
 static PyObject *take_requests(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
-    PyObject *found = p ? PyDict_New() : NULL;
-    for (int32_t number = 0; found && number < p->requests; number++) {
-        if (!p->active[number]) continue;
-        p->active[number] = 0;
+    PyObject *taken = p ? PyDict_New() : NULL;
+    for (int32_t number = 0; taken && number < p->requests; number++) {
+        if (!p->message[number].active) continue;
+        p->message[number].active = 0;
         PyObject *key = PyLong_FromLong(number);
         PyObject *bytes = PyBytes_FromStringAndSize(handle(p, number), mpi.request_bytes);
-        if (!key || !bytes || PyDict_SetItem(found, key, bytes)) Py_CLEAR(found);
+        if (!key || !bytes || PyDict_SetItem(taken, key, bytes)) Py_CLEAR(taken);
         Py_XDECREF(key);
         Py_XDECREF(bytes);
     }
-    return found;
+    return taken;
 }
 
 static PyMethodDef functions[] = {
@@ -309,6 +806,9 @@ static PyMethodDef functions[] = {
     {"program", program, METH_VARARGS, program_doc},
     {"start", start, METH_VARARGS, start_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
+    {"found", found, METH_VARARGS, found_doc},
+    {"unknown", unknown, METH_O, unknown_doc},
+    {"mapped", mapped, METH_VARARGS, mapped_doc},
     {"take_requests", take_requests, METH_O, taken_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -322,6 +822,10 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit__engine(void)
 {
     PyObject *made = PyModule_Create(&module);
-    if (made) PyModule_AddIntConstant(made, "INSTRUCTION_BYTES", sizeof(Instruction));
+    if (made && (PyModule_AddIntConstant(made, "INSTRUCTION_BYTES", sizeof(Instruction)) ||
+                 PyModule_AddIntConstant(made, "UNKNOWN_LOCATION", UNKNOWN_LOCATION) ||
+                 PyModule_AddIntConstant(made, "PEER_GAVE_UP", PEER_GAVE_UP) ||
+                 PyModule_AddIntConstant(made, "WRONG_SIZE", WRONG_SIZE)))
+        Py_CLEAR(made);
     return made;
 }

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..support import settings
-from .lowering import CODE, Code
+from .lowering import Code, Packed
 
 _FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test")
 
@@ -68,12 +68,13 @@ def _delivers(extension: Any) -> bool:
     sent = np.arange(1, 9, dtype=np.uint8)
     comm = MPI.COMM_SELF.Dup()
     code = [
-        CODE.pack(Code.RECV, 0, 0, 0, 0, 0, 0, 0, received.ctypes.data, 0, 0, 8),
-        CODE.pack(Code.SEND, 0, 1, 0, 0, 0, 0, 0, sent.ctypes.data, 0, 0, 8),
-        CODE.pack(Code.WAIT, 0, 0, *[0] * 9),
-        CODE.pack(Code.WAIT, 0, 1, *[0] * 9),
+        Packed(Code.RECV, 0, 0, places=((0, received.ctypes.data),), count=8),
+        Packed(Code.SEND, 0, 1, places=((0, sent.ctypes.data),), count=8),
+        Packed(Code.WAIT, request=0),
+        Packed(Code.WAIT, request=1),
     ]
-    program = extension.program(b"".join(code), 2, MPI._handleof(comm))
+    packed = b"".join(map(bytes, code))
+    program = extension.program(packed, 2, MPI._handleof(comm), b"", 0)
     extension.start(program, 0, ())
     error, reached = extension.advance(program, 1.0)
     comm.Free()

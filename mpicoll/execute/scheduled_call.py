@@ -215,6 +215,8 @@ class ScheduledCall(Operation):
             request = request.withdraw() if isinstance(request, Polled) else request
             if isinstance(request, MPI.Request):
                 (receives if piece.is_received else sends).append(request)
+        if self.compiled is not None:
+            self.compiled.detach()
         return cancelled(receives) + still_under_way(sends)
 
     @property

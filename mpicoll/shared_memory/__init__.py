@@ -2,12 +2,12 @@
 
 from .bell import BELL
 from .heap import HEAP, shared_array
-from .messages import Distant, Incoming, Landing, Outgoing, Polled, Writing
-from .neighbours import NOBODY, Neighbours, meet
-from .ring import BLOCKING, PLANS, TASKS, WORD, Links, track
+from .messages import LARGE, Distant, Incoming, Landing, Outgoing, Polled, Writing
+from .neighbours import NOBODY, Neighbour, Neighbours, meet
+from .ring import BLOCKING, PLANS, TASKS, WORD, Links, Pipe, track
 
 __all__ = [
-    "BELL", "BLOCKING", "HEAP", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming",
-    "Landing", "Links", "Neighbours", "Outgoing", "Polled", "Writing", "meet", "shared_array",
+    "BELL", "BLOCKING", "HEAP", "LARGE", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming",
+    "Landing", "Links", "Neighbour", "Neighbours", "Outgoing", "Pipe", "Polled", "Writing", "meet", "shared_array",
     "track",
 ]

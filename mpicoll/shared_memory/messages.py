@@ -20,7 +20,7 @@ from .neighbours import Neighbour
 from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, THROUGH_MPI, WRITTEN, Backoff, Pipe, Pipes
 
 #: messages from this size on go through MPI, if they are not in shared memory
-_LARGE = 1 << 20
+LARGE = 1 << 20
 #: in place of a location: the writer cannot map that memory
 _UNMAPPED = 0
 #: entries of a message's cache of arrays over memory of other ranks
@@ -108,7 +108,7 @@ class Outgoing(Polled):
         """Look up the location: an array may get new pages."""
         self._epoch = HEAP.epoch
         self._location = HEAP.location(self._address, self._nbytes)
-        if self._location is None and self._nbytes >= _LARGE:
+        if self._location is None and self._nbytes >= LARGE:
             self._location = THROUGH_MPI
 
     def start(self, tag: int) -> Outgoing:

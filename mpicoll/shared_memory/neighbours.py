@@ -84,11 +84,16 @@ class Neighbour:
 
     def address(self, location: int) -> int:
         """The address in this process of a location in that process."""
+        begin, _, address = self.segment(location)
+        return address + location - begin
+
+    def segment(self, location: int) -> tuple[int, int, int]:
+        """Where a segment begins and ends that has this location, and its address here."""
         mapping = self._find(location)
         if mapping is None:
             with self._lock:  # another thread may have mapped it meanwhile
                 mapping = self._find(location) or self._map(location)
-        return mapping.address + location - mapping.offset
+        return mapping.offset, mapping.end, mapping.address
 
     def _find(self, location: int) -> Mapping | None:
         mapped = self._mapped

@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from mpi4py import MPI
 
 from .. import buffers
 from .bell import ring
@@ -85,6 +86,7 @@ class Slot(NamedTuple):
     """A piece of the heap for copies of messages that are not in shared memory."""
 
     location: int
+    address: int
     array: Any
 
 
@@ -96,7 +98,7 @@ class Pipe:
     """
 
     __slots__ = (
-        "words", "count", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
+        "words", "_own", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
         "_is_pushed", "_kept", "_unwanted", "_find",
     )  # fmt: skip
 
@@ -114,8 +116,8 @@ class Pipe:
         self.chunk = chunk
         #: whether the receiver may start calls in another order
         self.overtakes = overtakes
-        #: messages published, or read
-        self.count = 0
+        #: the word of this end's count, which no other process writes
+        self._own = PUBLISHED if find is None else READ
 
         #: of the sender: messages that are not yet completely published
         self.waiting: deque[Any] = deque()
@@ -132,6 +134,22 @@ class Pipe:
         self._kept: defaultdict[int, deque[tuple[int, int, Any]]] = defaultdict(deque)
         #: count and tag of the next message while no call takes it, and since when
         self._unwanted: tuple[tuple[int, int], float] = (0, 0), 0.0
+
+    @property
+    def count(self) -> int:
+        """Messages published, or read."""
+        count: int = self.words[self._own]
+        return count
+
+    @property
+    def words_at(self) -> int:
+        """The address of its words, or 0 before they are found."""
+        return MPI.Get_address(self.words) if self.is_found else 0
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the sender has created its words."""
+        return self.words is not _UNSENT or self._finds()
 
     # The sender's end.
 
@@ -153,7 +171,7 @@ class Pipe:
         words[at] = tag
         words[at + 1] = location
         words[at + 2] = nbytes
-        self.count = words[PUBLISHED] = self.count + 1
+        words[PUBLISHED] += 1
 
     def slots(self, nbytes: int) -> list[Slot]:
         """Memory for messages of this size: message number n uses slot n modulo SLOTS."""
@@ -163,8 +181,9 @@ class Pipe:
             self._blocks.append(block)
             slots = []
             for offset in range(0, block.nbytes, block.nbytes // SLOTS):
-                array = buffers.at(block.address + offset, size, np.uint8)
-                slots.append(Slot(block.location + offset, array))
+                address = block.address + offset
+                array = buffers.at(address, size, np.uint8)
+                slots.append(Slot(block.location + offset, address, array))
             self._slots[size] = slots
         return self._slots[size]
 
@@ -222,7 +241,7 @@ class Pipe:
             return location, nbytes
         words, count = self.words, self.count
         if words[PUBLISHED] <= count:
-            return self.next(tag, peer) if words is _UNSENT and self._is_found() else None
+            return self.next(tag, peer) if words is _UNSENT and self._finds() else None
         at = _AT[count % ENTRIES]
         other, location, nbytes = words[at], words[at + 1], words[at + 2]
         if nbytes >= OPEN:
@@ -240,7 +259,7 @@ class Pipe:
         self._count_read()
         return self.next(tag, peer)
 
-    def _is_found(self) -> bool:
+    def _finds(self) -> bool:
         """Whether the sender has created the words of this pipe by now."""
         words = self._find() if self._find is not None else None
         if words is None:
@@ -261,7 +280,7 @@ class Pipe:
         """The tags of messages that no call has taken."""
         yield from (*self._kept, *self.opened)
         if self.words is _UNSENT:
-            self._is_found()
+            self._finds()
         words, count = self.words, self.count
         if words[PUBLISHED] > count:
             yield words[_AT[count % ENTRIES]]
@@ -293,7 +312,7 @@ class Pipe:
     def _count_read(self) -> None:
         if self.words[GIVEN_UP]:
             self.backoff.look(surely=True)
-        self.count = self.words[READ] = self.count + 1
+        self.words[READ] += 1
 
 
 def track(kind: range, number: int) -> int:
@@ -399,7 +418,7 @@ class Links:
         self.ranks = [other for other in cards if other != rank]
         self.peers = Peers(cards)
         self.chunk = CHUNK if len(cards) <= _FEW_RANKS else _SMALL_CHUNK
-        self._look = look
+        self.look = look
         #: by peer and the first pipe of a kind
         self._out: dict[tuple[int, int], Pipes] = {}
         self._in: dict[tuple[int, int], Pipes] = {}
@@ -418,8 +437,12 @@ class Links:
     @cached_property
     def _backoffs(self) -> tuple[Backoff, Backoff]:
         """Of blocking calls, and of the thread that advances tasks."""
-        crowded = len(self._cards) > len(os.sched_getaffinity(0))
-        return Backoff(self._look, crowded), Backoff(self._look, crowded)
+        return Backoff(self.look, self.is_crowded), Backoff(self.look, self.is_crowded)
+
+    @cached_property
+    def is_crowded(self) -> bool:
+        """Whether ranks outnumber cores."""
+        return len(self._cards) > len(os.sched_getaffinity(0))
 
     def backoff(self, kind: range) -> Backoff:
         """The backoff of calls of one kind."""

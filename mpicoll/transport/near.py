@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import filterfalse
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -21,10 +21,20 @@ from ..shared_memory import (
     Incoming,
     Landing,
     Links,
+    Neighbour,
     Outgoing,
+    Pipe,
     Writing,
 )
 from .channel import Channel
+
+
+class Ends(NamedTuple):
+    """The pipes to and from a rank of the node, and the rank's memory."""
+
+    out: Pipe
+    inward: Pipe
+    peer: Neighbour
 
 
 class Near:
@@ -37,12 +47,35 @@ class Near:
         self, links: Links, channel: Channel, dtype: Any, reduce: Callable[..., object] | None,
         nonblocking: bool, persistent: bool,
     ) -> None:  # fmt: skip
+        #: the other ranks of the node
         self.ranks = frozenset(links.ranks)
+        #: lets MPI progress, and raises where a rank has given up
+        self.look = links.look
+        #: whether ranks outnumber cores
+        self.is_crowded = links.is_crowded
         self._links = links
         self._channel = channel
         self._dtype = dtype
         self._reduce = reduce
         self._kind = PLANS if persistent else TASKS if nonblocking else BLOCKING
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether the caller waits for the call."""
+        return self._kind is BLOCKING
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of the longest piece that is copied to a slot."""
+        itemsize = int(self._dtype.itemsize)
+        return self._links.chunk // itemsize * itemsize
+
+    def pipes(self, rank: int) -> Ends:
+        """What the messages of a blocking call to and from a rank go through."""
+        links = self._links
+        (out,) = links.to(rank, BLOCKING).pipes
+        (inward,) = links.from_(rank, BLOCKING).pipes
+        return Ends(out, inward, links.peers[rank])
 
     @property
     def slot(self) -> int:

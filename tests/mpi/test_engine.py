@@ -1,6 +1,6 @@
 """The compiled interpreter beside Python's: the same bits and messages, for each algorithm and each form of a call.
 
-Messages go through MPI here: inside a node, through shared memory, Python executes.
+Messages go through shared memory, and through MPI.
 """
 
 import numpy as np
@@ -18,10 +18,10 @@ pytestmark = [
 KINDS = [("f4", mixed_magnitudes), ("f8", mixed_magnitudes), ("i8", small_integers)]
 
 
-@pytest.fixture
-def interpreters(monkeypatch):
+@pytest.fixture(params=["on", "off"])
+def interpreters(monkeypatch, request):
     """Communicators whose programs run in Python, in C, and in C on the first rank alone."""
-    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "off")
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", request.param)
     comms = {word: mpicoll.Communicator(WORLD.Dup()) for word in ("python", "c", "either")}
 
     def choose(word):
@@ -74,7 +74,7 @@ def test_what_it_cannot_execute_runs_in_python(interpreters, monkeypatch):
     made = []
     monkeypatch.setattr(engine.Compiled, "start", lambda *_: made.append(1))
     user = MPI.Op.Create(lambda one, other, _: np.add(_floats(one), _floats(other), out=_floats(other)), commute=True)
-    for dtype, op in (("f8", user), ("f8", MPI.MAX), ("f2", MPI.SUM), ("c8", MPI.SUM), ("?", MPI.LOR)):
+    for dtype, op in (("f8", user), ("f2", MPI.SUM), ("c8", MPI.PROD)):
         data = np.ones(9, dtype)
         comm.Allreduce(MPI.IN_PLACE, data, op=op, algorithm="ring")
     user.Free()

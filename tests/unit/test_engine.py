@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from itertools import product
 
 import numpy as np
 import pytest
@@ -11,34 +10,41 @@ import pytest
 from mpicoll import engine
 from mpicoll.binding import Instruction, Program, Step
 from mpicoll.engine import lowering
-from mpicoll.engine.lowering import CODE, Code
+from mpicoll.engine.lowering import INSTRUCTION_BYTES, Code, Packed
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Reduce, Send, Write
+from mpicoll.schedule import Recv, Reduce, Send, Write
 from mpicoll.support import settings
 from tests.support.launching import ROOT
 
 EXTENSION = engine.status().extension
 built = pytest.mark.skipif(EXTENSION is None, reason=f"no compiled interpreter: {engine.status().reason}")
 UFUNCS = {"SUM": "add", "PROD": "multiply", "MAX": "maximum", "MIN": "minimum",
-          "BAND": "bitwise_and", "BOR": "bitwise_or", "BXOR": "bitwise_xor"}  # fmt: skip
-#: those that Python serves
-LEFT_OUT = {(dtype, op) for dtype in ("float32", "float64") for op in UFUNCS if op not in ("SUM", "PROD")}
-SERVED = [pair for pair in product(lowering._TYPES, lowering._OPS) if pair not in LEFT_OUT]
+          "BAND": "bitwise_and", "BOR": "bitwise_or", "BXOR": "bitwise_xor",
+          "LAND": "logical_and", "LOR": "logical_or", "LXOR": "logical_xor"}  # fmt: skip
+SERVED = [
+    (dtype, op) for dtype in lowering.TYPES for op in lowering._DEFINED.get(dtype, lowering.OPS)
+]
 
 
 def hostile(dtype, seed):
     """Values of all bits: infinities, denormals, signed zeros; for floats no two nans meet, whose payloads no rule orders."""
     random = np.random.default_rng(seed)
-    values = random.integers(0, 256, 1003 * np.dtype(dtype).itemsize, np.uint8).view(dtype)
-    if values.dtype.kind == "f":
-        values[np.isnan(values)] = [np.inf, -0.0][seed]
-        values[:4] = [0.0, -0.0, np.inf, np.finfo(dtype).tiny / 3]
-        values[4 + seed] = np.nan
-    return values
+    dtype = np.dtype(dtype)
+    values = random.integers(0, 256, 1003 * dtype.itemsize, np.uint8)
+    if dtype.kind == "b":
+        return (values & 1).view(dtype)
+    parts = values.view(np.finfo(dtype).dtype if dtype.kind in "fc" else dtype)
+    parts[random.random(parts.size) < 0.2] = 0
+    if dtype.kind in "fc":
+        parts[np.isnan(parts)] = [np.inf, -0.0][seed]
+        parts[random.random(parts.size) < 0.1] = -0.0
+        parts[:4] = [0.0, -0.0, np.inf, np.finfo(dtype).tiny / 3]
+        parts[4 + seed] = np.nan
+    return values.view(dtype)
 
 
 def execute(*instructions):
-    program = EXTENSION.program(b"".join(instructions), 0, 0)
+    program = EXTENSION.program(b"".join(map(bytes, instructions)), 0, 0, b"", 0)
     EXTENSION.start(program, 0, ())
     return EXTENSION.advance(program, 0.0)
 
@@ -50,26 +56,36 @@ def test_reductions_have_the_bits_of_numpy(dtype, op, into):
     """into: which operand the result is written to, or None."""
     operands = [hostile(dtype, seed) for seed in (0, 1)]
     with np.errstate(all="ignore"):
-        expected = getattr(np, UFUNCS[op])(*operands)
+        expected = getattr(np, UFUNCS[op])(*operands).astype(dtype)
     result = np.empty_like(operands[0]) if into is None else operands[into]
-    kind = lowering._TYPES.index(dtype), lowering._OPS.index(op)
-    places = [array.ctypes.data for array in (*operands, result)]
-    assert execute(CODE.pack(Code.REDUCE, 0, 0, *kind, 0, 0, 0, *places, result.size)) == (0, 1)
+    kind = lowering.TYPES.index(dtype), lowering.OPS.index(op)
+    places = tuple((0, array.ctypes.data) for array in (*operands, result))
+    assert execute(Packed(Code.REDUCE, kind=kind, places=places, count=result.size)) == (0, 1)
     assert result.tobytes() == expected.tobytes()
 
 
 @built
 def test_instructions_have_the_size_that_python_packs():
-    assert CODE.size == EXTENSION.INSTRUCTION_BYTES
+    assert INSTRUCTION_BYTES == EXTENSION.INSTRUCTION_BYTES
 
 
 @built
 @pytest.mark.parametrize("wrong", [
-    (9, 0, 0, 0, 0), (Code.SEND, 0, 1, 0, 0), (Code.WAIT, 0, -1, 0, 0), (Code.REDUCE, 0, 0, 8, 2), (Code.REDUCE, 0, 0, 99, 0),
+    Packed(9), Packed(Code.SEND, request=1), Packed(Code.WAIT, request=-1), Packed(Code.COPY, count=-1),
+    Packed(Code.REDUCE, kind=(8, 4)), Packed(Code.REDUCE, kind=(99, 0)), Packed(Code.NEAR_SEND),
+    Packed(Code.COPY, places=((4, 0),)), Packed(Code.SEND, count=1 << 31),
 ])  # fmt: skip
 def test_code_that_would_leave_its_memory_is_refused(wrong):
     with pytest.raises(ValueError, match="instruction 0 of the program is invalid"):
-        EXTENSION.program(CODE.pack(*wrong, 0, 0, 0, 0, 0, 0, 8), 1, 0)
+        EXTENSION.program(bytes(wrong), 1, 0, b"", 0)
+
+
+@built
+@pytest.mark.parametrize("requests", [[], [0, 0]])
+def test_each_request_belongs_to_one_message(requests):
+    code = b"".join(bytes(Packed(Code.RECV, request=number)) for number in requests)
+    with pytest.raises(ValueError, match="each request belongs to one message"):
+        EXTENSION.program(code, 1, 0, b"", 0)
 
 
 def program(*instructions, dtype="float32", op="SUM"):
@@ -78,13 +94,17 @@ def program(*instructions, dtype="float32", op="SUM"):
 
 @pytest.mark.parametrize(("piece", "kinds", "reason"), [
     (Instruction(Write, 1, ((0, 8),), ()), {}, "no instruction Write"),
+    (Instruction(Write, 2, ((0, 8),), ()), {}, ""),
     (Instruction(Send, 1, ((0, 1 << 31),), ()), {}, "larger than 2 GiB"),
+    (Instruction(Send, 2, ((8, 8),), ()), {}, "empty"),
     (Instruction(Reduce, None, ((0, 8), (8, 16)), ((0, 8),)), {"dtype": "float16"}, "no SUM of float16"),
-    (Instruction(Reduce, None, ((0, 8), (8, 16)), ((0, 8),)), {"op": "MAX"}, "no MAX of float32"),
+    (Instruction(Reduce, None, ((0, 8), (8, 16)), ((0, 8),)), {"op": "BAND"}, "no BAND of float32"),
+    (Instruction(Recv, 2, ((0, 8),), ((8, 16),), operand=1), {"dtype": "float16"}, "no SUM of float16"),
     (Instruction(Reduce, None, ((0, 8), (8, 16)), ((0, 8),)), {}, ""),
 ])  # fmt: skip
 def test_what_is_left_to_python(piece, kinds, reason):
-    refused = lowering.refusal(program(piece, **kinds))
+    """Rank 2 shares memory with this one, rank 1 does not."""
+    refused = lowering.refusal(program(piece, **kinds), [2])
     assert refused == reason or (reason and reason in refused)
 
 
