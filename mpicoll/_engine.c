@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <structmember.h>
 #include <time.h>
 
 typedef uintptr_t Handle;
@@ -205,6 +206,8 @@ typedef struct {
     uint64_t unknown;
     /* something moved since this was set to 0 */
     int moved;
+    /* its scratch serves other calls by now */
+    int freed;
 } Program;
 
 /* what `advance` returns besides MPI's errors, which are positive */
@@ -503,6 +506,21 @@ static int wait_for(Program *p, int32_t request)
     return get(p->near[i->peer].out + READ) >= m->last ? DONE : WAITS;
 }
 
+/* The next instruction is the first. */
+static void begin(Program *p, int tag)
+{
+    p->tag = tag;
+    p->next = 0;
+    for (int32_t number = 0; number < p->requests; number++)
+        p->message[number].active = p->message[number].opened = p->message[number].is_put = 0;
+    for (int32_t number = 0; number < p->nears; number++) {
+        p->near[number].first = -1;
+        p->near[number].opening = p->near[number].first_write;
+    }
+}
+
+static int is_under_way(const Program *p) { return p->next < p->length; }
+
 /* Execute until something is awaited that has not come. */
 static int advance(Program *p)
 {
@@ -704,14 +722,7 @@ static PyObject *start(PyObject *self, PyObject *args)
         p->buffer[number + 1] = (char *)(uintptr_t)address;
         p->shift[number + 1] = shift;
     }
-    p->tag = tag;
-    p->next = 0;
-    for (int32_t number = 0; number < p->requests; number++)
-        p->message[number].active = p->message[number].opened = p->message[number].is_put = 0;
-    for (int32_t number = 0; number < p->nears; number++) {
-        p->near[number].first = -1;
-        p->near[number].opening = p->near[number].first_write;
-    }
+    begin(p, tag);
     Py_RETURN_NONE;
 }
 
@@ -801,6 +812,463 @@ static PyObject *take_requests(PyObject *self, PyObject *capsule)
     return taken;
 }
 
+PyDoc_STRVAR(forget_doc, "forget(program)\n\n"
+                         "Its scratch serves other calls from now on: no door uses it.");
+static PyObject *forget(PyObject *self, PyObject *capsule)
+{
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    p->freed = 1;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(under_way_doc, "is_under_way(program)\n\n"
+                            "Whether it has begun and not ended.");
+static PyObject *is_under_way_from_python(PyObject *self, PyObject *capsule)
+{
+    Program *p = program_of(capsule);
+    return p ? PyBool_FromLong(is_under_way(p)) : NULL;
+}
+
+/* ---- Ledgers: what doors and Python's recorder both write -------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    /* see failure/recorder.py */
+    unsigned long long count, places, sequence;
+    char is_hashed;
+    /* the communicator serves no further call */
+    char is_closed;
+    /* messages and bytes that were sent by calls through doors */
+    unsigned long long messages, nbytes;
+} Ledger;
+
+static PyMemberDef ledger_members[] = {
+    {"count", T_ULONGLONG, offsetof(Ledger, count), 0, "calls begun so far"},
+    {"places", T_ULONGLONG, offsetof(Ledger, places), 0, "those of them that have places"},
+    {"sequence", T_ULONGLONG, offsetof(Ledger, sequence), 0, "a hash of these, in their order"},
+    {"is_hashed", T_BOOL, offsetof(Ledger, is_hashed), 0, "whether `sequence` is kept"},
+    {"is_closed", T_BOOL, offsetof(Ledger, is_closed), 0, "whether doors serve no call"},
+    {"messages", T_ULONGLONG, offsetof(Ledger, messages), 0, "sent by calls through doors"},
+    {"nbytes", T_ULONGLONG, offsetof(Ledger, nbytes), 0, "the same in bytes"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot ledger_slots[] = {
+    {Py_tp_doc, "The counts of a communicator's calls."},
+    {Py_tp_members, ledger_members},
+    {0, NULL},
+};
+static PyType_Spec ledger_spec = {
+    "mpicoll._engine.Ledger", sizeof(Ledger), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    ledger_slots,
+};
+
+/* zlib's crc32 */
+static uint32_t crc_table[256];
+
+static void make_crc_table(void)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t rest = byte;
+        for (int bit = 0; bit < 8; bit++) rest = rest & 1 ? rest >> 1 ^ 0xEDB88320u : rest >> 1;
+        crc_table[byte] = rest;
+    }
+}
+
+static uint32_t crc32(const unsigned char *bytes, size_t count, uint32_t crc)
+{
+    crc = ~crc;
+    while (count--) crc = crc_table[(crc ^ *bytes++) & 0xFF] ^ crc >> 8;
+    return ~crc;
+}
+
+/* ---- Doors: repeated blocking calls without Python ------------------------------------------- */
+
+/* The head of NumPy's arrays, which no header of ours may include. `array_fields` shows what is
+ * read there, and engine/library.py compares it with what NumPy says: else no door opens. */
+typedef struct {
+    PyObject_HEAD
+    char *data;
+    int nd;
+    Py_ssize_t *dimensions, *strides;
+    PyObject *base, *descr;
+    int flags;
+} Array;
+enum { IS_CONTIGUOUS = 3 };
+
+static struct {
+    PyObject *array_type;
+    /* changes whenever an address may have another location */
+    const uint64_t *epoch;
+} numpy;
+
+static Py_ssize_t elements_of(const Array *a)
+{
+    Py_ssize_t count = 1;
+    for (int n = 0; n < a->nd; n++) count *= a->dimensions[n];
+    return count;
+}
+
+/* an argument of a known call: an object, or an array at the same place */
+typedef struct {
+    PyObject *object;
+    char *data;
+    Py_ssize_t elements;
+    PyObject *descr;
+    int flags;
+} Argument;
+
+enum { ARGUMENTS = 6, MARK_BYTES = 8, KNOWN = 16 };
+
+/* a call that was served before */
+typedef struct {
+    int count;
+    Argument argument[ARGUMENTS];
+    PyObject *capsule, *operation, *mark;
+    Program *program;
+    unsigned char hash[MARK_BYTES];
+    /* the tag of call 0 */
+    int tag;
+    uint64_t epoch;
+    int buffers;
+    char *buffer[BUFFERS];
+    int64_t shift[BUFFERS];
+    unsigned long long messages, nbytes;
+} Known;
+
+typedef struct {
+    PyObject_HEAD
+    Ledger *ledger;
+    /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
+    PyObject *calls, *unseen, *passed, *listeners;
+    /* enter_unseen(); finish(operation, result, mark, arguments); abandon(operation, error) */
+    PyObject *enter_unseen, *finish, *abandon;
+    /* (number, tag) of the last calls begun: see transport/channel.py */
+    int64_t *begun;
+    int64_t recent;
+    int half;
+    double patience;
+    Py_ssize_t most_passed;
+    /* the newest first */
+    int knows;
+    Known *known[KNOWN];
+} Door;
+
+static void forget_known(Known *k)
+{
+    for (int n = 0; n < k->count; n++) {
+        Py_XDECREF(k->argument[n].object);
+        Py_XDECREF(k->argument[n].descr);
+    }
+    Py_XDECREF(k->capsule);
+    Py_XDECREF(k->operation);
+    Py_XDECREF(k->mark);
+    free(k);
+}
+
+static PyObject *door_clear(PyObject *self, PyObject *unused)
+{
+    Door *d = (Door *)self;
+    while (d->knows) forget_known(d->known[--d->knows]);
+    Py_RETURN_NONE;
+}
+
+static void door_free(PyObject *self)
+{
+    Door *d = (Door *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(door_clear(self, NULL));
+    Py_XDECREF((PyObject *)d->ledger);
+    Py_XDECREF(d->calls);
+    Py_XDECREF(d->unseen);
+    Py_XDECREF(d->passed);
+    Py_XDECREF(d->listeners);
+    Py_XDECREF(d->enter_unseen);
+    Py_XDECREF(d->finish);
+    Py_XDECREF(d->abandon);
+    freefunc release_memory = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release_memory(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(door_doc,
+             "Door(ledger, calls, unseen, passed, listeners, enter_unseen, finish, abandon, begun,\n"
+             "     recent, half, patience, most_passed)\n\n"
+             "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
+             "and keeps it alive, but for arrays.");
+static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *ledger, *calls, *unseen, *passed, *listeners, *enter_unseen, *finish, *abandon;
+    unsigned long long begun;
+    long long recent;
+    int half;
+    double patience;
+    Py_ssize_t most;
+    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOKLidn", &ledger, &calls, &PyList_Type, &unseen,
+                          &PyList_Type, &passed, &PyList_Type, &listeners, &enter_unseen, &finish,
+                          &abandon, &begun, &recent, &half, &patience, &most))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Door *d = (Door *)allocate(type, 0);
+    if (!d) return NULL;
+    d->ledger = (Ledger *)ledger;
+    d->calls = calls;
+    d->unseen = unseen;
+    d->passed = passed;
+    d->listeners = listeners;
+    d->enter_unseen = enter_unseen;
+    d->finish = finish;
+    d->abandon = abandon;
+    PyObject *held[] = {ledger,    calls,        unseen, passed,
+                        listeners, enter_unseen, finish, abandon};
+    for (size_t n = 0; n < sizeof held / sizeof *held; n++) Py_INCREF(held[n]);
+    d->begun = (int64_t *)(uintptr_t)begun;
+    d->recent = recent;
+    d->half = half;
+    d->patience = patience;
+    d->most_passed = most;
+    return (PyObject *)d;
+}
+
+static int is_array(PyObject *object)
+{
+    return (PyObject *)Py_TYPE(object) == numpy.array_type;
+}
+
+static int is_same(const Argument *a, PyObject *object)
+{
+    if (a->object) {
+        if (a->object == object) return 1;
+        /* a root: small integers only are one object each */
+        return PyLong_CheckExact(object) && PyLong_CheckExact(a->object) &&
+               PyObject_RichCompareBool(object, a->object, Py_EQ) == 1;
+    }
+    if (!is_array(object)) return 0;
+    const Array *array = (const Array *)object;
+    return array->data == a->data && array->descr == a->descr && array->flags == a->flags &&
+           elements_of(array) == a->elements;
+}
+
+static Known *find(Door *d, PyObject *const *args, Py_ssize_t count)
+{
+    for (int at = 0; at < d->knows; at++) {
+        Known *k = d->known[at];
+        int n = 0;
+        if (k->count != count) continue;
+        while (n < count && is_same(k->argument + n, args[n])) n++;
+        if (n < count) continue;
+        if (k->program->freed || k->epoch != *numpy.epoch) {
+            d->known[at] = d->known[--d->knows];
+            forget_known(k);
+            return NULL;
+        }
+        return k;
+    }
+    return NULL;
+}
+
+/* Give the call its place and its number; returns its tag, or -1 and an exception. */
+static long enter(Door *d, const Known *k)
+{
+    PyObject *next = PyIter_Next(d->calls);
+    if (!next) return -1;
+    long long number = PyLong_AsLongLong(next);
+    Py_DECREF(next);
+    Ledger *l = d->ledger;
+    l->count++;
+    l->places++;
+    if (l->is_hashed) l->sequence = crc32(k->hash, MARK_BYTES, (uint32_t)l->sequence);
+    long long mask = (1LL << d->half) - 1;
+    long tag = (long)((k->tag | (number & mask) << d->half) ^ ((long long)l->sequence & mask));
+    d->begun[2 * (number & d->recent)] = number;
+    d->begun[2 * (number & d->recent) + 1] = tag;
+    return tag;
+}
+
+/* What does not end soon is awaited by Python, which looks around meanwhile. */
+static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
+                  PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count), *number = PyLong_FromLong(result), *done = NULL;
+    for (Py_ssize_t n = 0; tuple && n < count; n++) {
+        Py_INCREF(args[n]);
+        PyTuple_SetItem(tuple, n, args[n]);
+    }
+    if (tuple && number)
+        done = PyObject_CallFunctionObjArgs(d->finish, operation, number, mark, tuple, NULL);
+    Py_XDECREF(tuple);
+    Py_XDECREF(number);
+    if (done) {
+        Py_DECREF(done);
+        return 0;
+    }
+    /* a signal handler may have raised before anything was done about it */
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *told = PyObject_CallFunctionObjArgs(d->abandon, operation, value, NULL);
+    if (!told) PyErr_Clear();
+    Py_XDECREF(told);
+    PyErr_Restore(kind, value, trace);
+    return -1;
+}
+
+/* Execute a known call; 0, or -1 and an exception. */
+static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count)
+{
+    long tag = enter(d, k);
+    if (tag < 0) return -1;
+    Program *p = k->program;
+    memcpy(p->buffer, k->buffer, sizeof p->buffer);
+    memcpy(p->shift, k->shift, sizeof p->shift);
+    begin(p, (int)tag);
+    /* another thread may have the door forget the call meanwhile */
+    PyObject *capsule = k->capsule, *operation = k->operation, *mark = k->mark;
+    Py_INCREF(capsule);
+    Py_INCREF(operation);
+    Py_INCREF(mark);
+    d->ledger->messages += k->messages;
+    d->ledger->nbytes += k->nbytes;
+    int result, failed;
+    Py_BEGIN_ALLOW_THREADS
+    result = advance_for(p, d->patience);
+    Py_END_ALLOW_THREADS
+    if (result == DONE)
+        failed = PyList_Append(d->passed, mark);
+    else
+        failed = finish(d, operation, mark, result, args, count);
+    Py_DECREF(capsule);
+    Py_DECREF(operation);
+    Py_DECREF(mark);
+    return failed;
+}
+
+PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
+                       "True: the call was served. False: it is not known here.");
+static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Door *d = (Door *)self;
+    Ledger *l = d->ledger;
+    if (!d->knows || l->is_closed || PyList_Size(d->listeners) ||
+        PyList_Size(d->passed) >= d->most_passed)
+        Py_RETURN_FALSE;
+    Known *k = find(d, args, count);
+    if (!k || is_under_way(k->program)) Py_RETURN_FALSE;
+    if (PyList_Size(d->unseen)) {
+        PyObject *entered = PyObject_CallFunctionObjArgs(d->enter_unseen, NULL);
+        if (!entered) return NULL;
+        Py_DECREF(entered);
+        /* a signal handler may have made calls, and had the door forget others */
+        if (l->is_closed || PyList_Size(d->unseen) || find(d, args, count) != k ||
+            is_under_way(k->program))
+            Py_RETURN_FALSE;
+    }
+    if (execute(d, k, args, count)) return NULL;
+    Py_RETURN_TRUE;
+}
+
+PyDoc_STRVAR(learn_doc,
+             "learn(arguments, program, operation, mark, tag, buffers, messages, nbytes)\n\n"
+             "Know a call from now on. mark: 8 bytes; tag: of call 0; buffers: as of `start`;\n"
+             "messages, nbytes: that it sends.");
+static PyObject *door_learn(PyObject *self, PyObject *args)
+{
+    Door *d = (Door *)self;
+    PyObject *arguments, *capsule, *operation, *mark, *buffers;
+    int tag;
+    unsigned long long messages, nbytes;
+    if (!PyArg_ParseTuple(args, "O!OOSiO!KK", &PyTuple_Type, &arguments, &capsule, &operation,
+                          &mark, &tag, &PyTuple_Type, &buffers, &messages, &nbytes))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(arguments), places = PyTuple_Size(buffers);
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    if (count > ARGUMENTS || places >= BUFFERS || PyBytes_Size(mark) != MARK_BYTES)
+        return PyErr_Format(PyExc_ValueError, "too many arguments, or a mark of another size");
+    Known *k = calloc(1, sizeof *k);
+    if (!k) return PyErr_NoMemory();
+    for (Py_ssize_t n = 0; n < places; n++) {
+        unsigned long long address;
+        long long shift;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, n), "KL", &address, &shift)) {
+            free(k);
+            return NULL;
+        }
+        k->buffer[n + 1] = (char *)(uintptr_t)address;
+        k->shift[n + 1] = shift;
+    }
+    k->count = (int)count;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        PyObject *object = PyTuple_GetItem(arguments, n);
+        Argument *a = k->argument + n;
+        if (is_array(object)) {
+            const Array *array = (const Array *)object;
+            a->data = array->data;
+            a->elements = elements_of(array);
+            a->flags = array->flags;
+            a->descr = array->descr;
+            Py_INCREF(a->descr);
+        } else {
+            a->object = object;
+            Py_INCREF(object);
+        }
+    }
+    k->capsule = capsule;
+    k->program = p;
+    k->operation = operation;
+    k->mark = mark;
+    Py_INCREF(capsule);
+    Py_INCREF(operation);
+    Py_INCREF(mark);
+    memcpy(k->hash, PyBytes_AsString(mark), MARK_BYTES);
+    k->tag = tag;
+    k->epoch = *numpy.epoch;
+    k->messages = messages;
+    k->nbytes = nbytes;
+    Known *oldest = d->knows == KNOWN ? d->known[--d->knows] : NULL;
+    memmove(d->known + 1, d->known, d->knows++ * sizeof *d->known);
+    d->known[0] = k;
+    if (oldest) forget_known(oldest);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef door_methods[] = {
+    {"call", (PyCFunction)(void (*)(void))door_call, METH_FASTCALL, call_doc},
+    {"learn", door_learn, METH_VARARGS, learn_doc},
+    {"clear", door_clear, METH_NOARGS, "clear()\n\nKnow no call any more."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot door_slots[] = {
+    {Py_tp_doc, (void *)door_doc}, {Py_tp_new, door_new},        {Py_tp_dealloc, door_free},
+    {Py_tp_methods, door_methods}, {0, NULL},
+};
+static PyType_Spec door_spec = {
+    "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT, door_slots,
+};
+
+PyDoc_STRVAR(setup_doors_doc, "setup_doors(ndarray, epoch)\n\n"
+                              "Take NumPy's class of arrays, and the address of the epoch.");
+static PyObject *setup_doors(PyObject *self, PyObject *args)
+{
+    PyObject *array_type;
+    unsigned long long epoch;
+    if (!PyArg_ParseTuple(args, "OK", &array_type, &epoch)) return NULL;
+    Py_INCREF(array_type);
+    numpy.array_type = array_type;
+    numpy.epoch = (const uint64_t *)(uintptr_t)epoch;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(fields_doc, "array_fields(array)\n\n"
+                         "(address, elements, id of the dtype, flags) as doors read them.");
+static PyObject *array_fields(PyObject *self, PyObject *object)
+{
+    const Array *a = (const Array *)object;
+    return Py_BuildValue("KnKi", (unsigned long long)(uintptr_t)a->data, elements_of(a),
+                         (unsigned long long)(uintptr_t)a->descr, a->flags);
+}
+
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, setup_doc},
     {"program", program, METH_VARARGS, program_doc},
@@ -810,6 +1278,10 @@ static PyMethodDef functions[] = {
     {"unknown", unknown, METH_O, unknown_doc},
     {"mapped", mapped, METH_VARARGS, mapped_doc},
     {"take_requests", take_requests, METH_O, taken_doc},
+    {"forget", forget, METH_O, forget_doc},
+    {"is_under_way", is_under_way_from_python, METH_O, under_way_doc},
+    {"setup_doors", setup_doors, METH_VARARGS, setup_doors_doc},
+    {"array_fields", array_fields, METH_O, fields_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -819,13 +1291,24 @@ static struct PyModuleDef module = {
     .m_methods = functions,
 };
 
+static int add_type(PyObject *made, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (!type) return -1;
+    int failed = PyModule_AddObject(made, name, type);
+    if (failed) Py_DECREF(type);
+    return failed;
+}
+
 PyMODINIT_FUNC PyInit__engine(void)
 {
+    make_crc_table();
     PyObject *made = PyModule_Create(&module);
     if (made && (PyModule_AddIntConstant(made, "INSTRUCTION_BYTES", sizeof(Instruction)) ||
                  PyModule_AddIntConstant(made, "UNKNOWN_LOCATION", UNKNOWN_LOCATION) ||
                  PyModule_AddIntConstant(made, "PEER_GAVE_UP", PEER_GAVE_UP) ||
-                 PyModule_AddIntConstant(made, "WRONG_SIZE", WRONG_SIZE)))
+                 PyModule_AddIntConstant(made, "WRONG_SIZE", WRONG_SIZE) ||
+                 add_type(made, &ledger_spec, "Ledger") || add_type(made, &door_spec, "Door")))
         Py_CLEAR(made);
     return made;
 }

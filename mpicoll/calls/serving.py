@@ -109,12 +109,15 @@ def run(
 def run_again(
     entry: CachedCall, record: Record, key: Key | None, comm: MPI.Comm, args: Sequence[object],
     parse: Callable[[], Call],
-) -> None:  # fmt: skip
-    """Serve a blocking call like an earlier one. parse: makes the `Call` of `args`."""
+) -> Operation | None:  # fmt: skip
+    """Serve a blocking call like an earlier one. parse: makes the `Call` of `args`.
+
+    Returns what served it, or None where MPI's own method did.
+    """
     if entry.method is not None:
         entry.method(comm, *args)
-    else:
-        _run(entry, record, key, entry.take(key) or operation_of(parse(), entry.choice))
+        return None
+    return _run(entry, record, key, entry.take(key) or operation_of(parse(), entry.choice))
 
 
 def _run(entry: CachedCall, record: Record, key: Key | None, operation: Operation) -> Operation:

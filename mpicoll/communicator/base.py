@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     Parse = Callable[..., Call]  # a function of `calls.arguments`
     IsSmall = Callable[[Any, Any, Any], bool]
+    IsServed = Callable[..., bool]
 
 #: errors of mpi4py and MPI for arguments that they refuse
 REFUSALS = ValueError, TypeError, KeyError, BufferError, MPI.Exception
@@ -58,6 +59,17 @@ def _test(
         if not comm:
             return lambda vector, other, what: False
         return comm._context.cache.small.test(method, kind, share(comm))
+
+    return cached_property(find)
+
+
+def _door(method: str) -> cached_property[IsServed]:
+    """A property: a function of a call's arguments that serves it, or returns False."""
+
+    def find(comm: Base) -> IsServed:
+        if not comm:
+            return lambda *args: False
+        return comm._context.doors.of(method)
 
     return cached_property(find)
 
@@ -112,26 +124,20 @@ class Base(MPI.Intracomm):
         text = parse.__name__ if entry is None else entry.text
         # unordered until it is parsed: a call with wrong arguments does not count
         record = context.recorder.blocking.begin(text, quick_site(), ordered=entry is not None)
-        try:
+
+        def serve() -> None:
             if entry is None:
                 run(parse(self, *args), record, algorithm, segment_bytes, key)
             else:
-                run_again(entry, record, key, self, args, partial(parse, self, *args))
+                again = partial(parse, self, *args)
+                operation = run_again(entry, record, key, self, args, again)
+                if operation is not None:
+                    wanted = (*args, algorithm, segment_bytes)
+                    context.doors.learn(parse.__name__, wanted, operation, entry.text)
             if context.digest_every:
                 compare_results(context, parse.__name__, args)
-        except BaseException as error:
-            explained = context.explained(error) if isinstance(error, Exception) else error
-            is_scheduled = entry is None or record.plan is not None
-            if record.place and is_scheduled:
-                context.lose_step(record.text, explained)
-            PROGRESS.end_failed(context.queue)
-            if context.is_used_by_mpi:
-                ABANDONED.append(args)
-            if explained is not error:
-                raise explained from error
-            raise
-        finally:
-            record.end()
+
+        context.serve(serve, record, args, is_scheduled=entry is None)
 
     @contextmanager
     def _announcing_errors(self) -> Iterator[None]:
@@ -232,6 +238,17 @@ class Base(MPI.Intracomm):
     def _context(self) -> Context:
         """Looked up once per wrapper: `Dup` and its like create new ones."""
         return Context.of(self)
+
+    # Repeated calls, by method.
+
+    _passes_bcast = _door("bcast")
+    _passes_scatter = _door("scatter")
+    _passes_gather = _door("gather")
+    _passes_allgather = _door("allgather")
+    _passes_alltoall = _door("alltoall")
+    _passes_reduce = _door("reduce")
+    _passes_allreduce = _door("allreduce")
+    _passes_reduce_scatter_block = _door("reduce_scatter_block")
 
     # Whether a call is small, by method.
 

@@ -73,6 +73,8 @@ class Blocking(Base):
         --------
         >>> comm.Bcast(weights, root=0)
         """
+        if self._passes_bcast(buf, root, algorithm, segment_bytes):
+            return
         if algorithm is None and segment_bytes is None and self._small_bcast(buf, _IN_PLACE, root):
             try:
                 return _BCAST(self, buf, root)
@@ -112,6 +114,8 @@ class Blocking(Base):
         (p-1)/p m leave the root. `linear`: p-1 rounds; `binomial`: ceil(log2 p), through ranks in
         between.
         """
+        if self._passes_scatter(sendbuf, recvbuf, root, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None
@@ -193,6 +197,8 @@ class Blocking(Base):
         (p-1)/p m reach the root. `linear`: p-1 rounds; `binomial`: ceil(log2 p), through ranks in
         between.
         """
+        if self._passes_gather(sendbuf, recvbuf, root, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None
@@ -272,6 +278,8 @@ class Blocking(Base):
         --------
         >>> comm.Allgather(mine, everything)  # everything.shape == (comm.Get_size(), *mine.shape)
         """
+        if self._passes_allgather(sendbuf, recvbuf, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None
@@ -349,6 +357,8 @@ class Blocking(Base):
         --------
         >>> comm.Alltoall(rows, columns)  # rows[r] goes to rank r, columns[r] comes from rank r
         """
+        if self._passes_alltoall(sendbuf, recvbuf, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None
@@ -430,6 +440,8 @@ class Blocking(Base):
         segments n - 1 + ceil(log2 p) rounds of m/n, for large vectors. `pipeline`: m per rank, for
         the largest.
         """
+        if self._passes_reduce(sendbuf, recvbuf, op, root, algorithm, segment_bytes):
+            return
         self._serve(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Allreduce(
@@ -469,6 +481,8 @@ class Blocking(Base):
         >>> comm.Allreduce(MPI.IN_PLACE, gradient)
         >>> comm.Allreduce(x, y, op=MPI.MAX, algorithm="ring", segment_bytes=1 << 20)
         """
+        if self._passes_allreduce(sendbuf, recvbuf, op, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None
@@ -516,6 +530,8 @@ class Blocking(Base):
         --------
         >>> comm.Reduce_scatter_block(vector, mine)  # vector.size == mine.size * comm.Get_size()
         """
+        if self._passes_reduce_scatter_block(sendbuf, recvbuf, op, algorithm, segment_bytes):
+            return
         if (
             algorithm is None
             and segment_bytes is None

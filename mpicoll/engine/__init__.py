@@ -1,6 +1,6 @@
 """The compiled interpreter of programs: optional, and the same bits as Python's."""
 
 from .compiled_program import Compiled, compiled
-from .library import require, status
+from .library import has_doors, require, status
 
-__all__ = ["Compiled", "compiled", "require", "status"]
+__all__ = ["Compiled", "compiled", "has_doors", "require", "status"]

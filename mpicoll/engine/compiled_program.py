@@ -80,6 +80,7 @@ class Compiled:
         self._nearby = _Nearby(program, channel, near)
         self._starts = list(program.started())
         self._patience = 0.0
+        self._program: Any = None
         self.lies_in(())
 
     def lies_in(self, memory: Places) -> None:
@@ -92,6 +93,7 @@ class Compiled:
         self._positions = [(step, awaited) for _, step, awaited in code]
         self._sent = [piece.nbytes for piece in self._starts if piece.is_sent]
         packed = b"".join(bytes(instruction) for instruction, *_ in code)
+        self.free()
         comm = MPI._handleof(self._channel.wire.comm)
         polls = _FEW_POLLS if self._near is not None and self._near.is_crowded else _POLLS
         self._program = self._extension.program(
@@ -120,6 +122,29 @@ class Compiled:
         self._next = 0
         self._taken = [None] * len(self._starts)
         self._extension.start(self._program, tag, self._buffers)
+
+    def resume(self, result: int, patience: float) -> None:
+        """Go on with a call that a door has begun; result: of the extension's last step."""
+        self._patience = patience
+        self._taken = [None] * len(self._starts)
+        if result:
+            self._see_to(result)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return bool(self._extension.is_under_way(self._program))
+
+    def open_door(self, door: Any, *call: Any, tag: int) -> None:
+        """Let calls like the last one through a door. tag: of call 0."""
+        arguments, operation, mark = call
+        door.learn(
+            arguments, self._program, operation, mark, tag, self._buffers, *self.sent)
+
+    def free(self) -> None:
+        """Let no door use it from now on."""
+        if self._program is not None:
+            self._extension.forget(self._program)
 
     def _buffer(self, place: tuple[int, int]) -> tuple[int, int]:
         address, nbytes = place

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..shared_memory import HEAP
 from ..support import settings
 from .lowering import Code, Packed
 
@@ -44,9 +45,21 @@ def _loaded() -> Status:
     except (ImportError, AttributeError) as error:
         return Status(None, f"mpicoll._engine cannot be used ({error})")
     extension.setup(*addresses, MPI._handleof(MPI.BYTE), MPI._sizeof(MPI.Request))
+    extension.setup_doors(np.ndarray, HEAP.epoch_at)
     if not _delivers(extension):
         return Status(None, "mpicoll._engine did not deliver a message to this rank itself")
     return Status(extension, "mpicoll._engine")
+
+
+@lru_cache(maxsize=None)
+def has_doors() -> bool:
+    """Whether the extension finds the fields of NumPy's arrays where it reads them."""
+    extension = status().extension
+    matrix = np.arange(12, dtype="f4").reshape(3, 4)
+    return extension is not None and all(
+        extension.array_fields(x) == (x.ctypes.data, x.size, id(x.dtype), x.flags.num)
+        for x in (matrix, matrix[1:, ::2], matrix.T, np.zeros(0, "i8"), np.array(1j))
+    )
 
 
 def _address_of(name: str) -> int:

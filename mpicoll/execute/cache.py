@@ -46,14 +46,18 @@ class CachedCall:
             return None
         _, memory = key
         operation = self.idle.pop(memory, None)
+        place = memory
         if operation is None and self.idle:
             try:
                 place, operation = self.idle.popitem()
             except KeyError:  # another thread was faster
                 return None
-            if not operation.movable:
-                self.idle[place] = operation
-                return None
+        if operation is None:
+            return None
+        if operation.is_busy or (place != memory and not operation.movable):
+            self.idle[place] = operation
+            return None
+        if place != memory:
             operation.move(memory)
         return operation
 

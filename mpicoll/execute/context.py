@@ -29,11 +29,13 @@ from ..transport import (
     node_of,
     places_in,
 )
+from .doors import Doors
 from .pool import ScratchPool
 from .tracing import Tracer
 from .waits import Waits
 
 Comm = TypeVar("Comm", bound=MPI.Comm)
+Result = TypeVar("Result")
 
 #: with check="always", one of so many small calls is compared: the others go to MPI at once
 _SAMPLED = 512
@@ -107,6 +109,7 @@ class Context(Waits):
         #: by device: NCCL's communicator, or why there is none, see `nccl`
         self.nccl: dict[int, Any] = {}
         self.calls = count(1)
+        self.doors = Doors(self)
         self._plans = count(1)
         self._alive[id(self)] = self
 
@@ -279,6 +282,7 @@ class Context(Waits):
 
     def forget_calls(self) -> None:
         """Look at all calls again: those that were remembered may be served differently by now."""
+        self.doors.clear()
         self.cache.free()
 
     def _must_see_all(self) -> bool:
@@ -340,6 +344,29 @@ class Context(Waits):
         finally:
             record.end()
 
+    def serve(
+        self, function: Callable[[], Result], record: Record, args: object, is_scheduled: bool
+    ) -> Result:
+        """Serve a blocking call; its record ends with it.
+
+        args: kept alive while MPI uses them. is_scheduled: a schedule serves it, even where its
+        record does not say so yet.
+        """
+        try:
+            return function()
+        except BaseException as error:
+            explained = self.explained(error) if isinstance(error, Exception) else error
+            if record.place and (is_scheduled or record.plan is not None):
+                self.lose_step(record.text, explained)
+            PROGRESS.end_failed(self.queue)
+            if self.is_used_by_mpi:
+                ABANDONED.append(args)
+            if explained is not error:
+                raise explained from error
+            raise
+        finally:
+            record.end()
+
     @contextmanager
     def making(self, comm: MPI.Comm) -> Iterator[None]:
         """`comm` is made from this communicator, step by step.
@@ -396,8 +423,9 @@ class Context(Waits):
     @property
     def sent(self) -> tuple[int, int]:
         """(messages, bytes) sent in schedules so far."""
-        blocking, tasks = self.sent_blocking, self.sent_by_tasks
-        return blocking[0] + tasks[0], blocking[1] + tasks[1]
+        blocking, tasks, doors = self.sent_blocking, self.sent_by_tasks, self.recorder
+        messages = blocking[0] + tasks[0] + doors.messages
+        return messages, blocking[1] + tasks[1] + doors.nbytes
 
     def close(self) -> None:
         """MPI is freeing the communicator. What is under way goes on, as MPI's own operations do.
@@ -405,6 +433,8 @@ class Context(Waits):
         `drain` came before, unless the user freed a plain handle of it.
         """
         self._alive.pop(id(self), None)
+        self.recorder.is_closed = True
+        self.doors.clear()
         is_unused = self.channel.shut(_PATIENCE)
         if self.broken or self.queue.tasks or not is_unused:
             ABANDONED.append(self)

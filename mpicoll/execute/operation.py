@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -77,6 +77,17 @@ class Operation(LowerCase):
     def movable(self) -> bool:
         """Whether it may work on other memory of the same shape."""
         return False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call through a door is using it."""
+        return False
+
+    def open_door(self, door: Any, arguments: tuple[object, ...], mark: bytes) -> None:
+        """Let calls like the last one through a door, where that can serve them: see `doors`.
+
+        mark: of the call.
+        """
 
     def lies_in(self, memory: Places) -> None:
         """Say which buffers it was bound for."""

@@ -8,7 +8,7 @@ Nothing is left to decide while it runs, and it knows at any moment which round 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -20,13 +20,14 @@ from ..failure import Record, cancelled, still_under_way
 from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
-from .context import Context
 from .executable import Executable
 from .operation import Operation
 from .staging import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .context import Context
 
 #: seconds that a blocking call waits for a message before Python looks around
 _PATIENCE = 20e-6
@@ -125,10 +126,15 @@ class ScheduledCall(Operation):
             record.plan = self
         self.work.pack()
         self.step = 0  # from here on other ranks rely on it
+        self._run(self._begun)
+
+    def _begun(self) -> Iterator[Any]:
+        tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
+        return self._steps(tag, self.context.sent_blocking, _PATIENCE)
+
+    def _run(self, begin: Callable[[], Iterator[Any]]) -> None:
         try:
-            tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
-            steps = self._steps(tag, self.context.sent_blocking, _PATIENCE)
-            self._compute(self.context.wait_for, steps, self)
+            self._compute(self.context.wait_for, begin(), self)
         except BaseException as error:
             if self.unfinished:
                 self.context.give_up(self, error)
@@ -171,10 +177,7 @@ class ScheduledCall(Operation):
             yield from self._interpreted(tag, sent)
         else:
             yield from self._executed(self.compiled, tag, sent, patience)
-        # a rank that gave up may have sent what was written there since
-        if self.hears_of_mpi:
-            self.context.look()
-        self.step = None
+        self._end()
         self.work.unpack()
 
     def _interpreted(self, tag: int, sent: list[int]) -> Iterator[Any]:
@@ -198,13 +201,42 @@ class ScheduledCall(Operation):
     ) -> Iterator[Any]:
         """By the compiled interpreter."""
         compiled.start(tag, self.memory, patience)
+        yield from self._advanced(compiled)
+        messages, nbytes = compiled.sent
+        sent[0] += messages
+        sent[1] += nbytes
+
+    def _advanced(self, compiled: Compiled) -> Iterator[Any]:
         while not compiled.advance():
             self.step, self._awaited = compiled.position
             yield compiled
         self._awaited = None
-        messages, nbytes = compiled.sent
-        sent[0] += messages
-        sent[1] += nbytes
+
+    # Through a door, see `doors`.
+
+    def open_door(  # noqa: D102
+        self, door: Any, arguments: tuple[object, ...], mark: bytes
+    ) -> None:
+        if self.compiled is not None and self.movable and self._executable is not None:
+            self.compiled.open_door(door, arguments, self, mark, tag=self._call_tag)
+
+    def finish(self, record: Record, result: int) -> None:
+        """Wait for a call that a door has begun. result: see `Compiled.resume`."""
+        self.step = 0
+        record.plan = self
+        self._run(lambda: self._rest(result))
+
+    def _rest(self, result: int) -> Iterator[Any]:
+        assert self.compiled is not None
+        self.compiled.resume(result, _PATIENCE)
+        yield from self._advanced(self.compiled)
+        self._end()
+
+    def _end(self) -> None:
+        # a rank that gave up may have sent what was written there since
+        if self.hears_of_mpi:
+            self.context.look()
+        self.step = None
 
     def withdraw(self) -> list[MPI.Request]:
         """See `Withdrawable`."""
@@ -222,7 +254,11 @@ class ScheduledCall(Operation):
     @property
     def unfinished(self) -> bool:
         """Whether it is in the middle of its rounds."""
-        return self.step is not None
+        return self.step is not None or self.is_busy
+
+    @property
+    def is_busy(self) -> bool:  # noqa: D102
+        return self.compiled is not None and self.compiled.is_under_way
 
     # As a persistent request.
 
@@ -297,6 +333,8 @@ class ScheduledCall(Operation):
         if self._executable is None:
             return
         self._require(not self.in_flight, "Free")
+        if self.compiled is not None:
+            self.compiled.free()
         self._close()
         self._executable = None
         self.numbered = []

@@ -272,6 +272,7 @@ class Waits:
         # not what another thread has made of it, whose call it has ended
         first = self.queue.error or error
         self.broken = self.broken or str(first)
+        self.recorder.is_closed = True
         self.queue.error = first
         if self.links is not None:
             self.links.give_up()

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from ..support.callsite import Site, site_text
+from ..support.ledger import Ledger
 
 #: calls that are remembered, of all communicators together
 KEPT = 1000
@@ -153,13 +154,26 @@ class Record:
         """Give it its place, which is the same on all ranks that make the same calls."""
         recorder = self.recorder
         self.text = text
-        if recorder.unseen:  # asked here: a call to ask there is slower
+        if recorder.unseen or recorder.passed:  # asked here: a call to ask there is slower
             recorder.enter_unseen()
         recorder.places = self.place = recorder.places + 1
         if recorder.is_hashed:
             recorder.sequence = self.sequence = crc32(mark_of(text), recorder.sequence)
         if recorder.every:
             recorder.measure_room()
+
+    def resume(self, text: str) -> Record:
+        """It is under way since the last place was given."""
+        recorder = self.recorder
+        recorder.remember_passed(recorder.places - 1)
+        self.text = text
+        self.site = ""
+        self.number = recorder.count
+        self.place = recorder.places
+        self.sequence = recorder.sequence
+        self.thread = get_ident()
+        self.begun = perf_counter()
+        return self
 
     def end(self) -> None:
         """It has ended."""
@@ -189,26 +203,27 @@ class Record:
         return plan.peer() if plan is not None else None
 
 
-class Recorder:
-    """The calls of a communicator."""
+class Recorder(Ledger):
+    """The calls of a communicator.
+
+    count: calls begun so far. places: those of them that have places. sequence: a hash of these, in
+    their order, where `is_hashed`. is_closed: no call may pass through a door (`engine`).
+    """
 
     def __init__(self, name: str, size: int) -> None:
         #: by which reports know the communicator
         self.name = name
         #: its ranks
         self.size = size
-        #: calls begun so far; those of them that have places
-        self.count = 0
-        self.places = 0
         #: the record of all blocking calls: they never overlap, and should cost nothing
         self.blocking = Record(self)
         #: the nonblocking calls under way, by number
         self.others: dict[int, Record] = {}
-        #: a hash of the calls that have places, in their order
-        self.sequence = 0
         self.is_hashed = True
         #: calls that went to MPI without being looked at, and have no places yet
         self.unseen: list[Mark] = []
+        #: the last calls that passed through doors: they have places
+        self.passed: list[Mark] = []
         #: how many such calls there may be; in a list for a reader that keeps it
         self.room = [KEPT]
         #: of so many calls, one is looked at and compared; 0: none
@@ -218,6 +233,7 @@ class Recorder:
 
     def enter_unseen(self) -> None:
         """Give calls that were not looked at their places, before that of the next call."""
+        self.remember_passed(self.places)
         if not self.unseen:
             return
         self.places += len(self.unseen)
@@ -225,6 +241,12 @@ class Recorder:
             self.sequence = crc32(b"".join(self.unseen), self.sequence)
         _UNSEEN.append((self.name, self.places, tuple(self.unseen)))
         self.unseen.clear()
+
+    def remember_passed(self, last: int) -> None:
+        """Remember calls that passed through doors. last: the place of the last one."""
+        if self.passed:
+            _UNSEEN.append((self.name, last, tuple(self.passed)))
+            self.passed.clear()
 
     def make_room(self) -> bool:
         """Make room for calls that are not looked at; whether the last call may stay among them."""

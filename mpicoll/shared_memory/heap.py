@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
@@ -96,8 +97,8 @@ class Heap:
         self.token = int.from_bytes(os.urandom(8), "big") >> 1
         #: whether the user has made an array in it
         self.in_use = False
-        #: changes whenever an address may have a new location
-        self.epoch = 0
+        #: changes whenever an address may have a new location; in memory that the extension knows
+        self._epoch = array("Q", [0])
         #: this is a child process, which shares nothing
         self.is_inherited = False
         self._descriptor = -1
@@ -117,6 +118,16 @@ class Heap:
         #: blocks that finalizers returned; a finalizer may interrupt any statement
         self._returned: deque[Block] = deque()
         self._lock = lock_for_forks()
+
+    @property
+    def epoch(self) -> int:
+        """A number that changes whenever an address may have a new location."""
+        return self._epoch[0]
+
+    @property
+    def epoch_at(self) -> int:
+        """The address of the epoch."""
+        return self._epoch.buffer_info()[0]
 
     def descriptor(self) -> int:
         """The descriptor of the file."""
@@ -253,7 +264,7 @@ class Heap:
         if offset is not None:
             places.append((address, end, offset - address))
         self._places = sorted(places)
-        self.epoch += 1
+        self._epoch[0] += 1
 
     def _put_back(self, block: Block) -> None:
         """Make a returned block free."""
@@ -306,7 +317,7 @@ class Heap:
         if not self.is_inherited:
             self.is_inherited = True
             self._places = []
-            self.epoch += 1
+            self._epoch[0] += 1
             Mapping.all_become_private()
 
 

@@ -170,6 +170,38 @@ class Share(NamedTuple):
     ranks: Sequence[int]
 
 
+class Begun:
+    """The numbers and tags of the last calls that were begun, in memory that the extension knows.
+
+    size: how many calls, a power of two. Numbers begin with 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.last = size - 1
+        self._words = array("q", bytes(16 * size))
+
+    @property
+    def address(self) -> int:
+        """Of the first number, which its tag follows."""
+        return self._words.buffer_info()[0]
+
+    def add(self, number: int, tag: int) -> None:
+        """The call of this number begins."""
+        at = 2 * (number & self.last)
+        self._words[at] = number
+        self._words[at + 1] = tag
+
+    def at(self, number: int) -> tuple[int, int]:
+        """Number and tag of the last call in the place of this number; 0 and 0: none."""
+        at = 2 * (number & self.last)
+        return self._words[at], self._words[at + 1]
+
+    def tags(self) -> dict[int, int]:
+        """The tags by number."""
+        words = self._words.tolist()
+        return {number: tag for number, tag in zip(words[::2], words[1::2]) if number}
+
+
 class Channel:
     """One communicator's messages on a wire.
 
@@ -195,9 +227,8 @@ class Channel:
         #: bits of a call's number in a tag, and of its fingerprint
         self._half = (wire.bits - 2) // 2
         self._mask = (1 << self._half) - 1
-        #: number and tag of the last calls begun, half as many as a tag has numbers
-        self._begun: list[tuple[int, int] | None] = [None] * (1 << (self._half - 1))
-        self._recent = len(self._begun) - 1
+        #: the last calls begun, half as many as a tag has numbers
+        self.begun = Begun(1 << (self._half - 1))
         wire.use()
 
     @classmethod
@@ -335,11 +366,11 @@ class Channel:
 
     def begin(self, number: int, tag: int) -> None:
         """The call of this number begins here, and has this tag."""
-        self._begun[number & self._recent] = number, tag
+        self.begun.add(number, tag)
 
     def begun_tags(self) -> dict[int, int]:
         """The tags of the last calls that were begun here, by number."""
-        return dict(begun for begun in self._begun if begun is not None)
+        return self.begun.tags()
 
     def is_of_another_call(self, tag: int) -> bool:
         """Whether the call of a message with this tag was begun here as a different call."""
@@ -347,8 +378,8 @@ class Channel:
         if tag >> self.wire.bits != self._first >> self.wire.bits or kind not in (CALL, COMPARE):
             return False
         number = tag >> self._half & self._mask
-        begun = self._begun[number & self._recent]
-        return begun is not None and begun[0] & self._mask == number and begun[1] != tag
+        begun, its_tag = self.begun.at(number)
+        return begun > 0 and begun & self._mask == number and its_tag != tag
 
     def unmatched(self) -> Iterator[int]:
         """For each other rank, the tag of its first message that nothing here receives."""

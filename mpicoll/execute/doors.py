@@ -1,0 +1,108 @@
+"""Doors: repeated blocking calls of plain arrays go from the method straight into the extension.
+
+A door knows calls by what their arguments are, and of arrays by where they lie. It gives a call its
+number, its place and its tag as the long way does (`failure.Recorder`, `transport.Channel`). All
+else goes the long way, which teaches the door: other arrays, other kinds of arguments, calls that
+somebody listens to, and calls while a program is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import engine
+from ..failure import ENDED, KEPT, Mark, mark_of
+from .operation import Operation
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .scheduled_call import ScheduledCall
+
+#: seconds that a call waits in the extension before Python looks around
+_PATIENCE = 500e-6
+#: classes of arguments that cannot change, and arrays
+_PLAIN = {np.ndarray, MPI.Op, int, str, type(None), type(MPI.IN_PLACE)}
+
+IsServed = Callable[..., bool]
+
+
+def _closed(*arguments: object) -> bool:
+    return False
+
+
+class Doors:
+    """The doors of one communicator, by method."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._doors: dict[str, Any] = {}
+
+    def of(self, method: str) -> IsServed:
+        """A function of a call's arguments: serves the call, or returns False."""
+        door = self._door(method)
+        return _closed if door is None else door.call
+
+    def _door(self, method: str) -> Any:
+        """The door of a method; None without the extension."""
+        if method not in self._doors:
+            self._doors[method] = self._made()
+        return self._doors[method]
+
+    def _made(self) -> Any:
+        extension = engine.status().extension
+        if extension is None or not engine.has_doors():
+            return None
+        context = self._context
+        recorder = context.recorder
+        begun = context.channel.begun
+        return extension.Door(
+            recorder,
+            context.calls,
+            recorder.unseen,
+            recorder.passed,
+            ENDED,
+            recorder.enter_unseen,
+            self._finish,
+            self._abandon,
+            begun.address,
+            begun.last,
+            context.channel.number_bit,
+            _PATIENCE,
+            KEPT,
+        )
+
+    def learn(
+        self, method: str, arguments: Sequence[object], operation: Operation, text: str
+    ) -> None:
+        """Let calls like this one through, which `operation` has served. text: the call in words."""
+        context = self._context
+        if context.sees_all or context.recorder.every:
+            return
+        if any(argument.__class__ not in _PLAIN for argument in arguments):
+            return
+        door = self._door(method)
+        if door is not None:
+            operation.open_door(door, tuple(arguments), mark_of(text))
+
+    def _finish(
+        self, operation: ScheduledCall, result: int, mark: Mark, arguments: tuple[object, ...]
+    ) -> None:
+        """Wait for a call that a door has begun. result: see `Compiled.resume`."""
+        context = self._context
+        record = context.recorder.blocking.resume(mark.text)
+        context.serve(lambda: operation.finish(record, result), record, arguments, True)
+
+    def _abandon(self, operation: ScheduledCall, error: BaseException) -> None:
+        """A call that a door has begun has ended with an error."""
+        if not self._context.broken:
+            self._context.give_up(operation, error)
+
+    def clear(self) -> None:
+        """Know no call any more."""
+        for door in self._doors.values():
+            if door is not None:
+                door.clear()
