@@ -937,13 +937,18 @@ typedef struct {
     unsigned long long messages, nbytes;
 } Known;
 
+enum {
+    LEDGER,
+    /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
+    CALLS, UNSEEN, PASSED, LISTENERS,
+    /* enter_unseen(); finish(operation, result, mark, arguments); abandon(operation, error) */
+    ENTER_UNSEEN, FINISH, ABANDON,
+    HELD
+};
+
 typedef struct {
     PyObject_HEAD
-    Ledger *ledger;
-    /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
-    PyObject *calls, *unseen, *passed, *listeners;
-    /* enter_unseen(); finish(operation, result, mark, arguments); abandon(operation, error) */
-    PyObject *enter_unseen, *finish, *abandon;
+    PyObject *held[HELD];
     /* (number, tag) of the last calls begun: see transport/channel.py */
     int64_t *begun;
     int64_t recent;
@@ -974,19 +979,28 @@ static PyObject *door_clear(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static void door_free(PyObject *self)
+static int door_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Door *d = (Door *)self;
-    PyTypeObject *type = Py_TYPE(self);
+    for (size_t n = 0; n < HELD; n++) Py_VISIT(d->held[n]);
+    for (int at = 0; at < d->knows; at++) Py_VISIT(d->known[at]->operation);
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int door_break(PyObject *self)
+{
+    Door *d = (Door *)self;
     Py_XDECREF(door_clear(self, NULL));
-    Py_XDECREF((PyObject *)d->ledger);
-    Py_XDECREF(d->calls);
-    Py_XDECREF(d->unseen);
-    Py_XDECREF(d->passed);
-    Py_XDECREF(d->listeners);
-    Py_XDECREF(d->enter_unseen);
-    Py_XDECREF(d->finish);
-    Py_XDECREF(d->abandon);
+    for (size_t n = 0; n < HELD; n++) Py_CLEAR(d->held[n]);
+    return 0;
+}
+
+static void door_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    door_break(self);
     freefunc release_memory = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release_memory(self);
     Py_DECREF(type);
@@ -999,30 +1013,24 @@ PyDoc_STRVAR(door_doc,
              "and keeps it alive, but for arrays.");
 static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *ledger, *calls, *unseen, *passed, *listeners, *enter_unseen, *finish, *abandon;
+    PyObject *held[HELD];
     unsigned long long begun;
     long long recent;
     int half;
     double patience;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOKLidn", &ledger, &calls, &PyList_Type, &unseen,
-                          &PyList_Type, &passed, &PyList_Type, &listeners, &enter_unseen, &finish,
-                          &abandon, &begun, &recent, &half, &patience, &most))
+    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOKLidn", held, held + CALLS, &PyList_Type,
+                          held + UNSEEN, &PyList_Type, held + PASSED, &PyList_Type,
+                          held + LISTENERS, held + ENTER_UNSEEN, held + FINISH, held + ABANDON,
+                          &begun, &recent, &half, &patience, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
     if (!d) return NULL;
-    d->ledger = (Ledger *)ledger;
-    d->calls = calls;
-    d->unseen = unseen;
-    d->passed = passed;
-    d->listeners = listeners;
-    d->enter_unseen = enter_unseen;
-    d->finish = finish;
-    d->abandon = abandon;
-    PyObject *held[] = {ledger,    calls,        unseen, passed,
-                        listeners, enter_unseen, finish, abandon};
-    for (size_t n = 0; n < sizeof held / sizeof *held; n++) Py_INCREF(held[n]);
+    for (size_t n = 0; n < HELD; n++) {
+        d->held[n] = held[n];
+        Py_INCREF(held[n]);
+    }
     d->begun = (int64_t *)(uintptr_t)begun;
     d->recent = recent;
     d->half = half;
@@ -1071,11 +1079,11 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count)
 /* Give the call its place and its number; returns its tag, or -1 and an exception. */
 static long enter(Door *d, const Known *k)
 {
-    PyObject *next = PyIter_Next(d->calls);
+    PyObject *next = PyIter_Next(d->held[CALLS]);
     if (!next) return -1;
     long long number = PyLong_AsLongLong(next);
     Py_DECREF(next);
-    Ledger *l = d->ledger;
+    Ledger *l = (Ledger *)d->held[LEDGER];
     l->count++;
     l->places++;
     if (l->is_hashed) l->sequence = crc32(k->hash, MARK_BYTES, (uint32_t)l->sequence);
@@ -1096,7 +1104,7 @@ static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
         PyTuple_SetItem(tuple, n, args[n]);
     }
     if (tuple && number)
-        done = PyObject_CallFunctionObjArgs(d->finish, operation, number, mark, tuple, NULL);
+        done = PyObject_CallFunctionObjArgs(d->held[FINISH], operation, number, mark, tuple, NULL);
     Py_XDECREF(tuple);
     Py_XDECREF(number);
     if (done) {
@@ -1107,7 +1115,7 @@ static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *told = PyObject_CallFunctionObjArgs(d->abandon, operation, value, NULL);
+    PyObject *told = PyObject_CallFunctionObjArgs(d->held[ABANDON], operation, value, NULL);
     if (!told) PyErr_Clear();
     Py_XDECREF(told);
     PyErr_Restore(kind, value, trace);
@@ -1128,14 +1136,15 @@ static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t co
     Py_INCREF(capsule);
     Py_INCREF(operation);
     Py_INCREF(mark);
-    d->ledger->messages += k->messages;
-    d->ledger->nbytes += k->nbytes;
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    l->messages += k->messages;
+    l->nbytes += k->nbytes;
     int result, failed;
     Py_BEGIN_ALLOW_THREADS
     result = advance_for(p, d->patience);
     Py_END_ALLOW_THREADS
     if (result == DONE)
-        failed = PyList_Append(d->passed, mark);
+        failed = PyList_Append(d->held[PASSED], mark);
     else
         failed = finish(d, operation, mark, result, args, count);
     Py_DECREF(capsule);
@@ -1149,18 +1158,18 @@ PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
 static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Door *d = (Door *)self;
-    Ledger *l = d->ledger;
-    if (!d->knows || l->is_closed || PyList_Size(d->listeners) ||
-        PyList_Size(d->passed) >= d->most_passed)
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS]) ||
+        PyList_Size(d->held[PASSED]) >= d->most_passed)
         Py_RETURN_FALSE;
     Known *k = find(d, args, count);
     if (!k || is_under_way(k->program)) Py_RETURN_FALSE;
-    if (PyList_Size(d->unseen)) {
-        PyObject *entered = PyObject_CallFunctionObjArgs(d->enter_unseen, NULL);
+    if (PyList_Size(d->held[UNSEEN])) {
+        PyObject *entered = PyObject_CallFunctionObjArgs(d->held[ENTER_UNSEEN], NULL);
         if (!entered) return NULL;
         Py_DECREF(entered);
         /* a signal handler may have made calls, and had the door forget others */
-        if (l->is_closed || PyList_Size(d->unseen) || find(d, args, count) != k ||
+        if (l->is_closed || PyList_Size(d->held[UNSEEN]) || find(d, args, count) != k ||
             is_under_way(k->program))
             Py_RETURN_FALSE;
     }
@@ -1241,10 +1250,11 @@ static PyMethodDef door_methods[] = {
 };
 static PyType_Slot door_slots[] = {
     {Py_tp_doc, (void *)door_doc}, {Py_tp_new, door_new},        {Py_tp_dealloc, door_free},
-    {Py_tp_methods, door_methods}, {0, NULL},
+    {Py_tp_methods, door_methods}, {Py_tp_traverse, door_traverse}, {Py_tp_clear, door_break},
+    {0, NULL},
 };
 static PyType_Spec door_spec = {
-    "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT, door_slots,
+    "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, door_slots,
 };
 
 PyDoc_STRVAR(setup_doors_doc, "setup_doors(ndarray, epoch)\n\n"

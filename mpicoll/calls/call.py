@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 
 from mpi4py import MPI
 
-from .. import collectives, errors, nccl
+from .. import collectives, engine, errors, nccl
 from ..buffers import FixedPoint, Operand, cannot_be_fixed, coincide, ops, overlap, stage
 from ..collectives import Collective
 from ..errors import ArgumentError, did_you_mean
@@ -18,6 +18,7 @@ from ..execute import BYTES, Context
 from ..progress import PROGRESS
 from ..schedule import offsets
 from ..select import Query
+from ..support import settings
 from ..support.node import largest_count
 
 
@@ -57,6 +58,10 @@ class Call:
         self.shared = False
         self.nonblocking = False
         self.persistent = False
+        #: whether the ranks compare it with those of the others; else, whether they know that the
+        #: extension would execute it on each of them
+        self.is_new = False
+        self.runs_in_c = False
         self.context = Context.of(comm)
         #: the conversion of floats to fixed point and back, where the call sums in fixed point
         self.fixed: FixedPoint | None = None
@@ -280,6 +285,25 @@ class Call:
             is_packed = any(operand.packed for operand in self.operands)
         return not is_packed and (self.op is None or self.op.is_predefined)
 
+    @property
+    def would_run_in_c(self) -> bool:
+        """Whether the extension would execute its schedule on this rank.
+
+        Inside a node, on plain arrays, from the second call on through a door.
+        """
+        context = self.context
+        return (
+            not self.nonblocking
+            and not self.persistent
+            and not context.sees_all
+            and context.links is not None
+            and context.topology.node_count == 1
+            and self.fixed is None
+            and all(operand.device is None and not operand.packed for operand in self.operands)
+            and (self.op is None or self.op.is_predefined)
+            and engine.reduces(self.op and ops.op_name(self.op), self.dtype.name)
+        )
+
     # Selection.
 
     @property
@@ -297,6 +321,7 @@ class Call:
             once=self.nonblocking,
             uneven=self.method == "Alltoallv",
             canonical=self._in_canonical_order(),
+            engine=settings.C if self.runs_in_c else settings.PYTHON,
         )
 
     # Each of these returns a reason, empty where there is none.

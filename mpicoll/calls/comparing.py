@@ -52,7 +52,7 @@ def statement_of(
     moved = ""
     if call.op is None:
         moved = next(filter(None, map(_type_moved, call.operands)), "")
-    return Statement(", ".join(facts), moved, call_site(), sequence)
+    return Statement(", ".join(facts), moved, call_site(), sequence, call.would_run_in_c)
 
 
 def _may_use_nccl(call: Call, algorithm: str | None) -> bool:
@@ -116,7 +116,9 @@ def comparing(
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
     is_small = _may_be_small(call, algorithm, segment_bytes)
     if not context.must_compare(statement.what, record.place, is_small):
+        call.runs_in_c = statement.what in context.cache.runs_in_c
         return ()
+    call.is_new = True
     numbers = context.next_call(), context.next_call()
     return _comparing(call, context, statement, numbers, record)
 

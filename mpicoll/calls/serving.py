@@ -103,7 +103,8 @@ def run(
     context.wait_for(counts_for(call, choice.name), COMPARING)
     operation = _run(entry, record, key, operation_of(call, choice))
     is_plain = algorithm is None and segment_bytes is None
-    keep(call, entry, key, operation, is_plain)
+    if not (call.is_new and is_plain and call.would_run_in_c):  # else the next one is chosen anew
+        keep(call, entry, key, operation, is_plain)
 
 
 def run_again(

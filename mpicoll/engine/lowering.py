@@ -122,10 +122,14 @@ def refusal(program: Program, near: Container[int | None]) -> str:
         if is_near and not piece.nbytes:
             return "a message is empty"
     reduces = any(piece.kind is Reduce or piece.operand is not None for piece in instructions)
-    defined = _DEFINED.get(program.dtype, OPS if program.dtype in _INTEGERS else ())
-    if reduces and program.op not in defined:
+    if reduces and program.op not in defined(program.dtype):
         return f"it has no {program.op} of {program.dtype}"
     return ""
+
+
+def defined(dtype: str) -> Sequence[str]:
+    """The names of the reductions that the extension has for a type."""
+    return _DEFINED.get(dtype, OPS if dtype in _INTEGERS else ())
 
 
 class Nearby(Protocol):

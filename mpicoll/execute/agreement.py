@@ -31,12 +31,14 @@ class Statement(NamedTuple):
 
     what: equal on all ranks in all programs that MPI allows. kind: of the elements, "" where it may
     be any. site: where the call is made, "file:line". sequence: a hash of all calls so far.
+    runs_in_c: whether the extension would execute a schedule of the call on this rank.
     """
 
     what: str
     kind: str
     site: str
     sequence: int = 0
+    runs_in_c: bool = False
 
     def __str__(self) -> str:
         return f"{self.what}, {self.kind}" if self.kind else self.what
@@ -76,12 +78,15 @@ def largest(channel: Channel, words: np.ndarray[Any, Any], tag: int) -> Iterator
 def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI.Request]:
     """Raise the same CollectiveMismatch on all ranks unless their statements agree.
 
-    A generator of requests to be awaited.
+    They learn whether the extension would execute the call on each of them. A generator of requests
+    to be awaited.
     """
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
     kinds = (_SILENT, _SILENT) if kind is None else (kind, ~kind)
-    words = np.array([what, ~what, *kinds, statement.sequence, ~statement.sequence], np.int64)
+    sequence = statement.sequence
+    words = np.array(
+        [what, ~what, *kinds, sequence, ~sequence, not statement.runs_in_c], np.int64)
     yield from largest_of_all(context, words, number)
     same_what, same_kind, same_sequence = (words[at] == ~words[at + 1] for at in (0, 2, 4))
     is_same = same_what and (same_kind or words[2] == _SILENT)
@@ -91,6 +96,8 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
         earlier = yield from _earlier(context, number, calls)
         text = _difference(said, number, is_same) + earlier
         raise context.in_disorder(CollectiveMismatch(text), tell=False)
+    if not words[6]:
+        context.cache.runs_in_c.add(statement.what)
 
 
 def _earlier(

@@ -90,8 +90,10 @@ class CallCache(dict[Shape, CachedCall]):
         super().__init__()
         #: those that pass without a key
         self.small = SmallCalls(recorder)
-        #: texts of the calls that were compared with those of other ranks
+        #: texts of the calls that were compared with those of other ranks; and those of them that
+        #: the extension would execute on all ranks
         self._compared: set[str] = set()
+        self.runs_in_c: set[str] = set()
 
     def find(self, key: Key | None) -> CachedCall | None:
         """The entry of a call, if it is known."""
@@ -113,6 +115,7 @@ class CallCache(dict[Shape, CachedCall]):
         if len(self._compared) >= _COMPARED:
             # with all that spares a call the comparison: other ranks may not be spared it
             self._compared.clear()
+            self.runs_in_c.clear()
             self.free()
         self._compared.add(text)
         return True

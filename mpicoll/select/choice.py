@@ -49,6 +49,8 @@ class Query(NamedTuple):
     uneven: bool = False
     #: elements have to be added in the canonical order
     canonical: bool = False
+    #: what executes its schedules on all ranks
+    engine: str = settings.PYTHON
 
     @property
     def size(self) -> int:
@@ -156,7 +158,7 @@ def _by_rules(query: Query) -> Iterator[Choice]:
     if query.once and query.nbytes < SMALL:
         return
     for tuning in _tables():
-        for rule in tuning.rules(query.collective, query.topology, query.nbytes):
+        for rule in tuning.rules(query.collective, query.topology, query.nbytes, query.engine):
             low = format_bytes(int(max(rule.low, rule.share * query.size)))
             yield Choice(rule.algorithm, rule.segment_bytes, f"{tuning.name}, from {low} bytes")
 

@@ -12,7 +12,9 @@ A table is a JSON file, which a person can read and edit:
 The last rule holds whose `from` (bytes of the vector) and `from_per_rank` (bytes of a rank's share)
 are reached. `mpi` is the library's name, with or without its version. `ranks` is a number, "any",
 "power_of_two" or "no_power_of_two"; `nodes` is a number, "any", "one", "one_rank_each" or
-"several_ranks_each". The first entry that fits and can serve the call is taken.
+"several_ranks_each". The first entry that fits and can serve the call is taken. An entry with
+`"engine": "c"` holds for calls whose schedules the extension executes on all ranks: repeated
+blocking calls of plain arrays inside a node.
 
 Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: the bytes of a vector from
 which a type is reduced on the device although its messages pass through the host. Without it,
@@ -72,15 +74,18 @@ class TableEntry(NamedTuple):
     nodes: int | str
     collective: collectives.CollectiveName
     rules: tuple[Rule, ...]
+    #: what executes schedules: "c", "python", or "any"
+    engine: str = "any"
 
     def is_about(self, topology: Topology) -> bool:
         """Whether this entry is for that MPI library and transport."""
         return self.transport in (topology.transport, "any") and _is(topology.library, self.mpi)
 
-    def fits(self, collective: str, topology: Topology) -> bool:
-        """Whether this entry is for that collective there."""
+    def fits(self, collective: str, topology: Topology, engine: str = settings.PYTHON) -> bool:
+        """Whether this entry is for that collective there. engine: what executes schedules."""
         return (
             collective == self.collective
+            and self.engine in (engine, "any")
             and self.is_about(topology)
             and self._fits_ranks(len(topology.nodes))
             and self._fits_nodes(topology)
@@ -140,10 +145,12 @@ class TuningTable(NamedTuple):
     #: by the name of a type, bytes from which a staged vector is reduced on the device
     reduce_on_device: dict[str, float]
 
-    def rules(self, collective: str, topology: Topology, nbytes: int) -> list[Rule]:
-        """The `Rule`s for a call, of each entry that fits."""
+    def rules(
+        self, collective: str, topology: Topology, nbytes: int, engine: str
+    ) -> list[Rule]:
+        """The `Rule`s for a call, of each entry that fits. engine: what executes schedules."""
         size = len(topology.nodes)
-        fitting = [entry for entry in self.entries if entry.fits(collective, topology)]
+        fitting = [entry for entry in self.entries if entry.fits(collective, topology, engine)]
         rules = [entry.rule(nbytes, size) for entry in fitting]
         return [rule for rule in rules if rule]
 
@@ -207,7 +214,10 @@ def _entry(entry: dict[str, Any]) -> TableEntry:
         raise ArgumentError(f"expected numbers or known words for ranks and nodes, got {got}")
     collective = collectives.find(entry["collective"]).name
     rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
-    return TableEntry(mpi, transport, ranks, nodes, collective, rules)
+    engine = entry.get("engine", "any")
+    if engine not in (settings.C, settings.PYTHON, "any"):
+        raise ArgumentError(f"expected c, python or any for engine, got {engine!r}")
+    return TableEntry(mpi, transport, ranks, nodes, collective, rules, engine)
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
@@ -292,7 +302,7 @@ def write(
         "schema": SCHEMA,
         "environment": environment,
         "links": _merged(document["links"], [link] if link else [], place),
-        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "collective")),
+        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "engine", "collective")),
         **{key: document[key] for key in ("reduce_on_device",) if key in document},
     }
     write_whole(path, json.dumps(merged, indent=1) + "\n")
@@ -302,9 +312,9 @@ def _merged(
     old: Sequence[Document], new: Sequence[Document], place: Sequence[str]
 ) -> list[Document]:
     """The new documents, then the old documents of other places. place: the fields that tell."""
-    new_places = [[document[field] for field in place] for document in new]
+    new_places = [[document.get(field) for field in place] for document in new]
     kept = [
-        document for document in old if [document[field] for field in place] not in new_places
+        document for document in old if [document.get(field) for field in place] not in new_places
     ]
     return [*new, *kept]
 
