@@ -299,9 +299,19 @@ class Call:
             and context.links is not None
             and context.topology.node_count == 1
             and self.fixed is None
+            and engine.has_doors()
             and all(operand.device is None and not operand.packed for operand in self.operands)
-            and (self.op is None or self.op.is_predefined)
-            and engine.reduces(self.op and ops.op_name(self.op), self.dtype.name)
+            and (self.op is None or self._is_reduced_in_c)
+        )
+
+    @property
+    def _is_reduced_in_c(self) -> bool:
+        dtype = self.operands[0].dtype
+        assert self.op is not None
+        return (
+            self.op.is_predefined
+            and dtype is not None
+            and engine.reduces(ops.op_name(self.op), dtype.name)
         )
 
     # Selection.

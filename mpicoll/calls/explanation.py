@@ -58,7 +58,11 @@ class Explanation(NamedTuple):
 
 
 def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Explanation:
-    """The `Explanation` of a `Call`; nothing is sent."""
+    """The `Explanation` of a `Call`; nothing is sent.
+
+    Of one that is repeated, where the extension executes repeated calls.
+    """
+    call.runs_in_c = call.would_run_in_c
     measured = partial(probe.known, call.comm)
     name, segment_bytes, reason = select.choose(call.query, algorithm, segment_bytes, measured)
     collective = call.collective.name

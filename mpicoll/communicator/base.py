@@ -23,8 +23,6 @@ from ..calls import (
     with_results_compared,
 )
 from ..execute import Context, owning
-from ..failure import ABANDONED
-from ..progress import PROGRESS
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
 

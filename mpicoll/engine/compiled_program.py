@@ -15,7 +15,7 @@ from ..schedule import Recv
 from ..shared_memory import HEAP, LARGE, Polled
 from ..transport import Channel, Near
 from .library import status
-from .lowering import NOWHERE, Slots, defined, lowered, refusal
+from .lowering import NOWHERE, Slots, lowered, refusal
 
 #: buffers that a call may have
 _MOST_BUFFERS = 3
@@ -34,11 +34,6 @@ def compiled(program: Program, channel: Channel, near: Near | None) -> Compiled 
     if near is None:
         return Compiled(extension, program, channel)
     return CompiledNear(extension, program, channel, near)
-
-
-def reduces(op: str | None, dtype: str) -> bool:
-    """Whether the extension can be used, and reduces that type by that op. None: nothing to do."""
-    return status().extension is not None and (op is None or op in defined(dtype))
 
 
 class _Nearby:

@@ -52,14 +52,19 @@ def _loaded() -> Status:
 
 
 @lru_cache(maxsize=None)
-def has_doors() -> bool:
+def _finds_fields() -> bool:
     """Whether the extension finds the fields of NumPy's arrays where it reads them."""
-    extension = status().extension
+    extension = _loaded().extension
     matrix = np.arange(12, dtype="f4").reshape(3, 4)
     return extension is not None and all(
         extension.array_fields(x) == (x.ctypes.data, x.size, id(x.dtype), x.flags.num)
         for x in (matrix, matrix[1:, ::2], matrix.T, np.zeros(0, "i8"), np.array(1j))
     )
+
+
+def has_doors() -> bool:
+    """Whether repeated calls can pass through doors, see `execute.doors`."""
+    return status().extension is not None and _finds_fields()
 
 
 def _address_of(name: str) -> int:
@@ -81,8 +86,8 @@ def _delivers(extension: Any) -> bool:
     sent = np.arange(1, 9, dtype=np.uint8)
     comm = MPI.COMM_SELF.Dup()
     code = [
-        Packed(Code.RECV, 0, 0, places=((0, received.ctypes.data),), count=8),
-        Packed(Code.SEND, 0, 1, places=((0, sent.ctypes.data),), count=8),
+        Packed(Code.RECV, 0, 0, places=((0, received.ctypes.data),), size=8),
+        Packed(Code.SEND, 0, 1, places=((0, sent.ctypes.data),), size=8),
         Packed(Code.WAIT, request=0),
         Packed(Code.WAIT, request=1),
     ]

@@ -40,8 +40,8 @@ class Code(IntEnum):
     COPY = 8
 
 
-_CODES = {Send: Code.SEND, Recv: Code.RECV, Reduce: Code.REDUCE, Copy: Code.COPY}
-_NEAR_CODES = {
+_CODES: dict[type, Code] = {Send: Code.SEND, Recv: Code.RECV, Reduce: Code.REDUCE, Copy: Code.COPY}
+_NEAR_CODES: dict[type, Code] = {
     Send: Code.NEAR_SEND,
     Recv: Code.NEAR_RECV,
     Write: Code.NEAR_WRITE,
@@ -71,7 +71,7 @@ class Packed(NamedTuple):
     operand: int = -1
     #: (number of the buffer, offset) or (0, address) of each
     places: tuple[tuple[int, int], ...] = ()
-    count: int = 0
+    size: int = 0
     location: int = NOWHERE
     slots: Slots = Slots(1)
 
@@ -84,14 +84,14 @@ class Packed(NamedTuple):
             spans = main, other, piece.landing or main
         start, end = _main(piece)
         places = tuple(_place(span, memory) for span in spans)
-        return self._replace(places=places, count=end - start)
+        return self._replace(places=places, size=end - start)
 
     def __bytes__(self) -> bytes:
         places = self.places + ((0, 0),) * (3 - len(self.places))
         buffers, offsets = zip(*places)
         return _STRUCT.pack(
             self.code, self.peer, self.request, *self.kind, self.operand, *buffers, 0,
-            *offsets, self.count, self.location, *self.slots,
+            *offsets, self.size, self.location, *self.slots,
         )  # fmt: skip
 
 
@@ -121,15 +121,15 @@ def refusal(program: Program, near: Container[int | None]) -> str:
             return "a message is larger than 2 GiB"
         if is_near and not piece.nbytes:
             return "a message is empty"
-    reduces = any(piece.kind is Reduce or piece.operand is not None for piece in instructions)
-    if reduces and program.op not in defined(program.dtype):
+    is_reduced = any(piece.kind is Reduce or piece.operand is not None for piece in instructions)
+    if is_reduced and not reduces(program.op, program.dtype):
         return f"it has no {program.op} of {program.dtype}"
     return ""
 
 
-def defined(dtype: str) -> Sequence[str]:
-    """The names of the reductions that the extension has for a type."""
-    return _DEFINED.get(dtype, OPS if dtype in _INTEGERS else ())
+def reduces(op: str, dtype: str) -> bool:
+    """Whether the extension reduces that type by that op."""
+    return op in _DEFINED.get(dtype, OPS if dtype in _INTEGERS else ())
 
 
 class Nearby(Protocol):
@@ -173,7 +173,7 @@ def lowered(
         for piece in step.local:
             packed = Packed(_CODES[piece.kind], kind=kind).on(piece, memory)
             if piece.kind is Reduce:
-                packed = packed._replace(count=packed.count // itemsize)
+                packed = packed._replace(size=packed.size // itemsize)
             yield Lowered(packed, position)
 
 

@@ -222,10 +222,10 @@ class Recorder(Ledger):
         self.is_hashed = True
         #: calls that went to MPI without being looked at, and have no places yet
         self.unseen: list[Mark] = []
-        #: the last calls that passed through doors: they have places
-        self.passed: list[Mark] = []
         #: how many such calls there may be; in a list for a reader that keeps it
         self.room = [KEPT]
+        #: the last calls that passed through doors: they have places
+        self.passed: list[Mark] = []
         #: of so many calls, one is looked at and compared; 0: none
         self.every = 0
         #: the place of the last call that was compared

@@ -9,13 +9,13 @@ except ImportError:
     class Ledger:  # type: ignore[no-redef]
         """The counts of a communicator's calls."""
 
-        count: int = 0
-        places: int = 0
-        sequence: int = 0
-        is_hashed: bool = False
-        is_closed: bool = False
-        messages: int = 0
-        nbytes: int = 0
+        count = 0
+        places = 0
+        sequence = 0
+        is_hashed = False
+        is_closed = False
+        messages = 0
+        nbytes = 0
 
 
 __all__ = ["Ledger"]

@@ -60,7 +60,7 @@ def test_reductions_have_the_bits_of_numpy(dtype, op, into):
     result = np.empty_like(operands[0]) if into is None else operands[into]
     kind = lowering.TYPES.index(dtype), lowering.OPS.index(op)
     places = tuple((0, array.ctypes.data) for array in (*operands, result))
-    assert execute(Packed(Code.REDUCE, kind=kind, places=places, count=result.size)) == (0, 1)
+    assert execute(Packed(Code.REDUCE, kind=kind, places=places, size=result.size)) == (0, 1)
     assert result.tobytes() == expected.tobytes()
 
 
@@ -71,9 +71,9 @@ def test_instructions_have_the_size_that_python_packs():
 
 @built
 @pytest.mark.parametrize("wrong", [
-    Packed(9), Packed(Code.SEND, request=1), Packed(Code.WAIT, request=-1), Packed(Code.COPY, count=-1),
+    Packed(9), Packed(Code.SEND, request=1), Packed(Code.WAIT, request=-1), Packed(Code.COPY, size=-1),
     Packed(Code.REDUCE, kind=(8, 4)), Packed(Code.REDUCE, kind=(99, 0)), Packed(Code.NEAR_SEND),
-    Packed(Code.COPY, places=((4, 0),)), Packed(Code.SEND, count=1 << 31),
+    Packed(Code.COPY, places=((4, 0),)), Packed(Code.SEND, size=1 << 31),
 ])  # fmt: skip
 def test_code_that_would_leave_its_memory_is_refused(wrong):
     with pytest.raises(ValueError, match="instruction 0 of the program is invalid"):

@@ -1,0 +1,275 @@
+"""Repeated blocking calls of plain arrays inside a node: they pass without Python, and nothing else does."""
+
+import gc
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import engine
+from mpicoll.errors import CollectiveMismatch, MpicollError
+from mpicoll.failure import ENDED
+from tests.support.cases import RANK, SIZE, WORLD, same
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not engine.has_doors(), reason=f"no doors: {engine.status().reason}"),
+]
+
+
+@pytest.fixture
+def comm():
+    made = mpicoll.Communicator(WORLD.Dup())
+    yield made
+    made.Free()
+
+
+def passed(comm, call):
+    """Whether the call went through a door: with messages that doors count."""
+    recorder = comm._context.recorder
+    before = recorder.messages
+    call()
+    return recorder.messages > before
+
+
+def known(comm, x, **options):
+    """Make a call until doors know it; x keeps its values."""
+    before = x.copy()
+    for _ in range(4):
+        x[:] = before
+        comm.Allreduce(MPI.IN_PLACE, x, **options)
+    x[:] = before
+    return x
+
+
+def test_a_call_without_options_passes_from_the_fourth_time_on(comm):
+    x = np.zeros(100)
+    assert [passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x)) for _ in range(5)] == [False, False, False, True, True]
+
+
+def test_what_differs_goes_the_long_way(comm):
+    x = known(comm, np.ones(8), algorithm="ring")
+    y = np.ones(8)
+    readonly = x.view()
+    readonly.flags.writeable = False
+    integers = x.view("i8")
+    allreduce = comm.Allreduce
+    assert passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="ring"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, y, algorithm="ring"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="tree"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="ring", segment_bytes=64))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, op=MPI.MAX, algorithm="ring"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x[:4], algorithm="ring"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, integers, algorithm="ring"))
+    assert not passed(comm, lambda: allreduce([x, 8, MPI.DOUBLE], y, algorithm="ring"))
+    with pytest.raises(mpicoll.BufferError):
+        allreduce(MPI.IN_PLACE, readonly, algorithm="ring")
+    with pytest.raises(mpicoll.ArgumentError):
+        allreduce(MPI.IN_PLACE, x, algorithm="rings")
+
+
+def test_an_array_that_was_resized_is_another(comm):
+    x = known(comm, np.ones(8), algorithm="ring")
+    x.resize(4, refcheck=False)
+    assert not passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring"))
+    same(x, np.full(4, float(SIZE)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_calls_of_which_some_pass(comm, seed):
+    """Each rank uses arrays of its own choice: what passes on one goes the long way on another."""
+    program = np.random.default_rng(seed)
+    own = np.random.default_rng([seed, RANK])
+    counts = (1, SIZE, 700, 70_000)
+    pools = {count: [np.zeros(count, "i8") if n % 2 else comm.empty(count, "i8") for n in range(6)] for count in counts}
+    results = {count: np.zeros(count, "i8") for count in counts}
+    through_doors = 0
+    for step in range(150):
+        count = counts[program.integers(len(counts))]
+        kind, root, op = program.integers(6), int(program.integers(SIZE)), (MPI.SUM, MPI.MAX)[program.integers(2)]
+        used = pools[count][int(own.integers(6) if step % 3 else 0)]
+        used[:] = np.arange(count) * (RANK + 1) + step
+        everyone = np.array([np.arange(count) * (rank + 1) + step for rank in range(SIZE)])
+        reduced = everyone.sum(0) if op == MPI.SUM else everyone.max(0)
+        before = comm._context.recorder.messages
+        if kind == 0:
+            comm.Allreduce(used, results[count], op)
+            same(results[count], reduced)
+        elif kind == 1:
+            comm.Allreduce(MPI.IN_PLACE, used, op)
+            same(used, reduced)
+        elif kind == 2:
+            comm.Bcast(used, root)
+            same(used, everyone[root])
+        elif kind == 3:
+            comm.Reduce(used, results[count] if root == RANK else None, op, root)
+            assert root != RANK or np.array_equal(results[count], reduced)
+        elif kind == 4:
+            all_of_them = np.empty((SIZE, count), "i8")
+            comm.Allgather(used, all_of_them)
+            same(all_of_them, everyone)
+        else:
+            request = comm.Iallreduce(used, results[count], op)
+            comm.Bcast(np.zeros(3), root)
+            request.Wait()
+            same(results[count], reduced)
+        through_doors += comm._context.recorder.messages - before
+    assert through_doors
+
+
+def test_memory_that_moved(comm):
+    """Another shared array at the address of one that is gone."""
+    count = 10_000_000
+    for value in range(1, 4):
+        x = comm.empty(count, "u1")
+        for _ in range(4):
+            x[:] = value
+            comm.Bcast(x, root=0)
+            comm.Reduce(MPI.IN_PLACE if RANK == 0 else x, x if RANK == 0 else None, MPI.MAX)
+            assert (x == value).all()
+        del x
+        gc.collect()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_calls_that_differ(late):
+    """The same error on all ranks, whether they wait in the extension or in Python by then."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    one, other = known(comm, np.ones(100)), known(comm, np.ones(200))
+    if late and RANK == 0:
+        time.sleep(0.3)
+    with pytest.raises(CollectiveMismatch) as caught:
+        comm.Allreduce(MPI.IN_PLACE, one if RANK == 0 else other)
+    assert len(set(WORLD.allgather(str(caught.value)))) == 1
+    assert "Allreduce of 800 bytes" in str(caught.value) and "Allreduce of 1600 bytes" in str(caught.value)
+    with pytest.raises(MpicollError, match="cannot be used any more"):
+        comm.Allreduce(MPI.IN_PLACE, one)
+    comm.Free()
+
+
+def test_calls_that_passed_are_remembered():
+    """A root has sent more than the others receive: the report names the call that passed there."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = known(comm, np.ones(100)), np.ones(200)
+    for _ in range(4):
+        comm.Bcast(y, root=0, algorithm="binomial")
+    if RANK == 0:
+        assert passed(comm, lambda: comm.Bcast(y, root=0, algorithm="binomial"))
+    with pytest.raises(CollectiveMismatch, match="(?s)do not have in common.*rank 0: Bcast of 1600 bytes, root 0"):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    comm.Free()
+
+
+def test_a_handler_that_raises_while_a_call_waits():
+    """It ends the call on this rank; the other ranks are told."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = known(comm, np.ones(100))
+    WORLD.Barrier()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    if RANK == 0:
+        previous = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                comm.Allreduce(MPI.IN_PLACE, x)
+                time.sleep(0.05)
+        signal.signal(signal.SIGALRM, previous)
+    else:
+        with pytest.raises(MpicollError, match="KeyboardInterrupt"):
+            while True:
+                comm.Allreduce(MPI.IN_PLACE, x)
+                if RANK == 1:
+                    time.sleep(0.7)
+    with pytest.raises(MpicollError, match="cannot be used any more"):
+        comm.Allreduce(MPI.IN_PLACE, x)
+    comm.Free()
+
+
+def test_a_handler_that_makes_the_same_call(comm):
+    """While a call waits: all ranks make it at the same place."""
+    x, y = known(comm, np.ones(100)), np.ones(100)
+    made = []
+
+    def call(*_):
+        made.append(comm.Allreduce(MPI.IN_PLACE, y))
+
+    previous = signal.signal(signal.SIGUSR1, call)
+    try:
+        for step in range(4):
+            x[:] = 1
+            comm.Allreduce(MPI.IN_PLACE, x)
+            same(x, np.full(100, float(SIZE)))
+            y[:] = 1
+            signal.raise_signal(signal.SIGUSR1)
+            same(y, np.full(100, float(SIZE)))
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert len(made) == 4
+
+
+def test_who_listens_to_all_calls_hears_of_all(comm):
+    x = known(comm, np.ones(100))
+    heard = []
+    ENDED.append(lambda text, *_: heard.append(text))
+    try:
+        for _ in range(3):
+            comm.Allreduce(MPI.IN_PLACE, x)
+    finally:
+        ENDED.pop()
+    assert heard == ["Allreduce of 800 bytes, SUM, float64"] * 3
+
+
+def test_settings_that_close_doors(monkeypatch, comm):
+    x = known(comm, np.ones(100))
+    watched = mpicoll.Communicator(comm, timeout=60)
+    assert not passed(watched, lambda: watched.Allreduce(MPI.IN_PLACE, x))
+    assert not passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x))
+
+
+def test_a_communicator_that_was_freed():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = known(comm, np.ones(100))
+    comm.Free()
+    with pytest.raises(mpicoll.ArgumentError, match="was freed"):
+        comm.Allreduce(MPI.IN_PLACE, x)
+
+
+def test_more_calls_than_are_kept(comm):
+    """Operations that made room for others are not used any more."""
+    first = known(comm, np.ones(1000), algorithm="ring")
+    for count in range(1, 150):
+        known(comm, np.ones(count), algorithm="ring")
+    first[:] = 1
+    assert not passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, first, algorithm="ring"))
+    same(first, np.full(1000, float(SIZE)))
+
+
+def test_threads_on_their_own_communicators():
+    comms = [mpicoll.Communicator(WORLD.Dup()) for _ in range(3)]
+    wrong = []
+
+    def work(comm, count):
+        x = np.empty(count)
+        for _ in range(200):
+            x[:] = RANK
+            comm.Allreduce(MPI.IN_PLACE, x)
+            if not (x == sum(range(SIZE))).all():
+                wrong.append(count)
+
+    for number, comm in enumerate(comms):  # ranks connect one after the other
+        known(comm, np.ones(10 * (number + 1)))
+    threads = [threading.Thread(target=work, args=(comm, 10 * (n + 1))) for n, comm in enumerate(comms)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    for comm in comms:
+        comm.Free()
