@@ -910,11 +910,11 @@ static Py_ssize_t elements_of(const Array *a)
     return count;
 }
 
-/* an argument of a known call: an object, or an array at the same place */
+/* an argument of a known call: an object, or an array */
 typedef struct {
     PyObject *object;
     char *data;
-    Py_ssize_t elements;
+    Py_ssize_t elements, nbytes;
     PyObject *descr;
     int flags;
 } Argument;
@@ -931,7 +931,8 @@ typedef struct {
     /* the tag of call 0 */
     int tag;
     uint64_t epoch;
-    int buffers;
+    /* arrays elsewhere will do: nothing of the call is shared with other processes */
+    int moves;
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     unsigned long long messages, nbytes;
@@ -1044,7 +1045,8 @@ static int is_array(PyObject *object)
     return (PyObject *)Py_TYPE(object) == numpy.array_type;
 }
 
-static int is_same(const Argument *a, PyObject *object)
+/* Whether an argument is the same, except for where an array lies. */
+static int is_alike(const Argument *a, PyObject *object)
 {
     if (a->object) {
         if (a->object == object) return 1;
@@ -1054,24 +1056,48 @@ static int is_same(const Argument *a, PyObject *object)
     }
     if (!is_array(object)) return 0;
     const Array *array = (const Array *)object;
-    return array->data == a->data && array->descr == a->descr && array->flags == a->flags &&
+    return array->descr == a->descr && array->flags == a->flags &&
            elements_of(array) == a->elements;
 }
 
-static Known *find(Door *d, PyObject *const *args, Py_ssize_t count)
+/* Whether arrays elsewhere may take the place of those of the known call: as these, any two of them
+ * are the same memory, or apart. */
+static int may_move(const Known *k, PyObject *const *args)
+{
+    if (!k->moves) return 0;
+    for (int n = 1; n < k->count; n++)
+        for (int m = 0; m < n; m++) {
+            const Argument *a = k->argument + m, *b = k->argument + n;
+            if (a->object || b->object) continue;
+            const char *x = ((Array *)args[m])->data, *y = ((Array *)args[n])->data;
+            if (a->data == b->data ? x != y : x < y + b->nbytes && y < x + a->nbytes) return 0;
+        }
+    return 1;
+}
+
+/* The known call with these arguments; buffer, shift: where its arrays lie now. */
+static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buffer, int64_t *shift)
 {
     for (int at = 0; at < d->knows; at++) {
         Known *k = d->known[at];
-        int n = 0;
+        int n = 0, moved = 0, arrays = 0;
         if (k->count != count) continue;
-        while (n < count && is_same(k->argument + n, args[n])) n++;
+        while (n < count && is_alike(k->argument + n, args[n])) n++;
         if (n < count) continue;
         if (k->program->freed || k->epoch != *numpy.epoch) {
             d->known[at] = d->known[--d->knows];
             forget_known(k);
             return NULL;
         }
-        return k;
+        memcpy(buffer, k->buffer, sizeof k->buffer);
+        memcpy(shift, k->shift, sizeof k->shift);
+        for (n = 0; n < count; n++) {
+            if (k->argument[n].object) continue;
+            char *data = ((Array *)args[n])->data;
+            moved |= data != k->argument[n].data;
+            buffer[++arrays] = data;
+        }
+        if (!moved || may_move(k, args)) return k;
     }
     return NULL;
 }
@@ -1123,13 +1149,14 @@ static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
 }
 
 /* Execute a known call; 0, or -1 and an exception. */
-static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count)
+static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
+                   char *const *buffer, const int64_t *shift)
 {
     long tag = enter(d, k);
     if (tag < 0) return -1;
     Program *p = k->program;
-    memcpy(p->buffer, k->buffer, sizeof p->buffer);
-    memcpy(p->shift, k->shift, sizeof p->shift);
+    memcpy(p->buffer, buffer, sizeof p->buffer);
+    memcpy(p->shift, shift, sizeof p->shift);
     begin(p, (int)tag);
     /* another thread may have the door forget the call meanwhile */
     PyObject *capsule = k->capsule, *operation = k->operation, *mark = k->mark;
@@ -1162,33 +1189,36 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS]) ||
         PyList_Size(d->held[PASSED]) >= d->most_passed)
         Py_RETURN_FALSE;
-    Known *k = find(d, args, count);
+    char *buffer[BUFFERS];
+    int64_t shift[BUFFERS];
+    Known *k = find(d, args, count, buffer, shift);
     if (!k || is_under_way(k->program)) Py_RETURN_FALSE;
     if (PyList_Size(d->held[UNSEEN])) {
         PyObject *entered = PyObject_CallFunctionObjArgs(d->held[ENTER_UNSEEN], NULL);
         if (!entered) return NULL;
         Py_DECREF(entered);
         /* a signal handler may have made calls, and had the door forget others */
-        if (l->is_closed || PyList_Size(d->held[UNSEEN]) || find(d, args, count) != k ||
+        if (l->is_closed || PyList_Size(d->held[UNSEEN]) || find(d, args, count, buffer, shift) != k ||
             is_under_way(k->program))
             Py_RETURN_FALSE;
     }
-    if (execute(d, k, args, count)) return NULL;
+    if (execute(d, k, args, count, buffer, shift)) return NULL;
     Py_RETURN_TRUE;
 }
 
 PyDoc_STRVAR(learn_doc,
-             "learn(arguments, program, operation, mark, tag, buffers, messages, nbytes)\n\n"
-             "Know a call from now on. mark: 8 bytes; tag: of call 0; buffers: as of `start`;\n"
-             "messages, nbytes: that it sends.");
+             "learn(arguments, program, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
+             "Know a call from now on. mark: 8 bytes; tag: of call 0; buffers: of each array as of\n"
+             "`start`, and its bytes; moves: whether arrays elsewhere will do; messages, nbytes:\n"
+             "that it sends.");
 static PyObject *door_learn(PyObject *self, PyObject *args)
 {
     Door *d = (Door *)self;
     PyObject *arguments, *capsule, *operation, *mark, *buffers;
-    int tag;
+    int tag, moves;
     unsigned long long messages, nbytes;
-    if (!PyArg_ParseTuple(args, "O!OOSiO!KK", &PyTuple_Type, &arguments, &capsule, &operation,
-                          &mark, &tag, &PyTuple_Type, &buffers, &messages, &nbytes))
+    if (!PyArg_ParseTuple(args, "O!OOSiO!pKK", &PyTuple_Type, &arguments, &capsule, &operation,
+                          &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages, &nbytes))
         return NULL;
     Py_ssize_t count = PyTuple_Size(arguments), places = PyTuple_Size(buffers);
     Program *p = program_of(capsule);
@@ -1197,16 +1227,23 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
         return PyErr_Format(PyExc_ValueError, "too many arguments, or a mark of another size");
     Known *k = calloc(1, sizeof *k);
     if (!k) return PyErr_NoMemory();
+    Py_ssize_t bytes_of[BUFFERS], arrays = 0;
     for (Py_ssize_t n = 0; n < places; n++) {
         unsigned long long address;
         long long shift;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, n), "KL", &address, &shift)) {
+        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, n), "KLn", &address, &shift, bytes_of + n)) {
             free(k);
             return NULL;
         }
         k->buffer[n + 1] = (char *)(uintptr_t)address;
         k->shift[n + 1] = shift;
     }
+    for (Py_ssize_t n = 0; n < count; n++) arrays += is_array(PyTuple_GetItem(arguments, n));
+    if (arrays != places) {
+        free(k);
+        return PyErr_Format(PyExc_ValueError, "a buffer for each array");
+    }
+    arrays = 0;
     k->count = (int)count;
     for (Py_ssize_t n = 0; n < count; n++) {
         PyObject *object = PyTuple_GetItem(arguments, n);
@@ -1214,6 +1251,7 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
         if (is_array(object)) {
             const Array *array = (const Array *)object;
             a->data = array->data;
+            a->nbytes = bytes_of[arrays++];
             a->elements = elements_of(array);
             a->flags = array->flags;
             a->descr = array->descr;
@@ -1233,6 +1271,7 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
     memcpy(k->hash, PyBytes_AsString(mark), MARK_BYTES);
     k->tag = tag;
     k->epoch = *numpy.epoch;
+    k->moves = moves;
     k->messages = messages;
     k->nbytes = nbytes;
     Known *oldest = d->knows == KNOWN ? d->known[--d->knows] : NULL;

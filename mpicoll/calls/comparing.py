@@ -123,6 +123,13 @@ def comparing(
     return _comparing(call, context, statement, numbers, record)
 
 
+def is_known_to_run_in_c(
+    call: Call, algorithm: str | None, segment_bytes: int | None
+) -> bool:
+    """Whether a call like it was compared, and the extension would execute it on all ranks."""
+    return statement_of(call, algorithm, segment_bytes).what in call.context.cache.runs_in_c
+
+
 def _comparing(
     call: Call, context: Context, statement: Statement, numbers: tuple[int, int], record: Record
 ) -> Iterator[MPI.Request]:

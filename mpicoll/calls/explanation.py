@@ -13,8 +13,10 @@ from ..errors import ArgumentError
 from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
 from ..select import probe
 from ..simulate import lower_bound
+from ..support import settings
 from ..support.units import format_bytes, many
 from .call import Call
+from .comparing import is_known_to_run_in_c
 from .operations import schedule_of
 
 
@@ -58,13 +60,17 @@ class Explanation(NamedTuple):
 
 
 def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Explanation:
-    """The `Explanation` of a `Call`; nothing is sent.
-
-    Of one that is repeated, where the extension executes repeated calls.
-    """
-    call.runs_in_c = call.would_run_in_c
-    measured = partial(probe.known, call.comm)
-    name, segment_bytes, reason = select.choose(call.query, algorithm, segment_bytes, measured)
+    """The `Explanation` of a `Call`; nothing is sent."""
+    choose = partial(
+        select.choose, explicit=algorithm, segment_bytes=segment_bytes,
+        probe=partial(probe.known, call.comm),
+    )  # fmt: skip
+    call.runs_in_c = is_known_to_run_in_c(call, algorithm, segment_bytes)
+    name, segment_bytes, reason = choose(call.query)
+    if call.would_run_in_c and not call.runs_in_c:
+        later = choose(call.query._replace(engine=settings.C))
+        if later.name != name:
+            reason += f"; repeated, if it runs in C on all ranks: {later}"
     collective = call.collective.name
     if name == NCCL and (obstacle := nccl.lacks(call)):
         raise ArgumentError(f"nccl cannot serve this {collective}: {obstacle}")

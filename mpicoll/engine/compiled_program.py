@@ -123,8 +123,10 @@ class Compiled:
         self._taken = [None] * len(self._starts)
         self._extension.start(self._program, tag, self._buffers)
 
-    def resume(self, result: int, patience: float) -> None:
+    def resume(self, result: int, memory: Places, patience: float) -> None:
         """Go on with a call that a door has begun; result: of the extension's last step."""
+        self._memory = memory
+        self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._taken = [None] * len(self._starts)
         if result:
@@ -138,8 +140,12 @@ class Compiled:
     def open_door(self, door: Any, *call: Any, tag: int) -> None:
         """Let calls like the last one through a door. tag: of call 0."""
         arguments, operation, mark = call
+        assert self._memory is not None
+        buffers = tuple(
+            (*buffer, nbytes) for buffer, (_, nbytes) in zip(self._buffers, self._memory))
+        moves = not HEAP.in_use
         door.learn(
-            arguments, self._program, operation, mark, tag, self._buffers, *self.sent)
+            arguments, self._program, operation, mark, tag, buffers, moves, *self.sent)
 
     def free(self) -> None:
         """Let no door use it from now on."""

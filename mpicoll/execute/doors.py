@@ -9,6 +9,7 @@ somebody listens to, and calls while a program is under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,10 @@ class Doors:
         """Wait for a call that a door has begun. result: see `Compiled.resume`."""
         context = self._context
         record = context.recorder.blocking.resume(mark.text)
-        context.serve(lambda: operation.finish(record, result), record, arguments, True)
+        arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+        memory = tuple((MPI.Get_address(array), array.nbytes) for array in arrays)
+        finish = partial(operation.finish, record, result, memory)
+        context.serve(finish, record, arguments, is_scheduled=True)
 
     def _abandon(self, operation: ScheduledCall, error: BaseException) -> None:
         """A call that a door has begun has ended with an error."""

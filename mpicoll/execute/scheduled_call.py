@@ -220,15 +220,15 @@ class ScheduledCall(Operation):
         if self.compiled is not None and self.movable and self._executable is not None:
             self.compiled.open_door(door, arguments, self, mark, tag=self._call_tag)
 
-    def finish(self, record: Record, result: int) -> None:
+    def finish(self, record: Record, result: int, memory: Places) -> None:
         """Wait for a call that a door has begun. result: see `Compiled.resume`."""
         self.step = 0
         record.plan = self
-        self._run(lambda: self._rest(result))
+        self._run(lambda: self._rest(result, memory))
 
-    def _rest(self, result: int) -> Iterator[Any]:
+    def _rest(self, result: int, memory: Places) -> Iterator[Any]:
         assert self.compiled is not None
-        self.compiled.resume(result, _PATIENCE)
+        self.compiled.resume(result, memory, _PATIENCE)
         yield from self._advanced(self.compiled)
         self._end()
 

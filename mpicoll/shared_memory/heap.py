@@ -178,7 +178,9 @@ class Heap:
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         self._arrays[block.address] = block
         weakref.finalize(memory, self.release, block).atexit = False
-        self.in_use = True
+        if not self.in_use:
+            self.in_use = True
+            self._epoch[0] += 1  # from now on it matters where arrays lie
         return np.ndarray(shape, dtype, memory)
 
     def location(self, address: int, nbytes: int) -> int | None:

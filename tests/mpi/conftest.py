@@ -12,7 +12,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import gpu
+from mpicoll import engine, gpu
+from mpicoll.support import settings
 from mpicoll.train import Dataset
 from tests.support import fakes
 from tests.support.fakes import fakecupy, fakenccl
@@ -48,6 +49,12 @@ def comm():
     yield communicator
     if communicator != MPI.COMM_NULL:
         communicator.Free()
+
+
+@pytest.fixture(params=[settings.PYTHON, *([settings.C] if engine.status().extension else [])])
+def interpreter(monkeypatch, request):
+    """Each interpreter of programs in turn."""
+    monkeypatch.setenv(settings.ENGINE, request.param)
 
 
 @pytest.fixture

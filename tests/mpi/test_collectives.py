@@ -26,7 +26,7 @@ from tests.support.cases import (
     same,
 )
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
 
 
 @pytest.mark.parametrize(("method", "word"), [*EVERY, *((method, "native") for method in METHODS)])

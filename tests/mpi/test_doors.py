@@ -4,6 +4,7 @@ import gc
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import mpicoll
 from mpicoll import engine
 from mpicoll.errors import CollectiveMismatch, MpicollError
 from mpicoll.failure import ENDED
+from mpicoll.shared_memory import HEAP
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = [
@@ -54,12 +56,16 @@ def test_a_call_without_options_passes_from_the_fourth_time_on(comm):
 def test_what_differs_goes_the_long_way(comm):
     x = known(comm, np.ones(8), algorithm="ring")
     y = np.ones(8)
+    shared = comm.empty(8)  # from now on it matters where arrays lie
+    shared[:] = 1
+    known(comm, x, algorithm="ring")
     readonly = x.view()
     readonly.flags.writeable = False
     integers = x.view("i8")
     allreduce = comm.Allreduce
     assert passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="ring"))
     assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, y, algorithm="ring"))
+    assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, shared, algorithm="ring"))
     assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="tree"))
     assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, algorithm="ring", segment_bytes=64))
     assert not passed(comm, lambda: allreduce(MPI.IN_PLACE, x, op=MPI.MAX, algorithm="ring"))
@@ -70,6 +76,23 @@ def test_what_differs_goes_the_long_way(comm):
         allreduce(MPI.IN_PLACE, readonly, algorithm="ring")
     with pytest.raises(mpicoll.ArgumentError):
         allreduce(MPI.IN_PLACE, x, algorithm="rings")
+
+
+def test_arrays_elsewhere_pass_where_nothing_is_shared(comm):
+    """As long as they are as far apart as those of the call that is known."""
+    call = partial(comm.Allreduce, algorithm="ring")
+    sent, received = np.ones(8), np.empty(8)
+    for _ in range(3):
+        call(sent, received)
+    for count in range(3):
+        elsewhere, result = np.full(8, float(count)), np.empty(8)
+        assert passed(comm, lambda: call(elsewhere, result)) == (not HEAP.in_use)
+        same(result, np.full(8, float(count * SIZE)))
+    whole = np.ones(12)
+    with pytest.raises(mpicoll.BufferError, match="overlap"):
+        call(whole[:8], whole[4:])
+    assert not passed(comm, lambda: call(whole[:8], whole[:8]))
+    same(whole, np.array([SIZE] * 8 + [1] * 4, "f8"))
 
 
 def test_an_array_that_was_resized_is_another(comm):

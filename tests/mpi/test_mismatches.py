@@ -11,7 +11,7 @@ import mpicoll
 from mpicoll.execute import Context, agreement
 from tests.support.cases import RANK, SIZE, WORLD
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.usefixtures("interpreter")]
 SIZES = [1000, 200_000]  # elements: 8 KB and 1.6 MB
 HERE, LAST = "test_mismatches.py:", SIZE - 1
 

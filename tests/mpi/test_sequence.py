@@ -17,6 +17,12 @@ LARGE = 1 << 17  # float64: 1 MiB
 MAX_OF_LAST = f"rank {LAST}: Allreduce of 8 bytes, MAX"
 
 
+@pytest.fixture(autouse=True)
+def python(monkeypatch):
+    """In C small calls are schedules, too, and the first wrong one is found at once: see test_doors."""
+    monkeypatch.setenv("MPICOLL_ENGINE", "python")
+
+
 @pytest.fixture(params=["shared memory", "messages"])
 def comm(request, monkeypatch):
     """A communicator on which a small and a large call were met before."""

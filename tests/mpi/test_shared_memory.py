@@ -16,7 +16,7 @@ from mpicoll.shared_memory import HEAP
 from mpicoll.shared_memory.neighbours import refusal
 from tests.support.cases import RANK, SIZE, WORLD
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
 
 #: elements: below and above a slot, and from where on messages that are not shared go through MPI
 COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 1_500_007)
