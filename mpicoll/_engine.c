@@ -839,8 +839,10 @@ typedef struct {
     char is_hashed;
     /* the communicator serves no further call */
     char is_closed;
-    /* messages and bytes that were sent by calls through doors */
-    unsigned long long messages, nbytes;
+    /* a call is in a door, the last of `passed` */
+    char is_passing;
+    /* messages and bytes that were sent by calls through doors; the thread of the last one */
+    unsigned long long messages, nbytes, thread;
 } Ledger;
 
 static PyMemberDef ledger_members[] = {
@@ -849,8 +851,10 @@ static PyMemberDef ledger_members[] = {
     {"sequence", T_ULONGLONG, offsetof(Ledger, sequence), 0, "a hash of these, in their order"},
     {"is_hashed", T_BOOL, offsetof(Ledger, is_hashed), 0, "whether `sequence` is kept"},
     {"is_closed", T_BOOL, offsetof(Ledger, is_closed), 0, "whether doors serve no call"},
+    {"is_passing", T_BOOL, offsetof(Ledger, is_passing), 0, "whether a call is in a door"},
     {"messages", T_ULONGLONG, offsetof(Ledger, messages), 0, "sent by calls through doors"},
     {"nbytes", T_ULONGLONG, offsetof(Ledger, nbytes), 0, "the same in bytes"},
+    {"thread", T_ULONGLONG, offsetof(Ledger, thread), 0, "of the last call through a door"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1152,6 +1156,8 @@ static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
 static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
                    char *const *buffer, const int64_t *shift)
 {
+    /* before it has a place: memory may be short */
+    if (PyList_Append(d->held[PASSED], k->mark)) return -1;
     long tag = enter(d, k);
     if (tag < 0) return -1;
     Program *p = k->program;
@@ -1166,14 +1172,14 @@ static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t co
     Ledger *l = (Ledger *)d->held[LEDGER];
     l->messages += k->messages;
     l->nbytes += k->nbytes;
-    int result, failed;
+    l->thread = PyThread_get_thread_ident();
+    l->is_passing = 1;
+    int result, failed = 0;
     Py_BEGIN_ALLOW_THREADS
     result = advance_for(p, d->patience);
     Py_END_ALLOW_THREADS
-    if (result == DONE)
-        failed = PyList_Append(d->held[PASSED], mark);
-    else
-        failed = finish(d, operation, mark, result, args, count);
+    if (result != DONE) failed = finish(d, operation, mark, result, args, count);
+    l->is_passing = 0;
     Py_DECREF(capsule);
     Py_DECREF(operation);
     Py_DECREF(mark);

@@ -4,5 +4,7 @@ class Ledger:
     sequence: int
     is_hashed: bool
     is_closed: bool
+    is_passing: bool
     messages: int
     nbytes: int
+    thread: int

@@ -160,7 +160,7 @@ class Accounts:
 
 def calls_so_far(recorder: Recorder) -> dict[int, tuple[str, str]]:
     """{place: (what, where)} of the last calls of a communicator, with those under way."""
-    calls = remembered(recorder.name)
+    calls = remembered(recorder)
     for record in recorder.under_way:
         if record.place:
             calls[record.place] = record.text, f" at {_site(record)}"

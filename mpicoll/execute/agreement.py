@@ -92,7 +92,7 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     is_same = same_what and (same_kind or words[2] == _SILENT)
     if not (is_same and same_sequence):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
-        calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder.name)
+        calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder)
         earlier = yield from _earlier(context, number, calls)
         text = _difference(said, number, is_same) + earlier
         raise context.in_disorder(CollectiveMismatch(text), tell=False)

@@ -94,12 +94,13 @@ _PAST: deque[tuple[str, int, int, str, str, Site, float, float]] = deque(maxlen=
 _UNSEEN: deque[tuple[str, int, tuple[Mark, ...]]] = deque(maxlen=KEPT // 10)
 
 
-def remembered(communicator: str) -> dict[int, tuple[str, str]]:
+def remembered(recorder: Recorder) -> dict[int, tuple[str, str]]:
     """{place: (what, where)} of the last calls on a communicator, also of those not looked at."""
     calls: dict[int, tuple[str, str]] = {}
-    for name, last, marks in _UNSEEN.copy():
+    communicator = recorder.name
+    for name, last, marks in [*_UNSEEN.copy(), (communicator, *recorder.last_passed)]:
         if name == communicator:
-            told = [(mark.text, ", a small call whose line is not recorded") for mark in marks]
+            told = [(mark.text, ", a repeated call whose line is not recorded") for mark in marks]
             calls.update(enumerate(told, last - len(marks) + 1))
     for call in past():
         if call.place and call.communicator == communicator:
@@ -165,7 +166,8 @@ class Record:
     def resume(self, text: str) -> Record:
         """It is under way since the last place was given."""
         recorder = self.recorder
-        recorder.remember_passed(recorder.places - 1)
+        recorder.remember_passed()
+        recorder.is_passing = False
         self.text = text
         self.site = ""
         self.number = recorder.count
@@ -233,7 +235,7 @@ class Recorder(Ledger):
 
     def enter_unseen(self) -> None:
         """Give calls that were not looked at their places, before that of the next call."""
-        self.remember_passed(self.places)
+        self.remember_passed()
         if not self.unseen:
             return
         self.places += len(self.unseen)
@@ -242,10 +244,19 @@ class Recorder(Ledger):
         _UNSEEN.append((self.name, self.places, tuple(self.unseen)))
         self.unseen.clear()
 
-    def remember_passed(self, last: int) -> None:
-        """Remember calls that passed through doors. last: the place of the last one."""
+    @property
+    def last_passed(self) -> tuple[int, tuple[Mark, ...]]:
+        """The last calls that passed through doors: the place of the last one, and their marks."""
+        while True:
+            last = self.places
+            marks = tuple(self.passed)
+            if last == self.places:  # else the program has made a call meanwhile
+                return last, marks
+
+    def remember_passed(self) -> None:
+        """Remember the calls that passed through doors, before another one has a place."""
         if self.passed:
-            _UNSEEN.append((self.name, last, tuple(self.passed)))
+            _UNSEEN.append((self.name, *self.last_passed))
             self.passed.clear()
 
     def make_room(self) -> bool:
@@ -305,5 +316,14 @@ class Recorder(Ledger):
     def under_way(self) -> list[Record]:
         """The calls that have begun and not ended, the oldest first."""
         records = [self.blocking, *list(self.others.values())]
+        if self.is_passing:
+            last, marks = self.last_passed
+            passing = Record(self)
+            passing.number = self.count
+            passing.place = last
+            passing.text = marks[-1].text if marks else ""
+            passing.thread = self.thread
+            passing.begun = perf_counter()
+            records.append(passing)
         return sorted(
             (record for record in records if record.number), key=lambda record: record.number)

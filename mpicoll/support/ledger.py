@@ -14,8 +14,10 @@ except ImportError:
         sequence = 0
         is_hashed = False
         is_closed = False
+        is_passing = False
         messages = 0
         nbytes = 0
+        thread = 0
 
 
 __all__ = ["Ledger"]

@@ -182,6 +182,7 @@ def test_calls_that_passed_are_remembered():
         comm.Bcast(y, root=0, algorithm="binomial")
     if RANK == 0:
         assert passed(comm, lambda: comm.Bcast(y, root=0, algorithm="binomial"))
+    WORLD.Barrier()
     with pytest.raises(CollectiveMismatch, match="(?s)do not have in common.*rank 0: Bcast of 1600 bytes, root 0"):
         comm.Allreduce(MPI.IN_PLACE, x)
     comm.Free()

@@ -218,7 +218,7 @@ def test_the_first_call_that_differs_is_named(monkeypatch, left_out, timeout):
     if left_out:
         text = raised_alike(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring"))
         assert "did not make the same calls before this one" in text, text
-        others = r"  ranks? 0.*: Bcast of 8 bytes, root 0(, a small call.*| at .*)\n"
+        others = r"  ranks? 0.*: Bcast of 8 bytes, root 0(, a repeated call.*| at .*)\n"
         here = rf"  rank {LAST}: Allreduce of 8000 bytes, SUM, \S+ at .*{HERE}"
         assert re.search(f"before that:\n{others}{here}", text), text
     else:

@@ -80,7 +80,7 @@ def test_small_calls_in_another_order(comm):
     """Two Allreduces that MPI pairs up; what comes after was met before, and is not compared."""
     swapped(comm)
     text = told_alike(comm, lambda: large(comm))
-    first = (r"not have in common:\n  ranks? 0.*: Allreduce of 8 bytes, SUM, float64, a small call "
+    first = (r"not have in common:\n  ranks? 0.*: Allreduce of 8 bytes, SUM, float64, a repeated call "
              r"whose line is not recorded, before Allreduce of 1048576 bytes, SUM, float64 at "
              rf".*{HERE}\d+\n  rank {LAST}: Allreduce of 8 bytes, MAX")  # fmt: skip
     assert re.search(first, text), text
