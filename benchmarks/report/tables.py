@@ -183,7 +183,7 @@ def _overhead(document):
     few = document["small"]
     build = document["build"]
     rest = (
-        f"{few['bytes']} bytes, handed on to MPI: {few['plain']['median_us']:.2f} µs from mpi4py,"
+        f"{few['bytes']} bytes, without options: {few['plain']['median_us']:.2f} µs from mpi4py,"
         f" {few['mpicoll']['median_us']:.2f} µs from mpicoll. One rank's {build['rounds']:,} rounds"
         f" of a ring on {build['size']:,} ranks are made in {build['milliseconds']:.1f} ms.\n\n"
     )

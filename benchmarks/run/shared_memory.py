@@ -2,8 +2,9 @@
 
     mpiexec -n 2 python -m benchmarks.run.shared_memory
 
-Through MPI; on ordinary arrays, by reading where the other ranks have copied them to; and on arrays
-of `comm.empty`, by reading them where they lie; these with `direct` too, which also writes there.
+A call without options; through MPI; on ordinary arrays, by reading where the other ranks have copied
+them to; and on arrays of `comm.empty`, by reading them where they lie; these with `direct` too, which
+also writes there.
 Inputs are rewritten before every call and results read after it, outside the measured time: a loop
 that never touches its data measures caches that no program has. Candidates alternate; times are
 medians of the slowest rank, and every element is checked.
@@ -22,14 +23,17 @@ import mpicoll
 from mpicoll.measure import alternate, measured_on, repeats_for, statistics
 from mpicoll.support.units import parse_bytes
 
-SIZES = "64K,256K,1M,4M,16M,64M"
+SIZES = "8,1K,16K,64K,256K,1M,4M,16M,64M"
 ALGORITHM = "circulant"
 THROUGH_MPI = "through MPI"
 ORDINARY = "ordinary arrays"
 SHARED = "shared arrays"
 NATIVE = "native"
 DIRECT = "shared arrays, direct"
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast")
+#: without options, on ordinary arrays
+AUTO = "auto"
+WORDS = {NATIVE: {}, AUTO: {}, DIRECT: {"algorithm": "direct"}}
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
 
 
 class Case:
@@ -41,18 +45,23 @@ class Case:
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
         self.collective = collective
-        count = nbytes // 4 // self.size * self.size
+        count = max(1, nbytes // 4 // self.size) * self.size
         make = comm.empty if name in (SHARED, DIRECT) else np.empty
         self.vector = make(count, np.float32)
         self.block = make(count // self.size, np.float32)
         plain = MPI.Intracomm(comm)
-        word = {} if name == NATIVE else {"algorithm": "direct" if name == DIRECT else ALGORITHM}
+        word = WORDS.get(name, {"algorithm": ALGORITHM})
         serving: Any = plain if name == NATIVE else comm
         calls: dict[str, Callable[[], object]] = {
             "allreduce": lambda: serving.Allreduce(MPI.IN_PLACE, self.vector, **word),
             "reduce_scatter": lambda: serving.Reduce_scatter_block(self.vector, self.block, **word),
             "allgather": lambda: serving.Allgather(self.block, self.vector, **word),
             "bcast": lambda: serving.Bcast(self.vector, **word),
+            "reduce": lambda: serving.Reduce(
+                self.vector if self.rank else MPI.IN_PLACE,
+                None if self.rank else self.vector,
+                **word,
+            ),
         }
         self.call = calls[collective]
         self.result = self.block if collective == "reduce_scatter" else self.vector
@@ -66,6 +75,8 @@ class Case:
     def read(self) -> None:
         """And after it."""
         wanted = self.size * (self.size + 1) // 2
+        if self.collective == "reduce" and self.rank:
+            wanted = self.rank + 1  # it keeps its input
         if self.collective != "allgather":
             self.wrong += int(
                 np.count_nonzero(self.result != (1 if self.collective == "bcast" else wanted))
@@ -91,7 +102,9 @@ def main() -> None:
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
     results = []
     for nbytes in map(parse_bytes, arguments.sizes.split(",")):
-        names = {NATIVE: comm, THROUGH_MPI: through_mpi, ORDINARY: comm, SHARED: comm}
+        names = {
+            NATIVE: comm, AUTO: comm, THROUGH_MPI: through_mpi, ORDINARY: comm, SHARED: comm,
+        }  # fmt: skip
         if "direct" in mpicoll.list_algorithms(arguments.collective):
             names[DIRECT] = comm
         cases = {name: Case(own, arguments.collective, nbytes, name) for name, own in names.items()}

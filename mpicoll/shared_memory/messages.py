@@ -128,7 +128,7 @@ class Outgoing(Polled):
             if pipe.unread >= ENTRIES:
                 return False
             pipe.publish(self.tag, self._location, self._nbytes)
-            self._last = pipe.count
+            self._last = pipe.published
             self._sent = self._nbytes
             if self._location == THROUGH_MPI:
                 self._request = self._send(self.tag)
@@ -141,7 +141,7 @@ class Outgoing(Polled):
         while self._sent < self._nbytes:
             if pipe.unread >= SLOTS:
                 return False
-            location, slot = slots[pipe.count % SLOTS]
+            location, slot = slots[pipe.published % SLOTS]
             piece = self._bytes[self._sent : self._sent + self._chunk]
             _copyto(slot[: piece.size], piece)
             pipe.publish(self.tag, location, piece.size)

@@ -98,7 +98,7 @@ class Pipe:
     """
 
     __slots__ = (
-        "words", "_own", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
+        "words", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
         "_is_pushed", "_kept", "_unwanted", "_find",
     )  # fmt: skip
 
@@ -116,8 +116,6 @@ class Pipe:
         self.chunk = chunk
         #: whether the receiver may start calls in another order
         self.overtakes = overtakes
-        #: the word of this end's count, which no other process writes
-        self._own = PUBLISHED if find is None else READ
 
         #: of the sender: messages that are not yet completely published
         self.waiting: deque[Any] = deque()
@@ -134,12 +132,6 @@ class Pipe:
         self._kept: defaultdict[int, deque[tuple[int, int, Any]]] = defaultdict(deque)
         #: count and tag of the next message while no call takes it, and since when
         self._unwanted: tuple[tuple[int, int], float] = (0, 0), 0.0
-
-    @property
-    def count(self) -> int:
-        """Messages published, or read."""
-        count: int = self.words[self._own]
-        return count
 
     @property
     def words_at(self) -> int:
@@ -160,18 +152,27 @@ class Pipe:
         return count
 
     @property
+    def published(self) -> int:
+        """Messages that were published."""
+        count: int = self.words[PUBLISHED]
+        return count
+
+    @property
     def unread(self) -> int:
         """Messages that the receiver has not read."""
-        count: int = self.count - self.words[READ]
+        words = self.words
+        count: int = words[PUBLISHED] - words[READ]
         return count
 
     def publish(self, tag: int, location: int, nbytes: int) -> None:
         """Publish an entry; the caller has checked that there is room for it."""
-        words, at = self.words, _AT[self.count % ENTRIES]
+        words = self.words
+        count = words[PUBLISHED]
+        at = _AT[count % ENTRIES]
         words[at] = tag
         words[at + 1] = location
         words[at + 2] = nbytes
-        words[PUBLISHED] += 1
+        words[PUBLISHED] = count + 1
 
     def slots(self, nbytes: int) -> list[Slot]:
         """Memory for messages of this size: message number n uses slot n modulo SLOTS."""
@@ -239,7 +240,8 @@ class Pipe:
         if tag in self._kept:
             location, nbytes, _ = self._kept[tag][0]
             return location, nbytes
-        words, count = self.words, self.count
+        words = self.words
+        count = words[READ]
         if words[PUBLISHED] <= count:
             return self.next(tag, peer) if words is _UNSENT and self._finds() else None
         at = _AT[count % ENTRIES]
@@ -272,8 +274,9 @@ class Pipe:
         if not self.overtakes:
             return False
         now = perf_counter()
-        if self._unwanted[0] != (self.count, tag):
-            self._unwanted = (self.count, tag), now
+        count = self.words[READ]
+        if self._unwanted[0] != (count, tag):
+            self._unwanted = (count, tag), now
         return now - self._unwanted[1] > _UNWANTED
 
     def tags(self) -> Iterator[int]:
@@ -281,7 +284,8 @@ class Pipe:
         yield from (*self._kept, *self.opened)
         if self.words is _UNSENT:
             self._finds()
-        words, count = self.words, self.count
+        words = self.words
+        count = words[READ]
         if words[PUBLISHED] > count:
             yield words[_AT[count % ENTRIES]]
 

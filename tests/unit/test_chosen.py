@@ -28,6 +28,24 @@ TAKEN = [
 ]
 
 
+IN_C = [
+    ("allreduce", ONE_NODE, OPEN_MPI, 8, "recursive_doubling"),
+    ("allreduce", ONE_NODE, OPEN_MPI, 1 << 20, "ring"),
+    ("allreduce", ONE_NODE, OPEN_MPI, 4 << 20, "native"),
+    ("allreduce", (0, 0, 0), OPEN_MPI, 4 << 20, "ring"),
+    ("bcast", ONE_NODE, MPICH, 8, "binomial"),
+    ("bcast", (0, 0, 0), MPICH, 8, "native"),
+    ("bcast", (0, 1), MPICH, 64, "native"),
+]
+
+
+@pytest.mark.parametrize("collective, nodes, library, nbytes, wanted", IN_C)
+def test_the_shipped_table_where_schedules_run_in_c(collective, nodes, library, nbytes, wanted):
+    query = Query(collective, Topology(nodes, "tcp", library), nbytes)
+    assert choose(query._replace(engine="c")).name == wanted
+    assert choose(query).name == "native"
+
+
 @pytest.mark.parametrize("collective, nodes, library, nbytes, wanted", TAKEN)
 def test_the_shipped_table(collective, nodes, library, nbytes, wanted):
     assert choose(Query(collective, Topology(nodes, "tcp", library), nbytes))[:2] == wanted
