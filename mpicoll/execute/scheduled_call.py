@@ -217,7 +217,9 @@ class ScheduledCall(Operation):
     def open_door(  # noqa: D102
         self, door: Any, arguments: tuple[object, ...], mark: bytes
     ) -> None:
-        if self.compiled is not None and self.movable and self._executable is not None:
+        # who receives through MPI has to look around at the end, see `_end`
+        is_able = self.movable and not self.hears_of_mpi and self._executable is not None
+        if self.compiled is not None and is_able:
             self.compiled.open_door(door, arguments, self, mark, tag=self._call_tag)
 
     def finish(self, record: Record, result: int, memory: Places) -> None:

@@ -146,7 +146,7 @@ class TuningTable(NamedTuple):
     reduce_on_device: dict[str, float]
 
     def rules(
-        self, collective: str, topology: Topology, nbytes: int, engine: str
+        self, collective: str, topology: Topology, nbytes: int, engine: str = settings.PYTHON
     ) -> list[Rule]:
         """The `Rule`s for a call, of each entry that fits. engine: what executes schedules."""
         size = len(topology.nodes)
