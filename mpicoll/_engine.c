@@ -496,9 +496,10 @@ static int wait_for(Program *p, int32_t request)
 {
     Message *m = p->message + request;
     const Instruction *i = m->instruction;
-    if (i->code == SEND || i->code == RECV) return test(p, request);
+    /* whatever is awaited: ranks of the node may wait for what the pipes had no room for */
     int result = publish_all(p);
     if (result != DONE) return result;
+    if (i->code == SEND || i->code == RECV) return test(p, request);
     if (i->code == NEAR_RECV || i->code == NEAR_WRITTEN) return receive(p, request);
     if (!m->published) return WAITS;
     if (m->distant) return test(p, request);

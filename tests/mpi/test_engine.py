@@ -9,7 +9,20 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import engine
-from tests.support.cases import EVERY, PRIME, RANK, SEGMENT, SIZE, WORLD, Case, mixed_magnitudes, same, small_integers
+from mpicoll.execute import Context
+from tests.support.cases import (
+    EVERY,
+    PRIME,
+    RANK,
+    SEGMENT,
+    SIZE,
+    WORLD,
+    Case,
+    expected,
+    mixed_magnitudes,
+    same,
+    small_integers,
+)
 
 pytestmark = [
     pytest.mark.mpi,
@@ -83,3 +96,16 @@ def test_what_it_cannot_execute_runs_in_python(interpreters, monkeypatch):
 
 def _floats(memory):
     return np.frombuffer(memory, "f8")
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1, 1), (0, 1, 0, 1, 0)])
+@pytest.mark.parametrize(("method", "word"), [pair for pair in EVERY if pair[1] in ("hierarchical", "ring", "direct")])
+def test_messages_of_both_kinds(comm, nodes, method, word):
+    """Through shared memory and through MPI in one program: whatever a rank awaits, pipes that were full are filled again."""
+    context = Context.of(comm)
+    context.topology = context.topology._replace(nodes=nodes[:SIZE])
+    context.links.ranks[:] = [rank for rank in context.links.ranks if nodes[rank] == nodes[RANK]]
+    for count, pieces in ((PRIME, None), (150_000 * SIZE, 60_000), (150_000 * SIZE, None)):
+        result = Case(method, count, SIZE - 1).call(comm, algorithm=word, segment_bytes=pieces)
+        same(result, expected(method, count, SIZE - 1))
