@@ -296,6 +296,7 @@ class Call:
             not self.nonblocking
             and not self.persistent
             and not context.sees_all
+            and context.check != settings.ALWAYS
             and context.links is not None
             and context.topology.node_count == 1
             and self.fixed is None

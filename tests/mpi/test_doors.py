@@ -259,6 +259,19 @@ def test_settings_that_close_doors(monkeypatch, comm):
     assert not passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x))
 
 
+def test_calls_that_are_always_compared_are_kept():
+    """As before there were doors: small ones pass to MPI unseen, the others are not bound anew."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    small, large = np.ones(1), np.ones(1 << 17)
+    for _ in range(3):
+        comm.Allreduce(MPI.IN_PLACE, small)
+        comm.Allreduce(MPI.IN_PLACE, large)
+    assert any("Allreduce of 1048576 bytes" in entry.text for entry in comm._context.cache.values())
+    comm.Allreduce(MPI.IN_PLACE, small)
+    assert comm._context.recorder.unseen
+    comm.Free()
+
+
 def test_a_communicator_that_was_freed():
     comm = mpicoll.Communicator(WORLD.Dup())
     x = known(comm, np.ones(100))
