@@ -11,7 +11,9 @@ setup(
             optional=True,
             py_limited_api=True,
             # the bits of NumPy: no fused operations, integers wrap
-            extra_compile_args=["-std=c11", "-O3", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing"],
+            extra_compile_args=[
+                "-std=c11", "-O3", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
+            ],  # fmt: skip
         )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
