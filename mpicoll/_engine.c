@@ -169,6 +169,13 @@ typedef struct {
 
 typedef _Atomic uint64_t Word;
 
+/* a message that Python has set aside, as it was in front of one of another call: its entry, or the
+ * address of its copy */
+typedef struct {
+    uint64_t location, nbytes;
+    char *address;
+} Kept;
+
 /* a rank of the node; the pipes to it and from it: see shared_memory/ring.py */
 enum { SEGMENTS = 16 };
 typedef struct {
@@ -182,6 +189,9 @@ typedef struct {
     int32_t first_write, opening;
     int32_t segments;
     Segment segment[SEGMENTS];
+    /* of the call under way: messages that were set aside, and how many of them were taken */
+    Kept *kept;
+    int32_t keeps, kept_taken;
 } Near;
 
 typedef struct {
@@ -327,6 +337,20 @@ static int count_read(Program *p, Near *n)
     return DONE;
 }
 
+/* The rank lets this one write to a place: the next write goes there. */
+static int open_place(Program *p, Near *n, uint64_t location, uint64_t nbytes)
+{
+    if (n->opening < 0) return WAITS; /* it is for the next start of a plan */
+    Message *m = p->message + n->opening;
+    if (nbytes != (uint64_t)m->instruction->count) return WRONG_SIZE;
+    m->landing = location;
+    m->opened = 1;
+    m->is_put = location != UNMAPPED;
+    n->opening = m->next_write;
+    p->moved = 1;
+    return DONE;
+}
+
 /* DONE: *entry is the next message of this call from a rank. On the way, take the places that the
  * rank lets this one write to. */
 static int next_entry(Program *p, Near *n, const Word **entry)
@@ -341,14 +365,8 @@ static int next_entry(Program *p, Near *n, const Word **entry)
             *entry = found;
             return DONE;
         }
-        if (n->opening < 0) return WRONG_SIZE;
-        Message *m = p->message + n->opening;
-        if (own(found + 2) - OPEN != (uint64_t)m->instruction->count) return WRONG_SIZE;
-        m->landing = own(found + 1);
-        m->opened = 1;
-        m->is_put = m->landing != UNMAPPED;
-        n->opening = m->next_write;
-        int result = count_read(p, n);
+        int result = open_place(p, n, own(found + 1), own(found + 2) - OPEN);
+        if (result == DONE) result = count_read(p, n);
         if (result != DONE) return result;
     }
 }
@@ -444,22 +462,27 @@ static int receive(Program *p, int32_t request)
     const Instruction *i = m->instruction;
     Near *n = p->near + i->peer;
     while (!m->distant) {
-        const Word *entry;
-        int result = next_entry(p, n, &entry);
+        int is_kept = n->kept_taken < n->keeps;
+        const Word *entry = NULL;
+        int result = is_kept ? DONE : next_entry(p, n, &entry);
         if (result != DONE) return result;
-        uint64_t location = own(entry + 1);
-        int64_t nbytes = (int64_t)own(entry + 2);
+        const Kept *kept = n->kept + n->kept_taken;
+        uint64_t location = is_kept ? kept->location : own(entry + 1);
+        int64_t nbytes = (int64_t)(is_kept ? kept->nbytes : own(entry + 2));
         if (nbytes > i->count - m->moved) return WRONG_SIZE;
         if (location == THROUGH_MPI) {
             result = irecv(p, request, place(p, i, 2), i->count, n->rank);
             if (result != DONE) return result;
             m->distant = 1;
         } else if (location != WRITTEN) {
-            const char *part = address_of(p, n, location);
+            const char *part = is_kept ? kept->address : address_of(p, n, location);
             if (!part) return UNKNOWN_LOCATION;
             take(p, i, part, m->moved, nbytes);
         }
-        if ((result = count_read(p, n)) != DONE) return result;
+        if (is_kept)
+            n->kept_taken++;
+        else if ((result = count_read(p, n)) != DONE)
+            return result;
         m->moved += nbytes;
         if (m->moved == i->count && !m->distant) return DONE;
     }
@@ -517,6 +540,7 @@ static void begin(Program *p, int tag)
     for (int32_t number = 0; number < p->nears; number++) {
         p->near[number].first = -1;
         p->near[number].opening = p->near[number].first_write;
+        p->near[number].keeps = p->near[number].kept_taken = 0;
     }
 }
 
@@ -579,6 +603,7 @@ static void release(Program *p)
     free(p->code);
     free(p->handles);
     free(p->message);
+    for (int32_t number = 0; number < p->nears; number++) free(p->near[number].kept);
     free(p->near);
     free(p);
 }
@@ -792,6 +817,50 @@ static PyObject *mapped(PyObject *self, PyObject *args)
         memmove(n->segment, n->segment + 1, --n->segments * sizeof *n->segment);
     n->segment[n->segments++] = (Segment){begin, end, (char *)(uintptr_t)address};
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(opened_doc, "opened(program, near, location, bytes)\n\n"
+                         "Python has found the place that a rank lets the next write go to. Returns\n"
+                         "whether there is such a write.");
+static PyObject *opened(PyObject *self, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    unsigned long long location, nbytes;
+    if (!PyArg_ParseTuple(args, "OiKK", &capsule, &number, &location, &nbytes)) return NULL;
+    Near *n = near_of(program_of(capsule), number);
+    if (!n) return NULL;
+    return PyBool_FromLong(open_place(program_of(capsule), n, location, nbytes) == DONE);
+}
+
+PyDoc_STRVAR(keep_doc, "keep(program, near, location, bytes, address)\n\n"
+                       "Python has set the next message from a rank aside: its entry, and the address\n"
+                       "of its copy, which lives as long as the call.");
+static PyObject *keep(PyObject *self, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    unsigned long long location, nbytes, address;
+    if (!PyArg_ParseTuple(args, "OiKKK", &capsule, &number, &location, &nbytes, &address))
+        return NULL;
+    Near *n = near_of(program_of(capsule), number);
+    if (!n) return NULL;
+    Kept *more = realloc(n->kept, (n->keeps + 1) * sizeof *more);
+    if (!more) return PyErr_NoMemory();
+    n->kept = more;
+    more[n->keeps++] = (Kept){location, nbytes, (char *)(uintptr_t)address};
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(kept_taken_doc, "kept_taken(program, near)\n\n"
+                             "How many of the messages were taken that were set aside.");
+static PyObject *kept_taken(PyObject *self, PyObject *args)
+{
+    PyObject *capsule;
+    int number;
+    if (!PyArg_ParseTuple(args, "Oi", &capsule, &number)) return NULL;
+    Near *n = near_of(program_of(capsule), number);
+    return n ? PyLong_FromLong(n->kept_taken) : NULL;
 }
 
 PyDoc_STRVAR(taken_doc, "take_requests(program)\n\n"
@@ -1333,6 +1402,9 @@ static PyMethodDef functions[] = {
     {"found", found, METH_VARARGS, found_doc},
     {"unknown", unknown, METH_O, unknown_doc},
     {"mapped", mapped, METH_VARARGS, mapped_doc},
+    {"opened", opened, METH_VARARGS, opened_doc},
+    {"keep", keep, METH_VARARGS, keep_doc},
+    {"kept_taken", kept_taken, METH_VARARGS, kept_taken_doc},
     {"take_requests", take_requests, METH_O, taken_doc},
     {"forget", forget, METH_O, forget_doc},
     {"is_under_way", is_under_way_from_python, METH_O, under_way_doc},

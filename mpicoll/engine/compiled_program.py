@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any
@@ -12,7 +13,7 @@ from mpi4py import MPI
 from ..binding import Instruction, Places, Program, Span, mover
 from ..errors import MpicollError
 from ..schedule import Recv
-from ..shared_memory import HEAP, LARGE, Polled
+from ..shared_memory import COPIED, HEAP, LARGE, Polled
 from ..transport import Channel, Near
 from .library import status
 from .lowering import NOWHERE, Slots, lowered, refusal
@@ -37,14 +38,23 @@ def compiled(program: Program, channel: Channel, near: Near | None) -> Compiled 
 
 
 class _Nearby:
-    """The ranks of the node to and from which a program has messages: see `lowering.Nearby`."""
+    """The ranks of the node to and from which a program has messages: see `lowering.Nearby`.
 
-    def __init__(self, program: Program, channel: Channel, near: Near | None) -> None:
+    track: the number of the pipes that they go through.
+    """
+
+    def __init__(
+        self, program: Program, channel: Channel, near: Near | None = None, track: int = 0
+    ) -> None:
         peers = {piece.peer: None for piece in program.started()}
         ranks = [] if near is None else [rank for rank in peers if rank in near.ranks]
         self.numbers: Mapping[int | None, int] = {rank: at for at, rank in enumerate(ranks)}
-        self.pipes = [near.pipes(rank) for rank in ranks if near is not None and rank is not None]
-        self._near = near
+        self.ends = [
+            near.pipes(rank, track) for rank in ranks if near is not None and rank is not None
+        ]
+        #: those whose pipes to this one were not found yet, by number
+        self.unfound = set(range(len(self.ends)))
+        self._chunk = 0 if near is None else near.chunk
         self._wire_ranks = [channel.ranks[rank] for rank in ranks if rank is not None]
 
     def locate(self, span: Span) -> int:
@@ -54,57 +64,69 @@ class _Nearby:
     def slots(self, piece: Instruction) -> Slots:
         if piece.nbytes >= LARGE or self.locate(piece.span) != NOWHERE:
             return Slots(1)
-        assert self._near is not None
-        chunk = min(piece.nbytes, self._near.chunk)
-        slots = self.pipes[self.numbers[piece.peer]].out.slots(chunk)
-        first, second = slots[0], slots[1]
+        chunk = min(piece.nbytes, self._chunk)
+        first, second, *_ = self.ends[self.numbers[piece.peer]].out.slots(chunk)
         return Slots(chunk, first.address, first.location, second.address - first.address)
 
     def packed(self) -> bytes:
         return b"".join(
-            _NEAR.pack(pipes.out.words_at, pipes.inward.words_at, rank)
-            for pipes, rank in zip(self.pipes, self._wire_ranks)
+            _NEAR.pack(ends.out.words_at, ends.inward.words_at, rank)
+            for ends, rank in zip(self.ends, self._wire_ranks)
         )
 
 
 class Compiled:
     """A program of the extension. The messages of its peers may come from either interpreter."""
 
-    def __init__(
-        self, extension: Any, program: Program, channel: Channel, near: Near | None = None
-    ) -> None:
+    def __init__(self, extension: Any, program: Program, channel: Channel) -> None:
         self._extension = extension
         self._source = program
         self._channel = channel
-        self._near = near
-        self._nearby = _Nearby(program, channel, near)
         self._starts = list(program.started())
+        self._sent = [piece.nbytes for piece in self._starts if piece.is_sent]
         self._patience = 0.0
-        self._program: Any = None
+        self._tag = 0
+        #: the programs of the extension, by the number of the pipes that messages go through
+        self._tracks: dict[int, tuple[Any, _Nearby]] = {}
         self.lies_in(())
+
+    #: polls of a waiting rank before it yields its core
+    _polls = _POLLS
+
+    def _nearby_on(self, track: int) -> _Nearby:
+        return _Nearby(self._source, self._channel)
+
+    def _track(self, tag: int) -> int:
+        """The number of the pipes that the messages of a call go through."""
+        return 0
 
     def lies_in(self, memory: Places) -> None:
         """Take the buffers of the call, which may be others at each start."""
         assert len(memory) <= _MOST_BUFFERS
+        self.free()
         self._made_for = memory
         self._epoch = HEAP.epoch
-        code = list(lowered(self._source, self._channel.ranks, self._nearby, memory))
-        #: by instruction: the step, and the number of the request that it awaits
-        self._positions = [(step, awaited) for _, step, awaited in code]
-        self._sent = [piece.nbytes for piece in self._starts if piece.is_sent]
-        packed = b"".join(bytes(instruction) for instruction, *_ in code)
-        self.free()
-        comm = MPI._handleof(self._channel.wire.comm)
-        polls = _FEW_POLLS if self._near is not None and self._near.is_crowded else _POLLS
-        self._program = self._extension.program(
-            packed, len(self._starts), comm, self._nearby.packed(), polls)
-        #: near ranks whose pipes to this one were not found yet
-        self._unfound = list(enumerate(pipes.inward for pipes in self._nearby.pipes))
-        self._next = len(code)
+        self._tracks.clear()
+        self._program, self._nearby = self._on(0)
+        self._next = len(self._positions)
         #: the requests that were given away, by number
         self._taken: list[MPI.Request | None] = [None] * len(self._starts)
         self._memory: Places | None = None
         self._buffers: tuple[tuple[int, int], ...] = ()
+
+    def _on(self, track: int) -> tuple[Any, _Nearby]:
+        """The program of the extension whose messages go through these pipes."""
+        if track not in self._tracks:
+            nearby = self._nearby_on(track)
+            code = list(lowered(self._source, self._channel.ranks, nearby, self._made_for))
+            #: by instruction: the step, and the number of the request that it awaits
+            self._positions = [(step, awaited) for _, step, awaited in code]
+            packed = b"".join(bytes(instruction) for instruction, *_ in code)
+            comm = MPI._handleof(self._channel.wire.comm)
+            program = self._extension.program(
+                packed, len(self._starts), comm, nearby.packed(), self._polls)
+            self._tracks[track] = program, nearby
+        return self._tracks[track]
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -115,10 +137,12 @@ class Compiled:
         """Begin. memory: the buffers of this call; patience: seconds that a test waits."""
         if self._epoch != HEAP.epoch:  # memory may have new locations
             self.lies_in(self._made_for)
+        self._program, self._nearby = self._on(self._track(tag))
         if memory != self._memory:
             self._memory = memory
             self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
+        self._tag = tag
         self._next = 0
         self._taken = [None] * len(self._starts)
         self._extension.start(self._program, tag, self._buffers)
@@ -149,8 +173,8 @@ class Compiled:
 
     def free(self) -> None:
         """Let no door use it from now on."""
-        if self._program is not None:
-            self._extension.forget(self._program)
+        for program, _ in self._tracks.values():
+            self._extension.forget(program)
 
     def _buffer(self, place: tuple[int, int]) -> tuple[int, int]:
         address, nbytes = place
@@ -173,10 +197,8 @@ class Compiled:
         extension = self._extension
         if result == extension.UNKNOWN_LOCATION:
             number, location = extension.unknown(self._program)
-            segment = self._nearby.pipes[number].peer.segment(location)
+            segment = self._nearby.ends[number].peer.segment(location)
             extension.mapped(self._program, number, *segment)
-        elif result == extension.PEER_GAVE_UP and self._near is not None:
-            self._near.look(surely=True)
         elif result == extension.WRONG_SIZE:
             raise MpicollError("a rank of this node has sent a message of another size")
         else:
@@ -195,17 +217,7 @@ class Compiled:
     def Test(self) -> bool:
         """Whether anything has moved: as a request, it stands for the next message alone."""
         before = self._next
-        if self.advance() or self._next != before:
-            return True
-        self._find_pipes()
-        return False
-
-    def _find_pipes(self) -> None:
-        """A rank creates the pipe to this one when it first sends."""
-        for number, pipe in tuple(self._unfound):
-            if pipe.is_found:
-                self._extension.found(self._program, number, pipe.words_at)
-                self._unfound.remove((number, pipe))
+        return self.advance() or self._next != before
 
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""
@@ -225,9 +237,81 @@ class Compiled:
 class CompiledNear(Compiled, Polled):
     """The same with messages through shared memory: it polls, and looks around meanwhile."""
 
-    _near: Near
+    def __init__(self, extension: Any, program: Program, channel: Channel, near: Near) -> None:
+        self._near = near
+        self._polls = _FEW_POLLS if near.is_crowded else _POLLS
+        #: by near rank, messages that were set aside, which the extension was given
+        self._given: defaultdict[int, list[Any]] = defaultdict(list)
+        super().__init__(extension, program, channel)
+
+    def _nearby_on(self, track: int) -> _Nearby:
+        return _Nearby(self._source, self._channel, self._near, track)
+
+    def _track(self, tag: int) -> int:
+        return self._near.track(tag)
+
+    def lies_in(self, memory: Places) -> None:  # noqa: D102
+        self._take_back()
+        super().lies_in(memory)
+
+    def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
+        self._take_back()
+        super().start(tag, memory, patience)
+
+    def advance(self) -> bool:  # noqa: D102
+        if not self._near.is_blocking:
+            self._give()
+        return super().advance()
+
+    def _give(self) -> None:
+        """What other calls found in front of their messages, and took: see `Pipe`."""
+        for number, ends in enumerate(self._nearby.ends):
+            pipe = ends.inward
+            while pipe.opened and self._tag in pipe.opened:
+                location, nbytes = pipe.opened[self._tag][0]
+                if not self._extension.opened(self._program, number, location, nbytes):
+                    break
+                pipe.opening(self._tag, ends.peer)
+            for message in pipe.take_aside(self._tag):
+                place, nbytes, copy = message
+                self._given[number].append(message)
+                location, address = (place, 0) if copy is None else (COPIED, -place)
+                self._extension.keep(self._program, number, location, nbytes, address)
+
+    def _take_back(self) -> None:
+        """What the last call was given and did not take is for a later start of this plan."""
+        for number, given in self._given.items():
+            taken = self._extension.kept_taken(self._program, number)
+            if given[taken:]:
+                self._nearby.ends[number].inward.put_aside(self._tag, given[taken:])
+        self._given.clear()
+
+    def _see_to(self, result: int) -> None:
+        if result == self._extension.PEER_GAVE_UP:
+            self._near.look(surely=True)
+        else:
+            super()._see_to(result)
+
+    def Test(self) -> bool:  # noqa: D102
+        if super().Test():
+            return True
+        self._find_pipes()
+        if not self._near.is_blocking:
+            for ends in self._nearby.ends:  # other ranks may start calls in another order
+                ends.inward.next(self._tag, ends.peer)
+            self._near.pause()
+        return False
 
     def Wait(self) -> None:
         """Wait until anything has moved."""
         while not self.Test():
             self._near.look()
+
+    def _find_pipes(self) -> None:
+        """A rank creates the pipe to this one when it first sends."""
+        unfound = self._nearby.unfound
+        for number in tuple(unfound):
+            pipe = self._nearby.ends[number].inward
+            if pipe.is_found:
+                self._extension.found(self._program, number, pipe.words_at)
+                unfound.remove(number)

@@ -75,8 +75,7 @@ def bind(
     texts = [_describe(operations) for operations in rounds]
     name = f"{method} ({schedule.algorithm})"
     plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
-    is_awaited = near is None or near.is_blocking
-    if tracer is None and is_awaited and work.is_plain:
+    if tracer is None and work.is_plain:
         plan.compiled = engine.compiled(program, context.channel, near)
     return plan
 

@@ -4,10 +4,10 @@ from .bell import BELL
 from .heap import HEAP, shared_array
 from .messages import LARGE, Distant, Incoming, Landing, Outgoing, Polled, Writing
 from .neighbours import NOBODY, Neighbour, Neighbours, meet
-from .ring import BLOCKING, PLANS, TASKS, WORD, Links, Pipe, track
+from .ring import BLOCKING, COPIED, PLANS, TASKS, WORD, Links, Pipe, track
 
 __all__ = [
-    "BELL", "BLOCKING", "HEAP", "LARGE", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming",
+    "BELL", "BLOCKING", "COPIED", "HEAP", "LARGE", "NOBODY", "PLANS", "TASKS", "WORD", "Distant", "Incoming",
     "Landing", "Links", "Neighbour", "Neighbours", "Outgoing", "Pipe", "Polled", "Writing", "meet", "shared_array",
     "track",
 ]

@@ -64,6 +64,8 @@ _UNSENT = memoryview(bytes(_WORDS * WORD)).cast("Q")
 THROUGH_MPI = 0
 #: in place of a location: the sender has copied the message into the receiver's memory
 WRITTEN = 1
+#: in place of a location: of a message that was set aside, this rank has a copy
+COPIED = 2
 #: added to the bytes: no message, but memory that the receiver of the entry may write to
 OPEN = 1 << 62
 
@@ -300,6 +302,17 @@ class Pipe:
         if not places:
             del self.opened[tag]
         return place
+
+    def take_aside(self, tag: int) -> list[Any]:
+        """The messages of a call that were set aside.
+
+        Location, or minus the address of the copy; bytes; the copy.
+        """
+        return list(self._kept.pop(tag, ()))
+
+    def put_aside(self, tag: int, messages: list[Any]) -> None:
+        """Give back the last of them, which are for a later call."""
+        self._kept[tag].extendleft(reversed(messages))
 
     def acknowledge(self, tag: int) -> None:
         """Count the next message as read.

@@ -57,6 +57,7 @@ class Near:
         self.look = links.look
         #: whether ranks outnumber cores
         self.is_crowded = links.is_crowded
+        self._bit = 0 if persistent else channel.number_bit
         self._links = links
         self._channel = channel
         self._dtype = dtype
@@ -74,11 +75,20 @@ class Near:
         itemsize = int(self._dtype.itemsize)
         return min(self._links.chunk, _CHUNK) // itemsize * itemsize
 
-    def pipes(self, rank: int) -> Ends:
-        """What the messages of a blocking call to and from a rank go through."""
+    @property
+    def pause(self) -> Callable[[], None]:
+        """What a rank does after a poll without success: see `Backoff`."""
+        return self._links.backoff(self._kind).pause
+
+    def track(self, tag: int) -> int:
+        """The number of the pipes that a call with this tag uses."""
+        return (tag >> self._bit) % len(self._kind)
+
+    def pipes(self, rank: int, track: int) -> Ends:
+        """What the messages to and from a rank go through."""
         links = self._links
-        (out,) = links.to(rank, BLOCKING).pipes
-        (inward,) = links.from_(rank, BLOCKING).pipes
+        out = links.to(rank, self._kind).pipes[track]
+        inward = links.from_(rank, self._kind).pipes[track]
         return Ends(out, inward, links.peers[rank])
 
     @property
