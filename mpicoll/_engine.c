@@ -752,6 +752,16 @@ static PyObject *start(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(restart_doc, "restart(program)\n\n"
+                          "Begin again, with the tag and the buffers of the last call.");
+static PyObject *restart(PyObject *self, PyObject *capsule)
+{
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    begin(p, p->tag);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(advance_doc,
              "advance(program, seconds)\n\n"
              "Execute until something is awaited that does not come within so many seconds.\n"
@@ -957,7 +967,7 @@ static uint32_t crc32(const unsigned char *bytes, size_t count, uint32_t crc)
     return ~crc;
 }
 
-/* ---- Doors: repeated blocking calls without Python ------------------------------------------- */
+/* ---- Doors: repeated calls without Python ---------------------------------------------------- */
 
 /* The head of NumPy's arrays, which no header of ours may include. `array_fields` shows what is
  * read there, and engine/library.py compares it with what NumPy says: else no door opens. */
@@ -993,14 +1003,16 @@ typedef struct {
     int flags;
 } Argument;
 
-enum { ARGUMENTS = 6, MARK_BYTES = 8, KNOWN = 16 };
+enum { ARGUMENTS = 6, MARK_BYTES = 8, KNOWN = 16, TRACKS = 4 };
 
 /* a call that was served before */
 typedef struct {
     int count;
     Argument argument[ARGUMENTS];
-    PyObject *capsule, *operation, *mark;
-    Program *program;
+    /* the programs of `operation`: calls take turns in them, by their numbers */
+    PyObject *capsules, *operation, *mark;
+    int tracks;
+    Program *program[TRACKS];
     unsigned char hash[MARK_BYTES];
     /* the tag of call 0 */
     int tag;
@@ -1016,7 +1028,7 @@ enum {
     LEDGER,
     /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
     CALLS, UNSEEN, PASSED, LISTENERS,
-    /* enter_unseen(); finish(operation, result, mark, arguments); abandon(operation, error) */
+    /* enter_unseen(); finish(operation, result, tag, mark, arguments); abandon(operation, error) */
     ENTER_UNSEEN, FINISH, ABANDON,
     HELD
 };
@@ -1041,7 +1053,7 @@ static void forget_known(Known *k)
         Py_XDECREF(k->argument[n].object);
         Py_XDECREF(k->argument[n].descr);
     }
-    Py_XDECREF(k->capsule);
+    Py_XDECREF(k->capsules);
     Py_XDECREF(k->operation);
     Py_XDECREF(k->mark);
     free(k);
@@ -1158,7 +1170,7 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buff
         if (k->count != count) continue;
         while (n < count && is_alike(k->argument + n, args[n])) n++;
         if (n < count) continue;
-        if (k->program->freed || k->epoch != *numpy.epoch) {
+        if (k->program[0]->freed || k->epoch != *numpy.epoch) {
             d->known[at] = d->known[--d->knows];
             forget_known(k);
             return NULL;
@@ -1174,6 +1186,14 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buff
         if (!moved || may_move(k, args)) return k;
     }
     return NULL;
+}
+
+/* Whether a call like it has not ended. */
+static int is_busy(const Known *k)
+{
+    for (int track = 0; track < k->tracks; track++)
+        if (is_under_way(k->program[track])) return 1;
+    return 0;
 }
 
 /* Give the call its place and its number; returns its tag, or -1 and an exception. */
@@ -1194,23 +1214,20 @@ static long enter(Door *d, const Known *k)
     return tag;
 }
 
-/* What does not end soon is awaited by Python, which looks around meanwhile. */
-static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
-                  PyObject *const *args, Py_ssize_t count)
+/* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
+ * returns. */
+static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int result, long tag,
+                        PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *tuple = PyTuple_New(count), *number = PyLong_FromLong(result), *done = NULL;
+    PyObject *tuple = PyTuple_New(count), *done = NULL;
     for (Py_ssize_t n = 0; tuple && n < count; n++) {
         Py_INCREF(args[n]);
         PyTuple_SetItem(tuple, n, args[n]);
     }
-    if (tuple && number)
-        done = PyObject_CallFunctionObjArgs(d->held[FINISH], operation, number, mark, tuple, NULL);
+    if (tuple)
+        done = PyObject_CallFunction(d->held[FINISH], "OilOO", operation, result, tag, mark, tuple);
     Py_XDECREF(tuple);
-    Py_XDECREF(number);
-    if (done) {
-        Py_DECREF(done);
-        return 0;
-    }
+    if (done) return done;
     /* a signal handler may have raised before anything was done about it */
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
@@ -1219,24 +1236,24 @@ static int finish(Door *d, PyObject *operation, PyObject *mark, int result,
     if (!told) PyErr_Clear();
     Py_XDECREF(told);
     PyErr_Restore(kind, value, trace);
-    return -1;
+    return NULL;
 }
 
-/* Execute a known call; 0, or -1 and an exception. */
-static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
-                   char *const *buffer, const int64_t *shift)
+/* Execute a known call; True, or what `finish` returns. */
+static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
+                         char *const *buffer, const int64_t *shift)
 {
     /* before it has a place: memory may be short */
-    if (PyList_Append(d->held[PASSED], k->mark)) return -1;
+    if (PyList_Append(d->held[PASSED], k->mark)) return NULL;
     long tag = enter(d, k);
-    if (tag < 0) return -1;
-    Program *p = k->program;
+    if (tag < 0) return NULL;
+    Program *p = k->program[(tag >> d->half) % k->tracks];
     memcpy(p->buffer, buffer, sizeof p->buffer);
     memcpy(p->shift, shift, sizeof p->shift);
     begin(p, (int)tag);
     /* another thread may have the door forget the call meanwhile */
-    PyObject *capsule = k->capsule, *operation = k->operation, *mark = k->mark;
-    Py_INCREF(capsule);
+    PyObject *capsules = k->capsules, *operation = k->operation, *mark = k->mark;
+    Py_INCREF(capsules);
     Py_INCREF(operation);
     Py_INCREF(mark);
     Ledger *l = (Ledger *)d->held[LEDGER];
@@ -1244,20 +1261,25 @@ static int execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t co
     l->nbytes += k->nbytes;
     l->thread = PyThread_get_thread_ident();
     l->is_passing = 1;
-    int result, failed = 0;
+    int result;
     Py_BEGIN_ALLOW_THREADS
     result = advance_for(p, d->patience);
     Py_END_ALLOW_THREADS
-    if (result != DONE) failed = finish(d, operation, mark, result, args, count);
+    PyObject *served = Py_True;
+    if (result == DONE)
+        Py_INCREF(served);
+    else
+        served = finish(d, operation, mark, result, tag, args, count);
     l->is_passing = 0;
-    Py_DECREF(capsule);
+    Py_DECREF(capsules);
     Py_DECREF(operation);
     Py_DECREF(mark);
-    return failed;
+    return served;
 }
 
 PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
-                       "True: the call was served. False: it is not known here.");
+                       "False: it is not known here. True: the call was served. Else what `finish`\n"
+                       "returns.");
 static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Door *d = (Door *)self;
@@ -1268,37 +1290,41 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     Known *k = find(d, args, count, buffer, shift);
-    if (!k || is_under_way(k->program)) Py_RETURN_FALSE;
+    if (!k || is_busy(k)) Py_RETURN_FALSE;
     if (PyList_Size(d->held[UNSEEN])) {
         PyObject *entered = PyObject_CallFunctionObjArgs(d->held[ENTER_UNSEEN], NULL);
         if (!entered) return NULL;
         Py_DECREF(entered);
         /* a signal handler may have made calls, and had the door forget others */
         if (l->is_closed || PyList_Size(d->held[UNSEEN]) || find(d, args, count, buffer, shift) != k ||
-            is_under_way(k->program))
+            is_busy(k))
             Py_RETURN_FALSE;
     }
-    if (execute(d, k, args, count, buffer, shift)) return NULL;
-    Py_RETURN_TRUE;
+    return execute(d, k, args, count, buffer, shift);
 }
 
 PyDoc_STRVAR(learn_doc,
-             "learn(arguments, program, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
-             "Know a call from now on. mark: 8 bytes; tag: of call 0; buffers: of each array as of\n"
+             "learn(arguments, programs, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
+             "Know a call from now on. programs: one for each track; mark: 8 bytes; tag: of call 0; buffers: of each array as of\n"
              "`start`, and its bytes; moves: whether arrays elsewhere will do; messages, nbytes:\n"
              "that it sends.");
 static PyObject *door_learn(PyObject *self, PyObject *args)
 {
     Door *d = (Door *)self;
-    PyObject *arguments, *capsule, *operation, *mark, *buffers;
+    PyObject *arguments, *capsules, *operation, *mark, *buffers;
     int tag, moves;
     unsigned long long messages, nbytes;
-    if (!PyArg_ParseTuple(args, "O!OOSiO!pKK", &PyTuple_Type, &arguments, &capsule, &operation,
-                          &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages, &nbytes))
+    if (!PyArg_ParseTuple(args, "O!O!OSiO!pKK", &PyTuple_Type, &arguments, &PyTuple_Type, &capsules,
+                          &operation, &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages,
+                          &nbytes))
         return NULL;
     Py_ssize_t count = PyTuple_Size(arguments), places = PyTuple_Size(buffers);
-    Program *p = program_of(capsule);
-    if (!p) return NULL;
+    Py_ssize_t tracks = PyTuple_Size(capsules);
+    Program *program[TRACKS];
+    if (tracks < 1 || tracks > TRACKS)
+        return PyErr_Format(PyExc_ValueError, "not a program for each track");
+    for (Py_ssize_t track = 0; track < tracks; track++)
+        if (!(program[track] = program_of(PyTuple_GetItem(capsules, track)))) return NULL;
     if (count > ARGUMENTS || places >= BUFFERS || PyBytes_Size(mark) != MARK_BYTES)
         return PyErr_Format(PyExc_ValueError, "too many arguments, or a mark of another size");
     Known *k = calloc(1, sizeof *k);
@@ -1337,11 +1363,12 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
             Py_INCREF(object);
         }
     }
-    k->capsule = capsule;
-    k->program = p;
+    k->capsules = capsules;
+    k->tracks = (int)tracks;
+    memcpy(k->program, program, sizeof program);
     k->operation = operation;
     k->mark = mark;
-    Py_INCREF(capsule);
+    Py_INCREF(capsules);
     Py_INCREF(operation);
     Py_INCREF(mark);
     memcpy(k->hash, PyBytes_AsString(mark), MARK_BYTES);
@@ -1398,6 +1425,7 @@ static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, setup_doc},
     {"program", program, METH_VARARGS, program_doc},
     {"start", start, METH_VARARGS, start_doc},
+    {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
     {"found", found, METH_VARARGS, found_doc},
     {"unknown", unknown, METH_O, unknown_doc},

@@ -8,10 +8,11 @@ from .guards import GuardedPlan, guarded
 from .repeated import key_of
 from .request import Request, Submit
 from .results import compare_results, with_results_compared
-from .serving import begin, begin_again, persist, run, run_again, run_begun
+from .serving import begin, begin_again, begin_at_once, persist, run, run_again, run_begun
 
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "Request", "Submit", "arguments", "begin", "begin_again",
-    "compare_at_exit", "compare_end", "compare_results", "explain", "guarded", "in_place_form",
-    "key_of", "persist", "refused", "run", "run_again", "run_begun", "with_results_compared",
+    "begin_at_once", "compare_at_exit", "compare_end", "compare_results", "explain", "guarded",
+    "in_place_form", "key_of", "persist", "refused", "run", "run_again", "run_begun",
+    "with_results_compared",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from ..execute import (
     native_method,
     owning,
 )
-from ..failure import ABANDONED, Record
+from ..failure import ABANDONED, Mark, Record
 from ..progress import PROGRESS, until_done
 from ..select import Choice, probe
 from ..support import settings
@@ -39,6 +39,7 @@ from .trial import trial
 
 #: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
 LINEAR = "linear"
+_NOTHING = bytearray()
 
 
 def choose(
@@ -237,12 +238,40 @@ def _begin(
         return submit(context, steps, record, call.operands, context.call_track(number))
 
 
+def begin_at_once(
+    method: str, context: Context, arguments: Sequence[object]
+) -> MPI.Request | None:
+    """Begin a call that is known well, and wait for a moment; None: it is not, or others run.
+
+    method: by which doors know it.
+    """
+    begun = context.doors.begin(method, _go_on, arguments)
+    if begun is True:
+        return MPI.COMM_SELF.Isend(_NOTHING, MPI.PROC_NULL)  # a request that has ended
+    return begun if isinstance(begun, Request) else None
+
+
+def _go_on(
+    operation: ScheduledCall, result: int, tag: int, mark: Mark, arguments: tuple[object, ...]
+) -> Request:
+    """Make a task of a call that a door has begun."""
+    context = operation.context
+    record = context.recorder.resume(mark.text, call_site())
+    steps = _keeping(arguments, operation.finish_as_task(record, result, tag, arguments))
+    track = context.call_track(tag >> context.channel.number_bit)
+    return Request(context, steps, record, (), track)
+
+
 def begin_again(
     entry: CachedCall, key: Key, comm: MPI.Comm, context: Context, args: Sequence[object],
-    parse: Callable[[], Call], submit: Submit,
+    parse: Callable[[], Call], submit: Submit, door: str,
 ) -> object:  # fmt: skip
-    """Begin a call like an earlier one; returns as `begin`. parse: makes the `Call` of `args`."""
+    """Begin a call like an earlier one; returns as `begin`.
+
+    parse: makes the `Call` of `args`. door: that may let such calls through from now on.
+    """
     method = entry.method
+    _, *wanted = key[0][:3]
     if method is not None and not context.sees_all:
         context.cache.small.note(entry.text)
         return owning(method(comm, *args), args)
@@ -252,13 +281,16 @@ def begin_again(
         call.nonblocking = True
         return call
 
+    def learn(plan: ScheduledCall) -> None:
+        context.doors.learn(door, (*args, *wanted), plan, entry.text)
+
     def start(record: Record) -> object:
         if method is not None:
             context.require_working()
             request = owning(method(comm, *args), args)
             return submit(context, until_done([request]), record, (), None)
         with _numbered(context, entry.text) as number:
-            steps = _scheduled(entry, record, key, number, args, parse_nonblocking)
+            steps = _scheduled(entry, record, key, number, args, parse_nonblocking, learn)
             return submit(context, steps, record, (), context.call_track(number))
 
     return _counted(context, entry.text, start)
@@ -284,23 +316,30 @@ def _begin_library(
 
 def _scheduled(
     entry: CachedCall, record: Record, key: Key | None, number: int, buffers: object,
-    parse: Callable[[], Call],
+    parse: Callable[[], Call], learn: Callable[[ScheduledCall], object] = lambda plan: None,
 ) -> Iterator[object]:  # fmt: skip
     """The steps of a call's schedule, by an idle plan of `entry` or a new one.
 
-    record, number: of the call. buffers: kept alive to the end of the call.
+    record, number: of the call. buffers: kept alive to the end of the call. learn: called at the
+    end with the plan.
     """
     plan = entry.take(key) or operation_of(parse(), entry.choice)
     assert isinstance(plan, ScheduledCall)
     record.plan = plan
+    yield from _keeping(buffers, plan.run_as_task(plan.tag_of(number, record.sequence)))
+    learn(plan)  # before another thread may take it
+    entry.give_back(plan, key)
+
+
+def _keeping(buffers: object, steps: Iterator[object]) -> Iterator[object]:
+    """The steps of a call; its buffers are kept alive to its end."""
     try:
-        yield from plan.run_as_task(plan.tag_of(number, record.sequence))
+        yield from steps
     except GeneratorExit:  # the process ends
         raise
     except BaseException:
         ABANDONED.append(buffers)  # the caller may drop the arrays while MPI still uses them
         raise
-    entry.give_back(plan, key)
 
 
 def _counted(context: Context, text: str, start: Callable[[Record], object]) -> object:

@@ -13,6 +13,7 @@ from ..calls import (
     Request,
     begin,
     begin_again,
+    begin_at_once,
     compare_results,
     guarded,
     key_of,
@@ -70,6 +71,11 @@ def _door(method: str) -> cached_property[IsServed]:
         return comm._context.doors.of(method)
 
     return cached_property(find)
+
+
+def _door_of(parse: Parse) -> str:
+    """The name of the door of a call that does not block."""
+    return "i" + parse.__name__
 
 
 def _test_of_rooted(method: str) -> cached_property[IsSmall]:
@@ -162,8 +168,12 @@ class Base(MPI.Intracomm):
         algorithm: str | None, segment_bytes: int | None,
     ) -> MPI.Request:
         """Begin a non-blocking call."""
-        request: MPI.Request
-        request = self._begin_with(parse, args, algorithm, segment_bytes, Request)
+        request: MPI.Request | None = None
+        if self:
+            wanted = (*args, algorithm, segment_bytes)
+            request = begin_at_once(_door_of(parse), self._context, wanted)
+        if request is None:
+            request = self._begin_with(parse, args, algorithm, segment_bytes, Request)
         return request
 
     def _begin_with(
@@ -196,7 +206,8 @@ class Base(MPI.Intracomm):
                     submit = guarded(submit, call)
                 return begin(call, algorithm, segment_bytes, key, submit)
             parse_args = partial(parse, self, *args)
-            return begin_again(entry, key, self, self._context, args, parse_args, submit)
+            door = _door_of(parse)
+            return begin_again(entry, key, self, self._context, args, parse_args, submit, door)
         except MPI.Exception as error:
             self._context.raise_explained(error)
 

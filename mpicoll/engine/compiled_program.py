@@ -83,15 +83,19 @@ class Compiled:
         self._source = program
         self._channel = channel
         self._starts = list(program.started())
-        self._sent = [piece.nbytes for piece in self._starts if piece.is_sent]
+        sent = [piece.nbytes for piece in self._starts if piece.is_sent]
+        #: messages that it sends, and their bytes
+        self.sent = len(sent), sum(sent)
+        #: of the extension's last step, which `advance` sees to
+        self._result = 0
         self._patience = 0.0
-        self._tag = 0
         #: the programs of the extension, by the number of the pipes that messages go through
         self._tracks: dict[int, tuple[Any, _Nearby]] = {}
         self.lies_in(())
 
     #: polls of a waiting rank before it yields its core
     _polls = _POLLS
+    _all_tracks = 1
 
     def _nearby_on(self, track: int) -> _Nearby:
         return _Nearby(self._source, self._channel)
@@ -108,7 +112,9 @@ class Compiled:
         self._epoch = HEAP.epoch
         self._tracks.clear()
         self._program, self._nearby = self._on(0)
-        self._next = len(self._positions)
+        #: the number of the next instruction, and that after the last one
+        self._next = self._end = len(self._positions)
+        self._tag = -1
         #: the requests that were given away, by number
         self._taken: list[MPI.Request | None] = [None] * len(self._starts)
         self._memory: Places | None = None
@@ -128,11 +134,6 @@ class Compiled:
             self._tracks[track] = program, nearby
         return self._tracks[track]
 
-    @property
-    def sent(self) -> tuple[int, int]:
-        """Messages that it sends, and their bytes."""
-        return len(self._sent), sum(self._sent)
-
     def start(self, tag: int, memory: Places, patience: float) -> None:
         """Begin. memory: the buffers of this call; patience: seconds that a test waits."""
         if self._epoch != HEAP.epoch:  # memory may have new locations
@@ -143,33 +144,48 @@ class Compiled:
             self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._tag = tag
-        self._next = 0
+        self._result = self._next = 0
         self._taken = [None] * len(self._starts)
         self._extension.start(self._program, tag, self._buffers)
 
-    def resume(self, result: int, memory: Places, patience: float) -> None:
+    def start_at_once(self, tag: int, memory: Places, patience: float) -> bool:
+        """Begin, and execute what comes within `patience` seconds; whether that was all."""
+        if self._is_ready(tag, memory):
+            self._extension.restart(self._program)
+        else:
+            self.start(tag, memory, 0.0)
+        self._result, self._next = self._extension.advance(self._program, patience)
+        return self._next == self._end
+
+    def _is_ready(self, tag: int, memory: Places) -> bool:
+        """Whether the last call had this tag and these buffers, where they lie."""
+        return tag == self._tag and memory == self._memory and self._epoch == HEAP.epoch
+
+    def resume(self, result: int, tag: int, memory: Places, patience: float) -> None:
         """Go on with a call that a door has begun; result: of the extension's last step."""
+        self._program, self._nearby = self._on(self._track(tag))
+        self._tag = tag
         self._memory = memory
         self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._taken = [None] * len(self._starts)
-        if result:
-            self._see_to(result)
+        self._result = result
 
     @property
     def is_under_way(self) -> bool:
         """Whether a call has begun and not ended."""
-        return bool(self._extension.is_under_way(self._program))
+        is_under_way = self._extension.is_under_way
+        return any([is_under_way(program) for program, _ in self._tracks.values()])
 
-    def open_door(self, door: Any, *call: Any, tag: int) -> None:
-        """Let calls like the last one through a door. tag: of call 0."""
+    def open_door(self, door: Any, *call: Any, tag: int, memory: Places) -> None:
+        """Let calls like this one through a door. tag: of call 0; memory: its buffers."""
         arguments, operation, mark = call
-        assert self._memory is not None
-        buffers = tuple(
-            (*buffer, nbytes) for buffer, (_, nbytes) in zip(self._buffers, self._memory))
+        if len(memory) != len(self._made_for):  # it was made for one call
+            return
+        buffers = tuple((*self._buffer(place), place[1]) for place in memory)
         moves = not HEAP.in_use
-        door.learn(
-            arguments, self._program, operation, mark, tag, buffers, moves, *self.sent)
+        programs = tuple(self._on(track)[0] for track in range(self._all_tracks))
+        door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent)
 
     def free(self) -> None:
         """Let no door use it from now on."""
@@ -186,11 +202,12 @@ class Compiled:
 
         Raises MPI.Exception, and where a rank of the node has given up.
         """
-        result, self._next = self._extension.advance(self._program, self._patience)
-        while result:
-            self._see_to(result)
-            result, self._next = self._extension.advance(self._program, self._patience)
-        return self.has_ended
+        while True:
+            if self._result:
+                self._see_to(self._result)
+            self._result, self._next = self._extension.advance(self._program, self._patience)
+            if not self._result:
+                return self.has_ended
 
     def _see_to(self, result: int) -> None:
         """What the extension leaves to Python."""
@@ -207,7 +224,7 @@ class Compiled:
     @property
     def has_ended(self) -> bool:
         """Whether all is done."""
-        return self._next == len(self._positions)
+        return self._next == self._end
 
     @property
     def position(self) -> tuple[int, int | None]:
@@ -240,6 +257,7 @@ class CompiledNear(Compiled, Polled):
     def __init__(self, extension: Any, program: Program, channel: Channel, near: Near) -> None:
         self._near = near
         self._polls = _FEW_POLLS if near.is_crowded else _POLLS
+        self._all_tracks = near.tracks
         #: by near rank, messages that were set aside, which the extension was given
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
         super().__init__(extension, program, channel)
@@ -257,14 +275,20 @@ class CompiledNear(Compiled, Polled):
     def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
         self._take_back()
         super().start(tag, memory, patience)
+        self._give()
+
+    def _is_ready(self, tag: int, memory: Places) -> bool:
+        is_clear = not self._near.backoff.aside and not self._given
+        return is_clear and super()._is_ready(tag, memory)
 
     def advance(self) -> bool:  # noqa: D102
-        if not self._near.is_blocking:
-            self._give()
+        self._give()
         return super().advance()
 
     def _give(self) -> None:
         """What other calls found in front of their messages, and took: see `Pipe`."""
+        if self._near.is_blocking:  # one call at a time
+            return
         for number, ends in enumerate(self._nearby.ends):
             pipe = ends.inward
             while pipe.opened and self._tag in pipe.opened:
@@ -299,7 +323,7 @@ class CompiledNear(Compiled, Polled):
         if not self._near.is_blocking:
             for ends in self._nearby.ends:  # other ranks may start calls in another order
                 ends.inward.next(self._tag, ends.peer)
-            self._near.pause()
+            self._near.backoff.pause()
         return False
 
     def Wait(self) -> None:

@@ -1,9 +1,10 @@
-"""Doors: repeated blocking calls of plain arrays go from the method straight into the extension.
+"""Doors: repeated calls of plain arrays go from the method straight into the extension.
 
 A door knows calls by what their arguments are, and of arrays by where they lie. It gives a call its
 number, its place and its tag as the long way does (`failure.Recorder`, `transport.Channel`). All
 else goes the long way, which teaches the door: other arrays, other kinds of arguments, calls that
-somebody listens to, and calls while a program is under way.
+somebody listens to, and calls while a program is under way. A call that does not block waits there
+for a moment, too: to make a task of it takes as long.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ from mpi4py import MPI
 
 from .. import engine
 from ..failure import ENDED, KEPT, Mark, mark_of
+from ..progress import PROGRESS
+from ..shared_memory import TASKS
 from .operation import Operation
 
 if TYPE_CHECKING:
     from .context import Context
     from .scheduled_call import ScheduledCall
 
-#: seconds that a call waits in the extension before Python looks around
+#: seconds that a call waits in the extension before Python looks around, and before a task is made
+#: of a call that does not block
 _PATIENCE = 500e-6
+_MOMENT = 10e-6
 #: classes of arguments that cannot change, and arrays
 _PLAIN = {np.ndarray, MPI.Op, int, str, type(None), type(MPI.IN_PLACE)}
 
 IsServed = Callable[..., bool]
+#: goes on with a call that a door has begun: of the operation, the result of the extension's last
+#: step, the tag, the call, and its arguments
+Finish = Callable[["ScheduledCall", int, int, Mark, "tuple[object, ...]"], object]
 
 
 def _closed(*arguments: object) -> bool:
@@ -43,17 +51,29 @@ class Doors:
         self._doors: dict[str, Any] = {}
 
     def of(self, method: str) -> IsServed:
-        """A function of a call's arguments: serves the call, or returns False."""
-        door = self._door(method)
+        """A function of a blocking call's arguments: serves the call, or returns False."""
+        door = self._door(method, self._finish, _PATIENCE)
         return _closed if door is None else door.call
 
-    def _door(self, method: str) -> Any:
+    def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> object:
+        """Begin a call that does not block.
+
+        False: it is not known here. None: other calls are under way. True: it has ended. Else what
+        `go_on` returns.
+        """
+        door = self._door(method, go_on, _MOMENT)
+        links = self._context.links
+        if door is None or links is None or links.backoff(TASKS).aside:
+            return False
+        return PROGRESS.at_once(self._context.queue, door.call, *arguments)
+
+    def _door(self, method: str, finish: Finish, patience: float) -> Any:
         """The door of a method; None without the extension."""
         if method not in self._doors:
-            self._doors[method] = self._made()
+            self._doors[method] = self._made(finish, patience)
         return self._doors[method]
 
-    def _made(self) -> Any:
+    def _made(self, finish: Finish, patience: float) -> Any:
         extension = engine.status().extension
         if extension is None or not engine.has_doors():
             return None
@@ -67,12 +87,12 @@ class Doors:
             recorder.passed,
             ENDED,
             recorder.enter_unseen,
-            self._finish,
+            finish,
             self._abandon,
             begun.address,
             begun.last,
             context.channel.number_bit,
-            _PATIENCE,
+            patience,
             KEPT,
         )
 
@@ -81,24 +101,22 @@ class Doors:
     ) -> None:
         """Let calls like this one through, which `operation` has served. text: the call in words."""
         context = self._context
-        if context.sees_all or context.recorder.every:
+        door = self._doors.get(method)
+        if door is None or context.sees_all or context.recorder.every:
             return
-        if any(argument.__class__ not in _PLAIN for argument in arguments):
-            return
-        door = self._door(method)
-        if door is not None:
+        if all(argument.__class__ in _PLAIN for argument in arguments):
             operation.open_door(door, tuple(arguments), mark_of(text))
 
     def _finish(
-        self, operation: ScheduledCall, result: int, mark: Mark, arguments: tuple[object, ...]
-    ) -> None:
-        """Wait for a call that a door has begun. result: see `Compiled.resume`."""
+        self, operation: ScheduledCall, result: int, tag: int, mark: Mark,
+        arguments: tuple[object, ...],
+    ) -> bool:  # fmt: skip
+        """Wait for a call that a door has begun; True."""
         context = self._context
         record = context.recorder.blocking.resume(mark.text)
-        arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-        memory = tuple((MPI.Get_address(array), array.nbytes) for array in arrays)
-        finish = partial(operation.finish, record, result, memory)
+        finish = partial(operation.finish, record, result, tag, arguments)
         context.serve(finish, record, arguments, is_scheduled=True)
+        return True
 
     def _abandon(self, operation: ScheduledCall, error: BaseException) -> None:
         """A call that a door has begun has ended with an error."""

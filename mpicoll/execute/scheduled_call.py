@@ -8,15 +8,16 @@ Nothing is left to decide while it runs, and it knows at any moment which round 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
-from ..failure import Record, cancelled, still_under_way
+from ..failure import ENDED, Record, cancelled, still_under_way
 from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: seconds that a blocking call waits for a message before Python looks around
 _PATIENCE = 20e-6
+#: seconds that Start waits for messages before it makes a task, which takes about as long
+_START = 10e-6
 
 
 class ScheduledCall(Operation):
@@ -61,6 +64,8 @@ class ScheduledCall(Operation):
         self.tag = 0
         self.runs_ahead = runs_ahead
         self.task: Task | None = None
+        #: whether Start executes what it can without a task
+        self._starts_in_c = False
         #: None after `Free`
         self._executable: Executable | None = executable
         #: the steps on this memory, with their numbers
@@ -201,7 +206,11 @@ class ScheduledCall(Operation):
     ) -> Iterator[Any]:
         """By the compiled interpreter."""
         compiled.start(tag, self.memory, patience)
+        self._count(compiled, sent)
         yield from self._advanced(compiled)
+
+    @staticmethod
+    def _count(compiled: Compiled, sent: list[int]) -> None:
         messages, nbytes = compiled.sent
         sent[0] += messages
         sent[1] += nbytes
@@ -217,20 +226,44 @@ class ScheduledCall(Operation):
     def open_door(  # noqa: D102
         self, door: Any, arguments: tuple[object, ...], mark: bytes
     ) -> None:
-        # who receives through MPI has to look around at the end, see `_end`
-        is_able = self.movable and not self.hears_of_mpi and self._executable is not None
-        if self.compiled is not None and is_able:
-            self.compiled.open_door(door, arguments, self, mark, tag=self._call_tag)
+        if self.compiled is not None and self._is_all_in_c:
+            self.compiled.open_door(
+                door, arguments, self, mark, tag=self._call_tag, memory=_memory_of(arguments))
 
-    def finish(self, record: Record, result: int, memory: Places) -> None:
-        """Wait for a call that a door has begun. result: see `Compiled.resume`."""
+    @property
+    def _is_all_in_c(self) -> bool:
+        """Whether Python has nothing to do before or after the program.
+
+        Who receives through MPI has to look around at the end, see `_end`.
+        """
+        is_alive = self.compiled is not None and self._executable is not None
+        return is_alive and self.movable and not self.hears_of_mpi
+
+    def finish(
+        self, record: Record, result: int, tag: int, arguments: Sequence[object]
+    ) -> None:
+        """Wait for a call that a door has begun. result: of the extension's last step."""
+        self._take_over(record, result, tag, arguments, _PATIENCE)
+        self._run(self._rest)
+
+    def finish_as_task(
+        self, record: Record, result: int, tag: int, arguments: Sequence[object]
+    ) -> Iterator[MPI.Request]:
+        """The same for a `Task`."""
+        self._take_over(record, result, tag, arguments, 0.0)
+        return self._until_done(self._rest())
+
+    def _take_over(
+        self, record: Record, result: int, tag: int, arguments: Sequence[object], patience: float
+    ) -> None:
+        assert self.compiled is not None
         self.step = 0
         record.plan = self
-        self._run(lambda: self._rest(result, memory))
+        self.compiled.resume(result, tag, _memory_of(arguments), patience)
 
-    def _rest(self, result: int, memory: Places) -> Iterator[Any]:
+    def _rest(self) -> Iterator[Any]:
+        """The steps of a call that has begun in the extension."""
         assert self.compiled is not None
-        self.compiled.resume(result, memory, _PATIENCE)
         yield from self._advanced(self.compiled)
         self._end()
 
@@ -267,17 +300,21 @@ class ScheduledCall(Operation):
     def persistent(self, info: MPI.Info) -> Self:
         """Itself, with a tag that no single call has."""
         self.tag = self.context.next_plan_tag()
+        self._starts_in_c = self._is_all_in_c
         return self
 
     def Start(self) -> None:
         """Take the input and begin."""
+        ended = self._begun_at_once()
+        if ended:
+            return
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
         record.plan = self
         if self._is_local:
             self._compute(self._run_at_once, record)
             return
-        steps = self.run_as_task(self.tag)
+        steps = self.run_as_task(self.tag) if ended is None else self._until_done(self._rest())
         self.task = self.context.submit(
             steps,
             record,
@@ -287,6 +324,29 @@ class ScheduledCall(Operation):
             is_plan=True,
         )
         self._over = False
+
+    def _begun_at_once(self) -> bool | None:
+        """Begin without a task; whether that was all. None: it has to be a task."""
+        context = self.context
+        is_seen = context.lists_all or ENDED
+        if is_seen or not self._over or not self._starts_in_c or context.closed:
+            return None
+        return PROGRESS.at_once(context.queue, self._begin)
+
+    def _begin(self) -> bool:
+        assert self.compiled is not None
+        self.step = 0
+        try:
+            has_ended = self.compiled.start_at_once(self.tag, self.memory, _START)
+            self._count(self.compiled, self.context.sent_by_tasks)
+            if has_ended:
+                self.context.recorder.count += 1
+                self.task = self.step = None
+                self._over = False
+            return has_ended
+        except BaseException as error:  # of a signal handler
+            self.context.give_up(self, error)
+            raise
 
     @property
     def _is_local(self) -> bool:
@@ -339,6 +399,7 @@ class ScheduledCall(Operation):
             self.compiled.free()
         self._close()
         self._executable = None
+        self._starts_in_c = False
         self.numbered = []
 
     def where(self) -> str:
@@ -366,6 +427,12 @@ class ScheduledCall(Operation):
         piece = self._starting[number]
         peer = "" if piece.peer is None else f" rank {piece.peer}"
         return f"waiting {_WAITS[piece.kind].format(piece.nbytes)}{peer}"
+
+
+def _memory_of(arguments: Sequence[object]) -> Places:
+    """Where the arrays among a call's arguments lie."""
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    return tuple((MPI.Get_address(array), array.nbytes) for array in arrays)
 
 
 #: the awaited event, by the kind of a piece

@@ -312,6 +312,13 @@ class Recorder(Ledger):
         self.others[record.number] = record
         return record
 
+    def resume(self, text: str, site: Site) -> Record:
+        """A nonblocking call is under way since the last place was given."""
+        record = Record(self).resume(text)
+        record.site = site
+        self.others[record.number] = record
+        return record
+
     @property
     def under_way(self) -> list[Record]:
         """The calls that have begun and not ended, the oldest first."""

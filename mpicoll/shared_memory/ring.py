@@ -250,6 +250,7 @@ class Pipe:
         other, location, nbytes = words[at], words[at + 1], words[at + 2]
         if nbytes >= OPEN:
             self.opened[other].append((location, nbytes - OPEN))
+            self.backoff.aside += 1
         elif other == tag:
             return location, nbytes
         elif self._is_not_wanted(other):
@@ -258,6 +259,7 @@ class Pipe:
                 copy = np.array(buffers.at(peer.address(location), nbytes, np.uint8))
                 location = -buffers.address(copy)
             self._kept[other].append((location, nbytes, copy))
+            self.backoff.aside += 1
         else:
             return None
         self._count_read()
@@ -299,6 +301,7 @@ class Pipe:
                 return None
         places = self.opened[tag]
         place = places.popleft()
+        self.backoff.aside -= 1
         if not places:
             del self.opened[tag]
         return place
@@ -308,11 +311,14 @@ class Pipe:
 
         Location, or minus the address of the copy; bytes; the copy.
         """
-        return list(self._kept.pop(tag, ()))
+        taken = list(self._kept.pop(tag, ()))
+        self.backoff.aside -= len(taken)
+        return taken
 
     def put_aside(self, tag: int, messages: list[Any]) -> None:
         """Give back the last of them, which are for a later call."""
         self._kept[tag].extendleft(reversed(messages))
+        self.backoff.aside += len(messages)
 
     def acknowledge(self, tag: int) -> None:
         """Count the next message as read.
@@ -323,6 +329,7 @@ class Pipe:
             self._count_read()
             return
         self._kept[tag].popleft()
+        self.backoff.aside -= 1
         if not self._kept[tag]:
             del self._kept[tag]
 
@@ -367,6 +374,8 @@ class Backoff:
         self._polls = 0
         #: pipes with messages that are not yet completely published
         self.unfinished: list[Pipe] = []
+        #: messages, and memory to write to, that pipes have set aside for calls that come later
+        self.aside = 0
 
     def pause(self) -> None:
         """After a poll without success."""

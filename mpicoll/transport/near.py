@@ -63,6 +63,8 @@ class Near:
         self._dtype = dtype
         self._reduce = reduce
         self._kind = PLANS if persistent else TASKS if nonblocking else BLOCKING
+        #: what a rank does between polls
+        self.backoff = links.backoff(self._kind)
 
     @property
     def is_blocking(self) -> bool:
@@ -76,13 +78,13 @@ class Near:
         return min(self._links.chunk, _CHUNK) // itemsize * itemsize
 
     @property
-    def pause(self) -> Callable[[], None]:
-        """What a rank does after a poll without success: see `Backoff`."""
-        return self._links.backoff(self._kind).pause
+    def tracks(self) -> int:
+        """How many pipes the calls of this kind take turns in."""
+        return len(self._kind)
 
     def track(self, tag: int) -> int:
         """The number of the pipes that a call with this tag uses."""
-        return (tag >> self._bit) % len(self._kind)
+        return (tag >> self._bit) % self.tracks
 
     def pipes(self, rank: int, track: int) -> Ends:
         """What the messages to and from a rank go through."""
@@ -98,8 +100,7 @@ class Near:
 
     def distant(self, start: Callable[[int], MPI.Request]) -> Callable[[int], Distant]:
         """A function of the tag that starts a message to or from another node."""
-        backoff = self._links.backoff(self._kind)
-        return lambda tag: Distant(start(tag), backoff)
+        return lambda tag: Distant(start(tag), self.backoff)
 
     def opened_first(self, steps: list[Step]) -> list[Step]:
         """The same steps, which first open memory that other ranks of the node write to."""

@@ -1,4 +1,4 @@
-"""Repeated blocking calls of plain arrays inside a node: they pass without Python, and nothing else does."""
+"""Repeated calls of plain arrays inside a node: they pass without Python, and nothing else does."""
 
 import gc
 import signal
@@ -312,3 +312,117 @@ def test_threads_on_their_own_communicators():
     assert not wrong
     for comm in comms:
         comm.Free()
+
+
+def begun(comm, x, count=1, **options):
+    """Begin a call that does not block and wait for it, several times; how often it passed."""
+    times = 0
+    for _ in range(count):
+        before = comm._context.recorder.messages
+        comm.Iallreduce(MPI.IN_PLACE, x, **options).Wait()
+        times += comm._context.recorder.messages > before
+    return times
+
+
+def test_calls_that_do_not_block_pass_too(comm):
+    x = np.ones(100)
+    assert [begun(comm, x, algorithm="ring") for _ in range(5)] == [0, 0, 1, 1, 1]
+    same(x, np.full(100, float(SIZE) ** 5))
+    elsewhere = np.ones(100)
+    assert begun(comm, elsewhere, algorithm="ring") == (not HEAP.in_use)
+    same(elsewhere, np.full(100, float(SIZE)))
+
+
+@pytest.mark.parametrize("wait", [MPI.Request.Waitall, MPI.Request.Waitany, MPI.Request.Testall, MPI.Request.Waitsome])
+def test_requests_of_calls_that_have_ended_at_once(comm, wait):
+    """They are active, as the requests of other calls: each is found once."""
+    arrays = [np.ones(100), np.ones(200)]
+    for x in arrays:
+        begun(comm, x, 4, algorithm="recursive_doubling")
+        x[:] = 1
+    requests = [comm.Iallreduce(MPI.IN_PLACE, x, algorithm="recursive_doubling") for x in arrays]
+    assert all(request != MPI.REQUEST_NULL for request in requests)
+    found = 0
+    while found < 2:
+        answer = wait(requests)
+        found += {"Waitany": 1, "Waitsome": len(answer or ()) if isinstance(answer, list) else 0}.get(wait.__name__, 2 * bool(answer))
+    assert all(request == MPI.REQUEST_NULL for request in requests)
+    for x in arrays:
+        same(x, np.full_like(x, SIZE))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_order_of_calls_and_plans_with_late_ranks(comm, seed):
+    """Whether a call ends at once, becomes a task, or is not known: ranks differ in that."""
+    program = np.random.default_rng(seed)
+    own = np.random.default_rng([seed, RANK])
+    algorithms = ("ring", "recursive_doubling", "direct")
+    counts = (1, 3 * SIZE, 700, 70_000)
+    arrays = {count: [np.zeros(count, "i8"), comm.empty(count, "i8")] for count in counts}
+    plans = []
+    for number in range(5):  # more than there are pipes
+        data = np.zeros(counts[number % 3], "i8")
+        plans.append((comm.Allreduce_init(MPI.IN_PLACE, data, algorithm=algorithms[number % 3]), data))
+    for step in range(120):
+        count = counts[program.integers(len(counts))]
+        algorithm = algorithms[program.integers(3)]
+        if own.random() < 0.1:
+            time.sleep(own.random() * 2e-3)
+        if program.random() < 0.5:
+            work = [arrays[count][own.integers(2)], np.zeros(count, "i8")][: 1 + program.integers(2)]
+            for number, x in enumerate(work):
+                x[:] = np.arange(count) * (RANK + 1) + step + number
+            requests = [comm.Iallreduce(MPI.IN_PLACE, x, algorithm=algorithm) for x in work]
+            if program.random() < 0.5:
+                comm.Bcast(np.zeros(3), root=0)
+            MPI.Request.Waitall(requests)
+            for number, x in enumerate(work):
+                same(x, np.arange(count) * (SIZE * (SIZE + 1) // 2) + SIZE * (step + number))
+        else:
+            chosen = program.permutation(5)[: 1 + program.integers(3)]
+            order = own.permutation(chosen) if step % 4 == 0 else chosen
+            for number in order:
+                plan, data = plans[number]
+                data[:] = np.arange(len(data)) * (RANK + 1) + step
+                plan.Start()
+                with pytest.raises(RuntimeError, match="in flight"):
+                    plan.Start()
+            for number in own.permutation(order):
+                plan, data = plans[number]
+                plan.Wait()
+                same(data, np.arange(len(data)) * (SIZE * (SIZE + 1) // 2) + SIZE * step)
+    for plan, _ in plans:
+        plan.Free()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_calls_that_do_not_block_and_differ(late):
+    """The same error on all ranks, whether a rank waits in a task or in the extension."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    one, other = np.ones(100), np.ones(200)
+    for x in (one, other):
+        begun(comm, x, 4, algorithm="ring")
+    if late and RANK == 0:
+        time.sleep(0.1)
+    with pytest.raises(CollectiveMismatch) as caught:
+        comm.Iallreduce(MPI.IN_PLACE, one if RANK == 0 else other, algorithm="ring").Wait()
+    assert len(set(WORLD.allgather(str(caught.value)))) == 1
+    comm.Free()
+
+
+def test_a_plan_that_is_always_recorded(comm):
+    """Where somebody listens, each Start is told of."""
+    x = np.ones(100)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
+    heard = []
+    ENDED.append(lambda text, *_: heard.append(text))
+    try:
+        for _ in range(2):
+            plan.Start()
+            plan.Wait()
+    finally:
+        ENDED.pop()
+    plan.Free()
+    assert heard == ["Allreduce (ring), a plan that was started"] * 2
+    with pytest.raises(RuntimeError, match="freed"):
+        plan.Start()
