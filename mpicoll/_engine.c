@@ -37,8 +37,9 @@ static struct {
 typedef void Loop(const void *lower, const void *higher, void *result, size_t count);
 
 /* the result may be one of the operands, but never a shifted part of one */
-#define LOOP(NAME, TYPE, RESULT)                                                        \
-    static void NAME(const void *lower, const void *higher, void *result, size_t count) \
+#define LOOP(NAME, TYPE, RESULT) LOOP_FOR(, NAME, TYPE, RESULT)
+#define LOOP_FOR(TARGETS, NAME, TYPE, RESULT)                                           \
+    TARGETS static void NAME(const void *lower, const void *higher, void *result, size_t count) \
     {                                                                                   \
         const TYPE *x = lower, *y = higher;                                             \
         TYPE *z = result;                                                               \
@@ -69,6 +70,94 @@ typedef void Loop(const void *lower, const void *higher, void *result, size_t co
     {                                                                                   \
         sum_f##TYPE(lower, higher, result, 2 * count);                                  \
     }
+
+/* Halves of 16 bits: widened, reduced as floats, and rounded to the nearest, to even. All of it
+ * without floats below the normal ones, which a thread may have the processor take for zero. */
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* float16: 5 bits of the exponent, 10 of the fraction */
+static inline int is_nan_f2(uint16_t half) { return (half & 0x7FFF) > 0x7C00; }
+
+static inline float float_of_f2(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
+    uint32_t normal = (rest << 13) + (rest >= 0x7C00 ? 0x70000000u : 0x38000000u);
+    uint32_t small = bits_of_float((float)(int32_t)rest * 0x1p-24f);
+    return float_of_bits(sign | (rest < 0x400 ? small : normal));
+}
+
+static inline uint16_t f2_of_float(float value)
+{
+    uint32_t bits = bits_of_float(value), rest = bits & 0x7FFFFFFF;
+    uint16_t sign = bits >> 16 & 0x8000;
+    uint32_t normal = (rest + 0xFFF + (rest >> 13 & 1) - 0x38000000u) >> 13;
+    /* the sum has the unit of a float16 below 2^-14 in its last place */
+    uint32_t small = bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000u;
+    uint32_t nan = 0x7C00 | (rest >> 13 & 0x3FF) | 0x200;
+    uint32_t half = rest < 0x38800000u ? small : normal > 0x7C00 ? 0x7C00 : normal;
+    return sign | (rest > 0x7F800000u ? nan : half);
+}
+
+/* as NumPy: of two nans the higher operand's */
+static inline uint16_t rounded_f2(uint16_t x, uint16_t y, float result)
+{
+    uint16_t nan = is_nan_f2(y) ? y : x;
+    return is_nan_f2(nan) ? nan | 0x200 : f2_of_float(result);
+}
+
+/* bfloat16: the upper half of a float */
+static inline float float_of_b2(uint16_t half) { return float_of_bits((uint32_t)half << 16); }
+
+static inline uint16_t b2_of_float(float value)
+{
+    uint32_t bits = bits_of_float(value);
+    uint32_t half = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return (bits & 0x7FFFFFFF) > 0x7F800000u ? (bits >> 16 & 0x8000) | 0x7FC0 : half;
+}
+
+static inline int is_nan_b2(uint16_t half) { return (half & 0x7FFF) > 0x7F80; }
+
+/* as ml_dtypes: the same, and a nan keeps its sign alone */
+static inline uint16_t rounded_b2(uint16_t x, uint16_t y, float result)
+{
+    uint16_t nan = is_nan_b2(y) ? y : x;
+    return is_nan_b2(nan) ? (nan & 0x8000) | 0x7FC0 : b2_of_float(result);
+}
+
+#define HALF(NAME, OPERATION, RESULT) LOOP_FOR(WIDE, OPERATION##_##NAME, uint16_t, RESULT)
+#define SUM_OF(NAME) rounded_##NAME(x[i], y[i], float_of_##NAME(x[i]) + float_of_##NAME(y[i]))
+#define PRODUCT_OF(NAME) rounded_##NAME(x[i], y[i], float_of_##NAME(x[i]) * float_of_##NAME(y[i]))
+/* BEFORE: >, for example */
+#define CHOICE_OF(NAME, BEFORE)                                                    \
+    float_of_##NAME(x[i]) BEFORE float_of_##NAME(y[i]) || is_nan_##NAME(x[i]) ? x[i] : y[i]
+
+HALF(f2, sum, SUM_OF(f2))
+HALF(f2, prod, PRODUCT_OF(f2))
+HALF(f2, max, CHOICE_OF(f2, >=))
+HALF(f2, min, CHOICE_OF(f2, <=))
+HALF(b2, sum, SUM_OF(b2))
+HALF(b2, prod, PRODUCT_OF(b2))
+HALF(b2, max, CHOICE_OF(b2, >))
+HALF(b2, min, CHOICE_OF(b2, <))
 
 INTEGERS(int8_t, i1)
 INTEGERS(int16_t, i2)
@@ -103,7 +192,7 @@ static const struct {
     INTEGER_ROW(i8, 8),       INTEGER_ROW(u1, 1),        INTEGER_ROW(u2, 2),
     INTEGER_ROW(u4, 4),       INTEGER_ROW(u8, 8),        {4, FLOAT_COLUMNS(f4)},
     {8, FLOAT_COLUMNS(f8)},   {8, .op[SUM] = sum_c8},    {16, .op[SUM] = sum_c16},
-    {1, LOGICAL_COLUMNS(b1)},
+    {1, LOGICAL_COLUMNS(b1)}, {2, FLOAT_COLUMNS(f2)},    {2, FLOAT_COLUMNS(b2)},
 };
 enum { KINDS = sizeof TYPES / sizeof *TYPES };
 

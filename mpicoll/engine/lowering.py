@@ -14,11 +14,16 @@ _STRUCT = Struct("=10i9q")
 _LONGEST = 2**31 - 1
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 #: the rows and columns of the extension's table of reductions
-TYPES = (*_INTEGERS, "float32", "float64", "complex64", "complex128", "bool")
+TYPES = (
+    *_INTEGERS, "float32", "float64", "complex64", "complex128", "bool", "float16", "bfloat16",
+)  # fmt: skip
 OPS = ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR")
 #: what is defined there for types that are not integers
 _DEFINED = {
-    **dict.fromkeys(("float32", "float64"), ("SUM", "PROD", "MAX", "MIN")),
+    **dict.fromkeys(
+        ("float16", "bfloat16", "float32", "float64"), ("SUM", "PROD", "MAX", "MIN")),
+    # not PROD: NumPy's bits differ from one element to the next, as it has FMA in the middle of
+    # an array, and not at its end
     **dict.fromkeys(("complex64", "complex128"), ("SUM",)),
     "bool": ("LAND", "LOR", "LXOR"),
 }

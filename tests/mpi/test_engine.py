@@ -87,7 +87,7 @@ def test_what_it_cannot_execute_runs_in_python(interpreters, monkeypatch):
     made = []
     monkeypatch.setattr(engine.Compiled, "start", lambda *_: made.append(1))
     user = MPI.Op.Create(lambda one, other, _: np.add(_floats(one), _floats(other), out=_floats(other)), commute=True)
-    for dtype, op in (("f8", user), ("f2", MPI.SUM), ("c8", MPI.PROD)):
+    for dtype, op in (("f8", user), ("g", MPI.SUM), ("c8", MPI.PROD)):
         data = np.ones(9, dtype)
         comm.Allreduce(MPI.IN_PLACE, data, op=op, algorithm="ring")
     user.Free()
