@@ -114,7 +114,7 @@ def _engine(comm: Any) -> str:
     from ..engine import status
 
     extension, reason = status()
-    told = "Python" if extension is None else "C where messages go through MPI, else Python"
+    told = "Python" if extension is None else "C"
     return "; ".join(sorted(set(comm.allgather(f"{told} ({reason})"))))
 
 
