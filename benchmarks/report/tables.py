@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, devices, front, gallery, quirks, trained, trusted
+from . import chosen, compared, cores, devices, front, gallery, quirks, trained, trusted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
@@ -32,6 +32,7 @@ REPORTS = {
     "chosen": chosen.table,
     "law": compared.law_table,
     "gpu": devices.table,
+    "cores": cores.table,
     "training": trained.table,
     "torch": trained.torch_table,
     "backend": trained.backend_table,
