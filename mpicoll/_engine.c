@@ -74,10 +74,13 @@ typedef void Loop(const void *lower, const void *higher, void *result, size_t co
 /* Halves of 16 bits: widened, reduced as floats, and rounded to the nearest, to even. All of it
  * without floats below the normal ones, which a thread may have the processor take for zero. */
 
+/* compiled twice, where the linker can choose; who defines it as nothing has it compiled once */
+#ifndef WIDE
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
 #else
 #define WIDE
+#endif
 #endif
 
 static inline float float_of_bits(uint32_t bits)

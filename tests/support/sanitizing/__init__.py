@@ -1,0 +1,83 @@
+"""The extension under the sanitizers of gcc: `python -m tests.support.sanitizing`."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.support.launching import PATIENCE, ROOT, environment
+
+FLAGS = ("-std=gnu11", "-g", "-O1", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-DWIDE=", "-fno-omit-frame-pointer")
+HEADERS = sysconfig.get_path("include")
+#: what runs on ranks under the address and the undefined-behaviour sanitizer
+TESTS = ("tests/mpi/test_engine.py", "tests/mpi/test_doors.py")
+
+
+def missing():
+    """Why the sanitizers cannot be used here, or ""."""
+    if shutil.which("gcc") is None:
+        return "no gcc"
+    if not Path(HEADERS, "Python.h").exists():
+        return "no Python.h"
+    lacks = [name for name in ("libasan.so", "libubsan.so", "libtsan.so") if not Path(library(name)).exists()]
+    return f"no {', '.join(lacks)}" if lacks else ""
+
+
+def library(name):
+    """Where gcc finds a library."""
+    return subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+
+
+def ranks(installation, folder, size=2):
+    """Run the tests of the extension on ranks, with a copy of the package in a folder; raises where one fails."""
+    folder.mkdir(exist_ok=True)
+    for name in ("mpicoll", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copy(ROOT / "setup.cfg", folder)
+    _compile("-fsanitize=address,undefined", "-fPIC", "-shared", folder / "mpicoll/_engine.c", "-o", folder / "mpicoll/_engine.abi3.so")
+    # Python and the MPI libraries keep memory to the end
+    found = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
+    env = environment(PYTHONPATH=str(folder), LD_PRELOAD=library("libasan.so"), MPICOLL_ENGINE="c", **found)
+    _run([installation.mpiexec, "-n", size, installation.python, "-m", "pytest", "-q", "-s", "--with-mpi", "-x", *TESTS],
+         cwd=folder, env=env)  # fmt: skip
+
+
+def threads(folder, size, source=ROOT / "mpicoll/_engine.c"):
+    """Let threads be the ranks of a node, see threads.c; raises where one reads what another writes at that time, or a wrong element.
+
+    source: the extension's.
+    """
+    program = folder / f"threads-{size}"
+    shutil.copy(source, folder / "_engine.c")
+    # no function of Python is called, so none is linked
+    _compile("-fsanitize=thread", f"-I{folder}", Path(__file__).with_name("threads.c"), "-o", program, "-pthread", "-fno-pie", "-no-pie",
+             "-Wl,--unresolved-symbols=ignore-all")  # fmt: skip
+    _run([program, size], env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
+
+
+def _compile(*words):
+    _run(["gcc", *FLAGS, f"-I{HEADERS}", *words])
+
+
+def _run(command, **options):
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options)
+    print(done.stdout[-20_000:], flush=True)
+    if done.returncode:
+        raise AssertionError(f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout[-8000:]}")
+
+
+def main():
+    """All of it, with this Python's MPI library."""
+    from tempfile import TemporaryDirectory
+
+    from tests.support.launching import installations
+
+    if reason := missing():
+        sys.exit(reason)
+    with TemporaryDirectory() as name:
+        for size in (2, 3):
+            threads(Path(name), size)
+        ranks(installations()[0], Path(name, "ranks"))
