@@ -1,8 +1,11 @@
 """What is handed out: sdist and wheel are built from a clean clone, hold what they should, and work once installed."""
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import sanitizing
 from tests.support.launching import PATIENCE
 
 pytestmark = pytest.mark.thorough
@@ -89,3 +93,48 @@ def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
     done = subprocess.run([installed / "mpicoll", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "mpicoll cluster: error: " in done.stderr
     assert "pip install 'mpicoll[mpich]'` in the current directory" in done.stderr
+
+
+# ---- the extension, for other machines
+
+CROSS = "aarch64-linux-gnu-gcc"
+crossing = pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")
+STRICT = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fPIC", "-shared"]
+
+
+def compiled(compiler, output, *more, source=ROOT / "mpicoll/_engine.c"):
+    run(compiler, *more, f"-I{sysconfig.get_path('include')}", source, "-o", output)
+    return output
+
+
+def test_wheels(tmp_path):
+    """One for each architecture whose compiler is here, with the extension, of the same bytes each time."""
+    for name in ("one", "two"):
+        run(ROOT / ".ci/wheels", tmp_path / name)
+    wheels = {path.name: path.read_bytes() for path in (tmp_path / "one").glob("*.whl")}
+    assert wheels == {path.name: path.read_bytes() for path in (tmp_path / "two").glob("*.whl")}
+    architectures = {platform.machine(), *(["aarch64"] if shutil.which(CROSS) else [])}
+    assert {name.rpartition("manylinux_2_17_")[2] for name in wheels} == {f"{one}.whl" for one in architectures}
+    for path in (tmp_path / "one").glob("*.whl"):
+        machine = zipfile.ZipFile(path).read("mpicoll/_engine.abi3.so")[18]
+        assert {62: "x86_64", 183: "aarch64"}[machine] in path.name
+
+
+@pytest.mark.parametrize("compiler", [
+    "gcc", pytest.param(CROSS, marks=crossing),
+    pytest.param("musl-gcc", marks=pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")),
+])  # fmt: skip
+def test_it_compiles_without_a_warning(compiler, tmp_path):
+    assert compiled(compiler, tmp_path / "_engine.so", *STRICT).stat().st_size > 10_000
+
+
+@crossing
+@pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="no qemu-aarch64 (Debian: qemu-user)")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_its_pipes_on_another_processor(ranks, tmp_path):
+    """Emulated, so the order of memory is that of this machine: its instructions are executed, and no more is shown."""
+    words = [word for word in sanitizing.FLAGS if "frame" not in word]
+    threads = Path(sanitizing.__file__).with_name("threads.c")
+    compiled(CROSS, tmp_path / "threads", *words, "-static", "-pthread", f"-I{ROOT / 'mpicoll'}",
+             "-Wl,--unresolved-symbols=ignore-all", source=threads)  # fmt: skip
+    assert run("qemu-aarch64", tmp_path / "threads", ranks) == f"{ranks} ranks, wrong elements: 0\n"

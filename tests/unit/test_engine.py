@@ -153,8 +153,9 @@ def test_c_where_it_is_missing_is_an_error(monkeypatch):
     engine.library._loaded.cache_clear()
 
 
-def test_without_a_compiler_there_is_no_extension_and_no_error(tmp_path):
+@pytest.mark.parametrize("compiler", ["false", "gcc -nostdinc"], ids=["no compiler", "no headers"])
+def test_without_a_compiler_there_is_no_extension_and_no_error(tmp_path, compiler):
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path / "temp"]
-    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "CC": "false"}, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=ROOT, env={**os.environ, "CC": compiler}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert not list(tmp_path.rglob("*.so"))
