@@ -155,7 +155,7 @@ class Compiled:
         else:
             self.start(tag, memory, 0.0)
         self._result, self._next = self._extension.advance(self._program, patience)
-        return self._next == self._end
+        return self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
         """Whether the last call had this tag and these buffers, where they lie."""
