@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -93,6 +94,65 @@ def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
     done = subprocess.run([installed / "mpicoll", *words], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "mpicoll cluster: error: " in done.stderr
     assert "pip install 'mpicoll[mpich]'` in the current directory" in done.stderr
+
+
+# ---- the extension, where it cannot be compiled or loaded
+
+
+def installed_with(tmp_path, compiler):
+    """Install with this compiler; return what pip printed, and a function that runs Python on what was installed."""
+    clone, target = tmp_path / "clone", tmp_path / "target"
+    run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
+    environment = {**os.environ, "CC": compiler, "LDSHARED": f"{compiler} -shared"}
+    words = ["-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--target", target, clone]
+    printed = run(sys.executable, *words, env=environment)
+
+    def python(code, **settings):
+        command = [sys.executable, "-c", f"from mpicoll import engine; {code}"]
+        environment = {**os.environ, "PYTHONPATH": str(target), **settings}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+    return printed, target, python
+
+
+def serves_in_python(python, reason):
+    """It computes without the extension, and says why; asked for it, it refuses with the same reason."""
+    calls = (
+        "import numpy, mpicoll; from mpi4py import MPI; x = numpy.ones(3); "
+        "mpicoll.Communicator(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x, algorithm='ring'); "
+        "print(engine.status(), x.sum())"
+    )
+    done = python(calls)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"Status\(extension=None, reason=.*{reason}.*\) 3\.0", done.stdout), done.stdout
+    refused = python("engine.require()", MPICOLL_ENGINE="c")
+    assert refused.returncode == 1
+    assert re.search(rf"ImportError: MPICOLL_ENGINE=c: mpicoll\._engine cannot be used .*{reason}", refused.stderr), refused.stderr
+
+
+#: hides the headers of Python from gcc, not those of C
+NO_HEADERS = """#!/bin/sh
+for word; do shift; case $word in -I*) ;; *) set -- "$@" "$word" ;; esac; done
+exec gcc "$@"
+"""
+
+
+@pytest.mark.parametrize("lacking", ["compiler", "headers"])
+def test_it_installs_without(lacking, tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text(NO_HEADERS if lacking == "headers" else "#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    printed, target, python = installed_with(tmp_path, compiler)
+    assert not list(target.rglob("*.so"))
+    assert ("Python.h: No such file" in printed) == (lacking == "headers")
+    serves_in_python(python, "No module named 'mpicoll._engine'")
+
+
+@pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
+def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path):
+    _, target, python = installed_with(tmp_path, "musl-gcc")
+    assert list(target.rglob("_engine.abi3.so"))
+    serves_in_python(python, r"libc\.so")
 
 
 # ---- the extension, for other machines
