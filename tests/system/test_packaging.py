@@ -99,20 +99,25 @@ def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
 # ---- the extension, where it cannot be compiled or loaded
 
 
+#: an editable installation of this Python would lend its extension
+NOT_EDITABLE = "import sys; sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]"
+
+
 def installed_with(tmp_path, compiler):
     """Install with this compiler; return what pip printed, and a function that runs Python on what was installed."""
     clone, target = tmp_path / "clone", tmp_path / "target"
     run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
     environment = {**os.environ, "CC": compiler, "LDSHARED": f"{compiler} -shared"}
     words = ["-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--target", target, clone]
-    printed = run(sys.executable, *words, env=environment)
+    pip = subprocess.run([sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert pip.returncode == 0, pip.stdout
 
     def python(code, **settings):
-        command = [sys.executable, "-c", f"from mpicoll import engine; {code}"]
+        command = [sys.executable, "-c", f"{NOT_EDITABLE}; from mpicoll import engine; {code}"]
         environment = {**os.environ, "PYTHONPATH": str(target), **settings}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
-    return printed, target, python
+    return pip.stdout, target, python
 
 
 def serves_in_python(python, reason):
