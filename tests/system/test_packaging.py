@@ -67,7 +67,7 @@ def test_the_sdist_holds_tests_licence_and_what_tests_read(built):
     names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
     tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "setup.cfg", *tests} <= names
-    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run"} <= names
+    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run", ".ci/wheels"} <= names
 
 
 def test_the_installed_package_is_the_one_that_runs(installed, tmp_path):
@@ -132,7 +132,8 @@ def serves_in_python(python, reason):
     assert re.search(rf"Status\(extension=None, reason=.*{reason}.*\) 3\.0", done.stdout), done.stdout
     refused = python("engine.require()", MPICOLL_ENGINE="c")
     assert refused.returncode == 1
-    assert re.search(rf"ImportError: MPICOLL_ENGINE=c: mpicoll\._engine cannot be used .*{reason}", refused.stderr), refused.stderr
+    told = rf"ImportError: MPICOLL_ENGINE=c: mpicoll\._engine cannot be used .*{reason}"
+    assert re.search(told, refused.stderr), refused.stderr
 
 
 #: hides the headers of Python from gcc, not those of C
@@ -163,7 +164,9 @@ def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path)
 # ---- the extension, for other machines
 
 CROSS = "aarch64-linux-gnu-gcc"
-crossing = pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")
+CROSS_PACKAGES = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+crossing = pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: {CROSS_PACKAGES})")
+without_musl = pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
 STRICT = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fPIC", "-shared"]
 
 
@@ -173,11 +176,13 @@ def compiled(compiler, output, *more, source=ROOT / "mpicoll/_engine.c"):
 
 
 def test_wheels(tmp_path):
-    """One for each architecture whose compiler is here, with the extension, of the same bytes each time."""
-    for name in ("one", "two"):
-        run(ROOT / ".ci/wheels", tmp_path / name)
-    wheels = {path.name: path.read_bytes() for path in (tmp_path / "one").glob("*.whl")}
-    assert wheels == {path.name: path.read_bytes() for path in (tmp_path / "two").glob("*.whl")}
+    """One for each architecture whose compiler is here, with the extension; the same bytes each time, of the sdist, too."""
+    for name, umask in (("one", 0o022), ("two", 0o077)):
+        run(ROOT / ".ci/wheels", tmp_path / name, umask=umask)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    wheels = {name for name in made if name.endswith(".whl")}
+    assert len(made) == len(wheels) + 1
     architectures = {platform.machine(), *(["aarch64"] if shutil.which(CROSS) else [])}
     assert {name.rpartition("manylinux_2_17_")[2] for name in wheels} == {f"{one}.whl" for one in architectures}
     for path in (tmp_path / "one").glob("*.whl"):
@@ -187,7 +192,7 @@ def test_wheels(tmp_path):
 
 @pytest.mark.parametrize("compiler", [
     "gcc", pytest.param(CROSS, marks=crossing),
-    pytest.param("musl-gcc", marks=pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")),
+    pytest.param("musl-gcc", marks=without_musl),
 ])  # fmt: skip
 def test_it_compiles_without_a_warning(compiler, tmp_path):
     assert compiled(compiler, tmp_path / "_engine.so", *STRICT).stat().st_size > 10_000
