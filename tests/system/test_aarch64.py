@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 
 import pytest
 
@@ -46,8 +47,10 @@ def download(place):
     for package in (place / "apt").glob("*.deb"):
         run("dpkg", "-x", package, place / "root")
     platforms = [word for glibc in (17, 27, 28) for word in ("--platform", f"manylinux_2_{glibc}_aarch64")]
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--python-version", version,
-        *platforms, "--platform", "manylinux2014_aarch64", "--target", place / "site", *WHEELS)  # fmt: skip
+    run(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--python-version", version,
+        *platforms, "--platform", "manylinux2014_aarch64", "--dest", place / "wheels", *WHEELS)  # fmt: skip
+    for wheel in (place / "wheels").iterdir():
+        zipfile.ZipFile(wheel).extractall(place / "site")
     return version
 
 
@@ -67,8 +70,9 @@ def emulated(tmp_path_factory):
     include = f"-I{sysconfig.get_path('include')}"
     run(CROSS, *FLAGS, include, clone / "mpicoll/_engine.c", "-o", clone / "mpicoll/_engine.abi3.so")
     root = place / "root"
+    [mpich] = (place / "site").glob("mpich-*.data/data/lib")
     paths = {
-        "LD_LIBRARY_PATH": f"{place}/site/lib:{root}/usr/lib/aarch64-linux-gnu",
+        "LD_LIBRARY_PATH": f"{mpich}:{root}/usr/lib/aarch64-linux-gnu",
         "PYTHONPATH": f"{place}/site:{clone}",
     }
     variables = [word for name, value in paths.items() for word in ("-E", f"{name}={value}")]
@@ -91,6 +95,6 @@ def test_calls_on_ranks(emulated, ranks):
     launcher = [launchers[0], "-n", ranks] if ranks > 1 else []
     # the emulator has no process_vm_readv
     env = environment(MPIR_CVAR_CH4_CMA_ENABLE="0")
-    printed = run(*launcher, *python, clone / "tests/support/aarch64_rank.py", cwd=clone, env=env)
+    printed = run(*launcher, *python, "-m", "tests.support.aarch64_rank", cwd=clone, env=env)
     told = [f"aarch64: rank {rank} of {ranks}, mpicoll._engine, wrong: 0" for rank in range(ranks)]
     assert sorted(printed.splitlines()) == told
