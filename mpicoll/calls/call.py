@@ -21,6 +21,9 @@ from ..select import Query
 from ..support import settings
 from ..support.node import largest_count
 
+#: bytes from which a bcast waits for the others anyway
+_SMALL_BCAST = 1000
+
 
 class Call:
     """A call of one collective on one rank."""
@@ -303,7 +306,18 @@ class Call:
             and engine.has_doors()
             and all(operand.device is None and not operand.packed for operand in self.operands)
             and (self.op is None or self._is_reduced_in_c)
+            and not self._would_wait_for_cores
         )
+
+    @property
+    def _would_wait_for_cores(self) -> bool:
+        """Whether it is a small bcast where ranks outnumber cores.
+
+        MPI's root does not wait for the others there, ours does once the slots are full.
+        """
+        links = self.context.links
+        is_small = (self.nbytes or 0) < _SMALL_BCAST and self.collective is collectives.BCAST
+        return is_small and self.size > 2 and links is not None and links.is_crowded
 
     @property
     def _is_reduced_in_c(self) -> bool:

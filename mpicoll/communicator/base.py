@@ -168,12 +168,12 @@ class Base(MPI.Intracomm):
         algorithm: str | None, segment_bytes: int | None,
     ) -> MPI.Request:
         """Begin a non-blocking call."""
-        request: MPI.Request | None = None
         if self:
             wanted = (*args, algorithm, segment_bytes)
-            request = begin_at_once(_door_of(parse), self._context, wanted)
-        if request is None:
-            request = self._begin_with(parse, args, algorithm, segment_bytes, Request)
+            begun = begin_at_once(_door_of(parse), self._context, wanted)
+            if begun is not None:
+                return begun
+        request: MPI.Request = self._begin_with(parse, args, algorithm, segment_bytes, Request)
         return request
 
     def _begin_with(

@@ -1,8 +1,8 @@
 """A model of the pipes of shared memory, of which every order of steps is tried.
 
-The steps of a rank are those of `mpicoll/_engine.c` and `mpicoll/shared_memory/ring.py`: between two of them another rank may take
-any number. A rank that waits polls its messages in turn, so each of them is a strand of its own here. A copy has two steps, that of
-its halves. What is wrong is found with the order of steps that leads there.
+The steps of a rank are those of `mpicoll/_engine.c` and `mpicoll/shared_memory/ring.py`: between two of them another rank
+may take any number. A rank that waits polls its messages in turn, so each of them is a strand of its own here. A copy has two
+steps, those of its halves. What is wrong is found with the order of steps that leads there.
 """
 
 from collections.abc import Callable, Iterator

@@ -99,6 +99,7 @@ def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
 # ---- the extension, where it cannot be compiled or loaded
 
 
+musl = pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
 #: an editable installation of this Python would lend its extension
 NOT_EDITABLE = "import sys; sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]"
 
@@ -154,7 +155,7 @@ def test_it_installs_without(lacking, tmp_path):
     serves_in_python(python, "No module named 'mpicoll._engine'")
 
 
-@pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
+@musl
 def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path):
     _, target, python = installed_with(tmp_path, "musl-gcc")
     assert list(target.rglob("_engine.abi3.so"))
@@ -164,9 +165,8 @@ def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path)
 # ---- the extension, for other machines
 
 CROSS = "aarch64-linux-gnu-gcc"
-CROSS_PACKAGES = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
-crossing = pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: {CROSS_PACKAGES})")
-without_musl = pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
+crossing = pytest.mark.skipif(
+    shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")  # fmt: skip
 STRICT = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fPIC", "-shared"]
 
 
@@ -190,10 +190,7 @@ def test_wheels(tmp_path):
         assert {62: "x86_64", 183: "aarch64"}[machine] in path.name
 
 
-@pytest.mark.parametrize("compiler", [
-    "gcc", pytest.param(CROSS, marks=crossing),
-    pytest.param("musl-gcc", marks=without_musl),
-])  # fmt: skip
+@pytest.mark.parametrize("compiler", ["gcc", pytest.param(CROSS, marks=crossing), pytest.param("musl-gcc", marks=musl)])
 def test_it_compiles_without_a_warning(compiler, tmp_path):
     assert compiled(compiler, tmp_path / "_engine.so", *STRICT).stat().st_size > 10_000
 
@@ -203,8 +200,7 @@ def test_it_compiles_without_a_warning(compiler, tmp_path):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_its_pipes_on_another_processor(ranks, tmp_path):
     """Emulated, so the order of memory is that of this machine: its instructions are executed, and no more is shown."""
-    words = [word for word in sanitizing.FLAGS if "frame" not in word]
     threads = Path(sanitizing.__file__).with_name("threads.c")
-    compiled(CROSS, tmp_path / "threads", *words, "-static", "-pthread", f"-I{ROOT / 'mpicoll'}",
+    compiled(CROSS, tmp_path / "threads", *sanitizing.FLAGS, "-static", "-pthread", f"-I{ROOT / 'mpicoll'}",
              "-Wl,--unresolved-symbols=ignore-all", source=threads)  # fmt: skip
     assert run("qemu-aarch64", tmp_path / "threads", ranks) == f"{ranks} ranks, wrong elements: 0\n"

@@ -34,7 +34,7 @@ IN_C = [
     ("allreduce", ONE_NODE, OPEN_MPI, 4 << 20, "native"),
     ("allreduce", (0, 0, 0), OPEN_MPI, 4 << 20, "ring"),
     ("bcast", ONE_NODE, MPICH, 8, "binomial"),
-    ("bcast", (0, 0, 0), MPICH, 8, "native"),
+    ("bcast", (0, 0, 0), MPICH, 8, "binomial"),
     ("bcast", (0, 1), MPICH, 64, "native"),
 ]
 

@@ -1,4 +1,4 @@
-"""The pipes of shared memory, model checked: in no order of the ranks' steps a message is lost, torn, overtaken or read too late."""
+"""The pipes of shared memory, model checked: in no order of steps a message is lost, torn, overtaken or read too late."""
 
 import pytest
 
@@ -30,8 +30,8 @@ def pieces(mutant: str = "") -> tuple[int, str]:
 def places(mutant: str = "") -> tuple[int, str]:
     """A rank's memory is read where it lies, between pieces in slots; then its program changes it."""
     pipe = Pipe("0 to 1", frozenset([mutant]))
-    sends: list[Step] = [*changed("x", 7), *pipe.where_it_lies("x"), *pipe.in_slots(1), *pipe.where_it_lies("x"),
-                         *pipe.where_it_lies("x"), *pipe.in_slots(2), pipe.all_read(), *changed("x", 8), *pipe.where_it_lies("x")]  # fmt: skip
+    sends = [*changed("x", 7), *pipe.where_it_lies("x"), *pipe.in_slots(1), *pipe.where_it_lies("x"), *pipe.where_it_lies("x"),
+             *pipe.in_slots(2), pipe.all_read(), *changed("x", 8), *pipe.where_it_lies("x")]  # fmt: skip
     strands = {"0 sends": sends, "1 receives": list(pipe.received("1 receives", 7, 1, 7, 7, 2, 8))}
     return explore(strands, memory_of("x", pipes=[pipe], strands=strands))
 
@@ -90,8 +90,9 @@ def test_no_order_of_steps_is_wrong(exchange, least):
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_change_of_the_protocol_is_found(mutant):
-    exchange = {"nobody looks who gave up": leaving, "entries are not waited for": entries, "not waited until it is read": places}
-    _, wrong = exchange.get(mutant, pieces)(mutant)
+    exchanges = {"nobody looks who gave up": leaving, "entries are not waited for": entries,
+                 "not waited until it is read": places}  # fmt: skip
+    _, wrong = exchanges.get(mutant, pieces)(mutant)
     assert " instead of " in wrong or "nobody can go on" in wrong
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.launching import PATIENCE, ROOT, environment
 
-FLAGS = ("-std=gnu11", "-g", "-O1", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-DWIDE=", "-fno-omit-frame-pointer")
+FLAGS = ("-std=gnu11", "-g", "-O1", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-DWIDE=")
 HEADERS = sysconfig.get_path("include")
 #: what runs on ranks under the address and the undefined-behaviour sanitizer
 TESTS = ("tests/mpi/test_engine.py", "tests/mpi/test_doors.py")
@@ -36,7 +36,8 @@ def ranks(installation, folder, size=2):
     for name in ("mpicoll", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(ROOT / "setup.cfg", folder)
-    _compile("-fsanitize=address,undefined", "-fPIC", "-shared", folder / "mpicoll/_engine.c", "-o", folder / "mpicoll/_engine.abi3.so")
+    package = folder / "mpicoll"
+    _compile("-fsanitize=address,undefined", "-fPIC", "-shared", package / "_engine.c", "-o", package / "_engine.abi3.so")
     # Python and the MPI libraries keep memory to the end
     found = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
     env = environment(PYTHONPATH=str(folder), LD_PRELOAD=library("libasan.so"), MPICOLL_ENGINE="c", **found)
@@ -45,15 +46,15 @@ def ranks(installation, folder, size=2):
 
 
 def threads(folder, size, source=ROOT / "mpicoll/_engine.c"):
-    """Let threads be the ranks of a node, see threads.c; raises where one reads what another writes at that time, or a wrong element.
+    """Let threads be the ranks of a node, see threads.c.
 
-    source: the extension's.
+    Raises where one reads what another writes at that time, or an element is wrong. source: the extension's.
     """
     program = folder / f"threads-{size}"
     shutil.copy(source, folder / "_engine.c")
     # no function of Python is called, so none is linked
-    _compile("-fsanitize=thread", f"-I{folder}", Path(__file__).with_name("threads.c"), "-o", program, "-pthread", "-fno-pie", "-no-pie",
-             "-Wl,--unresolved-symbols=ignore-all")  # fmt: skip
+    _compile("-fsanitize=thread", f"-I{folder}", Path(__file__).with_name("threads.c"), "-o", program, "-pthread",
+             "-fno-pie", "-no-pie", "-Wl,--unresolved-symbols=ignore-all")  # fmt: skip
     _run([program, size], env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
 
 
