@@ -8,6 +8,8 @@ from mpicoll.bench import least_share, method_of
 from mpicoll.simulate import closed_form
 from mpicoll.support.units import format_bytes
 
+from .markdown import table_of
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 #: a call whose bytes over a link are less than this many times what an idle link may be ahead is
@@ -197,7 +199,7 @@ def _rows(jobs):
         for row in metrics(job):
             lines.append([where, *row])
             where = ""
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n"
+    return table_of(lines) + "\n"
 
 
 def rounded(nbytes):
@@ -231,8 +233,8 @@ def brief(*patterns):
             )
         text += (
             _caption(some).partition(", ")[2]
-            + "\n".join("| " + " | ".join(line) + " |" for line in lines)
-            + "\n\n"
+            + table_of(lines)
+            + "\n"
         )
     return text
 
@@ -357,4 +359,4 @@ def law_table():
             [f"{word}, measured, ms", *(f"{time:.1f}" for time in times)],
             [f"{word}, by formula, ms", *(f"{law:.1f}" for law in laws)],
         ]
-    return _caption(jobs) + "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n"
+    return _caption(jobs) + table_of(lines) + "\n"

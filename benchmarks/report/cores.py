@@ -1,13 +1,11 @@
 """Table of what was measured where each rank has a core (benchmarks/results/cores16-*)."""
 
 import json
-from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from .compared import rounded
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+from .compared import RESULTS, rounded
+from .markdown import table_of
 
 
 def table():
@@ -27,8 +25,8 @@ def table():
         text += (
             f"{library}, mpi4py {facts['mpi4py']}, {facts['machine']},"
             f" {facts['date'].partition('T')[0]}, float32, wrong elements: {wrong}\n\n"
-            + "\n".join("| " + " | ".join(line) + " |" for line in lines)
-            + "\n\n"
+            + table_of(lines)
+            + "\n"
         )
     return text
 

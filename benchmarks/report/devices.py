@@ -5,6 +5,8 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
+from .markdown import table_of
+
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 NAMES = ("by hand", "staged", "direct", "nccl", "host")
 
@@ -69,6 +71,6 @@ def _table(dtype, rows):
         lines.append([format_bytes(nbytes), f"{base:,.0f}", *ratios])
     wrong = sum(row["wrong"] for row in rows)
     return (
-        "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        + f"\n\nWrong elements: {wrong}.\n\n"
+        table_of(lines)
+        + f"\nWrong elements: {wrong}.\n\n"
     )

@@ -5,6 +5,7 @@ from math import isnan
 from mpicoll.support.units import format_bytes
 
 from . import compared
+from .markdown import table_of
 
 #: (file, bytes, what else is known of the place) of each cell; bytes as asked for
 CELLS = [
@@ -48,7 +49,7 @@ def cells():
                 "-" if isnan(forced) else f"{forced / ours:.2f}",
             ]
         )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return table_of(lines)
 
 
 def draw():

@@ -18,6 +18,7 @@ from pathlib import Path
 from mpicoll.support.units import format_bytes
 
 from . import chosen, compared, cores, devices, front, gallery, quirks, trained, trusted
+from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: markers with a report of their own
@@ -131,7 +132,7 @@ def _caption(facts, what):
 
 def _markdown(header, rows):
     lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
+    return table_of(lines) + "\n"
 
 
 def _microseconds(number):

@@ -7,6 +7,7 @@ from mpicoll.support.units import format_bytes
 
 from ..peers.gloo import on_gloo
 from .compared import PICTURES
+from .markdown import table_of
 from .steps import picture
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -151,7 +152,7 @@ def _allreduce_table(rows):
 
 
 def _markdown(lines):
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n\n"
+    return table_of(lines) + "\n"
 
 
 def draw():

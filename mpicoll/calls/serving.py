@@ -245,10 +245,10 @@ def begin_at_once(
 
     method: by which doors know it.
     """
-    begun = context.doors.begin(method, _go_on, arguments)
-    if begun is True:
+    begun: MPI.Request | bool | None = context.doors.begin(method, _go_on, arguments)
+    if isinstance(begun, bool):
         return MPI.COMM_SELF.Isend(_NOTHING, MPI.PROC_NULL)  # a request that has ended
-    return begun if isinstance(begun, Request) else None
+    return begun
 
 
 def _go_on(

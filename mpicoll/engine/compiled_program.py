@@ -155,7 +155,7 @@ class Compiled:
         else:
             self.start(tag, memory, 0.0)
         self._result, self._next = self._extension.advance(self._program, patience)
-        return self._next == self._end
+        return self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
         """Whether the last call had this tag and these buffers, where they lie."""
@@ -258,7 +258,7 @@ class CompiledNear(Compiled, Polled):
         self._near = near
         self._polls = _FEW_POLLS if near.is_crowded else _POLLS
         self._all_tracks = near.tracks
-        #: by near rank, messages that were set aside, which the extension was given
+        #: of the call under way, by near rank: messages that were set aside, which the extension has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
         super().__init__(extension, program, channel)
 
@@ -268,27 +268,31 @@ class CompiledNear(Compiled, Polled):
     def _track(self, tag: int) -> int:
         return self._near.track(tag)
 
-    def lies_in(self, memory: Places) -> None:  # noqa: D102
-        self._take_back()
-        super().lies_in(memory)
-
     def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
-        self._take_back()
         super().start(tag, memory, patience)
         self._give()
 
+    def start_at_once(self, tag: int, memory: Places, patience: float) -> bool:  # noqa: D102
+        has_ended = super().start_at_once(tag, memory, patience)
+        if has_ended:
+            self._take_back()
+        return has_ended
+
     def _is_ready(self, tag: int, memory: Places) -> bool:
-        is_clear = not self._near.backoff.aside and not self._given
-        return is_clear and super()._is_ready(tag, memory)
+        return not self._near.backoff.aside and super()._is_ready(tag, memory)
 
     def advance(self) -> bool:  # noqa: D102
         self._give()
-        return super().advance()
+        has_ended = super().advance()
+        if has_ended:
+            self._take_back()
+        return has_ended
 
     def _give(self) -> None:
         """What other calls found in front of their messages, and took: see `Pipe`."""
-        if self._near.is_blocking:  # one call at a time
+        if self._near.is_blocking or not self._near.backoff.aside:  # one at a time; nothing
             return
+        self._find_pipes()
         for number, ends in enumerate(self._nearby.ends):
             pipe = ends.inward
             while pipe.opened and self._tag in pipe.opened:
@@ -303,7 +307,7 @@ class CompiledNear(Compiled, Polled):
                 self._extension.keep(self._program, number, location, nbytes, address)
 
     def _take_back(self) -> None:
-        """What the last call was given and did not take is for a later start of this plan."""
+        """At the end: what was given and not taken is for a later start of this plan."""
         for number, given in self._given.items():
             taken = self._extension.kept_taken(self._program, number)
             if given[taken:]:

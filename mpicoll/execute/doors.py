@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from .. import engine
 from ..failure import ENDED, KEPT, Mark, mark_of
-from ..progress import PROGRESS
+from ..progress import MOMENT, PROGRESS
 from ..shared_memory import TASKS
 from .operation import Operation
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .scheduled_call import ScheduledCall
 
-#: seconds that a call waits in the extension before Python looks around, and before a task is made
-#: of a call that does not block
+#: seconds that a blocking call waits in the extension before Python looks around
 _PATIENCE = 500e-6
-_MOMENT = 10e-6
 #: classes of arguments that cannot change, and arrays
 _PLAIN = {np.ndarray, MPI.Op, int, str, type(None), type(MPI.IN_PLACE)}
 
@@ -55,17 +53,17 @@ class Doors:
         door = self._door(method, self._finish, _PATIENCE)
         return _closed if door is None else door.call
 
-    def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> object:
+    def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> Any:
         """Begin a call that does not block.
 
-        False: it is not known here. None: other calls are under way. True: it has ended. Else what
-        `go_on` returns.
+        None: it has not begun, as it is not known here, or other calls are under way. True: it has
+        ended. Else what `go_on` returns.
         """
-        door = self._door(method, go_on, _MOMENT)
+        door = self._door(method, go_on, MOMENT)
         links = self._context.links
         if door is None or links is None or links.backoff(TASKS).aside:
-            return False
-        return PROGRESS.at_once(self._context.queue, door.call, *arguments)
+            return None
+        return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
     def _door(self, method: str, finish: Finish, patience: float) -> Any:
         """The door of a method; None without the extension."""

@@ -18,7 +18,7 @@ from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
 from ..failure import ENDED, Record, cancelled, still_under_way
-from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
+from ..progress import MOMENT, PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from .executable import Executable
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 #: seconds that a blocking call waits for a message before Python looks around
 _PATIENCE = 20e-6
-#: seconds that Start waits for messages before it makes a task, which takes about as long
-_START = 10e-6
 
 
 class ScheduledCall(Operation):
@@ -337,7 +335,7 @@ class ScheduledCall(Operation):
         assert self.compiled is not None
         self.step = 0
         try:
-            has_ended = self.compiled.start_at_once(self.tag, self.memory, _START)
+            has_ended = self.compiled.start_at_once(self.tag, self.memory, MOMENT)
             self._count(self.compiled, self.context.sent_by_tasks)
             if has_ended:
                 self.context.recorder.count += 1

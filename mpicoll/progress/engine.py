@@ -24,6 +24,8 @@ from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
 from .turn import FOR_EVER, Flag, Result, Turn
 
+#: seconds that a call waits before a task is made of it, which takes about as long
+MOMENT = 10e-6
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
 #: seconds for which the thread polls after the last task: waking it costs more than a small call

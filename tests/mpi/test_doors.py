@@ -14,7 +14,7 @@ import mpicoll
 from mpicoll import engine
 from mpicoll.errors import CollectiveMismatch, MpicollError
 from mpicoll.failure import ENDED
-from mpicoll.shared_memory import HEAP
+from mpicoll.shared_memory import HEAP, TASKS, Pipe
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = [
@@ -427,3 +427,33 @@ def test_a_plan_that_is_always_recorded(comm):
     assert heard == ["Allreduce (ring), a plan that was started"] * 2
     with pytest.raises(RuntimeError, match="freed"):
         plan.Start()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_messages_that_were_set_aside_are_taken_once(comm, monkeypatch):
+    """A rank that waits for a late one meets messages of a call that it begins later."""
+    taken = []
+    take_aside = Pipe.take_aside
+    monkeypatch.setattr(Pipe, "take_aside", lambda pipe, tag: taken.extend(found := take_aside(pipe, tag)) or found)
+    own, gathered, data = np.full(100, float(RANK)), np.empty((SIZE, 100)), [np.zeros(100) for _ in range(4)]
+
+    def calls(late=0.0):
+        if RANK == 0:
+            time.sleep(late)
+        # rank 1 awaits rank 2 first; of five calls the last one has the pipe of the first
+        requests = [comm.Igather(own, gathered if RANK == 1 else None, root=1, algorithm="linear")]
+        for x in data:
+            x[:] = 7 if RANK == 2 else 0
+            requests.append(comm.Ibcast(x, root=2, algorithm="linear"))
+        MPI.Request.Waitall(requests)
+        assert all((x == 7).all() for x in data) and (RANK != 1 or (gathered == np.arange(SIZE)[:, None]).all())
+
+    for number in range(200):
+        calls(late=0.03 * (number % 5 == 4))
+        for _ in range(number % 3):
+            comm.Ibcast(data[0], root=2, algorithm="linear").Wait()
+            WORLD.Barrier()
+        if number >= 30 and WORLD.bcast(bool(taken), root=1):
+            break
+    assert RANK != 1 or taken
+    assert comm._context.links.backoff(TASKS).aside == 0
