@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 
 import pytest
 
-from tests.support.launching import PATIENCE, ROOT, environment, installations
+from tests.support.compiling import LIBRARY, compiled
+from tests.support.launching import ROOT, environment, installations
+from tests.support.launching import completed as run
 
 pytestmark = pytest.mark.thorough
 CROSS = "aarch64-linux-gnu-gcc"
@@ -20,15 +21,6 @@ TOOLS = (CROSS, "qemu-aarch64", "apt-get", "dpkg")
 #: of Debian, besides Python itself
 LIBRARIES = ["libc6", "zlib1g", "libexpat1", "libffi8", "libgcc-s1", "libstdc++6", "libbz2-1.0", "liblzma5", "libuuid1"]
 WHEELS = ["numpy", "mpi4py", "mpich", "ml_dtypes", "pytest", "pluggy", "iniconfig", "packaging", "pygments"]
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-trapping-math", "-fPIC", "-shared"]
-
-
-def run(*command, **options):
-    """What the command prints; it must succeed."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def download(place):
@@ -67,8 +59,7 @@ def emulated(tmp_path_factory):
         pytest.skip(f"Python or packages for AArch64 could not be downloaded: {str(error)[-500:]}")
     clone = place / "clone"
     run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
-    include = f"-I{sysconfig.get_path('include')}"
-    run(CROSS, *FLAGS, include, clone / "mpicoll/_engine.c", "-o", clone / "mpicoll/_engine.abi3.so")
+    compiled(CROSS, clone / "mpicoll/_engine.abi3.so", *LIBRARY)
     root = place / "root"
     [mpich] = (place / "site").glob("mpich-*.data/data/lib")
     paths = {

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -15,17 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import sanitizing
-from tests.support.launching import PATIENCE
+from tests.support.compiling import LIBRARY, PROGRAM, compiled, environment_of
+from tests.support.launching import PATIENCE, ROOT
+from tests.support.launching import completed as run
 
 pytestmark = pytest.mark.thorough
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*command, **options):
-    """What the command prints; it must succeed."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,7 @@ def installed(built, tmp_path_factory):
     """The folder of programs of a fresh environment with the wheel, which finds NumPy and mpi4py where this Python does."""
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, symlinks=True, with_pip=True)
-    run(place / "bin/python", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
+    run(place / "bin/python", "-I", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
     packages = Path(run(place / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return place / "bin"
@@ -108,9 +101,9 @@ def installed_with(tmp_path, compiler):
     """Install with this compiler; return what pip printed, and a function that runs Python on what was installed."""
     clone, target = tmp_path / "clone", tmp_path / "target"
     run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
-    environment = {**os.environ, "CC": compiler, "LDSHARED": f"{compiler} -shared"}
-    words = ["-m", "pip", "install", "-v", "--no-build-isolation", "--no-deps", "--target", target, clone]
-    pip = subprocess.run([sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    words = ["-m", "pip", "install", "-v", "--no-deps", "--target", target, clone]
+    pip = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         env=environment_of(compiler, tmp_path))  # fmt: skip
     assert pip.returncode == 0, pip.stdout
 
     def python(code, **settings):
@@ -137,18 +130,20 @@ def serves_in_python(python, reason):
     assert re.search(told, refused.stderr), refused.stderr
 
 
-#: hides the headers of Python from gcc, not those of C
-NO_HEADERS = """#!/bin/sh
-for word; do shift; case $word in -I*) ;; *) set -- "$@" "$word" ;; esac; done
-exec gcc "$@"
-"""
+def compiler_without(words, compiler, tmp_path):
+    """A compiler that is not told some words, for example where the headers of Python are (those of C it knows)."""
+    script = tmp_path / "cc"
+    script.write_text(f"""#!/bin/sh
+for word; do shift; case $word in {words}) ;; *) set -- "$@" "$word" ;; esac; done
+exec {compiler} "$@"
+""")
+    script.chmod(0o755)
+    return script
 
 
 @pytest.mark.parametrize("lacking", ["compiler", "headers"])
 def test_it_installs_without(lacking, tmp_path):
-    compiler = tmp_path / "cc"
-    compiler.write_text(NO_HEADERS if lacking == "headers" else "#!/bin/sh\nexit 1\n")
-    compiler.chmod(0o755)
+    compiler = compiler_without("-I*", "gcc" if lacking == "headers" else "false", tmp_path)
     printed, target, python = installed_with(tmp_path, compiler)
     assert not list(target.rglob("*.so"))
     assert ("Python.h: No such file" in printed) == (lacking == "headers")
@@ -157,7 +152,7 @@ def test_it_installs_without(lacking, tmp_path):
 
 @musl
 def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path):
-    _, target, python = installed_with(tmp_path, "musl-gcc")
+    _, target, python = installed_with(tmp_path, compiler_without("-L*", "musl-gcc", tmp_path))
     assert list(target.rglob("_engine.abi3.so"))
     serves_in_python(python, r"libc\.so")
 
@@ -167,12 +162,7 @@ def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path)
 CROSS = "aarch64-linux-gnu-gcc"
 crossing = pytest.mark.skipif(
     shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")  # fmt: skip
-STRICT = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fPIC", "-shared"]
-
-
-def compiled(compiler, output, *more, source=ROOT / "mpicoll/_engine.c"):
-    run(compiler, *more, f"-I{sysconfig.get_path('include')}", source, "-o", output)
-    return output
+STRICT = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
 
 
 def test_wheels(tmp_path):
@@ -192,7 +182,7 @@ def test_wheels(tmp_path):
 
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param(CROSS, marks=crossing), pytest.param("musl-gcc", marks=musl)])
 def test_it_compiles_without_a_warning(compiler, tmp_path):
-    assert compiled(compiler, tmp_path / "_engine.so", *STRICT).stat().st_size > 10_000
+    assert compiled(compiler, tmp_path / "_engine.so", *LIBRARY, *STRICT).stat().st_size > 10_000
 
 
 @crossing
@@ -200,7 +190,6 @@ def test_it_compiles_without_a_warning(compiler, tmp_path):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_its_pipes_on_another_processor(ranks, tmp_path):
     """Emulated, so the order of memory is that of this machine: its instructions are executed, and no more is shown."""
-    threads = Path(sanitizing.__file__).with_name("threads.c")
-    compiled(CROSS, tmp_path / "threads", *sanitizing.FLAGS, "-static", "-pthread", f"-I{ROOT / 'mpicoll'}",
-             "-Wl,--unresolved-symbols=ignore-all", source=threads)  # fmt: skip
-    assert run("qemu-aarch64", tmp_path / "threads", ranks) == f"{ranks} ranks, wrong elements: 0\n"
+    program = compiled(CROSS, tmp_path / "threads", *sanitizing.OPTIONS, *PROGRAM, "-static", f"-I{ROOT / 'mpicoll'}",
+                       source=sanitizing.THREADS)  # fmt: skip
+    assert run("qemu-aarch64", program, ranks, 1000) == f"{ranks} ranks, 1000 calls: right\n"
