@@ -58,12 +58,22 @@ typedef void Loop(const void *lower, const void *higher, void *result, size_t co
     LOOP(bor_##NAME, TYPE, x[i] | y[i])               \
     LOOP(bxor_##NAME, TYPE, x[i] ^ y[i])              \
     LOGICAL(TYPE, NAME)
+/* Whether the lower of two equal operands is the result: it matters to zeros. NumPy has what the
+ * processor's instruction chooses: on AArch64 0.0 is larger than -0.0. */
+#ifdef __aarch64__
+#define LOWER_IS_MAX(X, Y) ((X) == (Y) && !__builtin_signbit(X))
+#define LOWER_IS_MIN(X, Y) ((X) == (Y) && __builtin_signbit(X))
+#else
+#define LOWER_IS_MAX(X, Y) 0
+#define LOWER_IS_MIN(X, Y) 0
+#endif
 /* a nan stays one: the lower operand's, where both are */
+#define CHOICE(X, BEFORE, Y, IS_LOWER) (X BEFORE Y || X != X || IS_LOWER(X, Y) ? X : Y)
 #define FLOATS(TYPE, NAME)                                           \
     LOOP(sum_##NAME, TYPE, x[i] + y[i])                              \
     LOOP(prod_##NAME, TYPE, x[i] * y[i])                             \
-    LOOP(max_##NAME, TYPE, x[i] > y[i] || x[i] != x[i] ? x[i] : y[i]) \
-    LOOP(min_##NAME, TYPE, x[i] < y[i] || x[i] != x[i] ? x[i] : y[i])
+    LOOP(max_##NAME, TYPE, CHOICE(x[i], >, y[i], LOWER_IS_MAX))      \
+    LOOP(min_##NAME, TYPE, CHOICE(x[i], <, y[i], LOWER_IS_MIN))
 /* real and imaginary part */
 #define COMPLEX(TYPE, NAME)                                                             \
     static void sum_c##NAME(const void *lower, const void *higher, void *result, size_t count) \
@@ -120,10 +130,20 @@ static inline uint16_t f2_of_float(float value)
     return sign | (rest > 0x7F800000u ? nan : half);
 }
 
-/* as NumPy: of two nans the higher operand's */
+/* Whether the nan of the result is the higher operand's: what NumPy and ml_dtypes, compiled for the
+ * processor, choose. AArch64 prefers one that signals; NumPy's conversion leaves none of float16. */
+#ifdef __aarch64__
+#define HIGHER_NAN_F2(X, Y) (is_nan_f2(Y) && !is_nan_f2(X))
+#define HIGHER_NAN_B2(X, Y) (is_nan_b2(Y) && (!is_nan_b2(X) || (X & 0x40 && !(Y & 0x40))))
+#else
+#define HIGHER_NAN_F2(X, Y) is_nan_f2(Y)
+#define HIGHER_NAN_B2(X, Y) is_nan_b2(Y)
+#endif
+
+/* as NumPy */
 static inline uint16_t rounded_f2(uint16_t x, uint16_t y, float result)
 {
-    uint16_t nan = is_nan_f2(y) ? y : x;
+    uint16_t nan = HIGHER_NAN_F2(x, y) ? y : x;
     return is_nan_f2(nan) ? nan | 0x200 : f2_of_float(result);
 }
 
@@ -142,7 +162,7 @@ static inline int is_nan_b2(uint16_t half) { return (half & 0x7FFF) > 0x7F80; }
 /* as ml_dtypes: the same, and a nan keeps its sign alone */
 static inline uint16_t rounded_b2(uint16_t x, uint16_t y, float result)
 {
-    uint16_t nan = is_nan_b2(y) ? y : x;
+    uint16_t nan = HIGHER_NAN_B2(x, y) ? y : x;
     return is_nan_b2(nan) ? (nan & 0x8000) | 0x7FC0 : b2_of_float(result);
 }
 
@@ -420,10 +440,18 @@ static char *address_of(Program *p, Near *n, uint64_t location)
     return NULL;
 }
 
-/* One more message is read. The sender may have changed the memory if it gave up before. */
+/* The sender may have changed the memory of what was read before. The fence keeps the processor
+ * from reading memory after the word: a load that acquires holds back later loads alone. */
+static int has_given_up(const Near *n)
+{
+    atomic_thread_fence(memory_order_acquire);
+    return get(n->in + GIVEN_UP) != 0;
+}
+
+/* One more message is read. */
 static int count_read(Program *p, Near *n)
 {
-    if (get(n->in + GIVEN_UP)) return PEER_GAVE_UP;
+    if (has_given_up(n)) return PEER_GAVE_UP;
     set(n->in + READ, own(n->in + READ) + 1);
     p->moved = 1;
     return DONE;
@@ -580,7 +608,7 @@ static int receive(Program *p, int32_t request)
     }
     int result = test(p, request);
     if (result != DONE) return result;
-    if (get(n->in + GIVEN_UP)) return PEER_GAVE_UP;
+    if (has_given_up(n)) return PEER_GAVE_UP;
     take(p, i, place(p, i, 2), 0, i->count);
     return DONE;
 }

@@ -60,6 +60,14 @@ def environment(**more):
     return {**os.environ, **_PERMISSIONS, **quiet, **outer, **more}
 
 
+def completed(*words, **options):
+    """What a command prints; raises with its last part where it fails or takes too long."""
+    words = [str(word) for word in words]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options)
+    assert done.returncode == 0, f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout[-8000:]}"
+    return done.stdout
+
+
 def mpiexec(installation, size, *arguments, timeout=PATIENCE, module="pytest", check=True, **more):
     """Run `python -m module arguments` on `size` ranks; returns its output. A job over its time is killed, and fails.
 

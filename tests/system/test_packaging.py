@@ -2,10 +2,10 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -14,17 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import sanitizing
-from tests.support.launching import PATIENCE
+from tests.support.compiling import LIBRARY, PROGRAM, compiled, environment_of
+from tests.support.launching import PATIENCE, ROOT
+from tests.support.launching import completed as run
 
 pytestmark = pytest.mark.thorough
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*command, **options):
-    """What the command prints; it must succeed."""
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=PATIENCE, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def installed(built, tmp_path_factory):
     """The folder of programs of a fresh environment with the wheel, which finds NumPy and mpi4py where this Python does."""
     place = tmp_path_factory.mktemp("environment")
     venv.create(place, symlinks=True, with_pip=True)
-    run(place / "bin/python", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
+    run(place / "bin/python", "-I", "-m", "pip", "install", "-q", "--no-deps", *built.glob("*.whl"))
     packages = Path(run(place / "bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     (packages / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     return place / "bin"
@@ -66,7 +60,7 @@ def test_the_sdist_holds_tests_licence_and_what_tests_read(built):
     names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
     tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "setup.cfg", *tests} <= names
-    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run"} <= names
+    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run", ".ci/wheels"} <= names
 
 
 def test_the_installed_package_is_the_one_that_runs(installed, tmp_path):
@@ -95,26 +89,90 @@ def test_installed_cluster_says_where_it_looks_for_an_mpi(installed, tmp_path):
     assert "pip install 'mpicoll[mpich]'` in the current directory" in done.stderr
 
 
+# ---- the extension, where it cannot be compiled or loaded
+
+
+musl = pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
+#: an editable installation of this Python would lend its extension
+NOT_EDITABLE = "import sys; sys.meta_path = [finder for finder in sys.meta_path if 'editable' not in repr(finder)]"
+
+
+def installed_with(tmp_path, compiler):
+    """Install with this compiler; return what pip printed, and a function that runs Python on what was installed."""
+    clone, target = tmp_path / "clone", tmp_path / "target"
+    run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
+    words = ["-m", "pip", "install", "-v", "--no-deps", "--target", target, clone]
+    pip = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         env=environment_of(compiler, tmp_path))  # fmt: skip
+    assert pip.returncode == 0, pip.stdout
+
+    def python(code, **settings):
+        command = [sys.executable, "-c", f"{NOT_EDITABLE}; from mpicoll import engine; {code}"]
+        environment = {**os.environ, "PYTHONPATH": str(target), **settings}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+    return pip.stdout, target, python
+
+
+def serves_in_python(python, reason):
+    """It computes without the extension, and says why; asked for it, it refuses with the same reason."""
+    calls = (
+        "import numpy, mpicoll; from mpi4py import MPI; x = numpy.ones(3); "
+        "mpicoll.Communicator(MPI.COMM_WORLD).Allreduce(MPI.IN_PLACE, x, algorithm='ring'); "
+        "print(engine.status(), x.sum())"
+    )
+    done = python(calls)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"Status\(extension=None, reason=.*{reason}.*\) 3\.0", done.stdout), done.stdout
+    refused = python("engine.require()", MPICOLL_ENGINE="c")
+    assert refused.returncode == 1
+    told = rf"ImportError: MPICOLL_ENGINE=c: mpicoll\._engine cannot be used .*{reason}"
+    assert re.search(told, refused.stderr), refused.stderr
+
+
+def compiler_without(words, compiler, tmp_path):
+    """A compiler that is not told some words, for example where the headers of Python are (those of C it knows)."""
+    script = tmp_path / "cc"
+    script.write_text(f"""#!/bin/sh
+for word; do shift; case $word in {words}) ;; *) set -- "$@" "$word" ;; esac; done
+exec {compiler} "$@"
+""")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.parametrize("lacking", ["compiler", "headers"])
+def test_it_installs_without(lacking, tmp_path):
+    compiler = compiler_without("-I*", "gcc" if lacking == "headers" else "false", tmp_path)
+    printed, target, python = installed_with(tmp_path, compiler)
+    assert not list(target.rglob("*.so"))
+    assert ("Python.h: No such file" in printed) == (lacking == "headers")
+    serves_in_python(python, "No module named 'mpicoll._engine'")
+
+
+@musl
+def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path):
+    _, target, python = installed_with(tmp_path, compiler_without("-L*", "musl-gcc", tmp_path))
+    assert list(target.rglob("_engine.abi3.so"))
+    serves_in_python(python, r"libc\.so")
+
+
 # ---- the extension, for other machines
 
 CROSS = "aarch64-linux-gnu-gcc"
 crossing = pytest.mark.skipif(
     shutil.which(CROSS) is None, reason=f"no {CROSS} (Debian: gcc-aarch64-linux-gnu libc6-dev-arm64-cross)")  # fmt: skip
-musl = pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="no musl-gcc (Debian: musl-tools)")
-STRICT = ["-std=c11", "-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fPIC", "-shared"]
-
-
-def compiled(compiler, output, *more, source=ROOT / "mpicoll/_engine.c"):
-    run(compiler, *more, f"-I{sysconfig.get_path('include')}", source, "-o", output)
-    return output
+STRICT = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
 
 
 def test_wheels(tmp_path):
-    """One for each architecture whose compiler is here, with the extension, of the same bytes each time."""
-    for name in ("one", "two"):
-        run(ROOT / ".ci/wheels", tmp_path / name)
-    wheels = {path.name: path.read_bytes() for path in (tmp_path / "one").glob("*.whl")}
-    assert wheels == {path.name: path.read_bytes() for path in (tmp_path / "two").glob("*.whl")}
+    """One for each architecture whose compiler is here, with the extension; the same bytes each time, of the sdist, too."""
+    for name, umask in (("one", 0o022), ("two", 0o077)):
+        run(ROOT / ".ci/wheels", tmp_path / name, umask=umask)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    wheels = {name for name in made if name.endswith(".whl")}
+    assert len(made) == len(wheels) + 1
     architectures = {platform.machine(), *(["aarch64"] if shutil.which(CROSS) else [])}
     assert {name.rpartition("manylinux_2_17_")[2] for name in wheels} == {f"{one}.whl" for one in architectures}
     for path in (tmp_path / "one").glob("*.whl"):
@@ -124,7 +182,7 @@ def test_wheels(tmp_path):
 
 @pytest.mark.parametrize("compiler", ["gcc", pytest.param(CROSS, marks=crossing), pytest.param("musl-gcc", marks=musl)])
 def test_it_compiles_without_a_warning(compiler, tmp_path):
-    assert compiled(compiler, tmp_path / "_engine.so", *STRICT).stat().st_size > 10_000
+    assert compiled(compiler, tmp_path / "_engine.so", *LIBRARY, *STRICT).stat().st_size > 10_000
 
 
 @crossing
@@ -132,7 +190,6 @@ def test_it_compiles_without_a_warning(compiler, tmp_path):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_its_pipes_on_another_processor(ranks, tmp_path):
     """Emulated, so the order of memory is that of this machine: its instructions are executed, and no more is shown."""
-    threads = Path(sanitizing.__file__).with_name("threads.c")
-    compiled(CROSS, tmp_path / "threads", *sanitizing.FLAGS, "-static", "-pthread", f"-I{ROOT / 'mpicoll'}",
-             "-Wl,--unresolved-symbols=ignore-all", source=threads)  # fmt: skip
-    assert run("qemu-aarch64", tmp_path / "threads", ranks) == f"{ranks} ranks, wrong elements: 0\n"
+    program = compiled(CROSS, tmp_path / "threads", *sanitizing.OPTIONS, *PROGRAM, "-static", f"-I{ROOT / 'mpicoll'}",
+                       source=sanitizing.THREADS)  # fmt: skip
+    assert run("qemu-aarch64", program, ranks, 1000) == f"{ranks} ranks, 1000 calls: right\n"

@@ -4,13 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
-from tests.support.launching import PATIENCE, ROOT, environment
+from tests.support.compiling import HEADERS, LIBRARY, PROGRAM, SOURCE, compiled
+from tests.support.launching import ROOT, completed, environment
 
-FLAGS = ("-std=gnu11", "-g", "-O1", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-DWIDE=")
-HEADERS = sysconfig.get_path("include")
+#: beside those of setup.py. A sanitizer is not there yet when a program chooses the functions for its processor
+OPTIONS = ("-std=gnu11", "-g", "-O1", "-DWIDE=")
+THREADS = Path(__file__).with_name("threads.c")
+CALLS = 3000
 #: what runs on ranks under the address and the undefined-behaviour sanitizer
 TESTS = ("tests/mpi/test_engine.py", "tests/mpi/test_doors.py")
 
@@ -19,7 +21,7 @@ def missing():
     """Why the sanitizers cannot be used here, or ""."""
     if shutil.which("gcc") is None:
         return "no gcc"
-    if not Path(HEADERS, "Python.h").exists():
+    if not (HEADERS / "Python.h").exists():
         return "no Python.h"
     lacks = [name for name in ("libasan.so", "libubsan.so", "libtsan.so") if not Path(library(name)).exists()]
     return f"no {', '.join(lacks)}" if lacks else ""
@@ -37,37 +39,24 @@ def ranks(installation, folder, size=2):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(ROOT / "setup.cfg", folder)
     package = folder / "mpicoll"
-    _compile("-fsanitize=address,undefined", "-fPIC", "-shared", package / "_engine.c", "-o", package / "_engine.abi3.so")
+    options = ("-fsanitize=address,undefined", *OPTIONS, *LIBRARY)
+    compiled("gcc", package / "_engine.abi3.so", *options, source=package / "_engine.c")
     # Python and the MPI libraries keep memory to the end
     found = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
     env = environment(PYTHONPATH=str(folder), LD_PRELOAD=library("libasan.so"), MPICOLL_ENGINE="c", **found)
-    _run([installation.mpiexec, "-n", size, installation.python, "-m", "pytest", "-q", "-s", "--with-mpi", "-x", *TESTS],
-         cwd=folder, env=env)  # fmt: skip
+    print(completed(installation.mpiexec, "-n", size, installation.python, "-m", "pytest", "-q", "-s", "--with-mpi", "-x",
+                    *TESTS, cwd=folder, env=env))  # fmt: skip
 
 
-def threads(folder, size, source=ROOT / "mpicoll/_engine.c"):
+def threads(folder, size, source=SOURCE):
     """Let threads be the ranks of a node, see threads.c.
 
     Raises where one reads what another writes at that time, or an element is wrong. source: the extension's.
     """
-    program = folder / f"threads-{size}"
     shutil.copy(source, folder / "_engine.c")
-    # no function of Python is called, so none is linked
-    _compile("-fsanitize=thread", f"-I{folder}", Path(__file__).with_name("threads.c"), "-o", program, "-pthread",
-             "-fno-pie", "-no-pie", "-Wl,--unresolved-symbols=ignore-all")  # fmt: skip
-    _run([program, size], env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
-
-
-def _compile(*words):
-    _run(["gcc", *FLAGS, f"-I{HEADERS}", *words])
-
-
-def _run(command, **options):
-    words = [str(word) for word in command]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, **options)
-    print(done.stdout[-20_000:], flush=True)
-    if done.returncode:
-        raise AssertionError(f"{' '.join(words)}: exit status {done.returncode}\n{done.stdout[-8000:]}")
+    program = compiled("gcc", folder / f"threads-{size}", "-fsanitize=thread", *OPTIONS, *PROGRAM, "-fno-pie", "-no-pie",
+                       f"-I{folder}", source=THREADS)  # fmt: skip
+    print(completed(program, size, CALLS, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}))
 
 
 def main():

@@ -1,128 +1,163 @@
-/* Threads play the ranks of a node, for a sanitizer that sees threads and no other processes: each
- * executes programs of its own in the extension's interpreter, over the same pipes and slots. MPI and
- * Python are never called. Prints the number of wrong elements; status 1 where there is one.
+/* Threads play the ranks of a node: each advances a program of its own over the same pipes and
+ * slots, with the functions of _engine.c. For ThreadSanitizer, which sees no other process.
+ *
+ * usage: threads RANKS CALLS. Exits with 1 where a rank gets wrong data or stands still.
  */
 #include "_engine.c"
 
 #include <pthread.h>
 #include <stdio.h>
 
-enum { MOST_RANKS = 3, ROUNDS = 300, WORDS = FIRST_ENTRY + ENTRIES * ENTRY_WORDS, MOST = 1000 };
-enum { PIECE = 64, INT32 = 2 };
+enum { MOST_RANKS = 3, PIPE_WORDS = FIRST_ENTRY + ENTRY_WORDS * ENTRIES };
+/* elements of a message; bytes of a piece, so that slots are used many times in a message; no room
+ * between slots, so that a copy that is too long writes to the next one */
+enum { COUNT = 125, BYTES = 8 * COUNT, CHUNK = 64, SLOT_BYTES = CHUNK };
+enum { ROW_F8 = 9, MOST_MESSAGES = 2 * ENTRIES };
+/* ways of a message: copied into the receiver's memory; through slots, and there also added to
+ * what the receiver has; read where it lies */
+enum { WRITE = 'w', PIECES = 'p', REDUCED = 'r', LATE = 'l' };
+/* the messages that each rank sends to the next one in a call. Each way is once the last one: what
+ * comes behind a message would hide that a rank did not wait for it. */
+static const char *const CALLS_MADE[] = {
+    "w", "p", "r", "l", "wplr", "rlpw", "llllllllllllllll", "lplpwlplpwlplpwr",
+};
+enum { KINDS_OF_CALLS = sizeof CALLS_MADE / sizeof *CALLS_MADE };
 
-/* of a pipe from one rank to another */
+static const double PATIENCE = 20;
+
 typedef struct {
-    _Alignas(128) Word words[WORDS];
-    _Alignas(128) char slots[SLOTS * PIECE];
-} PipeOf;
+    double sent[MOST_MESSAGES][COUNT];
+    double received[MOST_MESSAGES][COUNT];
+    double own[COUNT];
+} Memory;
 
-static PipeOf pipes[MOST_RANKS][MOST_RANKS];
-static int ranks;
+static struct {
+    Word words[PIPE_WORDS];
+    char slots[SLOTS * SLOT_BYTES];
+} pipes[MOST_RANKS][MOST_RANKS];
+static Memory memory[MOST_RANKS];
+static int ranks, calls;
 
-typedef enum { IN_SLOTS, WHERE_IT_LIES, WRITES } Way;
-
-/* of a rank: what it sends, and what it gets, with its own elements added or not */
-typedef struct {
-    int rank, wrong;
-    int32_t sent[MOST], received[MOST];
-} Rank;
-
-static Instruction message(enum Code code, int peer, int request, void *memory, int elements, Way way)
+static void fail(int rank, int call, const char *what)
 {
-    Instruction i = {.code = code, .peer = peer, .request = request, .operand = -1,
-                     .count = 4 * elements, .chunk = PIECE};
-    i.at[0] = i.at[1] = i.at[2] = (intptr_t)memory;
-    i.location = way == IN_SLOTS ? NOWHERE : (intptr_t)memory;
+    fprintf(stderr, "rank %d, call %d: %s\n", rank, call, what);
+    exit(1);
+}
+
+static double element(int rank, int call, int message, int at)
+{
+    return (((double)rank * 100000 + call) * MOST_MESSAGES + message) * COUNT + at;
+}
+
+static Instruction message(int code, int peer, int number, void *place)
+{
+    Instruction i = {.code = code, .peer = peer, .operand = -1, .count = BYTES,
+                     .location = NOWHERE, .chunk = CHUNK, .slot_bytes = SLOT_BYTES};
+    i.request = number;
+    i.at[0] = (int64_t)(intptr_t)place;
     return i;
 }
 
-static Instruction waiting(int request) { return (Instruction){.code = WAIT, .request = request}; }
-
-/* To the right neighbour, and from the left one. */
-static Program *exchange(Rank *me, int elements, Way way)
+/* The program of a rank: messages to the next rank, and as many from the one before. */
+static Program *made(int rank, const char *ways)
 {
-    int right = (me->rank + 1) % ranks, left = (me->rank + ranks - 1) % ranks;
-    int nears = left == right ? 1 : 2, to_right = nears - 1;
+    int messages = (int)strlen(ways);
+    int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    /* on two ranks they are the same */
+    int peers[] = {next, before}, nears = next == before ? 1 : 2;
+    Memory *m = memory + rank;
     Program *p = calloc(1, sizeof *p);
+    p->requests = 2 * messages;
+    p->code = calloc(2 * p->requests, sizeof *p->code);
+    p->message = calloc(p->requests, sizeof *p->message);
     p->near = calloc(nears, sizeof *p->near);
-    p->message = calloc(2, sizeof *p->message);
-    p->code = calloc(4, sizeof *p->code);
     p->nears = nears;
-    p->requests = 2;
-    p->length = 4;
-    p->polls = 100;
+    p->polls = 32;
     for (int number = 0; number < nears; number++) {
-        int peer = number == to_right ? right : left;
         Near *n = p->near + number;
-        n->out = pipes[me->rank][peer].words;
-        n->in = pipes[peer][me->rank].words;
+        n->out = pipes[rank][peers[number]].words;
+        n->in = pipes[peers[number]][rank].words;
+        n->rank = peers[number];
+        /* locations are addresses here */
         n->segments = 1;
-        n->segment[0] = (Segment){1, UINT64_MAX, (char *)1}; /* a location is an address */
+        n->segment[0] = (Segment){1, INT64_MAX, (char *)1};
     }
-    Instruction send = message(way == WRITES ? NEAR_WRITE : NEAR_SEND, to_right, 0, me->sent,
-                               elements, way);
-    Instruction receive = message(way == WRITES ? NEAR_WRITTEN : NEAR_RECV, 0, 1, me->received,
-                                  elements, way);
-    PipeOf *out = &pipes[me->rank][right];
-    send.slots = send.slots_location = (intptr_t)out->slots;
-    send.slot_bytes = PIECE;
-    if (way != WRITES) {
-        receive.operand = HIGHER;
-        receive.type = INT32;
-        receive.op = SUM;
-        receive.at[1] = (intptr_t)me->sent;
+    for (int number = 0; number < messages; number++) {
+        int code = ways[number] == WRITE ? NEAR_WRITTEN : NEAR_RECV;
+        Instruction i = message(code, nears - 1, number, m->received[number]);
+        if (ways[number] == WRITE) i.location = i.at[0];
+        if (ways[number] == REDUCED) {
+            i.type = ROW_F8;
+            i.op = SUM;
+            i.operand = HIGHER;
+            i.at[1] = (int64_t)(intptr_t)m->own;
+        }
+        p->code[p->length++] = i;
     }
-    p->code[0] = receive;
-    p->code[1] = send;
-    p->code[2] = waiting(1); /* in any other order each would wait for the other to receive */
-    p->code[3] = waiting(0);
+    for (int number = 0; number < messages; number++) {
+        int code = ways[number] == WRITE ? NEAR_WRITE : NEAR_SEND;
+        Instruction i = message(code, 0, messages + number, m->sent[number]);
+        i.slots = i.slots_location = (int64_t)(intptr_t)pipes[rank][next].slots;
+        if (ways[number] == LATE) i.location = i.at[0];
+        p->code[p->length++] = i;
+    }
+    for (int number = 0; number < p->requests; number++)
+        p->code[p->length++] = (Instruction){.code = WAIT, .request = number};
     for (int number = 0; number < p->length; number++)
-        if (!is_valid(p->code + number, p)) abort();
-    if (link_messages(p)) abort();
+        if (!is_valid(p->code + number, p)) fail(rank, 0, "an invalid instruction");
+    if (link_messages(p)) fail(rank, 0, "a request of two messages");
     return p;
 }
 
-static int32_t element(int rank, int round, int at) { return 1000003 * round + 101 * rank + at; }
-
-static void *play(void *argument)
+/* What is sent, and what is there before something is received: other values in each call. */
+static void fill(int rank, int call, int messages)
 {
-    static const int SIZES[] = {1, PIECE / 4, PIECE / 4 + 1, 6 * PIECE / 4 + 3, MOST};
-    Rank *me = argument;
-    int left = (me->rank + ranks - 1) % ranks, round = 0;
-    for (size_t size = 0; size < sizeof SIZES / sizeof *SIZES; size++)
-        for (Way way = IN_SLOTS; way <= WRITES; way++) {
-            int count = SIZES[size];
-            Program *p = exchange(me, count, way);
-            for (int repetition = 0; repetition < ROUNDS; repetition++, round++) {
-                for (int at = 0; at < count; at++) me->sent[at] = element(me->rank, round, at);
-                begin(p, round);
-                while (advance_for(p, 1.0) != DONE) continue;
-                for (int at = 0; at < count; at++) {
-                    int32_t expected = element(left, round, at);
-                    if (way != WRITES) expected += element(me->rank, round, at);
-                    me->wrong += me->received[at] != expected;
-                }
-            }
-            release(p);
+    Memory *m = memory + rank;
+    memset(m->received, 0xFF, messages * sizeof *m->received);
+    for (int number = 0; number < messages; number++)
+        for (int at = 0; at < COUNT; at++) m->sent[number][at] = element(rank, call, number, at);
+    for (int at = 0; at < COUNT; at++) m->own[at] = call + 0.5 * at;
+}
+
+static void compare(int rank, int call, const char *ways)
+{
+    Memory *m = memory + rank;
+    int before = (rank + ranks - 1) % ranks;
+    for (int number = 0; ways[number]; number++)
+        for (int at = 0; at < COUNT; at++) {
+            double expected = element(before, call, number, at);
+            if (ways[number] == REDUCED) expected += m->own[at];
+            if (m->received[number][at] != expected) fail(rank, call, "wrong data");
         }
+}
+
+static void *play(void *number)
+{
+    int rank = (int)(intptr_t)number;
+    Program *programs[KINDS_OF_CALLS];
+    for (int kind = 0; kind < KINDS_OF_CALLS; kind++) programs[kind] = made(rank, CALLS_MADE[kind]);
+    for (int call = 0; call < calls; call++) {
+        int kind = call % KINDS_OF_CALLS;
+        fill(rank, call, (int)strlen(CALLS_MADE[kind]));
+        begin(programs[kind], call);
+        if (advance_for(programs[kind], PATIENCE) != DONE)
+            fail(rank, call, "no progress, or an error");
+        compare(rank, call, CALLS_MADE[kind]);
+    }
+    for (int kind = 0; kind < KINDS_OF_CALLS; kind++) release(programs[kind]);
     return NULL;
 }
 
-int main(int argc, char **argv)
+int main(int count, char **arguments)
 {
-    static Rank rank[MOST_RANKS];
     pthread_t thread[MOST_RANKS];
-    int wrong = 0;
-    mpi.request_bytes = 8;
-    ranks = argc > 1 ? atoi(argv[1]) : 2;
-    for (int number = 0; number < ranks; number++) {
-        rank[number].rank = number;
-        pthread_create(thread + number, NULL, play, rank + number);
-    }
-    for (int number = 0; number < ranks; number++) {
-        pthread_join(thread[number], NULL);
-        wrong += rank[number].wrong;
-    }
-    printf("%d ranks, wrong elements: %d\n", ranks, wrong);
-    return wrong > 0;
+    if (count != 3) return 2;
+    ranks = atoi(arguments[1]);
+    calls = atoi(arguments[2]);
+    if (ranks < 2 || ranks > MOST_RANKS) return 2;
+    for (int rank = 0; rank < ranks; rank++)
+        if (pthread_create(thread + rank, NULL, play, (void *)(intptr_t)rank)) return 2;
+    for (int rank = 0; rank < ranks; rank++) pthread_join(thread[rank], NULL);
+    printf("%d ranks, %d calls: right\n", ranks, calls);
+    return 0;
 }
