@@ -25,7 +25,9 @@ static struct {
     int (*Isend)(const void *, int, Handle, int, int, Handle, void *);
     int (*Irecv)(void *, int, Handle, int, int, Handle, void *);
     int (*Test)(void *, int *, void *);
+    int (*Iprobe)(int, int, Handle, int *, void *);
     Handle byte;
+    int any_source;
     Py_ssize_t request_bytes;
 } mpi;
 
@@ -306,6 +308,21 @@ typedef struct {
     int32_t keeps, kept_taken;
 } Near;
 
+/* When a rank that waits for messages through MPI pauses, and for how long: progress/rhythm.py. A
+ * Rhythm of zeros begins. */
+typedef struct {
+    /* when something last moved; seconds without a move before that, and moves since */
+    double moved, idle;
+    int moves;
+    /* seconds from move to move in the time before */
+    double gap_before;
+    /* pauses may begin at once */
+    int is_slow;
+} Rhythm;
+
+/* the tags of messages by which other ranks say that they gave up, and what calls they have made */
+enum { NOTICE, ACCOUNT, WATCHED };
+
 typedef struct {
     Instruction *code;
     int32_t length;
@@ -321,8 +338,18 @@ typedef struct {
     Message *message;
     int32_t nears;
     Near *near;
-    /* polls before a rank that waits yields its core */
+    /* polls before a rank that waits for others of its node yields its core */
     int polls;
+    /* of a rank that waits for messages through MPI alone; flowing: others are on their way while
+     * it waits for one */
+    Rhythm rhythm;
+    int flowing;
+    int watched[WATCHED];
+    /* it receives messages through MPI */
+    int hears;
+    /* of the last `advance_for`; since when nothing has moved, 0: something has */
+    int result;
+    double still_since;
     /* of a location that is in no segment known here */
     int32_t unknown_near;
     uint64_t unknown;
@@ -333,7 +360,7 @@ typedef struct {
 } Program;
 
 /* what `advance` returns besides MPI's errors, which are positive */
-enum { WAITS = 0, UNKNOWN_LOCATION = -1, PEER_GAVE_UP = -2, WRONG_SIZE = -3, DONE = -4 };
+enum { WAITS = 0, UNKNOWN_LOCATION = -1, PEER_GAVE_UP = -2, WRONG_SIZE = -3, TOLD = -4, DONE = -5 };
 
 static inline char *place(const Program *p, const Instruction *i, int number)
 {
@@ -655,6 +682,9 @@ static void begin(Program *p, int tag)
 {
     p->tag = tag;
     p->next = 0;
+    p->result = WAITS;
+    p->still_since = 0;
+    p->rhythm = (Rhythm){0};
     for (int32_t number = 0; number < p->requests; number++)
         p->message[number].active = p->message[number].opened = p->message[number].is_put = 0;
     for (int32_t number = 0; number < p->nears; number++) {
@@ -691,25 +721,76 @@ static int advance(Program *p)
     return DONE;
 }
 
+/* Whether another rank has told something that Python has to see to: TOLD, or DONE. Lets MPI make
+ * progress. tags: how many of those watched. */
+static int look(Program *p, int tags)
+{
+    char status[STATUS_BYTES];
+    for (int tag = 0; tag < tags && p->watched[tag] >= 0; tag++) {
+        int found = 0;
+        int error = mpi.Iprobe(mpi.any_source, p->watched[tag], p->comm, &found, status);
+        if (error || found) return TOLD;
+    }
+    return DONE;
+}
+
+/* Yield the core or pause, when it is time for that. moved: whether something just has. */
+static void leave_core(Rhythm *r, int moved, int flowing, double now)
+{
+    static const double SPIN = 50e-6, LONG = 250e-6, NAP = 50e-6;
+    if (!r->moves) *r = (Rhythm){.moved = now, .moves = 1};
+    double still = now - r->moved;
+    if (moved) {
+        if (still > SPIN) { /* else it came together with what moved before */
+            r->gap_before = r->idle / r->moves;
+            r->is_slow = still > LONG && r->idle > LONG;
+            r->idle = still;
+            r->moves = 0;
+        }
+        r->moves++;
+        r->moved = now;
+    } else if (still > LONG || (still > SPIN && r->is_slow)) {
+        double most = flowing ? 4e-3 : 2e-3, gap = r->idle / r->moves;
+        double pause = (gap < r->gap_before ? gap : r->gap_before) / (flowing ? 1 : 8);
+        pause = pause < NAP ? NAP : pause > most ? most : pause;
+        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * pause)}, NULL);
+    } else if (still > SPIN) {
+        sched_yield();
+    }
+}
+
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
-    double until = 0;
+    static const double LOOK = 500e-6;
+    double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
         p->moved = 0;
-        int result = advance(p);
-        if (result != WAITS || patience <= 0) return result;
+        p->result = advance(p);
+        /* a rank that gave up may have sent what was written there since */
+        if (p->result == DONE && p->hears) p->result = look(p, 1);
+        if (p->result != WAITS || patience <= 0) return p->result;
         if (p->moved) {
-            until = 0;
+            p->still_since = until = 0;
             polls = 0;
-        } else if (polls > p->polls) {
-            sched_yield();
-        } else {
-            RELAX();
+        } else if (p->nears) {
+            if (polls > p->polls)
+                sched_yield();
+            else
+                RELAX();
+            if (polls % 16) continue;
         }
-        if (polls % 16) continue;
-        if (!until) until = seconds() + patience;
-        if (seconds() >= until) return WAITS;
+        double now = seconds();
+        if (!p->nears) leave_core(&p->rhythm, p->moved, p->flowing, now);
+        if (!p->still_since) p->still_since = now;
+        if (!until) {
+            until = now + patience;
+            looks = now + LOOK;
+        }
+        if (now >= until) return WAITS;
+        if (now < looks) continue;
+        looks = now + LOOK;
+        if (look(p, WATCHED) == TOLD) return p->result = TOLD;
     }
 }
 
@@ -738,19 +819,20 @@ static void discard(PyObject *capsule)
     release(program_of(capsule));
 }
 
-PyDoc_STRVAR(setup_doc, "setup(Isend, Irecv, Test, byte, request_bytes)\n\n"
-                        "Take the addresses of MPI's functions, the handle of MPI_BYTE, and the\n"
-                        "size of a request.");
+PyDoc_STRVAR(setup_doc, "setup(Isend, Irecv, Test, Iprobe, byte, any_source, request_bytes)\n\n"
+                        "Take the addresses of MPI's functions, the handle of MPI_BYTE, the number\n"
+                        "MPI_ANY_SOURCE, and the size of a request.");
 static PyObject *setup(PyObject *self, PyObject *args)
 {
-    unsigned long long isend, irecv, test, byte;
-    Py_ssize_t request_bytes;
-    if (!PyArg_ParseTuple(args, "KKKKn", &isend, &irecv, &test, &byte, &request_bytes)) return NULL;
+    unsigned long long isend, irecv, test, iprobe, byte;
+    if (!PyArg_ParseTuple(args, "KKKKKin", &isend, &irecv, &test, &iprobe, &byte, &mpi.any_source,
+                          &mpi.request_bytes))
+        return NULL;
     mpi.Isend = (int (*)(const void *, int, Handle, int, int, Handle, void *))(uintptr_t)isend;
     mpi.Irecv = (int (*)(void *, int, Handle, int, int, Handle, void *))(uintptr_t)irecv;
     mpi.Test = (int (*)(void *, int *, void *))(uintptr_t)test;
+    mpi.Iprobe = (int (*)(int, int, Handle, int *, void *))(uintptr_t)iprobe;
     mpi.byte = (Handle)byte;
-    mpi.request_bytes = request_bytes;
     Py_RETURN_NONE;
 }
 
@@ -797,18 +879,20 @@ static int link_messages(Program *p)
 }
 
 PyDoc_STRVAR(program_doc,
-             "program(code, requests, comm, nears, polls)\n\n"
+             "program(code, requests, comm, nears, polls, flowing, notice, account)\n\n"
              "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
              "rank of the node the addresses of the pipes to it and from it, and its number in\n"
-             "comm; polls: how often a waiting rank looks before it yields its core.");
+             "comm; polls: how often a waiting rank looks before it yields its core; flowing: see\n"
+             "progress/rhythm.py; notice, account: the tags of messages that Python receives when\n"
+             "`advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
     const char *code, *nears;
     Py_ssize_t nbytes, nears_bytes;
-    int requests, polls;
+    int requests, polls, flowing, notice, account;
     unsigned long long comm;
-    if (!PyArg_ParseTuple(args, "y#iKy#i", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
-                          &polls))
+    if (!PyArg_ParseTuple(args, "y#iKy#ipii", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
+                          &polls, &flowing, &notice, &account))
         return NULL;
     const int64_t *row = (const int64_t *)nears;
     Program *p = calloc(1, sizeof *p);
@@ -818,6 +902,9 @@ static PyObject *program(PyObject *self, PyObject *args)
     p->next = p->length;
     p->comm = (Handle)comm;
     p->polls = polls;
+    p->flowing = flowing;
+    p->watched[NOTICE] = notice;
+    p->watched[ACCOUNT] = account;
     p->nears = (int32_t)(nears_bytes / (3 * sizeof *row));
     p->code = malloc(nbytes + 1);
     p->handles = calloc(requests + 1, mpi.request_bytes);
@@ -833,12 +920,14 @@ static PyObject *program(PyObject *self, PyObject *args)
         p->near[number].in = (Word *)(intptr_t)row[1];
         p->near[number].rank = (int32_t)row[2];
     }
-    for (int32_t number = 0; number < p->length; number++)
+    for (int32_t number = 0; number < p->length; number++) {
+        p->hears |= p->code[number].code == RECV;
         if (!is_valid(p->code + number, p)) {
             release(p);
             return PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid",
                                 (int)number);
         }
+    }
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");
@@ -886,7 +975,7 @@ PyDoc_STRVAR(advance_doc,
              "advance(program, seconds)\n\n"
              "Execute until something is awaited that does not come within so many seconds.\n"
              "Returns (result, next instruction). The result is 0, an error of MPI, or one of\n"
-             "UNKNOWN_LOCATION, PEER_GAVE_UP and WRONG_SIZE.");
+             "UNKNOWN_LOCATION, PEER_GAVE_UP, WRONG_SIZE and TOLD.");
 static PyObject *advance_from_python(PyObject *self, PyObject *args)
 {
     PyObject *capsule;
@@ -894,11 +983,20 @@ static PyObject *advance_from_python(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
-    int result;
     Py_BEGIN_ALLOW_THREADS
-    result = advance_for(p, patience);
+    advance_for(p, patience);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("ii", result == DONE ? 0 : result, (int)p->next);
+    return Py_BuildValue("ii", p->result == DONE ? 0 : p->result, (int)p->next);
+}
+
+PyDoc_STRVAR(reached_doc, "reached(program)\n\n"
+                          "What `advance` returned, and the seconds for which nothing has moved.");
+static PyObject *reached(PyObject *self, PyObject *capsule)
+{
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    double still = p->still_since ? seconds() - p->still_since : 0;
+    return Py_BuildValue("iid", p->result == DONE ? 0 : p->result, (int)p->next, still);
 }
 
 /* The near rank of this number, or NULL and an exception. */
@@ -1148,7 +1246,7 @@ enum {
     LEDGER,
     /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
     CALLS, UNSEEN, PASSED, LISTENERS,
-    /* enter_unseen(); finish(operation, result, tag, mark, arguments); abandon(operation, error) */
+    /* enter_unseen(); finish(operation, tag, mark, arguments, raised); abandon(operation, error) */
     ENTER_UNSEEN, FINISH, ABANDON,
     HELD
 };
@@ -1334,9 +1432,23 @@ static long enter(Door *d, const Known *k)
     return tag;
 }
 
+/* What signal handlers raise now, as a new reference, or None. They run here and not at the first
+ * step of `finish`, where what they raise would end the call in its middle. */
+static PyObject *raised_by_handlers(void)
+{
+    if (!PyErr_CheckSignals()) Py_RETURN_NONE;
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    Py_XDECREF(kind);
+    Py_XDECREF(trace);
+    return value;
+}
+
 /* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
  * returns. */
-static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int result, long tag,
+static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, long tag,
                         PyObject *const *args, Py_ssize_t count)
 {
     PyObject *tuple = PyTuple_New(count), *done = NULL;
@@ -1345,7 +1457,8 @@ static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int result
         PyTuple_SetItem(tuple, n, args[n]);
     }
     if (tuple)
-        done = PyObject_CallFunction(d->held[FINISH], "OilOO", operation, result, tag, mark, tuple);
+        done = PyObject_CallFunction(d->held[FINISH], "OlOON", operation, tag, mark, tuple,
+                                     raised_by_handlers());
     Py_XDECREF(tuple);
     if (done) return done;
     /* a signal handler may have raised before anything was done about it */
@@ -1381,15 +1494,14 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     l->nbytes += k->nbytes;
     l->thread = PyThread_get_thread_ident();
     l->is_passing = 1;
-    int result;
     Py_BEGIN_ALLOW_THREADS
-    result = advance_for(p, d->patience);
+    advance_for(p, d->patience);
     Py_END_ALLOW_THREADS
     PyObject *served = Py_True;
-    if (result == DONE)
+    if (p->result == DONE)
         Py_INCREF(served);
     else
-        served = finish(d, operation, mark, result, tag, args, count);
+        served = finish(d, operation, mark, tag, args, count);
     l->is_passing = 0;
     Py_DECREF(capsules);
     Py_DECREF(operation);
@@ -1547,6 +1659,7 @@ static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS, start_doc},
     {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
+    {"reached", reached, METH_O, reached_doc},
     {"found", found, METH_VARARGS, found_doc},
     {"unknown", unknown, METH_O, unknown_doc},
     {"mapped", mapped, METH_VARARGS, mapped_doc},
@@ -1584,6 +1697,7 @@ PyMODINIT_FUNC PyInit__engine(void)
                  PyModule_AddIntConstant(made, "UNKNOWN_LOCATION", UNKNOWN_LOCATION) ||
                  PyModule_AddIntConstant(made, "PEER_GAVE_UP", PEER_GAVE_UP) ||
                  PyModule_AddIntConstant(made, "WRONG_SIZE", WRONG_SIZE) ||
+                 PyModule_AddIntConstant(made, "TOLD", TOLD) ||
                  add_type(made, &ledger_spec, "Ledger") || add_type(made, &door_spec, "Door")))
         Py_CLEAR(made);
     return made;

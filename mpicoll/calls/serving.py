@@ -245,19 +245,24 @@ def begin_at_once(
 
     method: by which doors know it.
     """
-    begun: MPI.Request | bool | None = context.doors.begin(method, _go_on, arguments)
+    try:
+        begun: MPI.Request | bool | None = context.doors.begin(method, _go_on, arguments)
+    finally:
+        context.held.release()
     if isinstance(begun, bool):
         return MPI.COMM_SELF.Isend(_NOTHING, MPI.PROC_NULL)  # a request that has ended
     return begun
 
 
 def _go_on(
-    operation: ScheduledCall, result: int, tag: int, mark: Mark, arguments: tuple[object, ...]
-) -> Request:
+    operation: ScheduledCall, tag: int, mark: Mark, arguments: tuple[object, ...],
+    raised: BaseException | None,
+) -> Request:  # fmt: skip
     """Make a task of a call that a door has begun."""
     context = operation.context
+    context.held.hold(raised)
     record = context.recorder.resume(mark.text, call_site())
-    steps = _keeping(arguments, operation.finish_as_task(record, result, tag, arguments))
+    steps = _keeping(arguments, operation.finish_as_task(record, tag, arguments))
     track = context.call_track(tag >> context.channel.number_bit)
     return Request(context, steps, record, (), track)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from ..binding import Instruction, Places, Program, Span, mover
 from ..errors import MpicollError
 from ..schedule import Recv
-from ..shared_memory import COPIED, HEAP, LARGE, Polled
-from ..transport import Channel, Near
+from ..shared_memory import COPIED, HEAP, LARGE
+from ..transport import ACCOUNT, NOTICE, WATCH, Channel, Near
 from .library import status
 from .lowering import NOWHERE, Slots, lowered, refusal
 
@@ -27,14 +27,52 @@ _POLLS = 4000
 _FEW_POLLS = 32
 
 
-def compiled(program: Program, channel: Channel, near: Near | None) -> Compiled | None:
+#: seconds for which a program waits where a rank of the node has not created its pipe yet: Python
+#: finds it
+_UNFOUND = 20e-6
+#: seconds without progress after which what a signal handler has raised ends a call
+_HELD = 1.0
+
+
+class Held:
+    """What a signal handler has raised while a program waited: raised when the call has ended."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def hold(self, error: BaseException | None) -> None:
+        """Keep it, if it is the first."""
+        if self.error is None:
+            self.error = error
+
+    def release(self) -> None:
+        """Raise it, if there is one."""
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+class Caller(NamedTuple):
+    """What a program needs of its communicator, beside the channel.
+
+    look(surely): see what other ranks tell. is_flowing: see `progress.Pace`.
+    """
+
+    look: Callable[..., None]
+    held: Held
+    is_flowing: bool
+
+
+def compiled(
+    program: Program, channel: Channel, near: Near | None, caller: Caller
+) -> Compiled | None:
     """The program for the extension, or None where it cannot execute it."""
     extension = status().extension
     if extension is None or refusal(program, () if near is None else near.ranks):
         return None
     if near is None:
-        return Compiled(extension, program, channel)
-    return CompiledNear(extension, program, channel, near)
+        return Compiled(extension, program, channel, caller)
+    return CompiledNear(extension, program, channel, caller, near)
 
 
 class _Nearby:
@@ -78,8 +116,9 @@ class _Nearby:
 class Compiled:
     """A program of the extension. The messages of its peers may come from either interpreter."""
 
-    def __init__(self, extension: Any, program: Program, channel: Channel) -> None:
+    def __init__(self, extension: Any, program: Program, channel: Channel, caller: Caller) -> None:
         self._extension = extension
+        self._caller = caller
         self._source = program
         self._channel = channel
         self._starts = list(program.started())
@@ -128,9 +167,16 @@ class Compiled:
             #: by instruction: the step, and the number of the request that it awaits
             self._positions = [(step, awaited) for _, step, awaited in code]
             packed = b"".join(bytes(instruction) for instruction, *_ in code)
-            comm = MPI._handleof(self._channel.wire.comm)
+            channel = self._channel
             program = self._extension.program(
-                packed, len(self._starts), comm, nearby.packed(), self._polls)
+                packed,
+                len(self._starts),
+                MPI._handleof(channel.wire.comm),
+                nearby.packed(),
+                self._polls,
+                self._caller.is_flowing,
+                *(channel.tag(WATCH, number) for number in (NOTICE, ACCOUNT)),
+            )
             self._tracks[track] = program, nearby
         return self._tracks[track]
 
@@ -155,21 +201,21 @@ class Compiled:
         else:
             self.start(tag, memory, 0.0)
         self._result, self._next = self._extension.advance(self._program, patience)
-        return self.has_ended
+        return not self._result and self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
         """Whether the last call had this tag and these buffers, where they lie."""
         return tag == self._tag and memory == self._memory and self._epoch == HEAP.epoch
 
-    def resume(self, result: int, tag: int, memory: Places, patience: float) -> None:
-        """Go on with a call that a door has begun; result: of the extension's last step."""
+    def resume(self, tag: int, memory: Places, patience: float) -> None:
+        """Go on with a call that a door has begun."""
         self._program, self._nearby = self._on(self._track(tag))
         self._tag = tag
         self._memory = memory
         self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._taken = [None] * len(self._starts)
-        self._result = result
+        self._result, self._next, _ = self._extension.reached(self._program)
 
     @property
     def is_under_way(self) -> bool:
@@ -203,16 +249,40 @@ class Compiled:
         Raises MPI.Exception, and where a rank of the node has given up.
         """
         while True:
-            if self._result:
-                self._see_to(self._result)
-            self._result, self._next = self._extension.advance(self._program, self._patience)
+            result, self._result = self._result, 0
+            if result:
+                self._see_to(result)
+            if result == self._extension.TOLD:
+                return self.has_ended
+            self._move()
             if not self._result:
                 return self.has_ended
+
+    def _move(self) -> None:
+        """Advance the program. A blocking call is waited for like MPI's own: handlers run after it.
+
+        What they raise ends it only where nothing moves for long.
+        """
+        patience = self._patience
+        if patience and self._nearby.unfound:
+            patience = _UNFOUND
+        try:
+            self._result, self._next = self._extension.advance(self._program, patience)
+        except BaseException as error:  # of a handler, when the extension had returned
+            if not patience:
+                raise
+            self._caller.held.hold(error)
+        if self._caller.held.error is not None:
+            self._result, self._next, still = self._extension.reached(self._program)
+            if still > _HELD:
+                self._caller.held.release()
 
     def _see_to(self, result: int) -> None:
         """What the extension leaves to Python."""
         extension = self._extension
-        if result == extension.UNKNOWN_LOCATION:
+        if result == extension.TOLD:
+            self._caller.look()
+        elif result == extension.UNKNOWN_LOCATION:
             number, location = extension.unknown(self._program)
             segment = self._nearby.ends[number].peer.segment(location)
             extension.mapped(self._program, number, *segment)
@@ -236,6 +306,11 @@ class Compiled:
         before = self._next
         return self.advance() or self._next != before
 
+    def Wait(self) -> None:
+        """Wait until anything has moved."""
+        while not self.Test():
+            self._caller.look()
+
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""
         for number, handle in self._extension.take_requests(self._program).items():
@@ -251,16 +326,18 @@ class Compiled:
                 HEAP.detach(start, end - start)
 
 
-class CompiledNear(Compiled, Polled):
-    """The same with messages through shared memory: it polls, and looks around meanwhile."""
+class CompiledNear(Compiled):
+    """The same with messages through shared memory."""
 
-    def __init__(self, extension: Any, program: Program, channel: Channel, near: Near) -> None:
+    def __init__(
+        self, extension: Any, program: Program, channel: Channel, caller: Caller, near: Near
+    ) -> None:
         self._near = near
         self._polls = _FEW_POLLS if near.is_crowded else _POLLS
         self._all_tracks = near.tracks
         #: of the call under way, by near rank: messages that were set aside, which the extension has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
-        super().__init__(extension, program, channel)
+        super().__init__(extension, program, channel, caller)
 
     def _nearby_on(self, track: int) -> _Nearby:
         return _Nearby(self._source, self._channel, self._near, track)
@@ -316,7 +393,7 @@ class CompiledNear(Compiled, Polled):
 
     def _see_to(self, result: int) -> None:
         if result == self._extension.PEER_GAVE_UP:
-            self._near.look(surely=True)
+            self._caller.look(surely=True)
         else:
             super()._see_to(result)
 
@@ -329,11 +406,6 @@ class CompiledNear(Compiled, Polled):
                 ends.inward.next(self._tag, ends.peer)
             self._near.backoff.pause()
         return False
-
-    def Wait(self) -> None:
-        """Wait until anything has moved."""
-        while not self.Test():
-            self._near.look()
 
     def _find_pipes(self) -> None:
         """A rank creates the pipe to this one when it first sends."""

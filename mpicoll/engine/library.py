@@ -14,7 +14,7 @@ from ..shared_memory import HEAP
 from ..support import settings
 from .lowering import Code, Packed
 
-_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test")
+_FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
 
 
 class Status(NamedTuple):
@@ -44,7 +44,8 @@ def _loaded() -> Status:
         addresses = [_address_of(name) for name in _FUNCTIONS]
     except (ImportError, AttributeError) as error:
         return Status(None, f"mpicoll._engine cannot be used ({error})")
-    extension.setup(*addresses, MPI._handleof(MPI.BYTE), MPI._sizeof(MPI.Request))
+    byte = MPI._handleof(MPI.BYTE)
+    extension.setup(*addresses, byte, MPI.ANY_SOURCE, MPI._sizeof(MPI.Request))
     extension.setup_doors(np.ndarray, HEAP.epoch_at)
     if not _delivers(extension):
         return Status(None, "mpicoll._engine did not deliver a message to this rank itself")
@@ -92,7 +93,7 @@ def _delivers(extension: Any) -> bool:
         Packed(Code.WAIT, request=1),
     ]
     packed = b"".join(map(bytes, code))
-    program = extension.program(packed, 2, MPI._handleof(comm), b"", 0)
+    program = extension.program(packed, 2, MPI._handleof(comm), b"", 0, False, -1, -1)
     extension.start(program, 0, ())
     error, reached = extension.advance(program, 1.0)
     comm.Free()

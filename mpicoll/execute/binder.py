@@ -76,7 +76,8 @@ def bind(
     name = f"{method} ({schedule.algorithm})"
     plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
     if tracer is None and work.is_plain:
-        plan.compiled = engine.compiled(program, context.channel, near)
+        caller = engine.Caller(context.look, context.held, runs_ahead)
+        plan.compiled = engine.compiled(program, context.channel, near, caller)
     return plan
 
 

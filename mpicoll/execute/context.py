@@ -353,7 +353,7 @@ class Context(Waits):
         record does not say so yet.
         """
         try:
-            return function()
+            result = function()
         except BaseException as error:
             explained = self.explained(error) if isinstance(error, Exception) else error
             if record.place and (is_scheduled or record.plan is not None):
@@ -361,11 +361,14 @@ class Context(Waits):
             PROGRESS.end_failed(self.queue)
             if self.is_used_by_mpi:
                 ABANDONED.append(args)
+            self.held.release()
             if explained is not error:
                 raise explained from error
             raise
         finally:
             record.end()
+        self.held.release()
+        return result
 
     @contextmanager
     def making(self, comm: MPI.Comm) -> Iterator[None]:

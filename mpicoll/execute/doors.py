@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from .context import Context
     from .scheduled_call import ScheduledCall
 
-#: seconds that a blocking call waits in the extension before Python looks around
-_PATIENCE = 500e-6
 #: classes of arguments that cannot change, and arrays
 _PLAIN = {np.ndarray, MPI.Op, int, str, type(None), type(MPI.IN_PLACE)}
 
 IsServed = Callable[..., bool]
-#: goes on with a call that a door has begun: of the operation, the result of the extension's last
-#: step, the tag, the call, and its arguments
-Finish = Callable[["ScheduledCall", int, int, Mark, "tuple[object, ...]"], object]
+#: goes on with a call that a door has begun: of the operation, the tag, the call, its
+#: arguments, and what a signal handler has raised, or None
+Finish = Callable[
+    ["ScheduledCall", int, Mark, "tuple[object, ...]", "BaseException | None"], object
+]
 
 
 def _closed(*arguments: object) -> bool:
@@ -50,7 +50,7 @@ class Doors:
 
     def of(self, method: str) -> IsServed:
         """A function of a blocking call's arguments: serves the call, or returns False."""
-        door = self._door(method, self._finish, _PATIENCE)
+        door = self._door(method, self._finish, self._context.patience)
         return _closed if door is None else door.call
 
     def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> Any:
@@ -61,7 +61,7 @@ class Doors:
         """
         door = self._door(method, go_on, MOMENT)
         links = self._context.links
-        if door is None or links is None or links.backoff(TASKS).aside:
+        if door is None or links is not None and links.backoff(TASKS).aside:
             return None
         return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
@@ -106,19 +106,20 @@ class Doors:
             operation.open_door(door, tuple(arguments), mark_of(text))
 
     def _finish(
-        self, operation: ScheduledCall, result: int, tag: int, mark: Mark,
-        arguments: tuple[object, ...],
+        self, operation: ScheduledCall, tag: int, mark: Mark,
+        arguments: tuple[object, ...], raised: BaseException | None,
     ) -> bool:  # fmt: skip
         """Wait for a call that a door has begun; True."""
         context = self._context
+        context.held.hold(raised)
         record = context.recorder.blocking.resume(mark.text)
-        finish = partial(operation.finish, record, result, tag, arguments)
+        finish = partial(operation.finish, record, tag, arguments)
         context.serve(finish, record, arguments, is_scheduled=True)
         return True
 
     def _abandon(self, operation: ScheduledCall, error: BaseException) -> None:
         """A call that a door has begun has ended with an error."""
-        if not self._context.broken:
+        if operation.unfinished and not self._context.broken:
             self._context.give_up(operation, error)
 
     def clear(self) -> None:

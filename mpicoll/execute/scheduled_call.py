@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     from .context import Context
 
-#: seconds that a blocking call waits for a message before Python looks around
-_PATIENCE = 20e-6
-
 
 class ScheduledCall(Operation):
     """A schedule bound to its buffers.
@@ -133,7 +130,7 @@ class ScheduledCall(Operation):
 
     def _begun(self) -> Iterator[Any]:
         tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
-        return self._steps(tag, self.context.sent_blocking, _PATIENCE)
+        return self._steps(tag, self.context.sent_blocking, self.context.patience)
 
     def _run(self, begin: Callable[[], Iterator[Any]]) -> None:
         try:
@@ -230,34 +227,28 @@ class ScheduledCall(Operation):
 
     @property
     def _is_all_in_c(self) -> bool:
-        """Whether Python has nothing to do before or after the program.
+        """Whether Python has nothing to do before or after the program."""
+        return self.compiled is not None and self._executable is not None and self.movable
 
-        Who receives through MPI has to look around at the end, see `_end`.
-        """
-        is_alive = self.compiled is not None and self._executable is not None
-        return is_alive and self.movable and not self.hears_of_mpi
-
-    def finish(
-        self, record: Record, result: int, tag: int, arguments: Sequence[object]
-    ) -> None:
-        """Wait for a call that a door has begun. result: of the extension's last step."""
-        self._take_over(record, result, tag, arguments, _PATIENCE)
+    def finish(self, record: Record, tag: int, arguments: Sequence[object]) -> None:
+        """Wait for a call that a door has begun."""
+        self._take_over(record, tag, arguments, self.context.patience)
         self._run(self._rest)
 
     def finish_as_task(
-        self, record: Record, result: int, tag: int, arguments: Sequence[object]
+        self, record: Record, tag: int, arguments: Sequence[object]
     ) -> Iterator[MPI.Request]:
         """The same for a `Task`."""
-        self._take_over(record, result, tag, arguments, 0.0)
+        self._take_over(record, tag, arguments, 0.0)
         return self._until_done(self._rest())
 
     def _take_over(
-        self, record: Record, result: int, tag: int, arguments: Sequence[object], patience: float
+        self, record: Record, tag: int, arguments: Sequence[object], patience: float
     ) -> None:
         assert self.compiled is not None
         self.step = 0
         record.plan = self
-        self.compiled.resume(result, tag, _memory_of(arguments), patience)
+        self.compiled.resume(tag, _memory_of(arguments), patience)
 
     def _rest(self) -> Iterator[Any]:
         """The steps of a call that has begun in the extension."""
@@ -266,8 +257,8 @@ class ScheduledCall(Operation):
         self._end()
 
     def _end(self) -> None:
-        # a rank that gave up may have sent what was written there since
-        if self.hears_of_mpi:
+        # a rank that gave up may have sent what was written there since; the extension looks itself
+        if self.hears_of_mpi and self.compiled is None:
             self.context.look()
         self.step = None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from mpi4py import MPI
 
+from ..engine import Compiled, Held
 from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
 from ..failure import ABANDONED, Located, Recorder, Withdrawable, survival
 from ..progress import NAP, PROGRESS, Queue, Rhythm
@@ -28,6 +29,8 @@ Error = TypeVar("Error", bound=MpicollError)
 
 #: seconds between two looks that count as no progress, at most
 _BETWEEN = 0.1
+#: seconds for which a blocking call waits in the extension before Python looks around
+_IN_C = 0.05
 #: the same as a part of the limit
 _PART = 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
@@ -57,6 +60,7 @@ class Waits:
         self.cache = CallCache(self.recorder)
         self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained)
+        self.held = Held()
         #: the communicator's handle
         self.comm = MPI.Intracomm(comm)
         #: ranks in COMM_WORLD that were dead before the communicator was made
@@ -78,13 +82,19 @@ class Waits:
         found = (reference() for reference in cls._alive.valuerefs())
         return [context for context in found if context is not None]
 
+    @property
+    def patience(self) -> float:
+        """Seconds for which a blocking call waits in the extension before Python looks around."""
+        return _IN_C if self.timeout is None else min(_IN_C, self.timeout * _PART)
+
     def wait_for(self, requests: Iterable[MPI.Request], call: Located) -> None:
         """Await requests one by one, as they come.
 
         Raises CollectiveTimeout where a request takes longer than it may, and MpicollError where
         another rank gives up.
         """
-        polled = Polled if self.timeout is None and not survival.survivable() else ()
+        watched = self.timeout is not None or survival.survivable()
+        polled = () if watched else (Polled, Compiled)
         rhythm = None
         try:
             for request in requests:

@@ -37,7 +37,7 @@ from ..support.node import ranks_of_node, ranks_within
 #: kinds of messages: of single calls, of persistent plans, of comparing calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)
 #: numbers of messages between watchers: a rank gives the communicator up; a rank lists its calls
-_NOTICE, ACCOUNT = 3, 4
+NOTICE, ACCOUNT = 3, 4
 #: seconds that the notices of a rank have to leave it
 _LEAVING = 0.05
 #: bits of a channel's tags, where MPI grants more than that
@@ -429,7 +429,7 @@ class Channel:
     def give_notice(self, text: str) -> None:
         """Tell all other ranks that this rank gives the communicator up, and why."""
         words = np.frombuffer(text.encode(), np.uint8)
-        tag = self.tag(WATCH, _NOTICE)
+        tag = self.tag(WATCH, NOTICE)
         notices = []
         with suppress(MPI.Exception):  # where ranks died
             for number in self.ranks:
@@ -446,7 +446,7 @@ class Channel:
 
         Lets MPI make progress.
         """
-        tag = self.tag(WATCH, _NOTICE)
+        tag = self.tag(WATCH, NOTICE)
         status = MPI.Status()
         with self.lock:
             if not self.probe(tag, status):
