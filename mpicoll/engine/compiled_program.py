@@ -31,11 +31,11 @@ _FEW_POLLS = 32
 #: finds it
 _UNFOUND = 20e-6
 #: seconds without progress after which what a signal handler has raised ends a call
-_HELD = 1.0
+_LONG = 1.0
 
 
 class Held:
-    """What a signal handler has raised while a program waited: raised when the call has ended."""
+    """What a signal handler has raised while a call waited: raised when that has ended."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -44,6 +44,10 @@ class Held:
         """Keep it, if it is the first."""
         if self.error is None:
             self.error = error
+
+    def is_due(self, still: float) -> bool:
+        """Whether it ends the call, in which nothing has moved for so many seconds."""
+        return self.error is not None and still > _LONG
 
     def release(self) -> None:
         """Raise it, if there is one."""
@@ -274,7 +278,7 @@ class Compiled:
             self._caller.held.hold(error)
         if self._caller.held.error is not None:
             self._result, self._next, still = self._extension.reached(self._program)
-            if still > _HELD:
+            if self._caller.held.is_due(still):
                 self._caller.held.release()
 
     def _see_to(self, result: int) -> None:

@@ -114,9 +114,11 @@ class Accounts:
         status = MPI.Status()
         tag = channel.tag(WATCH, ACCOUNT)
         while channel.probe(tag, status):
+            channel.is_hearing = True
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             request = channel.wire.comm.Irecv([words, MPI.BYTE], status.source, tag)
             self._receiving.append((list(channel.ranks).index(status.source), words, request))
+            channel.is_hearing = False
         waiting = []
         for rank, words, request in self._receiving:
             if not request.Test():

@@ -100,27 +100,58 @@ class Waits:
             for request in requests:
                 if isinstance(request, polled):
                     request.Wait()  # it looks around by itself
-                elif not request.Test():
-                    # created late: most calls have nothing to wait for, when they are compared
-                    rhythm = rhythm or Rhythm(NAP)
-                    rhythm.restart()
-                    self._watch(request, rhythm, call)
+                else:
+                    rhythm = self._watch(request, rhythm, call)
         except BaseException as error:  # Ctrl-C and signal handlers that raise among them
             if call.unfinished:
                 self.give_up(call, error, requests)
             PROGRESS.end_failed(self.queue)
             raise
 
-    def _watch(self, request: MPI.Request, rhythm: Rhythm, call: Located) -> None:
-        self.queue.stall.restart()
-        while not request.Test():
-            if self.queue.stall.is_due:
-                self.check_wait()
-            if self.queue.error is not None:
-                raise self.queue.error
-            rhythm.leave_core(0, lambda: call.runs_ahead)
-        self.queue.stall.restart()
-        rhythm.still(1)
+    def _watch(
+        self, request: MPI.Request, rhythm: Rhythm | None, call: Located
+    ) -> Rhythm | None:
+        """Await a request. What a signal handler raises meanwhile is held: see `Held`.
+
+        rhythm: of the call so far; created late, as most calls have nothing to wait for, when they
+        are compared. Returns it.
+        """
+        stall = self.queue.stall
+        begun = False
+        while True:
+            try:
+                while not request.Test():
+                    rhythm = rhythm or Rhythm(NAP)
+                    if not begun:
+                        rhythm.restart()
+                        stall.restart()
+                        begun = True
+                    if stall.is_due:
+                        self.check_wait()
+                        if self.held.is_due(perf_counter() - rhythm.moved):
+                            break
+                    if self.queue.error is not None:
+                        raise self.queue.error
+                    rhythm.leave_core(0, lambda: call.runs_ahead)
+                else:
+                    if rhythm is not None and begun:
+                        stall.restart()
+                        rhythm.still(1)
+                    return rhythm
+            except (MPI.Exception, MpicollError):
+                raise
+            except BaseException as error:
+                # in the middle of a step of ours, or of what another rank has told
+                if isinstance(request, (Polled, Compiled)) or self.is_disturbed:
+                    raise
+                self.held.hold(error)
+                continue
+            self.held.release()
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether this rank is in the middle of hearing from another one, or gives its calls up."""
+        return self.channel.is_hearing or self.queue.error is not None
 
     def check_wait(self) -> None:
         """Nothing has moved: give up the calls under way, or report, where that lasts too long.

@@ -218,6 +218,8 @@ class Channel:
         self.name = f"{wire.name}.{number}"
         #: for the watcher, a thread that may not use what is being freed
         self.open = True
+        #: whether a message by which another rank tells of itself is just being received
+        self.is_hearing = False
         self.lock = threading.RLock()
         #: messages by which ranks agree, with their memory, which lives as long as MPI may use it:
         #: received, its request, sent, its request
@@ -451,6 +453,7 @@ class Channel:
         with self.lock:
             if not self.probe(tag, status):
                 return None
+            self.is_hearing = True  # for good: this communicator is given up
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self.wire.comm.Recv([words, MPI.BYTE], status.source, tag)
         return list(self.ranks).index(status.source), words.tobytes().decode(errors="replace")
