@@ -308,18 +308,6 @@ typedef struct {
     int32_t keeps, kept_taken;
 } Near;
 
-/* When a rank that waits for messages through MPI pauses, and for how long: progress/rhythm.py. A
- * Rhythm of zeros begins. */
-typedef struct {
-    /* when something last moved; seconds without a move before that, and moves since */
-    double moved, idle;
-    int moves;
-    /* seconds from move to move in the time before */
-    double gap_before;
-    /* pauses may begin at once */
-    int is_slow;
-} Rhythm;
-
 /* the tags of messages by which other ranks say that they gave up, and what calls they have made */
 enum { NOTICE, ACCOUNT, WATCHED };
 
@@ -338,12 +326,8 @@ typedef struct {
     Message *message;
     int32_t nears;
     Near *near;
-    /* polls before a rank that waits for others of its node yields its core */
+    /* polls before a rank that waits yields its core */
     int polls;
-    /* of a rank that waits for messages through MPI alone; flowing: others are on their way while
-     * it waits for one */
-    Rhythm rhythm;
-    int flowing;
     int watched[WATCHED];
     /* it receives messages through MPI */
     int hears;
@@ -684,7 +668,6 @@ static void begin(Program *p, int tag)
     p->next = 0;
     p->result = WAITS;
     p->still_since = 0;
-    p->rhythm = (Rhythm){0};
     for (int32_t number = 0; number < p->requests; number++)
         p->message[number].active = p->message[number].opened = p->message[number].is_put = 0;
     for (int32_t number = 0; number < p->nears; number++) {
@@ -734,31 +717,6 @@ static int look(Program *p, int tags)
     return DONE;
 }
 
-/* Yield the core or pause, when it is time for that. moved: whether something just has. */
-static void leave_core(Rhythm *r, int moved, int flowing, double now)
-{
-    static const double SPIN = 50e-6, LONG = 250e-6, NAP = 50e-6;
-    if (!r->moves) *r = (Rhythm){.moved = now, .moves = 1};
-    double still = now - r->moved;
-    if (moved) {
-        if (still > SPIN) { /* else it came together with what moved before */
-            r->gap_before = r->idle / r->moves;
-            r->is_slow = still > LONG && r->idle > LONG;
-            r->idle = still;
-            r->moves = 0;
-        }
-        r->moves++;
-        r->moved = now;
-    } else if (still > LONG || (still > SPIN && r->is_slow)) {
-        double most = flowing ? 4e-3 : 2e-3, gap = r->idle / r->moves;
-        double pause = (gap < r->gap_before ? gap : r->gap_before) / (flowing ? 1 : 8);
-        pause = pause < NAP ? NAP : pause > most ? most : pause;
-        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * pause)}, NULL);
-    } else if (still > SPIN) {
-        sched_yield();
-    }
-}
-
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
@@ -773,15 +731,13 @@ static int advance_for(Program *p, double patience)
         if (p->moved) {
             p->still_since = until = 0;
             polls = 0;
-        } else if (p->nears) {
-            if (polls > p->polls)
-                sched_yield();
-            else
-                RELAX();
-            if (polls % 16) continue;
+        } else if (polls > p->polls) {
+            sched_yield();
+        } else {
+            RELAX();
         }
+        if (polls % 16) continue;
         double now = seconds();
-        if (!p->nears) leave_core(&p->rhythm, p->moved, p->flowing, now);
         if (!p->still_since) p->still_since = now;
         if (!until) {
             until = now + patience;
@@ -879,20 +835,19 @@ static int link_messages(Program *p)
 }
 
 PyDoc_STRVAR(program_doc,
-             "program(code, requests, comm, nears, polls, flowing, notice, account)\n\n"
+             "program(code, requests, comm, nears, polls, notice, account)\n\n"
              "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
              "rank of the node the addresses of the pipes to it and from it, and its number in\n"
-             "comm; polls: how often a waiting rank looks before it yields its core; flowing: see\n"
-             "progress/rhythm.py; notice, account: the tags of messages that Python receives when\n"
-             "`advance` returns TOLD, or -1.");
+             "comm; polls: how often a waiting rank looks before it yields its core; notice,\n"
+             "account: the tags of messages that Python receives when `advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
     const char *code, *nears;
     Py_ssize_t nbytes, nears_bytes;
-    int requests, polls, flowing, notice, account;
+    int requests, polls, notice, account;
     unsigned long long comm;
-    if (!PyArg_ParseTuple(args, "y#iKy#ipii", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
-                          &polls, &flowing, &notice, &account))
+    if (!PyArg_ParseTuple(args, "y#iKy#iii", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
+                          &polls, &notice, &account))
         return NULL;
     const int64_t *row = (const int64_t *)nears;
     Program *p = calloc(1, sizeof *p);
@@ -902,7 +857,6 @@ static PyObject *program(PyObject *self, PyObject *args)
     p->next = p->length;
     p->comm = (Handle)comm;
     p->polls = polls;
-    p->flowing = flowing;
     p->watched[NOTICE] = notice;
     p->watched[ACCOUNT] = account;
     p->nears = (int32_t)(nears_bytes / (3 * sizeof *row));

@@ -22,7 +22,8 @@ from .lowering import NOWHERE, Slots, lowered, refusal
 _MOST_BUFFERS = 3
 #: of a near rank: the addresses of the words of the pipes to it and from it, and its rank
 _NEAR = Struct("=3q")
-#: polls of a waiting rank before it yields its core; the same where ranks outnumber cores
+#: polls of a rank that waits for others of its node before it yields its core; the same where ranks
+#: outnumber cores
 _POLLS = 4000
 _FEW_POLLS = 32
 
@@ -59,12 +60,11 @@ class Held:
 class Caller(NamedTuple):
     """What a program needs of its communicator, beside the channel.
 
-    look(surely): see what other ranks tell. is_flowing: see `progress.Pace`.
+    look(surely): see what other ranks tell.
     """
 
     look: Callable[..., None]
     held: Held
-    is_flowing: bool
 
 
 def compiled(
@@ -136,8 +136,9 @@ class Compiled:
         self._tracks: dict[int, tuple[Any, _Nearby]] = {}
         self.lies_in(())
 
-    #: polls of a waiting rank before it yields its core
-    _polls = _POLLS
+    #: polls of a waiting rank before it yields its core: each takes as long as the yield, and who
+    #: is awaited may need that core
+    _polls = 0
     _all_tracks = 1
 
     def _nearby_on(self, track: int) -> _Nearby:
@@ -178,7 +179,6 @@ class Compiled:
                 MPI._handleof(channel.wire.comm),
                 nearby.packed(),
                 self._polls,
-                self._caller.is_flowing,
                 *(channel.tag(WATCH, number) for number in (NOTICE, ACCOUNT)),
             )
             self._tracks[track] = program, nearby

@@ -76,7 +76,7 @@ def bind(
     name = f"{method} ({schedule.algorithm})"
     plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
     if tracer is None and work.is_plain:
-        caller = engine.Caller(context.look, context.held, runs_ahead)
+        caller = engine.Caller(context.look, context.held)
         plan.compiled = engine.compiled(program, context.channel, near, caller)
     return plan
 

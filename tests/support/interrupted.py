@@ -32,7 +32,7 @@ def summed(comm, x, algorithm):
     assert (x == SIZE * (SIZE + 1) // 2).all(), x
 
 
-def ends_first(count, calls_before, late=0.4, alarm=0.1):
+def ends_first(count, calls_before, late=0.3, alarm=0.1):
     """The last rank is late; a handler raises on rank 0 meanwhile: after the call, whose result is right; so are later ones."""
     comm = mpicoll.Communicator(WORLD.Dup())
     x = comm.empty(count) if ARRAYS == "shared" else np.empty(count)
@@ -61,7 +61,7 @@ def ends_first(count, calls_before, late=0.4, alarm=0.1):
 
 def first():
     """Calls that ranks have never made are compared first; the second time they are bound already."""
-    for count in (1, 1000, 300_000):
+    for count in (1, 300_000):
         for calls_before in (0, 1):
             ends_first(count, calls_before)
 
