@@ -178,8 +178,9 @@ def persist(
     call.persistent = True
     context = call.context
     context.require_working()
-    record = context.recorder.blocking.begin(call.text, call_site())
+    record = context.recorder.blocking
     try:
+        record.begin(call.text, call_site())
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
         choice = choose(call, algorithm, segment_bytes)
         context.wait_for(counts_for(call, choice.name), COMPARING)
@@ -360,8 +361,7 @@ def _counted(context: Context, text: str, start: Callable[[Record], object]) -> 
     except BaseException as error:
         if record.place:
             context.lose_step(text, error)
-        if record.number:
-            record.end()
+        record.end()
         raise
 
 
@@ -397,7 +397,7 @@ def run_begun(
 ) -> None:
     """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
     context.require_working()
-    record = context.recorder.blocking.begin(entry.text)
+    record = context.recorder.blocking
     stall = context.queue.stall
     stall.restart()
 
@@ -412,6 +412,7 @@ def run_begun(
 
     request = MPI.REQUEST_NULL
     try:
+        record.begin(entry.text)
         request = entry.method(comm, *args)
         PROGRESS.wait_soon(is_over)
     except MPI.Exception as error:
@@ -419,7 +420,8 @@ def run_begun(
         context.raise_explained(error)
     except BaseException as error:
         ABANDONED.append((request, args))
-        context.in_disorder(context.reason(entry.text, error))
+        if record.place:
+            context.in_disorder(context.reason(entry.text, error))
         PROGRESS.end_failed(context.queue)
         raise
     finally:

@@ -126,10 +126,12 @@ class Base(MPI.Intracomm):
         if context.check == ALWAYS:
             entry = None
         text = parse.__name__ if entry is None else entry.text
-        # unordered until it is parsed: a call with wrong arguments does not count
-        record = context.recorder.blocking.begin(text, quick_site(), ordered=entry is not None)
+        record = context.recorder.blocking
+        site = quick_site()
 
         def serve() -> None:
+            # unordered until it is parsed: a call with wrong arguments does not count
+            record.begin(text, site, ordered=entry is not None)
             if entry is None:
                 run(parse(self, *args), record, algorithm, segment_bytes, key)
             else:

@@ -336,8 +336,9 @@ class Context(Waits):
     @contextmanager
     def watched(self, text: str, site: str = "", ordered: bool = True) -> Iterator[None]:
         """A blocking call that MPI serves by itself. site, ordered: see `Record.begin`."""
-        record = self.recorder.blocking.begin(text, site, ordered)
+        record = self.recorder.blocking
         try:
+            record.begin(text, site, ordered)
             yield
         except Exception as error:
             self.raise_explained(error)
@@ -347,7 +348,7 @@ class Context(Waits):
     def serve(
         self, function: Callable[[], Result], record: Record, args: object, is_scheduled: bool
     ) -> Result:
-        """Serve a blocking call; its record ends with it.
+        """Serve a blocking call; its record begins within `function`, and ends here.
 
         args: kept alive while MPI uses them. is_scheduled: a schedule serves it, even where its
         record does not say so yet.

@@ -178,7 +178,9 @@ class Record:
         return self
 
     def end(self) -> None:
-        """It has ended."""
+        """It has ended, if it has begun."""
+        if not self.number:
+            return
         recorder = self.recorder
         plan = self.plan
         now = perf_counter()

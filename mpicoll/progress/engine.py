@@ -314,7 +314,7 @@ class Progress:
     def _end(self, task: Task) -> None:
         """End the task once and completely: if a signal handler raises, the next look goes on."""
         task.steps = iter(())
-        if task.record and task.record.number:
+        if task.record:
             task.record.end()
         done, task.on_done = task.on_done, None
         if done:

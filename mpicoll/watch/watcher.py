@@ -8,8 +8,8 @@ It starts with the first Communicator and sleeps until there is something to do:
   a call of MPI's own, which cannot be interrupted, has taken longer.
 * Where another rank gives a communicator up and rings (`shared_memory/bell.py`): it ends the job
   when a call of MPI's own waits there for that rank.
-* With MPICOLL_REPORT: it writes this rank's report once a second, and a `Witness` writes the time
-  of its death.
+* With MPICOLL_REPORT: it writes this rank's report once a second, and as soon as a communicator is
+  given up, which may end the job. A `Witness` writes the time of its death.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class Watcher:
         #: the time of the last report, and of the last report with the last calls
         self._reported = 0.0
         self._history_reported = 0.0
+        #: communicators given up, as of the last look
+        self._given_up = 0
         self._may_call_mpi = False
         self._rates = Rates()
         #: further entries of the state
@@ -242,8 +244,12 @@ class Watcher:
             if context.timeout or time.perf_counter() < self._alert:
                 self._look_for_notices(context)
             self._end_if_stuck(context)
-        if self.folder is not None and time.perf_counter() - self._reported > REPORT:
-            self._report(whole=time.perf_counter() - self._history_reported > HISTORY)
+        given_up = sum(bool(context.broken) for context in Context.living())
+        is_news = given_up > self._given_up
+        self._given_up = given_up
+        now = time.perf_counter()
+        if self.folder is not None and (is_news or now - self._reported > REPORT):
+            self._report(whole=is_news or now - self._history_reported > HISTORY)
 
     def _look_for_notices(self, context: Context) -> None:
         """Give the communicator up where another rank has done so."""

@@ -175,7 +175,7 @@ def alarms(names=("Allreduce",)):
                 if interruptions < 5:
                     CALLS[names[calls.integers(len(names))]](comm, x, y)
                 else:
-                    comm.Bcast(x[:7], 0, algorithm="binomial")
+                    comm.Bcast(x[:7], 1 - RANK, algorithm="binomial")  # a root would wait for nobody
             except Interrupted:
                 interruptions += 1  # the call had not begun, or has ended: then the next one is good
             except mpicoll.MpicollError as error:

@@ -10,7 +10,7 @@ if not installations():
 
 
 def all_come_to_the_end(installation, ranks, scenario, arrays="ordinary", **environ):
-    output = mpiexec(installation, ranks, scenario, arrays, module="tests.support.interrupted", timeout=150, **environ)
+    output = mpiexec(installation, ranks, scenario, arrays, module="tests.support.handlers", timeout=150, **environ)
     assert output.count("done") == ranks, output
 
 
