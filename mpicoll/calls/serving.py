@@ -235,7 +235,8 @@ def _begin(
         context.cache.keep(key, entry)
     before = until_done(chain(compared, counts_for(call, choice.name)))
     with _numbered(context, call.text) as number:
-        steps = chain(before, _scheduled(entry, record, key, number, call, lambda: call))
+        steps = chain(before, _scheduled(entry, record, key, number, lambda: call))
+        steps = _keeping(call, steps)
         return submit(context, steps, record, call.operands, context.call_track(number))
 
 
@@ -263,7 +264,8 @@ def _go_on(
     context = operation.context
     context.held.hold(raised)
     record = context.recorder.resume(mark.text, call_site())
-    steps = _keeping(arguments, operation.finish_as_task(record, tag, arguments))
+    steps = operation.finish_as_task(record, tag, arguments)
+    steps = _keeping(arguments, steps)
     track = context.call_track(tag >> context.channel.number_bit)
     return Request(context, steps, record, (), track)
 
@@ -296,7 +298,8 @@ def begin_again(
             request = owning(method(comm, *args), args)
             return submit(context, until_done([request]), record, (), None)
         with _numbered(context, entry.text) as number:
-            steps = _scheduled(entry, record, key, number, args, parse_nonblocking, learn)
+            steps = _scheduled(entry, record, key, number, parse_nonblocking, learn)
+            steps = _keeping(args, steps)
             return submit(context, steps, record, (), context.call_track(number))
 
     return _counted(context, entry.text, start)
@@ -317,22 +320,22 @@ def _begin_library(
         record.end()  # MPI alone knows when the call ends
         return request
     steps = chain(until_done(compared), library.run_as_task(request))
+    steps = _keeping(call, steps)
     return submit(context, steps, record, call.operands, None)
 
 
 def _scheduled(
-    entry: CachedCall, record: Record, key: Key | None, number: int, buffers: object,
+    entry: CachedCall, record: Record, key: Key | None, number: int,
     parse: Callable[[], Call], learn: Callable[[ScheduledCall], object] = lambda plan: None,
 ) -> Iterator[object]:  # fmt: skip
     """The steps of a call's schedule, by an idle plan of `entry` or a new one.
 
-    record, number: of the call. buffers: kept alive to the end of the call. learn: called at the
-    end with the plan.
+    record, number: of the call. learn: called at the end with the plan.
     """
     plan = entry.take(key) or operation_of(parse(), entry.choice)
     assert isinstance(plan, ScheduledCall)
     record.plan = plan
-    yield from _keeping(buffers, plan.run_as_task(plan.tag_of(number, record.sequence)))
+    yield from plan.run_as_task(plan.tag_of(number, record.sequence))
     learn(plan)  # before another thread may take it
     entry.give_back(plan, key)
 

@@ -143,7 +143,8 @@ class Base(MPI.Intracomm):
             if context.digest_every:
                 compare_results(context, parse.__name__, args)
 
-        context.serve(serve, record, args, is_scheduled=entry is None)
+        # one that MPI serves by itself has ended when a handler raises
+        context.serve(serve, record, args, is_scheduled=entry is None or entry.method is None)
 
     @contextmanager
     def _announcing_errors(self) -> Iterator[None]:

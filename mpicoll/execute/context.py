@@ -357,7 +357,7 @@ class Context(Waits):
             result = function()
         except BaseException as error:
             explained = self.explained(error) if isinstance(error, Exception) else error
-            if record.place and (is_scheduled or record.plan is not None):
+            if record.place and is_scheduled:
                 self.lose_step(record.text, explained)
             PROGRESS.end_failed(self.queue)
             if self.is_used_by_mpi:

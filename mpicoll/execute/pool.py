@@ -22,6 +22,7 @@ class ScratchPool:
 
     Idle memory is at most IDLE_BYTES, or the recent peak of memory in use if that is more. Recent:
     within the last RECENT to 2 RECENT acquisitions. What has been idle longest is released first.
+    A signal handler may raise between any two lines: what is then wrong is set right later.
     """
 
     #: plans are made and freed by several threads, and in a child process by finalizers
@@ -77,8 +78,8 @@ class ScratchPool:
 
     def _take(self, shelf: list[Any], place: int) -> Any:
         scratch = shelf.pop(place)
-        del self._order[id(scratch)]
         self._idle -= scratch.size
+        self._order.pop(id(scratch), None)
         return scratch
 
     def _count(self, size: int) -> None:
@@ -92,8 +93,13 @@ class ScratchPool:
             self._shrink()
 
     def _shrink(self) -> None:
-        while self._idle > max(IDLE_BYTES, *self._peaks):
-            self._take(self._shelves[next(iter(self._order.values()))], 0)
+        most = max(IDLE_BYTES, *self._peaks)
+        if self._idle > most:
+            self._idle = sum(scratch.size for shelf in self._shelves.values() for scratch in shelf)
+        while self._idle > most and self._order:
+            _, kind = self._order.popitem(last=False)
+            if shelf := self._shelves[kind]:
+                self._take(shelf, 0)
 
 
 def _place(module: Any, scratch: Any = None) -> int | str:

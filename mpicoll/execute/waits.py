@@ -59,7 +59,7 @@ class Waits:
         self.recorder = Recorder(channel.own_name, len(channel.ranks))
         self.cache = CallCache(self.recorder)
         self.accounts = Accounts(channel, self.recorder)
-        self.queue = Queue(self.check_wait, self.explained)
+        self.queue = Queue(self.check_wait, self.explained, self.lose_step)
         self.held = Held()
         #: the communicator's handle
         self.comm = MPI.Intracomm(comm)

@@ -288,6 +288,8 @@ class Progress:
         except BaseException as error:
             if task.is_suspended and threading.current_thread() is threading.main_thread():
                 raise  # by a signal handler, beside the steps: the task goes on
+            if task.record:
+                task.queue.lose(task.record.text, error)
             if not isinstance(error, Exception):  # Ctrl-C
                 task.error = error
                 self._end(task)

@@ -26,16 +26,19 @@ class Queue:
     that has happened, all tasks run at a time.
 
     check_wait: called from time to time while a task does not move; sets the error where that
-    lasts too long. explain(error): what is raised in place of a task's error.
+    lasts too long. explain(error): what is raised in place of a task's error. lose(text, error):
+    told of an error that has ended the task of a call; text: the call.
     """
 
     def __init__(
         self,
         check_wait: Callable[[], object] = lambda: None,
         explain: Callable[[Exception], Exception] = lambda error: error,
+        lose: Callable[[str, BaseException], object] = lambda text, error: None,
     ) -> None:
         self.check_wait = check_wait
         self.explain = explain
+        self.lose = lose
         #: since when no task of the queue, nor a call that shares its limit, has moved
         self.stall = Stall()
         #: why no task can come to its end; None while all is well

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -48,21 +48,21 @@ class Flag:
 class Turn:
     """The right to advance the tasks: a lock that is released whatever happens.
 
-    A signal handler may raise between any two lines. So the lock is taken within `try`, and
-    released whenever this thread has it: the return value of `acquire` may be lost.
+    A signal handler may raise after any call, also one of `acquire` or `release`. So the lock is
+    taken within `try`, and its release is the first thing that follows: nothing comes between.
     """
 
     def __init__(self) -> None:
         #: called when the turn is over, without it: the end of a task may begin calls and wait for
         #: them, which a thread that holds the turn must not
         self.afterwards: deque[Callable[[], object]] = deque()
-        self._lock = threading.RLock()
-        self._owner = 0
+        self._lock: Any = threading.RLock()
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread has it, also in a finalizer or a signal handler."""
-        return self._owner == threading.get_ident()
+        is_mine: bool = self._lock._is_owned()
+        return is_mine
 
     def take(
         self, function: Callable[..., Result], *arguments: object, patience: float = 0.0
@@ -71,16 +71,13 @@ class Turn:
 
         None where another thread keeps the turn for longer than `patience` seconds.
         """
-        if self.is_mine:
+        if self._lock._is_owned():
             return function(*arguments)
         try:
             if not self._lock.acquire(timeout=patience):
                 return None
-            self._owner = threading.get_ident()
             return function(*arguments)
         finally:
-            if self._owner == threading.get_ident():
-                self._owner = 0
             try:
                 self._lock.release()
             except RuntimeError:  # another thread has it
