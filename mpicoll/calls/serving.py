@@ -235,8 +235,8 @@ def _begin(
         context.cache.keep(key, entry)
     before = until_done(chain(compared, counts_for(call, choice.name)))
     with _numbered(context, call.text) as number:
-        steps = chain(before, _scheduled(entry, record, key, number, lambda: call))
-        steps = _keeping(call, steps)
+        scheduled = _scheduled(entry, record, key, number, lambda: call)
+        steps = _keeping(call, chain(before, scheduled))
         return submit(context, steps, record, call.operands, context.call_track(number))
 
 
@@ -264,8 +264,7 @@ def _go_on(
     context = operation.context
     context.held.hold(raised)
     record = context.recorder.resume(mark.text, call_site())
-    steps = operation.finish_as_task(record, tag, arguments)
-    steps = _keeping(arguments, steps)
+    steps = _keeping(arguments, operation.finish_as_task(record, tag, arguments))
     track = context.call_track(tag >> context.channel.number_bit)
     return Request(context, steps, record, (), track)
 
@@ -299,8 +298,8 @@ def begin_again(
             return submit(context, until_done([request]), record, (), None)
         with _numbered(context, entry.text) as number:
             steps = _scheduled(entry, record, key, number, parse_nonblocking, learn)
-            steps = _keeping(args, steps)
-            return submit(context, steps, record, (), context.call_track(number))
+            track = context.call_track(number)
+            return submit(context, _keeping(args, steps), record, (), track)
 
     return _counted(context, entry.text, start)
 
@@ -319,8 +318,7 @@ def _begin_library(
     if not compared and not library.staged and not context.lists_all:
         record.end()  # MPI alone knows when the call ends
         return request
-    steps = chain(until_done(compared), library.run_as_task(request))
-    steps = _keeping(call, steps)
+    steps = _keeping(call, chain(until_done(compared), library.run_as_task(request)))
     return submit(context, steps, record, call.operands, None)
 
 
