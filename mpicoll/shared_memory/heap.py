@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..support.forks import lock_for_forks
-from ..support.garbage import no_collection
+from ..support.garbage import without_collection
 from .mapping import Mapping, punch, words_at
 
 _PAGE = mmap.PAGESIZE
@@ -141,17 +141,20 @@ class Heap:
         if self.is_inherited:
             raise OSError("a child process shares no memory")
         size = max(align, -(-nbytes // align) * align)
-        with self._lock, no_collection():  # a finalizer may make an array
-            self.descriptor()
-            while self._returned:
-                self._put_back(self._returned.popleft())
+        with self._lock:  # a finalizer may make an array
+            return without_collection(self._acquire, size, align)
+
+    def _acquire(self, size: int, align: int) -> Block:
+        self.descriptor()
+        while self._returned:
+            self._put_back(self._returned.popleft())
+        location = self._first_fit(size, align)
+        if location is None:
+            self._add(size)
             location = self._first_fit(size, align)
-            if location is None:
-                self._add(size)
-                location = self._first_fit(size, align)
-            assert location is not None
-            segment = self._segment_of(location)
-            return Block(location, segment.address + location - segment.offset, size)
+        assert location is not None
+        segment = self._segment_of(location)
+        return Block(location, segment.address + location - segment.offset, size)
 
     def _first_fit(self, size: int, align: int) -> int | None:
         """Take the first free bytes that are large enough; returns their location."""
@@ -197,10 +200,13 @@ class Heap:
 
         Other processes keep the old pages until the array is released; their late writes are lost.
         """
-        with self._lock, no_collection():  # a finalizer may make an array
-            for block in list(self._arrays.values()):
-                if block.address < address + nbytes and address < block.address + block.nbytes:
-                    self._detach(block)
+        with self._lock:  # a finalizer may make an array
+            without_collection(self._detach_all, address, address + nbytes)
+
+    def _detach_all(self, begin: int, end: int) -> None:
+        for block in list(self._arrays.values()):
+            if block.address < end and begin < block.address + block.nbytes:
+                self._detach(block)
 
     def _detach(self, block: Block) -> None:
         offset = self._grow(block.nbytes)
@@ -225,11 +231,11 @@ class Heap:
         except OSError:
             os.close(descriptor)
             raise
-        self._descriptor = descriptor
         self._end = TABLE_BYTES
         self._segments = [table]
         self._table = SegmentTable(words_at(table.address, TABLE_BYTES))
         self._table.token = self.token
+        self._descriptor = descriptor
 
     def _grow(self, nbytes: int) -> int:
         """The offset of a new range of the file."""

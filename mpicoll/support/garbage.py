@@ -2,24 +2,28 @@
 
 import gc
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 from .forks import lock_for_forks
+
+Result = TypeVar("Result")
 
 #: a child that is forked meanwhile would collect no garbage
 _lock = lock_for_forks()
 
 
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Disable garbage collection, in all threads. A single thread at a time may do so."""
+def without_collection(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call a function while garbage collection is disabled, in all threads; one call at a time.
+
+    No context manager: where a signal handler raises when that begins, nothing would end it.
+    """
     with _lock:
         was_enabled = gc.isenabled()
-        gc.disable()
         try:
-            yield
+            gc.disable()
+            return function(*arguments)
         finally:
             if was_enabled:
                 gc.enable()
@@ -31,5 +35,4 @@ def frames_of_threads() -> dict[int, FrameType]:
     CPython 3.11 and earlier deadlock where they collect garbage with a `threading.local` meanwhile
     (python/cpython issue 106883).
     """
-    with no_collection():
-        return sys._current_frames()
+    return without_collection(sys._current_frames)

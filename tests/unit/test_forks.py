@@ -12,7 +12,7 @@ import pytest
 
 from mpicoll.execute.pool import ScratchPool
 from mpicoll.shared_memory import HEAP
-from mpicoll.support.garbage import frames_of_threads, no_collection
+from mpicoll.support.garbage import frames_of_threads, without_collection
 from tests.support.launching import PATIENCE
 
 
@@ -34,16 +34,22 @@ def status_of_child(function):
 
 @pytest.fixture
 def holding():
-    """A function that has another thread in a context for a moment."""
+    """A function that has another thread hold a lock for a moment; None: the one of `without_collection`."""
     threads = []
 
-    def hold(context):
+    def hold(lock):
         inside = threading.Event()
 
+        def stay():
+            inside.set()
+            sleep(0.1)
+
         def run():
-            with context:
-                inside.set()
-                sleep(0.1)
+            if lock is None:
+                without_collection(stay)
+            else:
+                with lock:
+                    stay()
 
         threads.append(threading.Thread(target=run))
         threads[-1].start()
@@ -55,7 +61,7 @@ def holding():
 
 
 def test_garbage_is_collected_in_a_child_that_was_forked_while_it_was_not(holding):
-    holding(no_collection())
+    holding(None)
     assert status_of_child(lambda: gc.isenabled() and frames_of_threads()) == 0
     assert gc.isenabled()
 

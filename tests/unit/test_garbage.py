@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mpicoll.support.garbage import frames_of_threads, no_collection
+from mpicoll.support.garbage import frames_of_threads, without_collection
 from tests.support.launching import environment
 
 #: it waited for itself for ever at the first collection in the middle of it
@@ -44,7 +44,6 @@ def test_this_thread_is_among_them():
 def test_collection_goes_on_as_before(enabled):
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
-    with no_collection(), no_collection():
-        assert not gc.isenabled()
+    assert without_collection(without_collection, gc.isenabled) is False
     assert gc.isenabled() == enabled
     (gc.enable if before else gc.disable)()
