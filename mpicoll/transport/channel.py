@@ -202,6 +202,23 @@ class Begun:
         return {number: tag for number, tag in zip(words[::2], words[1::2]) if number}
 
 
+class _Posted:
+    """Two messages by which ranks agree, with their memory, which lives as long as MPI may use it.
+
+    A request is None before it is known: a signal handler may raise when MPI has begun it.
+    """
+
+    def __init__(self, received: Any, sent: Any) -> None:
+        self.received = received
+        self.sent = sent
+        self.receive: MPI.Request | None = None
+        self.send: MPI.Request | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return self.receive is not None and self.send is not None
+
+
 class Channel:
     """One communicator's messages on a wire.
 
@@ -221,9 +238,8 @@ class Channel:
         #: whether a message by which another rank tells of itself is just being received
         self.is_hearing = False
         self.lock = threading.RLock()
-        #: messages by which ranks agree, with their memory, which lives as long as MPI may use it:
-        #: received, its request, sent, its request
-        self._posted: dict[int, tuple[Any, MPI.Request, Any, MPI.Request]] = {}
+        #: messages by which ranks agree
+        self._posted: dict[int, _Posted] = {}
         #: the lowest tag of the channel
         self._first = number << wire.bits
         #: bits of a call's number in a tag, and of its fingerprint
@@ -409,20 +425,21 @@ class Channel:
 
         `withdraw` gives them up with their call.
         """
-        receive = self.receiver(received, source)(tag)
-        send = self.sender(sent, target)(tag)
-        self._posted[id(receive)] = received, receive, sent, send
-        yield receive
-        yield send
-        self._posted.pop(id(receive), None)
+        posted = _Posted(received, sent)
+        self._posted[id(posted)] = posted
+        posted.receive = self.receiver(received, source)(tag)
+        posted.send = self.sender(sent, target)(tag)
+        yield posted.receive
+        yield posted.send
+        self._posted.pop(id(posted), None)
 
     def withdraw(self) -> list[MPI.Request]:
         """Give up the messages by which ranks agree; returns those that MPI may still use."""
         posted = list(self._posted.values())
         self._posted = {}
-        left = cancelled([receive for _, receive, _, _ in posted])
-        left += still_under_way([send for *_, send in posted])
-        if left:
+        left = cancelled([one.receive for one in posted if one.receive is not None])
+        left += still_under_way([one.send for one in posted if one.send is not None])
+        if left or not all(one.is_known for one in posted):
             ABANDONED.append(posted)
         return left
 

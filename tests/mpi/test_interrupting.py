@@ -8,7 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.calls import serving
 from mpicoll.execute import Context
+from mpicoll.failure import Record
 from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = pytest.mark.mpi
@@ -158,3 +160,51 @@ def test_a_plan_whose_making_a_handler_ended_gives_the_communicator_up(monkeypat
         comm.Allreduce_init(x, y, algorithm="ring")
     with pytest.raises(mpicoll.MpicollError, match="Interrupted"):
         comm.Allreduce(x, y, algorithm="ring")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_call_that_a_handler_ended_when_it_was_counted_gives_the_communicator_up(monkeypatch, blocking):
+    """It has been made before; the other ranks would wait for a call that this one has counted, and not made."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = np.ones(COUNT), np.empty(COUNT)
+
+    def call():
+        if blocking:
+            comm.Allreduce(x, y, algorithm="ring")
+        else:
+            comm.Iallreduce(x, y, algorithm="ring").Wait()
+
+    for _ in range(2):
+        call()
+    WORLD.Barrier()  # a rank that is still in them would be told there
+    begin = Record.begin
+
+    def begin_and_raise(record, *arguments, **options):
+        begin(record, *arguments, **options)
+        raise Interrupted
+
+    Context.of(comm).doors.clear()
+    if RANK == SIZE - 1:
+        with monkeypatch.context() as patch:
+            patch.setattr(Record, "begin", begin_and_raise)
+            with pytest.raises(Interrupted):
+                call()
+    else:
+        with pytest.raises(mpicoll.MpicollError, match=f"rank {SIZE - 1} .*Interrupted"):
+            call()
+    with pytest.raises(mpicoll.MpicollError, match="Interrupted"):
+        call()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_task_that_a_handler_ended_before_its_first_step_gives_the_communicator_up(monkeypatch):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = np.ones(COUNT), np.empty(COUNT)
+    if RANK == SIZE - 1:
+        monkeypatch.setattr(serving, "operation_of", lambda call, choice: interrupted())
+        with pytest.raises(Interrupted):
+            comm.Iallreduce(x, y, algorithm="ring").Wait()
+    else:
+        with pytest.raises(mpicoll.MpicollError, match=f"rank {SIZE - 1} .*Interrupted"):
+            comm.Iallreduce(x, y, algorithm="ring").Wait()
