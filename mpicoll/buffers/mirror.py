@@ -1,7 +1,7 @@
 """Device memory that displacements or another type describe: its mirror in host memory."""
 
 from collections.abc import Callable
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .memory import address, at, check_contiguous
 from .operand import Operand
 
 #: a mirror is fetched whole, also bytes that another call puts back: never at the same time
-_COPYING = Lock()
+_COPYING = RLock()
 
 
 def mirrored(array: Any, describe: Callable[[Any], Operand]) -> Operand:

@@ -15,7 +15,7 @@ class Bell:
     def __init__(self) -> None:
         self._reading = -1
         self._writing = -1
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def place(self) -> tuple[int, int]:
         """Its descriptor and inode, by which other processes find it.

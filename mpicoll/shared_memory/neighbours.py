@@ -51,7 +51,8 @@ class Neighbour:
     """
 
     _instances: dict[tuple[int, int], Neighbour] = {}
-    _lock = threading.Lock()
+    #: a signal handler that interrupts a method may call it
+    _lock = threading.RLock()
 
     def __init__(self, card: Card) -> None:
         path = f"/proc/{card.pid}/fd/{card.descriptor}"
@@ -106,11 +107,15 @@ class Neighbour:
                 break
         else:
             raise OSError(f"location {location} of another rank's memory is in no segment")
-        ended = [mapping for mapping in self._mapped if mapping.offset not in segments]
-        kept = [mapping for mapping in self._mapped if mapping.offset in segments]
         new = Mapping(self._descriptor, offset, nbytes)  # first: where it fails nothing has changed
-        self._ended.extend(ended)
-        self._mapped = sorted([*kept, new], key=offset_of)
+        while True:
+            mapped = self._mapped
+            kept = [mapping for mapping in mapped if mapping.offset in segments]
+            kept = sorted([*kept, new], key=offset_of)
+            if mapped is self._mapped:  # else a signal handler has mapped others meanwhile
+                break
+        self._mapped = kept
+        self._ended.extend(mapping for mapping in mapped if mapping.offset not in segments)
         while len(self._ended) > _KEPT:
             self._ended.popleft().close()
         return new

@@ -98,7 +98,7 @@ class Wire:
         self.bits = min(_CHANNEL_BITS, tag_bits())
         self._channels = 0
         self._users = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Wire:

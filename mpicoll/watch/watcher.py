@@ -79,7 +79,7 @@ class Watcher:
         #: until when it looks for notices
         self._alert = 0.0
         self._stuck = StuckCalls()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         #: the time of the last report, and of the last report with the last calls
         self._reported = 0.0
         self._history_reported = 0.0

@@ -1,12 +1,15 @@
 """Locks that a signal handler leaves free, wherever it raises: a profile function raises at each point where one may run."""
 
 import gc
+import os
 import sys
 import threading
 
 import pytest
 
 from mpicoll.progress import turn
+from mpicoll.shared_memory.heap import HEAP, SegmentTable
+from mpicoll.shared_memory.neighbours import Card, Neighbour
 from mpicoll.support import garbage
 
 
@@ -68,3 +71,24 @@ def test_garbage_is_collected_again():
         assert is_free(lambda: garbage.without_collection(len, [1])), point
         point += 1
     assert point > 4
+
+
+def test_memory_is_mapped_by_a_handler_that_interrupts_its_mapping(monkeypatch):
+    """The handler tests a request, whose program needs other memory of the same neighbour."""
+    first = HEAP.acquire(1 << 10)
+    far = HEAP.acquire(1 << 26)
+    card = Card(rank=0, shares=1, pid=os.getpid(), descriptor=HEAP.descriptor(), token=HEAP.token)
+    neighbour = Neighbour(card)
+    segments = SegmentTable.segments
+
+    def interrupted_segments(table):
+        monkeypatch.setattr(SegmentTable, "segments", segments)
+        neighbour.address(far.location)
+        return segments(table)
+
+    monkeypatch.setattr(SegmentTable, "segments", interrupted_segments)
+    assert is_free(lambda: neighbour.address(first.location))
+    mapped = [mapping.offset for mapping in neighbour._mapped]
+    assert len(mapped) == 2 and mapped == sorted(mapped)
+    for block in (first, far):
+        HEAP.release(block)
