@@ -12,7 +12,7 @@ pytestmark = [
 ]
 
 
-WRONG = "wrong data|data race"
+WRONG = "wrong data|data race|no progress"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -37,7 +37,8 @@ def test_planted_errors_are_found(tmp_path, name):
     assert right in text
     (tmp_path / "planted.c").write_text(text.replace(right, wrong))
     with pytest.raises(AssertionError, match=WRONG):
-        sanitizing.threads(tmp_path, 2, tmp_path / "planted.c")
+        for _ in range(30):  # whether it shows depends on who comes first
+            sanitizing.threads(tmp_path, 2, tmp_path / "planted.c")
 
 
 def test_ranks(tmp_path):

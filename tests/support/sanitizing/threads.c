@@ -73,6 +73,7 @@ static Program *made(int rank, const char *ways)
     p->near = calloc(nears, sizeof *p->near);
     p->nears = nears;
     p->polls = 32;
+    p->watched[NOTICE] = p->watched[ACCOUNT] = -1;
     for (int number = 0; number < nears; number++) {
         Near *n = p->near + number;
         n->out = pipes[rank][peers[number]].words;
