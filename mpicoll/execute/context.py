@@ -350,8 +350,7 @@ class Context(Waits):
     ) -> Result:
         """Serve a blocking call; its record begins within `function`, and ends here.
 
-        args: kept alive while MPI uses them. is_scheduled: a schedule serves it, even where its
-        record does not say so yet.
+        args: kept alive while MPI uses them. is_scheduled: a schedule serves it, or may.
         """
         try:
             result = function()

@@ -71,7 +71,7 @@ class Turn:
 
         None where another thread keeps the turn for longer than `patience` seconds.
         """
-        if self._lock._is_owned():
+        if self.is_mine:
             return function(*arguments)
         try:
             if not self._lock.acquire(timeout=patience):

@@ -216,6 +216,7 @@ class _Posted:
 
     @property
     def is_known(self) -> bool:
+        """Whether both requests are."""
         return self.receive is not None and self.send is not None
 
 
@@ -239,7 +240,7 @@ class Channel:
         self.is_hearing = False
         self.lock = threading.RLock()
         #: messages by which ranks agree
-        self._posted: dict[int, _Posted] = {}
+        self._posted: set[_Posted] = set()
         #: the lowest tag of the channel
         self._first = number << wire.bits
         #: bits of a call's number in a tag, and of its fingerprint
@@ -426,17 +427,16 @@ class Channel:
         `withdraw` gives them up with their call.
         """
         posted = _Posted(received, sent)
-        self._posted[id(posted)] = posted
+        self._posted.add(posted)
         posted.receive = self.receiver(received, source)(tag)
         posted.send = self.sender(sent, target)(tag)
         yield posted.receive
         yield posted.send
-        self._posted.pop(id(posted), None)
+        self._posted.discard(posted)
 
     def withdraw(self) -> list[MPI.Request]:
         """Give up the messages by which ranks agree; returns those that MPI may still use."""
-        posted = list(self._posted.values())
-        self._posted = {}
+        posted, self._posted = self._posted, set()
         left = cancelled([one.receive for one in posted if one.receive is not None])
         left += still_under_way([one.send for one in posted if one.send is not None])
         if left or not all(one.is_known for one in posted):

@@ -1,5 +1,7 @@
 """The extension under the sanitizers of gcc, and that they would find what they are for."""
 
+import re
+
 import pytest
 
 from tests.support import sanitizing
@@ -12,7 +14,7 @@ pytestmark = [
 ]
 
 
-WRONG = "wrong data|data race|no progress"
+WRONG = "wrong data|data race"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -30,15 +32,23 @@ PLANTED = {
 }  # fmt: skip
 
 
+def shows(folder, source):
+    """Whether the threads find data wrong, or read while they are written."""
+    try:
+        sanitizing.threads(folder, 2, source)
+    except AssertionError as error:
+        return re.search(WRONG, str(error)) is not None
+    return False
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_errors_are_found(tmp_path, name):
     right, wrong = PLANTED[name]
     text = SOURCE.read_text()
     assert right in text
     (tmp_path / "planted.c").write_text(text.replace(right, wrong))
-    with pytest.raises(AssertionError, match=WRONG):
-        for _ in range(30):  # whether it shows depends on who comes first
-            sanitizing.threads(tmp_path, 2, tmp_path / "planted.c")
+    # whether it shows depends on who comes first
+    assert any(shows(tmp_path, tmp_path / "planted.c") for _ in range(30))
 
 
 def test_ranks(tmp_path):

@@ -27,7 +27,7 @@ ROUNDING = 1e-5
 
 
 def run(name, size, *words, survive=True):
-    """Exit status and output of a job that may not hang."""
+    """Exit status and output of a job that may not hang, but for what PMIx says of connections to the dead."""
     one = found[name]
     launcher = [one.mpiexec, *(["--with-ft", "ulfm"] if survive else []), "-n", str(size), one.python]
     job = subprocess.Popen([*launcher, *map(str, words)], env=environment(), stdin=subprocess.DEVNULL, text=True,
@@ -37,7 +37,7 @@ def run(name, size, *words, survive=True):
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
         raise AssertionError(f"{words}: a hang") from None
-    return job.returncode, output
+    return job.returncode, re.sub(r"^\[\S+:\d+\] pmix_ptl_base: .*\n?", "", output, flags=re.MULTILINE)
 
 
 def told(row):
@@ -413,7 +413,7 @@ def test_ranks_that_die_while_communicators_are_made(tmp_path):
     (tmp_path / "made.py").write_text(MADE)
     deaths = [[3, "mpicoll.transport.channel:_taken", 1], [1, "mpicoll.transport.channel:meet", 1]]  # in Dup, and in shrink
     status, output = run("openmpi", 4, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "made.py")
-    assert status == 0 and output.splitlines().count("2 are left") == 2, output
+    assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2, output
 
 
 FIRST = """
@@ -442,7 +442,7 @@ def test_ranks_that_die_while_the_first_communicator_is_made(place, tmp_path):
     (tmp_path / "first.py").write_text(FIRST)
     deaths = [[2, f"mpicoll.{place}", 1]]
     status, output = run("openmpi", 5, "-m", "benchmarks.run.dying", json.dumps(deaths), tmp_path / "first.py")
-    assert status == 0 and output.splitlines().count("4 are left") == 4, output  # PMIx may say something, too
+    assert status == 0 and output.splitlines()[-4:] == ["4 are left"] * 4, output
 
 
 @pytest.mark.thorough
@@ -489,7 +489,7 @@ print(comm.shrink().allreduce(1), "are left")
 def test_threads_with_a_communicator_each_hear_of_a_death():
     """Also on the one that the dead rank is not in: nobody may wait there for ranks that have left."""
     status, output = run("openmpi", 4, "-c", THREADS)
-    assert status == 0 and output.splitlines().count("3 are left") == 3, output
+    assert status == 0 and output.splitlines()[-3:] == ["3 are left"] * 3, output
 
 
 REPLACED = """

@@ -32,26 +32,29 @@ def status_of_child(function):
     return os.waitpid(child, 0)[1]
 
 
+def under(lock):
+    """A function that calls another one with a lock."""
+
+    def call(function):
+        with lock:
+            function()
+
+    return call
+
+
 @pytest.fixture
 def holding():
-    """A function that has another thread hold a lock for a moment; None: the one of `without_collection`."""
+    """A function that has another thread call a function, which calls one that takes a moment."""
     threads = []
 
-    def hold(lock):
+    def hold(function):
         inside = threading.Event()
 
         def stay():
             inside.set()
             sleep(0.1)
 
-        def run():
-            if lock is None:
-                without_collection(stay)
-            else:
-                with lock:
-                    stay()
-
-        threads.append(threading.Thread(target=run))
+        threads.append(threading.Thread(target=function, args=(stay,)))
         threads[-1].start()
         inside.wait()
 
@@ -61,7 +64,7 @@ def holding():
 
 
 def test_garbage_is_collected_in_a_child_that_was_forked_while_it_was_not(holding):
-    holding(None)
+    holding(without_collection)
     assert status_of_child(lambda: gc.isenabled() and frames_of_threads()) == 0
     assert gc.isenabled()
 
@@ -69,11 +72,11 @@ def test_garbage_is_collected_in_a_child_that_was_forked_while_it_was_not(holdin
 def test_a_plan_is_freed_in_a_child_that_was_forked_while_another_thread_freed_one(holding):
     pool = ScratchPool()
     scratch = pool.acquire(1000)
-    holding(pool._lock)
+    holding(under(pool._lock))
     assert status_of_child(lambda: pool.release(scratch) is None and pool.idle() == [scratch]) == 0
 
 
 def test_a_child_shares_nothing_where_another_thread_was_making_an_array(holding):
     array = HEAP.array((10,), np.dtype(float))
-    holding(HEAP._lock)
+    holding(under(HEAP._lock))
     assert status_of_child(lambda: HEAP.location(array.ctypes.data, array.nbytes) is None) == 0
