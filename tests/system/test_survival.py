@@ -27,17 +27,17 @@ ROUNDING = 1e-5
 
 
 def run(name, size, *words, survive=True):
-    """Exit status and output of a job that may not hang, but for what PMIx says of connections to the dead."""
+    """Exit status and output of a job that may not hang: its errors, with what launchers say of the dead, come first."""
     one = found[name]
     launcher = [one.mpiexec, *(["--with-ft", "ulfm"] if survive else []), "-n", str(size), one.python]
     job = subprocess.Popen([*launcher, *map(str, words)], env=environment(), stdin=subprocess.DEVNULL, text=True,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)  # fmt: skip
     try:
-        output, _ = job.communicate(timeout=PATIENCE / 4)
+        output, errors = job.communicate(timeout=PATIENCE / 4)
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
         raise AssertionError(f"{words}: a hang") from None
-    return job.returncode, re.sub(r"^\[\S+:\d+\] pmix_ptl_base: .*\n?", "", output, flags=re.MULTILINE)
+    return job.returncode, errors + output
 
 
 def told(row):
