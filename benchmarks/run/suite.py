@@ -102,7 +102,7 @@ def jobs():
 
 def _allreduce(mpi):
     for hosts in RATES:
-        large, small = "--sizes 64K:16M --min-time 4", "--sizes 1K:16K --min-time 3"
+        large, small = "--sizes 64K:16M --min-time 4", "--sizes 8,64,512,1K,4K,16K --keep --min-time 3"
         yield Job("hosts", f"hosts-{mpi}-{hosts:02}", mpi, hosts, large)
         yield Job("small", f"small-{mpi}-{hosts:02}", mpi, hosts, small)
 

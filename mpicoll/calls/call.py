@@ -292,7 +292,8 @@ class Call:
     def would_run_in_c(self) -> bool:
         """Whether the extension would execute its schedule on this rank.
 
-        Inside a node, on plain arrays, from the second call on through a door.
+        On plain arrays, through shared memory or between nodes, from the second call on through a
+        door.
         """
         context = self.context
         return (
@@ -300,8 +301,7 @@ class Call:
             and not self.persistent
             and not context.sees_all
             and context.check != settings.ALWAYS
-            and context.links is not None
-            and context.topology.node_count == 1
+            and (context.links is not None or context.topology.node_count > 1)
             and self.fixed is None
             and engine.has_doors()
             and all(operand.device is None and not operand.packed for operand in self.operands)

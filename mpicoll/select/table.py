@@ -14,7 +14,7 @@ are reached. `mpi` is the library's name, with or without its version. `ranks` i
 "power_of_two" or "no_power_of_two"; `nodes` is a number, "any", "one", "one_rank_each" or
 "several_ranks_each". The first entry that fits and can serve the call is taken. An entry with
 `"engine": "c"` holds for calls whose schedules the extension executes on all ranks: repeated
-blocking calls of plain arrays inside a node.
+blocking calls of plain arrays, inside a node through shared memory or between nodes.
 
 Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: the bytes of a vector from
 which a type is reduced on the device although its messages pass through the host. Without it,
