@@ -1175,14 +1175,27 @@ typedef struct {
     int flags;
 } Argument;
 
-enum { ARGUMENTS = 6, MARK_BYTES = 8, KNOWN = 16, TRACKS = 4 };
+enum { ARGUMENTS = 6, MARK_BYTES = 8, KNOWN = 16, TRACKS = 4, PARAMETERS = 8 };
+
+/* a function of MPI whose parameters are addresses, handles, and numbers that are not negative: a
+ * register holds any of them */
+typedef struct {
+    uintptr_t function;
+    int count;
+    uintptr_t value[PARAMETERS];
+    /* of each array, the parameter that is its address */
+    int address[BUFFERS];
+} Native;
 
 /* a call that was served before */
 typedef struct {
     int count;
     Argument argument[ARGUMENTS];
-    /* the programs of `operation`: calls take turns in them, by their numbers */
-    PyObject *capsules, *operation, *mark;
+    PyObject *mark;
+    /* by MPI's own function, if there is one */
+    Native native;
+    /* or by the programs of `operation`: calls take turns in them, by their numbers */
+    PyObject *capsules, *operation;
     int tracks;
     Program *program[TRACKS];
     unsigned char hash[MARK_BYTES];
@@ -1200,8 +1213,9 @@ enum {
     LEDGER,
     /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
     CALLS, UNSEEN, PASSED, LISTENERS,
-    /* enter_unseen(); finish(operation, tag, mark, arguments, raised); abandon(operation, error) */
-    ENTER_UNSEEN, FINISH, ABANDON,
+    /* enter_unseen(); finish(operation, tag, mark, arguments, raised); abandon(operation, error);
+     * fail(code, arguments) */
+    ENTER_UNSEEN, FINISH, ABANDON, FAIL,
     HELD
 };
 
@@ -1266,8 +1280,8 @@ static void door_free(PyObject *self)
 }
 
 PyDoc_STRVAR(door_doc,
-             "Door(ledger, calls, unseen, passed, listeners, enter_unseen, finish, abandon, begun,\n"
-             "     recent, half, patience, most_passed)\n\n"
+             "Door(ledger, calls, unseen, passed, listeners, enter_unseen, finish, abandon, fail,\n"
+             "     begun, recent, half, patience, most_passed)\n\n"
              "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
              "and keeps it alive, but for arrays.");
 static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -1278,10 +1292,10 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     int half;
     double patience;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOKLidn", held, held + CALLS, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
                           held + UNSEEN, &PyList_Type, held + PASSED, &PyList_Type,
                           held + LISTENERS, held + ENTER_UNSEEN, held + FINISH, held + ABANDON,
-                          &begun, &recent, &half, &patience, &most))
+                          held + FAIL, &begun, &recent, &half, &patience, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
@@ -1342,7 +1356,7 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buff
         if (k->count != count) continue;
         while (n < count && is_alike(k->argument + n, args[n])) n++;
         if (n < count) continue;
-        if (k->program[0]->freed || k->epoch != *numpy.epoch) {
+        if (k->tracks && (k->program[0]->freed || k->epoch != *numpy.epoch)) {
             d->known[at] = d->known[--d->knows];
             forget_known(k);
             return NULL;
@@ -1368,17 +1382,26 @@ static int is_busy(const Known *k)
     return 0;
 }
 
-/* Give the call its place and its number; returns its tag, or -1 and an exception. */
-static long enter(Door *d, const Known *k)
+/* Give the call its place. */
+static void enter(Door *d, const Known *k)
+{
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    l->count++;
+    l->places++;
+    if (l->is_hashed) l->sequence = crc32(k->hash, MARK_BYTES, (uint32_t)l->sequence);
+    l->thread = PyThread_get_thread_ident();
+    l->is_passing = 1;
+}
+
+/* Give the call its number and its place; returns its tag, or -1 and an exception. */
+static long enter_numbered(Door *d, const Known *k)
 {
     PyObject *next = PyIter_Next(d->held[CALLS]);
     if (!next) return -1;
     long long number = PyLong_AsLongLong(next);
     Py_DECREF(next);
+    enter(d, k);
     Ledger *l = (Ledger *)d->held[LEDGER];
-    l->count++;
-    l->places++;
-    if (l->is_hashed) l->sequence = crc32(k->hash, MARK_BYTES, (uint32_t)l->sequence);
     long long mask = (1LL << d->half) - 1;
     long tag = (long)((k->tag | (number & mask) << d->half) ^ ((long long)l->sequence & mask));
     d->begun[2 * (number & d->recent)] = number;
@@ -1400,16 +1423,22 @@ static PyObject *raised_by_handlers(void)
     return value;
 }
 
+static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t n = 0; tuple && n < count; n++) {
+        Py_INCREF(args[n]);
+        PyTuple_SetItem(tuple, n, args[n]);
+    }
+    return tuple;
+}
+
 /* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
  * returns. */
 static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, long tag,
                         PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *tuple = PyTuple_New(count), *done = NULL;
-    for (Py_ssize_t n = 0; tuple && n < count; n++) {
-        Py_INCREF(args[n]);
-        PyTuple_SetItem(tuple, n, args[n]);
-    }
+    PyObject *tuple = tuple_of(args, count), *done = NULL;
     if (tuple)
         done = PyObject_CallFunction(d->held[FINISH], "OlOON", operation, tag, mark, tuple,
                                      raised_by_handlers());
@@ -1426,13 +1455,11 @@ static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, long tag,
     return NULL;
 }
 
-/* Execute a known call; True, or what `finish` returns. */
+/* Execute the programs of a known call; True, or what `finish` returns. */
 static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
                          char *const *buffer, const int64_t *shift)
 {
-    /* before it has a place: memory may be short */
-    if (PyList_Append(d->held[PASSED], k->mark)) return NULL;
-    long tag = enter(d, k);
+    long tag = enter_numbered(d, k);
     if (tag < 0) return NULL;
     Program *p = k->program[(tag >> d->half) % k->tracks];
     memcpy(p->buffer, buffer, sizeof p->buffer);
@@ -1446,8 +1473,6 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     Ledger *l = (Ledger *)d->held[LEDGER];
     l->messages += k->messages;
     l->nbytes += k->nbytes;
-    l->thread = PyThread_get_thread_ident();
-    l->is_passing = 1;
     Py_BEGIN_ALLOW_THREADS
     advance_for(p, d->patience);
     Py_END_ALLOW_THREADS
@@ -1463,6 +1488,43 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     return served;
 }
 
+static int call_native(const Native *n)
+{
+    typedef uintptr_t V;
+    const V *v = n->value;
+    switch (n->count) {
+    case 5:
+        return ((int (*)(V, V, V, V, V))n->function)(v[0], v[1], v[2], v[3], v[4]);
+    case 6:
+        return ((int (*)(V, V, V, V, V, V))n->function)(v[0], v[1], v[2], v[3], v[4], v[5]);
+    case 7:
+        return ((int (*)(V, V, V, V, V, V, V))n->function)(v[0], v[1], v[2], v[3], v[4], v[5],
+                                                           v[6]);
+    default:
+        return ((int (*)(V, V, V, V, V, V, V, V))n->function)(v[0], v[1], v[2], v[3], v[4], v[5],
+                                                              v[6], v[7]);
+    }
+}
+
+/* Make MPI's own call; True, or what `fail` raises. */
+static PyObject *execute_native(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
+                                char *const *buffer)
+{
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    Native n = k->native; /* another thread may have the door forget the call meanwhile */
+    for (int array = 1; array < BUFFERS && buffer[array]; array++)
+        n.value[n.address[array]] = (uintptr_t)buffer[array];
+    int error;
+    enter(d, k);
+    Py_BEGIN_ALLOW_THREADS
+    error = call_native(&n);
+    Py_END_ALLOW_THREADS
+    l->is_passing = 0;
+    if (!error) Py_RETURN_TRUE;
+    PyObject *tuple = tuple_of(args, count);
+    return tuple ? PyObject_CallFunction(d->held[FAIL], "iN", error, tuple) : NULL;
+}
+
 PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
                        "False: it is not known here. True: the call was served. Else what `finish`\n"
                        "returns.");
@@ -1470,14 +1532,12 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
 {
     Door *d = (Door *)self;
     Ledger *l = (Ledger *)d->held[LEDGER];
-    if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS]) ||
-        PyList_Size(d->held[PASSED]) >= d->most_passed)
-        Py_RETURN_FALSE;
+    if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS])) Py_RETURN_FALSE;
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     Known *k = find(d, args, count, buffer, shift);
     if (!k || is_busy(k)) Py_RETURN_FALSE;
-    if (PyList_Size(d->held[UNSEEN])) {
+    if (PyList_Size(d->held[UNSEEN]) || PyList_Size(d->held[PASSED]) >= d->most_passed) {
         PyObject *entered = PyObject_CallFunctionObjArgs(d->held[ENTER_UNSEEN], NULL);
         if (!entered) return NULL;
         Py_DECREF(entered);
@@ -1486,60 +1546,41 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
             is_busy(k))
             Py_RETURN_FALSE;
     }
-    return execute(d, k, args, count, buffer, shift);
+    /* before it has a place: memory may be short */
+    if (PyList_Append(d->held[PASSED], k->mark)) return NULL;
+    return k->native.function ? execute_native(d, k, args, count, buffer)
+                              : execute(d, k, args, count, buffer, shift);
 }
 
-PyDoc_STRVAR(learn_doc,
-             "learn(arguments, programs, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
-             "Know a call from now on. programs: one for each track; mark: 8 bytes; tag: of call 0; buffers: of each array as of\n"
-             "`start`, and its bytes; moves: whether arrays elsewhere will do; messages, nbytes:\n"
-             "that it sends.");
-static PyObject *door_learn(PyObject *self, PyObject *args)
+/* A call with these arguments, or NULL and an exception. arrays: (address, shift, bytes) of each. */
+static Known *new_known(PyObject *arguments, PyObject *mark, PyObject *arrays)
 {
-    Door *d = (Door *)self;
-    PyObject *arguments, *capsules, *operation, *mark, *buffers;
-    int tag, moves;
-    unsigned long long messages, nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!OSiO!pKK", &PyTuple_Type, &arguments, &PyTuple_Type, &capsules,
-                          &operation, &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages,
-                          &nbytes))
+    Py_ssize_t count = PyTuple_Size(arguments), places = PyTuple_Size(arrays), at = 0;
+    if (count > ARGUMENTS || places >= BUFFERS || PyBytes_Size(mark) != MARK_BYTES) {
+        PyErr_Format(PyExc_ValueError, "too many arguments, or a mark of another size");
         return NULL;
-    Py_ssize_t count = PyTuple_Size(arguments), places = PyTuple_Size(buffers);
-    Py_ssize_t tracks = PyTuple_Size(capsules);
-    Program *program[TRACKS];
-    if (tracks < 1 || tracks > TRACKS)
-        return PyErr_Format(PyExc_ValueError, "not a program for each track");
-    for (Py_ssize_t track = 0; track < tracks; track++)
-        if (!(program[track] = program_of(PyTuple_GetItem(capsules, track)))) return NULL;
-    if (count > ARGUMENTS || places >= BUFFERS || PyBytes_Size(mark) != MARK_BYTES)
-        return PyErr_Format(PyExc_ValueError, "too many arguments, or a mark of another size");
+    }
     Known *k = calloc(1, sizeof *k);
-    if (!k) return PyErr_NoMemory();
-    Py_ssize_t bytes_of[BUFFERS], arrays = 0;
-    for (Py_ssize_t n = 0; n < places; n++) {
-        unsigned long long address;
-        long long shift;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, n), "KLn", &address, &shift, bytes_of + n)) {
-            free(k);
-            return NULL;
-        }
-        k->buffer[n + 1] = (char *)(uintptr_t)address;
-        k->shift[n + 1] = shift;
+    if (!k) {
+        PyErr_NoMemory();
+        return NULL;
     }
-    for (Py_ssize_t n = 0; n < count; n++) arrays += is_array(PyTuple_GetItem(arguments, n));
-    if (arrays != places) {
-        free(k);
-        return PyErr_Format(PyExc_ValueError, "a buffer for each array");
-    }
-    arrays = 0;
-    k->count = (int)count;
     for (Py_ssize_t n = 0; n < count; n++) {
         PyObject *object = PyTuple_GetItem(arguments, n);
-        Argument *a = k->argument + n;
+        Argument *a = k->argument + k->count;
         if (is_array(object)) {
             const Array *array = (const Array *)object;
+            unsigned long long address;
+            long long shift;
+            if (at == places) break;
+            if (!PyArg_ParseTuple(PyTuple_GetItem(arrays, at++), "KLn", &address, &shift,
+                                  &a->nbytes)) {
+                forget_known(k);
+                return NULL;
+            }
+            k->buffer[at] = (char *)(uintptr_t)address;
+            k->shift[at] = shift;
             a->data = array->data;
-            a->nbytes = bytes_of[arrays++];
             a->elements = elements_of(array);
             a->flags = array->flags;
             a->descr = array->descr;
@@ -1548,21 +1589,22 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
             a->object = object;
             Py_INCREF(object);
         }
+        k->count++;
     }
-    k->capsules = capsules;
-    k->tracks = (int)tracks;
-    memcpy(k->program, program, sizeof program);
-    k->operation = operation;
-    k->mark = mark;
-    Py_INCREF(capsules);
-    Py_INCREF(operation);
-    Py_INCREF(mark);
+    if (k->count < count || at < places) {
+        forget_known(k);
+        PyErr_Format(PyExc_ValueError, "not three numbers for each array");
+        return NULL;
+    }
     memcpy(k->hash, PyBytes_AsString(mark), MARK_BYTES);
-    k->tag = tag;
-    k->epoch = *numpy.epoch;
-    k->moves = moves;
-    k->messages = messages;
-    k->nbytes = nbytes;
+    k->mark = mark;
+    Py_INCREF(mark);
+    return k;
+}
+
+/* Know a call from now on. */
+static PyObject *know(Door *d, Known *k)
+{
     Known *oldest = d->knows == KNOWN ? d->known[--d->knows] : NULL;
     memmove(d->known + 1, d->known, d->knows++ * sizeof *d->known);
     d->known[0] = k;
@@ -1570,9 +1612,79 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(learn_doc,
+             "learn(arguments, programs, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
+             "Know a call that programs serve. programs: one for each track; mark: 8 bytes; tag: of\n"
+             "call 0; buffers: of each array as of `start`, and its bytes; moves: whether arrays\n"
+             "elsewhere will do; messages, nbytes: that it sends.");
+static PyObject *door_learn(PyObject *self, PyObject *args)
+{
+    PyObject *arguments, *capsules, *operation, *mark, *buffers;
+    int tag, moves;
+    unsigned long long messages, nbytes;
+    if (!PyArg_ParseTuple(args, "O!O!OSiO!pKK", &PyTuple_Type, &arguments, &PyTuple_Type, &capsules,
+                          &operation, &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages,
+                          &nbytes))
+        return NULL;
+    Py_ssize_t tracks = PyTuple_Size(capsules);
+    Program *program[TRACKS];
+    if (tracks < 1 || tracks > TRACKS)
+        return PyErr_Format(PyExc_ValueError, "not a program for each track");
+    for (Py_ssize_t track = 0; track < tracks; track++)
+        if (!(program[track] = program_of(PyTuple_GetItem(capsules, track)))) return NULL;
+    Known *k = new_known(arguments, mark, buffers);
+    if (!k) return NULL;
+    k->capsules = capsules;
+    k->tracks = (int)tracks;
+    memcpy(k->program, program, sizeof program);
+    k->operation = operation;
+    Py_INCREF(capsules);
+    Py_INCREF(operation);
+    k->tag = tag;
+    k->epoch = *numpy.epoch;
+    k->moves = moves;
+    k->messages = messages;
+    k->nbytes = nbytes;
+    return know((Door *)self, k);
+}
+
+PyDoc_STRVAR(learn_native_doc,
+             "learn_native(arguments, function, parameters, addresses, mark, buffers)\n\n"
+             "Know a call that MPI's own function serves, with arrays that may lie elsewhere.\n"
+             "function: its address; parameters: their values; addresses: the number of the\n"
+             "parameter that is the address, for each array; mark, buffers: as of `learn`.");
+static PyObject *door_learn_native(PyObject *self, PyObject *args)
+{
+    PyObject *arguments, *parameters, *addresses, *mark, *buffers;
+    unsigned long long function;
+    if (!PyArg_ParseTuple(args, "O!KO!O!SO!", &PyTuple_Type, &arguments, &function, &PyTuple_Type,
+                          &parameters, &PyTuple_Type, &addresses, &mark, &PyTuple_Type, &buffers))
+        return NULL;
+    Native native = {(uintptr_t)function, (int)PyTuple_Size(parameters), {0}, {0}};
+    Py_ssize_t arrays = PyTuple_Size(addresses);
+    if (native.count < 5 || native.count > PARAMETERS || arrays >= BUFFERS ||
+        arrays != PyTuple_Size(buffers))
+        return PyErr_Format(PyExc_ValueError, "5 to 8 parameters, and one for each array");
+    for (int n = 0; n < native.count; n++)
+        native.value[n] = (uintptr_t)PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(parameters, n));
+    for (int n = 0; n < arrays; n++) {
+        long at = PyLong_AsLong(PyTuple_GetItem(addresses, n));
+        if (at < 0 || at >= native.count)
+            return PyErr_Format(PyExc_ValueError, "an address that is no parameter");
+        native.address[n + 1] = (int)at;
+    }
+    if (PyErr_Occurred()) return NULL;
+    Known *k = new_known(arguments, mark, buffers);
+    if (!k) return NULL;
+    k->native = native;
+    k->moves = 1;
+    return know((Door *)self, k);
+}
+
 static PyMethodDef door_methods[] = {
     {"call", (PyCFunction)(void (*)(void))door_call, METH_FASTCALL, call_doc},
     {"learn", door_learn, METH_VARARGS, learn_doc},
+    {"learn_native", door_learn_native, METH_VARARGS, learn_native_doc},
     {"clear", door_clear, METH_NOARGS, "clear()\n\nKnow no call any more."},
     {NULL, NULL, 0, NULL},
 };

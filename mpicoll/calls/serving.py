@@ -87,16 +87,18 @@ def counts_suffice(call: Call, name: str) -> bool:
 def run(
     call: Call, record: Record, algorithm: str | None, segment_bytes: int | None,
     key: Key | None = None,
-) -> None:  # fmt: skip
-    """Serve a blocking call. key: of later calls like it."""
+) -> Operation | None:  # fmt: skip
+    """Serve a blocking call. key: of later calls like it.
+
+    Returns what served it, if later calls like it may pass a door from now on.
+    """
     context = call.context
     context.require_working()
     record.enter(call.text)
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
-        run_again(entry, record, key, call.comm, call.arguments, lambda: call)
-        return
+        return run_again(entry, record, key, call.comm, call.arguments, lambda: call)
     choice = choose(call, algorithm, segment_bytes)
     entry = CachedCall(call.text, choice)
     if not (call.repeatable and counts_suffice(call, choice.name)):
@@ -106,6 +108,7 @@ def run(
     is_plain = algorithm is None and segment_bytes is None
     if not (call.is_new and is_plain and call.would_run_in_c):  # else the next one is chosen anew
         keep(call, entry, key, operation, is_plain)
+    return None if entry.method is None else operation
 
 
 def run_again(

@@ -133,13 +133,13 @@ class Base(MPI.Intracomm):
             # unordered until it is parsed: a call with wrong arguments does not count
             record.begin(text, site, ordered=entry is not None)
             if entry is None:
-                run(parse(self, *args), record, algorithm, segment_bytes, key)
+                operation = run(parse(self, *args), record, algorithm, segment_bytes, key)
             else:
                 again = partial(parse, self, *args)
                 operation = run_again(entry, record, key, self, args, again)
-                if operation is not None:
-                    wanted = (*args, algorithm, segment_bytes)
-                    context.doors.learn(parse.__name__, wanted, operation, entry.text)
+            if operation is not None:
+                wanted = (*args, algorithm, segment_bytes)
+                context.doors.learn(parse.__name__, wanted, operation, record.text)
             if context.digest_every:
                 compare_results(context, parse.__name__, args)
 

@@ -1,7 +1,10 @@
 """The compiled interpreter of programs: optional, and the same bits as Python's."""
 
 from .compiled_program import Caller, Compiled, Held, compiled
-from .library import has_doors, require, status
+from .library import address_of, has_doors, require, status
 from .lowering import reduces
 
-__all__ = ["Caller", "Compiled", "Held", "compiled", "has_doors", "reduces", "require", "status"]
+__all__ = [
+    "Caller", "Compiled", "Held", "address_of", "compiled", "has_doors", "reduces", "require",
+    "status",
+]  # fmt: skip

@@ -41,7 +41,7 @@ def require() -> None:
 def _loaded() -> Status:
     try:
         extension = import_module("mpicoll._engine")
-        addresses = [_address_of(name) for name in _FUNCTIONS]
+        addresses = [address_of(name) for name in _FUNCTIONS]
     except (ImportError, AttributeError) as error:
         return Status(None, f"mpicoll._engine cannot be used ({error})")
     byte = MPI._handleof(MPI.BYTE)
@@ -68,7 +68,8 @@ def has_doors() -> bool:
     return status().extension is not None and _finds_fields()
 
 
-def _address_of(name: str) -> int:
+@lru_cache(maxsize=None)
+def address_of(name: str) -> int:
     """The function that mpi4py's own calls are bound to.
 
     The global scope comes first, as for the linker: tools that were preloaded see the calls.

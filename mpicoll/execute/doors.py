@@ -4,7 +4,7 @@ A door knows calls by what their arguments are, and of arrays by where they lie.
 number, its place and its tag as the long way does (`failure.Recorder`, `transport.Channel`). All
 else goes the long way, which teaches the door: other arrays, other kinds of arguments, calls that
 somebody listens to, and calls while a program is under way. A call that does not block waits there
-for a moment, too: to make a task of it takes as long.
+for a moment, too: to make a task of it takes as long. What MPI's own function serves goes to that.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class Doors:
             recorder.enter_unseen,
             finish,
             self._abandon,
+            self._fail,
             begun.address,
             begun.last,
             context.channel.number_bit,
@@ -121,6 +122,15 @@ class Doors:
         """A call that a door has begun has ended with an error."""
         if operation.unfinished and not self._context.broken:
             self._context.give_up(operation, error)
+
+    def _fail(self, code: int, arguments: Sequence[object]) -> None:
+        """Raise the error with which MPI's own function returned."""
+
+        def fail() -> None:
+            raise MPI.Exception(code)
+
+        context = self._context
+        context.serve(fail, context.recorder.blocking, arguments, is_scheduled=False)
 
     def clear(self) -> None:
         """Know no call any more."""

@@ -12,7 +12,8 @@ from mpi4py import MPI
 
 from .. import buffers, collectives, gpu
 from ..algorithms import NATIVE
-from ..buffers import Operand, in_place, ops
+from ..buffers import Operand, address, in_place, ops
+from ..engine import address_of
 from ..failure import Record
 from ..gpu import cuda_awareness
 from ..schedule import offsets
@@ -23,6 +24,19 @@ from .staging import BYTES
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_SENT, _RECEIVED = ("send", "send_count", "send_type"), ("recv", "recv_count", "recv_type")
+#: of MPI's own functions, what their parameters are
+_PARAMETERS = {
+    "Bcast": (*_RECEIVED, "root", "comm"),
+    "Reduce": ("send", *_RECEIVED, "op", "root", "comm"),
+    "Allreduce": ("send", *_RECEIVED, "op", "comm"),
+    "Reduce_scatter_block": ("send", *_RECEIVED, "op", "comm"),
+    "Allgather": (*_SENT, *_RECEIVED, "comm"),
+    "Alltoall": (*_SENT, *_RECEIVED, "comm"),
+    "Gather": (*_SENT, *_RECEIVED, "root", "comm"),
+    "Scatter": (*_SENT, *_RECEIVED, "root", "comm"),
+}
+_MOST = 2**31 - 1
 #: collectives of the quirk stale-persistent
 _STALE = ("Allgather", "Gather", "Scatter")
 
@@ -65,6 +79,7 @@ class NativeCall(LibraryCall):
 
     def __init__(self, call: Any) -> None:
         super().__init__(call)
+        self.call = call
         self.comm = call.comm
         self.method = call.method
         self.arguments = list(call.arguments)
@@ -81,8 +96,7 @@ class NativeCall(LibraryCall):
         datatypes = [operand.datatype for operand in call.operands] if reduces else []
         datatype = datatypes[0] if datatypes else None
         differ = any(other != datatype for other in datatypes)
-        names = ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
-        for position, name in enumerate(names):
+        for position, name in enumerate(_buffers(call)):
             operand = getattr(call, name)
             written = name == "recv"
             if operand is None:
@@ -156,6 +170,41 @@ class NativeCall(LibraryCall):
         """Whether MPI gets just these arguments, the caller's own, and nothing has to be copied."""
         return not self.staged and all(map(operator.is_, self.arguments, arguments))
 
+    def open_door(  # noqa: D102
+        self, door: Any, arguments: tuple[object, ...], mark: bytes
+    ) -> None:
+        call = self.call
+        names = _PARAMETERS.get(call.form, ())
+        types = [operand.datatype for operand in call.operands]
+        are_own = all(datatype is not None and datatype.is_predefined for datatype in types)
+        # quirk: empty-buffers-alias
+        is_empty = not all(operand.nbytes for operand in call.operands)
+        if not (names and are_own and self.is_given(call.arguments)) or is_empty:
+            return
+        if call.op is not None and not call.op.is_predefined:  # the user may free it
+            return
+        nbytes = call.own_bytes if call.collective.blocks_of_ranks else call.nbytes
+        counts = [nbytes // datatype.Get_size() for datatype in types]
+        if max(counts) > _MOST:
+            return
+        values = {
+            "send_count": counts[0], "send_type": MPI._handleof(types[0]),
+            "recv_count": counts[-1], "recv_type": MPI._handleof(types[-1]),
+            "root": call.root, "comm": MPI._handleof(self.comm),
+        }  # fmt: skip
+        if call.op is not None:
+            values["op"] = MPI._handleof(call.op)
+        addresses, places = [], []
+        for name, argument in zip(_buffers(call), call.arguments):
+            is_read = getattr(call, name) is not None or call.shared
+            values[name] = int(MPI.IN_PLACE) if is_read and in_place(argument) else 0
+            if isinstance(argument, np.ndarray):
+                addresses.append(names.index(name))
+                places.append((address(argument), 0, argument.nbytes))
+        function = address_of(f"MPI_{call.method}")
+        parameters = tuple(values[name] for name in names)
+        door.learn_native(arguments, function, parameters, tuple(addresses), mark, tuple(places))
+
     def run(self, record: Record | None = None) -> None:  # noqa: D102
         self.pack()
         self._call(self.method)
@@ -191,6 +240,11 @@ class NativeCall(LibraryCall):
 
     def _call(self, name: str, *more: object) -> Any:
         return native_method(self.comm, name)(*self.arguments, *more)
+
+
+def _buffers(call: Any) -> tuple[str, ...]:
+    """Which operands the first arguments of a call are."""
+    return ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
 
 
 def _touch(send: Operand, recv: Operand) -> bool:
