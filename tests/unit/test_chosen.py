@@ -36,6 +36,14 @@ IN_C = [
     ("bcast", ONE_NODE, MPICH, 8, "binomial"),
     ("bcast", (0, 0, 0), MPICH, 8, "binomial"),
     ("bcast", (0, 1), MPICH, 64, "native"),
+    ("allreduce", (0, 1), OPEN_MPI, 4 << 10, "recursive_doubling"),
+    ("allreduce", (0, 1), OPEN_MPI, 16 << 10, "native"),
+    ("allreduce", tuple(range(4)), OPEN_MPI, 4 << 10, "native"),
+    ("allreduce", tuple(range(4)), OPEN_MPI, 8 << 10, "recursive_doubling"),
+    ("allreduce", HOSTS, OPEN_MPI, 8 << 10, "tree"),
+    ("allreduce", HOSTS, OPEN_MPI, 32 << 10, "circulant"),
+    ("allreduce", HOSTS, MPICH, 8, "native"),
+    ("allreduce", HOSTS, MPICH, 32 << 10, "circulant"),
 ]
 
 
