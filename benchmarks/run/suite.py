@@ -25,6 +25,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 #: hosts and the rate of their links: what two to four cores can move between so many hosts
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
+#: every candidate, although the first calls of ours are bound and take long
+SMALL = "--sizes 8,64,512,1K,4K,8K,16K,32K --keep --least 50"
 #: numbers of hosts that no rule of the table was made from
 BETWEEN = {3: "1gbit", 5: "500mbit", 6: "500mbit", 9: "200mbit", 11: "200mbit"}
 #: what of ours is measured there
@@ -102,7 +104,7 @@ def jobs():
 
 def _allreduce(mpi):
     for hosts in RATES:
-        large, small = "--sizes 64K:16M --min-time 4", "--sizes 8,64,512,1K,4K,16K --keep --min-time 3"
+        large, small = "--sizes 64K:16M --min-time 4", f"{SMALL} --min-time 3"
         yield Job("hosts", f"hosts-{mpi}-{hosts:02}", mpi, hosts, large)
         yield Job("small", f"small-{mpi}-{hosts:02}", mpi, hosts, small)
 
@@ -148,6 +150,9 @@ def _placed(mpi):
     """4 hosts x 2 ranks."""
     for placement in PLACEMENTS:
         where = {"rate": "1gbit", "ranks_per_host": 2, "placement": placement}
+        words = "recursive_doubling,reduce_bcast,hierarchical"
+        options = f"{SMALL} --min-time 2 --peers none --algorithms {words}"
+        yield Job("small", f"small-{mpi}-{placement}", mpi, 4, options, **where)
         words = "hierarchical,ring,circulant"
         options = f"--sizes 1M:16M --algorithms {words},halving_doubling --least 9"
         yield Job("placed", f"placed-{mpi}-{placement}", mpi, 4, options, **where)

@@ -22,10 +22,9 @@ from .lowering import NOWHERE, Slots, lowered, refusal
 _MOST_BUFFERS = 3
 #: of a near rank: the addresses of the words of the pipes to it and from it, and its rank
 _NEAR = Struct("=3q")
-#: polls of a rank that waits for others of its node before it yields its core; the same where ranks
-#: outnumber cores
-_POLLS = 4000
-_FEW_POLLS = 32
+#: polls of a rank that waits for others of its node before it yields its core: others may need it,
+#: which no rank can know, as those of other containers
+_POLLS = 32
 
 
 #: seconds for which a program waits where a rank of the node has not created its pipe yet: Python
@@ -333,11 +332,12 @@ class Compiled:
 class CompiledNear(Compiled):
     """The same with messages through shared memory."""
 
+    _polls = _POLLS
+
     def __init__(
         self, extension: Any, program: Program, channel: Channel, caller: Caller, near: Near
     ) -> None:
         self._near = near
-        self._polls = _FEW_POLLS if near.is_crowded else _POLLS
         self._all_tracks = near.tracks
         #: of the call under way, by near rank: messages that were set aside, which the extension has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
