@@ -26,7 +26,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 RATES = {2: "1gbit", 4: "1gbit", 7: "500mbit", 8: "500mbit", 13: "200mbit"}
 LIBRARIES = ("openmpi", "mpich")
 #: every candidate, although the first calls of ours are bound and take long
-SMALL = "--sizes 8,64,512,1K,4K,8K,16K,32K --keep --least 50"
+SMALL = "--sizes 8,64,512,1K,4K,8K,16K,32K --keep --least 20"
 #: numbers of hosts that no rule of the table was made from
 BETWEEN = {3: "1gbit", 5: "500mbit", 6: "500mbit", 9: "200mbit", 11: "200mbit"}
 #: what of ours is measured there
