@@ -152,7 +152,7 @@ def _placed(mpi):
         where = {"rate": "1gbit", "ranks_per_host": 2, "placement": placement}
         words = "recursive_doubling,reduce_bcast,hierarchical"
         options = f"{SMALL} --min-time 2 --peers none --algorithms {words}"
-        yield Job("small", f"small-{mpi}-{placement}", mpi, 4, options, **where)
+        yield Job("small", f"placed-small-{mpi}-{placement}", mpi, 4, options, **where)
         words = "hierarchical,ring,circulant"
         options = f"--sizes 1M:16M --algorithms {words},halving_doubling --least 9"
         yield Job("placed", f"placed-{mpi}-{placement}", mpi, 4, options, **where)
