@@ -5,7 +5,6 @@ A call like an earlier one is served by the entry that is kept for it, and is no
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain
 
@@ -237,10 +236,10 @@ def _begin(
     if key is not None:
         context.cache.keep(key, entry)
     before = until_done(chain(compared, counts_for(call, choice.name)))
-    with _numbered(context, call.text) as number:
-        scheduled = _scheduled(entry, record, key, number, lambda: call)
-        steps = _keeping(call, chain(before, scheduled))
-        return submit(context, steps, record, call.operands, context.call_track(number))
+    number = context.next_call()
+    scheduled = _scheduled(entry, record, key, number, lambda: call)
+    steps = _keeping(call, chain(before, scheduled))
+    return submit(context, steps, record, call.operands, context.call_track(number))
 
 
 def begin_at_once(
@@ -299,10 +298,10 @@ def begin_again(
             context.require_working()
             request = owning(method(comm, *args), args)
             return submit(context, until_done([request]), record, (), None)
-        with _numbered(context, entry.text) as number:
-            steps = _scheduled(entry, record, key, number, parse_nonblocking, learn)
-            track = context.call_track(number)
-            return submit(context, _keeping(args, steps), record, (), track)
+        number = context.next_call()
+        steps = _scheduled(entry, record, key, number, parse_nonblocking, learn)
+        track = context.call_track(number)
+        return submit(context, _keeping(args, steps), record, (), track)
 
     return _counted(context, entry.text, start)
 
@@ -366,20 +365,6 @@ def _counted(context: Context, text: str, start: Callable[[Record], object]) -> 
         if record.place:
             context.lose_step(text, error)
         record.end()
-        raise
-
-
-@contextmanager
-def _numbered(context: Context, text: str) -> Iterator[int]:
-    """The number of a call that begins.
-
-    If it fails to begin, the calls of that number on the other ranks never end.
-    """
-    number = context.next_call()
-    try:
-        yield number
-    except BaseException as error:  # of a signal handler, for example
-        context.in_disorder(context.reason(text, error))
         raise
 
 
