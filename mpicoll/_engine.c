@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <structmember.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef uintptr_t Handle;
 
@@ -337,10 +339,16 @@ typedef struct {
     /* of a location that is in no segment known here */
     int32_t unknown_near;
     uint64_t unknown;
-    /* something moved since this was set to 0 */
+    /* what was awaited and has come since this was set to 0 */
     int moved;
     /* its scratch serves other calls by now */
     int freed;
+    /* a thread advances it, beside which others may try to */
+    _Atomic int locked;
+    /* its calls that have begun, and those that were taken from `attend` */
+    long calls;
+    /* `attend` has advanced this call, and Python has not seen its end; nor the last `result` */
+    int attended, unseen;
 } Program;
 
 /* what `advance` returns besides MPI's errors, which are positive */
@@ -428,7 +436,7 @@ static void publish(Program *p, Near *n, uint64_t location, uint64_t nbytes)
     atomic_store_explicit(entry + 1, location, memory_order_relaxed);
     atomic_store_explicit(entry + 2, nbytes, memory_order_relaxed);
     set(n->out + PUBLISHED, count + 1);
-    p->moved = 1;
+    p->moved++;
 }
 
 /* The location of a message's memory, or NOWHERE. */
@@ -464,7 +472,7 @@ static int count_read(Program *p, Near *n)
 {
     if (has_given_up(n)) return PEER_GAVE_UP;
     set(n->in + READ, own(n->in + READ) + 1);
-    p->moved = 1;
+    p->moved++;
     return DONE;
 }
 
@@ -478,7 +486,7 @@ static int open_place(Program *p, Near *n, uint64_t location, uint64_t nbytes)
     m->opened = 1;
     m->is_put = location != UNMAPPED;
     n->opening = m->next_write;
-    p->moved = 1;
+    p->moved++;
     return DONE;
 }
 
@@ -661,9 +669,26 @@ static int wait_for(Program *p, int32_t request)
     return get(p->near[i->peer].out + READ) >= m->last ? DONE : WAITS;
 }
 
+static int try_lock(Program *p)
+{
+    return !atomic_exchange_explicit(&p->locked, 1, memory_order_acquire);
+}
+
+static void unlock(Program *p) { atomic_store_explicit(&p->locked, 0, memory_order_release); }
+
+/* From here on `attend` leaves it alone, until it is called anew. */
+static void take_over(Program *p)
+{
+    while (!try_lock(p)) sched_yield();
+    p->calls++;
+    p->attended = p->unseen = 0;
+    unlock(p);
+}
+
 /* The next instruction is the first. */
 static void begin(Program *p, int tag)
 {
+    take_over(p);
     p->tag = tag;
     p->next = 0;
     p->result = WAITS;
@@ -678,6 +703,9 @@ static void begin(Program *p, int tag)
 }
 
 static int is_under_way(const Program *p) { return p->next < p->length; }
+
+/* The same, for those who might begin another call. */
+static int is_taken(const Program *p) { return is_under_way(p) || p->attended; }
 
 /* Execute until something is awaited that has not come. */
 static int advance(Program *p)
@@ -699,7 +727,7 @@ static int advance(Program *p)
             result = start_message(p, i);
         }
         if (result != DONE) return result;
-        p->moved = 1;
+        p->moved += i->code == WAIT;
     }
     return DONE;
 }
@@ -717,16 +745,24 @@ static int look(Program *p, int tags)
     return DONE;
 }
 
+static int advance_and_look(Program *p)
+{
+    p->moved = 0;
+    p->result = advance(p);
+    /* a rank that gave up may have sent what was written there since */
+    if (p->result == DONE && p->hears) p->result = look(p, 1);
+    return p->result;
+}
+
+/* seconds between two looks of one that waits */
+static const double LOOK = 500e-6;
+
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
-    static const double LOOK = 500e-6;
     double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
-        p->moved = 0;
-        p->result = advance(p);
-        /* a rank that gave up may have sent what was written there since */
-        if (p->result == DONE && p->hears) p->result = look(p, 1);
+        advance_and_look(p);
         if (p->result != WAITS || patience <= 0) return p->result;
         if (p->moved) {
             p->still_since = until = 0;
@@ -747,6 +783,104 @@ static int advance_for(Program *p, double patience)
         if (now < looks) continue;
         looks = now + LOOK;
         if (look(p, WATCHED) == TOLD) return p->result = TOLD;
+    }
+}
+
+/* ---- Progress beside Python ------------------------------------------------------------------ */
+
+/* When to poll, and for how long to pause, by the time between the last moves: see
+ * progress/rhythm.py, which has the constants, too. One thread attends. */
+static struct {
+    double least, spin, longest;
+    double moved, idle, idle_before, gap_before, patience;
+    long moves;
+} rhythm;
+
+static double still(long moves, double now)
+{
+    double still = now - rhythm.moved;
+    if (!moves) return still;
+    if (still > rhythm.spin) { /* else it came together with what moved before */
+        rhythm.gap_before = rhythm.idle / rhythm.moves;
+        rhythm.idle_before = rhythm.idle;
+        rhythm.idle = still;
+        rhythm.moves = 0;
+        double shorter = still < rhythm.idle_before ? still : rhythm.idle_before;
+        rhythm.patience = shorter > rhythm.longest ? 0 : rhythm.longest;
+    }
+    rhythm.moves += moves;
+    rhythm.moved = now;
+    return 0;
+}
+
+static double pause_of(int parts, double most)
+{
+    double gap = rhythm.idle / rhythm.moves;
+    if (rhythm.gap_before < gap) gap = rhythm.gap_before;
+    gap /= parts;
+    if (gap < rhythm.least) gap = rhythm.least;
+    return gap < most ? gap : most;
+}
+
+/* Another thread wants the attending one to return; whether there is one. */
+static _Atomic uint32_t interrupted;
+static _Atomic int attending;
+
+static void sleep_for(double seconds)
+{
+    struct timespec length = {0, (long)(seconds * 1e9)};
+#ifdef SYS_futex
+    enum { WAIT_PRIVATE = 128 };
+    syscall(SYS_futex, &interrupted, WAIT_PRIVATE, 0, &length, NULL, 0);
+#else
+    nanosleep(&length, NULL);
+#endif
+}
+
+static void interrupt(void)
+{
+    atomic_store(&interrupted, 1);
+#ifdef SYS_futex
+    enum { WAKE_PRIVATE = 129 };
+    if (atomic_load(&attending)) syscall(SYS_futex, &interrupted, WAKE_PRIVATE, 1, NULL, NULL, 0);
+#endif
+}
+
+/* Advance it, unless another thread does; whether Python has to see to it. call: which one of the
+ * program. */
+static int attend_once(Program *p, long call, int looks, long *moves)
+{
+    if (!try_lock(p)) return 0;
+    int is_due = 1;
+    if (p->calls == call && is_under_way(p) && !p->unseen) {
+        if (advance_and_look(p) == WAITS && looks && look(p, WATCHED) == TOLD) p->result = TOLD;
+        *moves += (p->moved + 1) / 2; /* a step sends and receives */
+        is_due = p->unseen = p->result != WAITS;
+    }
+    unlock(p);
+    return is_due;
+}
+
+enum { ATTENDED = 16 };
+
+/* Advance programs for so many seconds, or until Python has to see to one of them; whether nothing
+ * had to be seen to at once. parts, most: see `Pace` in progress/rhythm.py. */
+static int attend(Program **program, const long *call, int count, int parts, double most,
+                  double length)
+{
+    double now = seconds(), until = now + length, looks = now;
+    rhythm.moved = now;
+    for (int polls = 0;; polls++) {
+        long moves = 0;
+        int is_due = 0, is_looking = now >= looks;
+        if (is_looking) looks = now + LOOK;
+        for (int n = 0; n < count; n++)
+            is_due |= attend_once(program[n], call[n], is_looking, &moves);
+        now = seconds();
+        double quiet = still(moves, now);
+        if (is_due || atomic_load(&interrupted) || now > until) return polls > 0;
+        if (quiet > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
+            sleep_for(pause_of(parts, most));
     }
 }
 
@@ -928,8 +1062,9 @@ static PyObject *restart(PyObject *self, PyObject *capsule)
 PyDoc_STRVAR(advance_doc,
              "advance(program, seconds)\n\n"
              "Execute until something is awaited that does not come within so many seconds.\n"
-             "Returns (result, next instruction). The result is 0, an error of MPI, or one of\n"
-             "UNKNOWN_LOCATION, PEER_GAVE_UP, WRONG_SIZE and TOLD.");
+             "Returns (result, next instruction), or None while another thread advances it. The\n"
+             "result is 0, an error of MPI, or one of UNKNOWN_LOCATION, PEER_GAVE_UP, WRONG_SIZE\n"
+             "and TOLD.");
 static PyObject *advance_from_python(PyObject *self, PyObject *args)
 {
     PyObject *capsule;
@@ -937,10 +1072,67 @@ static PyObject *advance_from_python(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
+    if (!try_lock(p)) Py_RETURN_NONE;
+    int result, next;
     Py_BEGIN_ALLOW_THREADS
-    advance_for(p, patience);
+    result = p->unseen ? p->result : advance_for(p, patience);
+    next = p->next;
+    p->unseen = 0;
+    if (!is_under_way(p)) p->attended = 0;
+    unlock(p); /* before this thread waits for the interpreter, which another one may keep */
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("ii", p->result == DONE ? 0 : p->result, (int)p->next);
+    return Py_BuildValue("ii", result == DONE ? 0 : result, next);
+}
+
+PyDoc_STRVAR(setup_rhythm_doc, "setup_rhythm(least, spin, patience)\n\n"
+                               "Seconds, as of progress/rhythm.py.");
+static PyObject *setup_rhythm(PyObject *self, PyObject *args)
+{
+    if (!PyArg_ParseTuple(args, "ddd", &rhythm.least, &rhythm.spin, &rhythm.longest)) return NULL;
+    rhythm.patience = rhythm.longest;
+    rhythm.moves = 1;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(attend_doc, "attend(programs, parts, most, seconds)\n\n"
+                         "Advance programs whose messages all go through MPI, for so many seconds, or\n"
+                         "until `advance` has something to tell. parts, most: of a pace, see\n"
+                         "progress/rhythm.py. Returns False where there was something to tell at once.");
+static PyObject *attend_from_python(PyObject *self, PyObject *args)
+{
+    PyObject *capsules;
+    Program *program[ATTENDED];
+    long call[ATTENDED];
+    int parts;
+    double most, length;
+    if (!PyArg_ParseTuple(args, "O!idd", &PyTuple_Type, &capsules, &parts, &most, &length))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(capsules);
+    if (count > ATTENDED) Py_RETURN_FALSE;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        if (!(program[n] = program_of(PyTuple_GetItem(capsules, n)))) return NULL;
+        if (!is_under_way(program[n])) Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t n = 0; n < count; n++) {
+        call[n] = program[n]->calls;
+        program[n]->attended = 1;
+    }
+    int has_waited;
+    atomic_store(&attending, 1);
+    Py_BEGIN_ALLOW_THREADS
+    has_waited = attend(program, call, (int)count, parts, most, length);
+    Py_END_ALLOW_THREADS
+    atomic_store(&attending, 0);
+    atomic_store(&interrupted, 0);
+    return PyBool_FromLong(has_waited);
+}
+
+PyDoc_STRVAR(interrupt_doc, "interrupt()\n\n"
+                            "Let `attend` return in another thread, or at once if it is called next.");
+static PyObject *interrupt_from_python(PyObject *self, PyObject *unused)
+{
+    interrupt();
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(reached_doc, "reached(program)\n\n"
@@ -1052,6 +1244,7 @@ static PyObject *take_requests(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
     PyObject *taken = p ? PyDict_New() : NULL;
+    if (taken) take_over(p);
     for (int32_t number = 0; taken && number < p->requests; number++) {
         if (!p->message[number].active) continue;
         p->message[number].active = 0;
@@ -1079,7 +1272,7 @@ PyDoc_STRVAR(under_way_doc, "is_under_way(program)\n\n"
 static PyObject *is_under_way_from_python(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
-    return p ? PyBool_FromLong(is_under_way(p)) : NULL;
+    return p ? PyBool_FromLong(is_taken(p)) : NULL;
 }
 
 /* ---- Ledgers: what doors and Python's recorder both write -------------------------------------- */
@@ -1378,7 +1571,7 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buff
 static int is_busy(const Known *k)
 {
     for (int track = 0; track < k->tracks; track++)
-        if (is_under_way(k->program[track])) return 1;
+        if (is_taken(k->program[track])) return 1;
     return 0;
 }
 
@@ -1725,6 +1918,9 @@ static PyMethodDef functions[] = {
     {"start", start, METH_VARARGS, start_doc},
     {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
+    {"setup_rhythm", setup_rhythm, METH_VARARGS, setup_rhythm_doc},
+    {"attend", attend_from_python, METH_VARARGS, attend_doc},
+    {"interrupt", interrupt_from_python, METH_NOARGS, interrupt_doc},
     {"reached", reached, METH_O, reached_doc},
     {"found", found, METH_VARARGS, found_doc},
     {"unknown", unknown, METH_O, unknown_doc},

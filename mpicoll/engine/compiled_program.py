@@ -270,7 +270,9 @@ class Compiled:
         if patience and self._nearby.unfound:
             patience = _UNFOUND
         try:
-            self._result, self._next = self._extension.advance(self._program, patience)
+            reached = self._extension.advance(self._program, patience)
+            if reached is not None:  # else another thread is at it
+                self._result, self._next = reached
         except BaseException as error:  # of a handler, when the extension had returned
             if not patience:
                 raise
@@ -314,6 +316,11 @@ class Compiled:
         while not self.Test():
             self._caller.look()
 
+    @property
+    def attended(self) -> Any:
+        """The program, if the extension may advance it beside Python; else None."""
+        return self._program
+
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""
         for number, handle in self._extension.take_requests(self._program).items():
@@ -348,6 +355,10 @@ class CompiledNear(Compiled):
 
     def _track(self, tag: int) -> int:
         return self._near.track(tag)
+
+    @property
+    def attended(self) -> None:
+        """None: Python reads the pipes, too."""
 
     def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
         super().start(tag, memory, patience)

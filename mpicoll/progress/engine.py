@@ -18,6 +18,7 @@ from time import perf_counter, sleep
 
 from mpi4py import MPI
 
+from ..engine import Attendance
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
@@ -32,6 +33,8 @@ PAUSE = 200e-6
 LINGER = 0.1
 #: the same, where other threads advance the tasks: they wake it
 YIELD = 4e-3
+#: seconds after which the thread looks at what no program sees, as time limits
+ATTENTION = 20e-3
 #: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
@@ -50,6 +53,8 @@ class Progress:
         #: an object for each wait under way
         self._waiting: set[object] = set()
         self._thread: threading.Thread | None = None
+        #: where programs advance in C, while no thread waits for them
+        self._attendance = Attendance(PAUSE, SPIN, PATIENCE)
         self._stopping = False
         #: the current device of the background thread
         self._device: int | None = None
@@ -239,6 +244,7 @@ class Progress:
         wait = object()
         try:
             self._waiting.add(wait)
+            self._attendance.interrupt()
             function(*arguments)
         finally:
             self._waiting.discard(wait)
@@ -344,11 +350,13 @@ class Progress:
                 daemon=True,
             )
             self._thread.start()
+        self._attendance.interrupt()
         self._awake.set()
 
     def stop(self) -> None:
         """End the thread, before MPI is finalized; what is under way stays where it is."""
         self._stopping = True
+        self._attendance.interrupt()
         self._awake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN)
@@ -358,9 +366,12 @@ class Progress:
         rhythm = Rhythm(PAUSE)
         while not self._stopping:
             if self._left_alone:
-                busy = perf_counter()
-                if rhythm.still(self._advanced()) > min(SPIN, rhythm.patience):
+                moves = self._advanced()
+                if self._attended():
+                    rhythm.restart()
+                elif rhythm.still(moves) > min(SPIN, rhythm.patience):
                     sleep(rhythm.pause(pace_of(self._flowing())))
+                busy = perf_counter()
                 continue
             if perf_counter() - busy > (YIELD if self._waiting else LINGER):
                 self._awake.clear()
@@ -370,6 +381,11 @@ class Progress:
                 busy = perf_counter()  # also if what woke the thread has ended by now
             rhythm.restart()  # a pause between tasks does not tell how fast they move
             sleep(rhythm.rest(perf_counter() - busy, RESTING))
+
+    def _attended(self) -> bool:
+        """Let the extension advance all tasks, with its own rhythm; False: it cannot do that now."""
+        awaited = [task.at for task in list(self._tasks)]
+        return self._attendance.attend(awaited, *pace_of(self._flowing()), ATTENTION)
 
     def _advanced(self) -> int:
         """Advance all tasks, unless another thread has the turn; how much they moved."""

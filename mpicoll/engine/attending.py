@@ -1,0 +1,40 @@
+"""Programs that move beside Python, in a thread that needs no interpreter: see `progress`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .library import status
+
+
+class Attendance:
+    """The extension as a thread uses it that advances what others have begun.
+
+    least, spin, patience: of its rhythm, in seconds, see `progress.rhythm`.
+    """
+
+    def __init__(self, least: float, spin: float, patience: float) -> None:
+        self._constants = least, spin, patience
+        self._extension: Any = None
+
+    def attend(self, awaited: Sequence[object], parts: int, most: float, seconds: float) -> bool:
+        """Advance programs for so long, or until Python has to see to one of them.
+
+        awaited: what tasks wait for. parts, most: of a pace. False: Python has to see to one now,
+        or something else is awaited.
+        """
+        programs = tuple([getattr(one, "attended", None) for one in awaited])
+        if not programs or None in programs:
+            return False
+        if self._extension is None:
+            extension = status().extension
+            extension.setup_rhythm(*self._constants)
+            self._extension = extension
+        has_waited: bool = self._extension.attend(programs, parts, most, seconds)
+        return has_waited
+
+    def interrupt(self) -> None:
+        """Let `attend` return soon in the other thread."""
+        if self._extension is not None:
+            self._extension.interrupt()
