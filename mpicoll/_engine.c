@@ -705,7 +705,13 @@ static void begin(Program *p, int tag)
 static int is_under_way(const Program *p) { return p->next < p->length; }
 
 /* The same, for those who might begin another call. */
-static int is_taken(const Program *p) { return is_under_way(p) || p->attended; }
+static int is_taken(Program *p)
+{
+    if (!try_lock(p)) return 1;
+    int taken = is_under_way(p) || p->attended;
+    unlock(p);
+    return taken;
+}
 
 /* Execute until something is awaited that has not come. */
 static int advance(Program *p)
@@ -853,6 +859,7 @@ static int attend_once(Program *p, long call, int looks, long *moves)
     if (!try_lock(p)) return 0;
     int is_due = 1;
     if (p->calls == call && is_under_way(p) && !p->unseen) {
+        p->attended = 1;
         if (advance_and_look(p) == WAITS && looks && look(p, WATCHED) == TOLD) p->result = TOLD;
         *moves += (p->moved + 1) / 2; /* a step sends and receives */
         is_due = p->unseen = p->result != WAITS;
@@ -882,6 +889,18 @@ static int attend(Program **program, const long *call, int count, int parts, dou
         if (quiet > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
             sleep_for(pause_of(parts, most));
     }
+}
+
+/* `advance_for` beside that: 0 where the other thread is at it, else *result and *next are set. */
+static int advance_beside(Program *p, double patience, int *result, int *next)
+{
+    if (!try_lock(p)) return 0;
+    *result = p->unseen ? p->result : advance_for(p, patience);
+    *next = p->next;
+    p->unseen = 0;
+    if (!is_under_way(p)) p->attended = 0;
+    unlock(p);
+    return 1;
 }
 
 /* ---- Python -------------------------------------------------------------------------------- */
@@ -1072,15 +1091,11 @@ static PyObject *advance_from_python(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
-    if (!try_lock(p)) Py_RETURN_NONE;
-    int result, next;
+    int has_advanced, result, next;
     Py_BEGIN_ALLOW_THREADS
-    result = p->unseen ? p->result : advance_for(p, patience);
-    next = p->next;
-    p->unseen = 0;
-    if (!is_under_way(p)) p->attended = 0;
-    unlock(p); /* before this thread waits for the interpreter, which another one may keep */
+    has_advanced = advance_beside(p, patience, &result, &next);
     Py_END_ALLOW_THREADS
+    if (!has_advanced) Py_RETURN_NONE;
     return Py_BuildValue("ii", result == DONE ? 0 : result, next);
 }
 
@@ -1111,11 +1126,7 @@ static PyObject *attend_from_python(PyObject *self, PyObject *args)
     if (count > ATTENDED) Py_RETURN_FALSE;
     for (Py_ssize_t n = 0; n < count; n++) {
         if (!(program[n] = program_of(PyTuple_GetItem(capsules, n)))) return NULL;
-        if (!is_under_way(program[n])) Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t n = 0; n < count; n++) {
         call[n] = program[n]->calls;
-        program[n]->attended = 1;
     }
     int has_waited;
     atomic_store(&attending, 1);

@@ -29,6 +29,7 @@ PLANTED = {
         "return get(p->near[i->peer].out + READ) >= m->last ? DONE : WAITS;", "return DONE;"),
     "an entry too many": ("        if (unread(n) >= ENTRIES) return WAITS;", "        if (unread(n) > ENTRIES) return WAITS;"),
     "a copy too long": ("place(p, i, 0) + m->moved, piece);", "place(p, i, 0) + m->moved, piece + 1);"),
+    "two threads in one program": ("    if (!try_lock(p)) return 0;\n    int is_due = 1;", "    int is_due = 1;"),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 /* Threads play the ranks of a node: each advances a program of its own over the same pipes and
- * slots, with the functions of _engine.c. For ThreadSanitizer, which sees no other process.
+ * slots, with the functions of _engine.c. For ThreadSanitizer, which sees no other process. Beside
+ * rank 0 another thread attends to its programs.
  *
  * usage: threads RANKS CALLS. Exits with 1 where a rank gets wrong data or stands still.
  */
@@ -132,6 +133,60 @@ static void compare(int rank, int call, const char *ways)
         }
 }
 
+/* the program and the call that the attending thread has to advance */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    Program *program;
+    long call;
+    int has_ended;
+} attendance = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void *attend_rank(void *unused)
+{
+    pthread_mutex_lock(&attendance.mutex);
+    while (!attendance.has_ended) {
+        Program *program = attendance.program;
+        long call = attendance.call;
+        attendance.program = NULL;
+        if (!program) {
+            pthread_cond_wait(&attendance.changed, &attendance.mutex);
+            continue;
+        }
+        pthread_mutex_unlock(&attendance.mutex);
+        atomic_store(&attending, 1);
+        attend(&program, &call, 1, 8, 1e-3, PATIENCE);
+        atomic_store(&attending, 0);
+        atomic_store(&interrupted, 0);
+        pthread_mutex_lock(&attendance.mutex);
+    }
+    pthread_mutex_unlock(&attendance.mutex);
+    return NULL;
+}
+
+static void hand_over(Program *program)
+{
+    pthread_mutex_lock(&attendance.mutex);
+    attendance.program = program;
+    attendance.call = program ? program->calls : 0;
+    attendance.has_ended = !program;
+    pthread_cond_signal(&attendance.changed);
+    pthread_mutex_unlock(&attendance.mutex);
+    interrupt();
+}
+
+/* As a thread of Python's does that waits for a call which others may advance. */
+static int advance_in_turn(Program *program)
+{
+    int result = WAITS, next;
+    double until = seconds() + PATIENCE;
+    while (result == WAITS && seconds() < until)
+        if (!advance_beside(program, 0, &result, &next)) result = WAITS;
+    return result;
+}
+
+static pthread_t attending_thread;
+
 static void *play(void *number)
 {
     int rank = (int)(intptr_t)number;
@@ -141,9 +196,15 @@ static void *play(void *number)
         int kind = call % KINDS_OF_CALLS;
         fill(rank, call, (int)strlen(CALLS_MADE[kind]));
         begin(programs[kind], call);
-        if (advance_for(programs[kind], PATIENCE) != DONE)
+        if (rank == 0) hand_over(programs[kind]);
+        if (rank ? advance_for(programs[kind], PATIENCE) != DONE
+                 : advance_in_turn(programs[kind]) != DONE)
             fail(rank, call, "no progress, or an error");
         compare(rank, call, CALLS_MADE[kind]);
+    }
+    if (rank == 0) {
+        hand_over(NULL);
+        pthread_join(attending_thread, NULL);
     }
     for (int kind = 0; kind < KINDS_OF_CALLS; kind++) release(programs[kind]);
     return NULL;
@@ -156,6 +217,10 @@ int main(int count, char **arguments)
     ranks = atoi(arguments[1]);
     calls = atoi(arguments[2]);
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
+    rhythm.least = 1e-6;
+    rhythm.spin = rhythm.longest = 1e-6;
+    rhythm.moves = 1;
+    if (pthread_create(&attending_thread, NULL, attend_rank, NULL)) return 2;
     for (int rank = 0; rank < ranks; rank++)
         if (pthread_create(thread + rank, NULL, play, (void *)(intptr_t)rank)) return 2;
     for (int rank = 0; rank < ranks; rank++) pthread_join(thread[rank], NULL);
