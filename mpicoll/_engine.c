@@ -1046,7 +1046,8 @@ static PyObject *program(PyObject *self, PyObject *args)
 
 PyDoc_STRVAR(start_doc, "start(program, tag, buffers)\n\n"
                         "Begin at the first instruction. buffers: of each buffer of the call the\n"
-                        "address, and location minus address, or -1 where it is not shared.");
+                        "address, and location minus address, or -1 where it is not shared.\n"
+                        "Returns the number of the call, for `attend`.");
 static PyObject *start(PyObject *self, PyObject *args)
 {
     PyObject *capsule, *buffers;
@@ -1065,17 +1066,18 @@ static PyObject *start(PyObject *self, PyObject *args)
         p->shift[number + 1] = shift;
     }
     begin(p, tag);
-    Py_RETURN_NONE;
+    return PyLong_FromLong(p->calls);
 }
 
 PyDoc_STRVAR(restart_doc, "restart(program)\n\n"
-                          "Begin again, with the tag and the buffers of the last call.");
+                          "Begin again, with the tag and the buffers of the last call; returns as\n"
+                          "`start`.");
 static PyObject *restart(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
     if (!p) return NULL;
     begin(p, p->tag);
-    Py_RETURN_NONE;
+    return PyLong_FromLong(p->calls);
 }
 
 PyDoc_STRVAR(advance_doc,
@@ -1109,25 +1111,25 @@ static PyObject *setup_rhythm(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(attend_doc, "attend(programs, parts, most, seconds)\n\n"
-                         "Advance programs whose messages all go through MPI, for so many seconds, or\n"
-                         "until `advance` has something to tell. parts, most: of a pace, see\n"
+PyDoc_STRVAR(attend_doc, "attend(calls, parts, most, seconds)\n\n"
+                         "Advance (program, number of the call) whose messages all go through MPI, for\n"
+                         "so many seconds, or until `advance` has something to tell. parts, most: of a pace, see\n"
                          "progress/rhythm.py. Returns False where there was something to tell at once.");
 static PyObject *attend_from_python(PyObject *self, PyObject *args)
 {
-    PyObject *capsules;
+    PyObject *calls, *capsule;
     Program *program[ATTENDED];
     long call[ATTENDED];
     int parts;
     double most, length;
-    if (!PyArg_ParseTuple(args, "O!idd", &PyTuple_Type, &capsules, &parts, &most, &length))
+    if (!PyArg_ParseTuple(args, "O!idd", &PyTuple_Type, &calls, &parts, &most, &length))
         return NULL;
-    Py_ssize_t count = PyTuple_Size(capsules);
+    Py_ssize_t count = PyTuple_Size(calls);
     if (count > ATTENDED) Py_RETURN_FALSE;
-    for (Py_ssize_t n = 0; n < count; n++) {
-        if (!(program[n] = program_of(PyTuple_GetItem(capsules, n)))) return NULL;
-        call[n] = program[n]->calls;
-    }
+    for (Py_ssize_t n = 0; n < count; n++)
+        if (!PyArg_ParseTuple(PyTuple_GetItem(calls, n), "Ol", &capsule, call + n) ||
+            !(program[n] = program_of(capsule)))
+            return NULL;
     int has_waited;
     atomic_store(&attending, 1);
     Py_BEGIN_ALLOW_THREADS
@@ -1147,13 +1149,14 @@ static PyObject *interrupt_from_python(PyObject *self, PyObject *unused)
 }
 
 PyDoc_STRVAR(reached_doc, "reached(program)\n\n"
-                          "What `advance` returned, and the seconds for which nothing has moved.");
+                          "What `advance` returned, the seconds for which nothing has moved, and the\n"
+                          "number of the call.");
 static PyObject *reached(PyObject *self, PyObject *capsule)
 {
     Program *p = program_of(capsule);
     if (!p) return NULL;
     double still = p->still_since ? seconds() - p->still_since : 0;
-    return Py_BuildValue("iid", p->result == DONE ? 0 : p->result, (int)p->next, still);
+    return Py_BuildValue("iidl", p->result == DONE ? 0 : p->result, (int)p->next, still, p->calls);
 }
 
 /* The near rank of this number, or NULL and an exception. */

@@ -24,14 +24,14 @@ class Attendance:
         awaited: what tasks wait for. parts, most: of a pace. False: Python has to see to one now,
         or something else is awaited.
         """
-        programs = tuple([getattr(one, "attended", None) for one in awaited])
-        if not programs or None in programs:
+        calls = tuple([getattr(one, "attended", None) for one in awaited])
+        if not calls or None in calls:
             return False
         if self._extension is None:
             extension = status().extension
             extension.setup_rhythm(*self._constants)
             self._extension = extension
-        has_waited: bool = self._extension.attend(programs, parts, most, seconds)
+        has_waited: bool = self._extension.attend(calls, parts, most, seconds)
         return has_waited
 
     def interrupt(self) -> None:

@@ -158,6 +158,9 @@ class Compiled:
         #: the number of the next instruction, and that after the last one
         self._next = self._end = len(self._positions)
         self._tag = -1
+        #: the number of the last call of the program that Python has begun or taken over: doors begin
+        #: others
+        self._call = 0
         #: the requests that were given away, by number
         self._taken: list[MPI.Request | None] = [None] * len(self._starts)
         self._memory: Places | None = None
@@ -195,15 +198,16 @@ class Compiled:
         self._tag = tag
         self._result = self._next = 0
         self._taken = [None] * len(self._starts)
-        self._extension.start(self._program, tag, self._buffers)
+        self._call = self._extension.start(self._program, tag, self._buffers)
 
     def start_at_once(self, tag: int, memory: Places, patience: float) -> bool:
         """Begin, and execute what comes within `patience` seconds; whether that was all."""
         if self._is_ready(tag, memory):
-            self._extension.restart(self._program)
+            self._call = self._extension.restart(self._program)
         else:
             self.start(tag, memory, 0.0)
-        self._result, self._next = self._extension.advance(self._program, patience)
+        self._result = self._next = 0
+        self._execute(patience)
         return not self._result and self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
@@ -218,7 +222,7 @@ class Compiled:
         self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._taken = [None] * len(self._starts)
-        self._result, self._next, _ = self._extension.reached(self._program)
+        self._result, self._next, _, self._call = self._extension.reached(self._program)
 
     @property
     def is_under_way(self) -> bool:
@@ -270,17 +274,20 @@ class Compiled:
         if patience and self._nearby.unfound:
             patience = _UNFOUND
         try:
-            reached = self._extension.advance(self._program, patience)
-            if reached is not None:  # else another thread is at it
-                self._result, self._next = reached
+            self._execute(patience)
         except BaseException as error:  # of a handler, when the extension had returned
             if not patience:
                 raise
             self._caller.held.hold(error)
         if self._caller.held.error is not None:
-            self._result, self._next, still = self._extension.reached(self._program)
+            self._result, self._next, still, _ = self._extension.reached(self._program)
             if self._caller.held.is_due(still):
                 self._caller.held.release()
+
+    def _execute(self, patience: float) -> None:
+        reached = self._extension.advance(self._program, patience)
+        if reached is not None:  # else another thread is at it
+            self._result, self._next = reached
 
     def _see_to(self, result: int) -> None:
         """What the extension leaves to Python."""
@@ -317,9 +324,9 @@ class Compiled:
             self._caller.look()
 
     @property
-    def attended(self) -> Any:
-        """The program, if the extension may advance it beside Python; else None."""
-        return self._program
+    def attended(self) -> tuple[Any, int] | None:
+        """The program and its call, if the extension may advance them beside Python; else None."""
+        return self._program, self._call
 
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""

@@ -60,7 +60,7 @@ def test_a_call_ends_while_the_interpreter_is_kept(comm, monkeypatch):
             sys.setswitchinterval(10 * PATIENCE)
             for rank in range(1, SIZE):
                 WORLD.send(None, rank)
-            while EXTENSION.reached(compiled.attended)[1] < compiled._end:
+            while EXTENSION.reached(compiled.attended[0])[1] < compiled._end:
                 assert time.monotonic() < until, "the call does not move"
         finally:
             sys.setswitchinterval(interval)
