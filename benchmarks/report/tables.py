@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import chosen, compared, cores, devices, front, gallery, quirks, trained, trusted
+from . import beside, chosen, compared, cores, devices, front, gallery, quirks, trained, trusted
 from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,7 @@ REPORTS = {
     "placed": lambda: compared.table("placed-*"),
     "chosen": chosen.table,
     "law": compared.law_table,
+    "beside": beside.table,
     "gpu": devices.table,
     "cores": cores.table,
     "training": trained.table,

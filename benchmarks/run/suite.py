@@ -9,8 +9,9 @@ from 64K and below it), forced (Intel MPI's best preset), others (reduce_scatter
 moves (reduce, gather, scatter, blocks of uneven size), alltoall (7 hosts), between (numbers of
 hosts that no rule was made from), placed (4 hosts x 2 ranks, two placements), law (parameter server
 against ring, 2 to 8 hosts), bits (what the same bits cost; one host, 4 and 7), training, torch and
-backend (2, 4 and 7 hosts, of `backend` also 4 x 2). Each job leaves one file in
-benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
+backend (2, 4 and 7 hosts, of `backend` also 4 x 2), beside (calls that do not block beside a
+computation, 2 and 7 hosts). Each job leaves one file in benchmarks/results/; `python -m
+benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -96,6 +97,9 @@ def jobs():
         yield Job("law", f"law-mpich-{hosts}", "mpich", hosts, law, rate="500mbit")
     for mpi in LIBRARIES:
         yield from _training(mpi)
+        for hosts in (2, 7):
+            beside = "benchmarks.run.beside"
+            yield Job("beside", f"beside-{mpi}-{hosts}", mpi, hosts, "", beside, RATES[hosts])
         for hosts, ranks in ((1, 2), (4, 1), (7, 1)):
             name = f"bits-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
             rate = RATES.get(hosts, "1gbit")

@@ -1,0 +1,41 @@
+"""Table of what an allreduce adds to a computation beside it (benchmarks/results/beside-*)."""
+
+import json
+
+from mpicoll.support.units import format_bytes
+
+from .compared import RESULTS
+from .markdown import table_of
+
+
+def table():
+    """A row per place and kind of computation: added milliseconds, ours in bold, MPI's own, after."""
+    documents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("beside-*.json"))]
+    text = ""
+    for library in dict.fromkeys(document["environment"]["mpi"] for document in documents):
+        some = [one for one in documents if one["environment"]["mpi"] == library]
+        facts = some[0]["environment"]
+        sizes = sorted({row["bytes"] for one in some for row in one["results"]})
+        lines = [["hosts", "beside", *map(format_bytes, sizes)]]
+        lines += [["---"] * 2 + ["---:"] * len(sizes)]
+        lines += [row for document in some for row in _rows(document, sizes)]
+        text += (
+            f"{library}, mpi4py {facts['mpi4py']}, {facts['machine']},"
+            f" {facts['date'].partition('T')[0]}, ring, float32: milliseconds\n\n"
+            + table_of(lines)
+            + "\n"
+        )
+    return text
+
+
+def _rows(document, sizes):
+    facts, results = document["environment"], document["results"]
+    for work in dict.fromkeys(row["work"] for row in results):
+        wall = {(r["algorithm"], r["bytes"]): r["wall_ms"] for r in results if r["work"] == work}
+        cells = []
+        for size in sizes:
+            ours, native, after = (
+                f"{wall[word, size] - wall['alone', size]:.3g}" for word in ("ours", "native", "after")
+            )
+            cells.append(f"**{ours}** {native} {after}")
+        yield [f"{facts['size']}, {facts['link']}", work, *cells]
