@@ -802,7 +802,8 @@ static struct {
     long moves;
 } rhythm;
 
-static double still(long moves, double now)
+/* Seconds since something moved. moves: how much just moved. */
+static double still_for(long moves, double now)
 {
     double still = now - rhythm.moved;
     if (!moves) return still;
@@ -819,6 +820,7 @@ static double still(long moves, double now)
     return 0;
 }
 
+/* Seconds to pause. parts, most: see `Pace` there. */
 static double pause_of(int parts, double most)
 {
     double gap = rhythm.idle / rhythm.moves;
@@ -871,7 +873,7 @@ static int attend_once(Program *p, long call, int looks, long *moves)
 enum { ATTENDED = 16 };
 
 /* Advance programs for so many seconds, or until Python has to see to one of them; whether nothing
- * had to be seen to at once. parts, most: see `Pace` in progress/rhythm.py. */
+ * had to be seen to at once. */
 static int attend(Program **program, const long *call, int count, int parts, double most,
                   double length)
 {
@@ -884,9 +886,9 @@ static int attend(Program **program, const long *call, int count, int parts, dou
         for (int n = 0; n < count; n++)
             is_due |= attend_once(program[n], call[n], is_looking, &moves);
         now = seconds();
-        double quiet = still(moves, now);
+        double still = still_for(moves, now);
         if (is_due || atomic_load(&interrupted) || now > until) return polls > 0;
-        if (quiet > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
+        if (still > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
             sleep_for(pause_of(parts, most));
     }
 }

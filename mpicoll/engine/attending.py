@@ -1,4 +1,4 @@
-"""Programs that move beside Python, in a thread that needs no interpreter: see `progress`."""
+"""Programs that move beside Python, in the background thread: see `progress`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .library import status
 
 
 class Attendance:
-    """The extension as a thread uses it that advances what others have begun.
+    """What the background thread advances in C, without the interpreter's lock.
 
-    least, spin, patience: of its rhythm, in seconds, see `progress.rhythm`.
+    least, spin, patience: seconds of its rhythm, see `progress.rhythm`.
     """
 
     def __init__(self, least: float, spin: float, patience: float) -> None:

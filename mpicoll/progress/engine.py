@@ -3,7 +3,7 @@
 A task is a generator that yields wherever it would wait. The thread that has the turn polls all
 tasks; the others wait for the turn without using a core. The background thread gives way to those
 that wait, and pauses when nothing moves: a thread that spins takes the core from the computation
-that is to hide the communication.
+that is to hide the communication. Programs of the extension it advances in C, with the same pauses.
 
 Finalizers and signal handlers run between any two lines of this file, in the thread that they
 interrupt. They may begin calls, test and wait: all tasks move except those whose step they have
