@@ -207,10 +207,12 @@ def test_the_live_view(installation, tmp_path):
     job = subprocess.Popen(command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            start_new_session=True)  # fmt: skip
     shown, until = "", time.monotonic() + PATIENCE
+    waits = re.compile(r"(?m)^ +0 .* in Allreduce of 800000 bytes, \S+ \S+ at stuck.py:\d+, waits for rank 1$")
     try:
-        while "waits for rank 1" not in shown and time.monotonic() < until:
+        # before that a rank may have told where it is and not have come to its call, or have told nothing
+        while not (waits.search(shown) and "others wait for rank 1" in shown) and time.monotonic() < until:
             shown = top(installation, tmp_path)
-        assert re.search(r"(?m)^ +0 .* in Allreduce of 800000 bytes, \S+ \S+ at stuck.py:\d+, waits for rank 1$", shown), shown
+        assert waits.search(shown), shown
         assert re.search(r"(?m)^ +1 .* at stuck.py:\d+$", shown) and "So the others wait for rank 1" in shown, shown
         assert "waits for rank 1" in top(installation, json.loads((tmp_path / "rank-00000.json").read_text())["pid"])
         assert "without MPICOLL_REPORT" in top(installation, os.getpid())
