@@ -1115,8 +1115,8 @@ static PyObject *setup_rhythm(PyObject *self, PyObject *args)
 
 PyDoc_STRVAR(attend_doc, "attend(calls, parts, most, seconds)\n\n"
                          "Advance (program, number of the call) whose messages all go through MPI, for\n"
-                         "so many seconds, or until `advance` has something to tell. parts, most: of a pace, see\n"
-                         "progress/rhythm.py. Returns False where there was something to tell at once.");
+                         "so many seconds, or until `advance` has something to tell. parts, most: of\n"
+                         "a pace, see progress/rhythm.py. Returns False where there was something to tell at once.");
 static PyObject *attend_from_python(PyObject *self, PyObject *args)
 {
     PyObject *calls, *capsule;

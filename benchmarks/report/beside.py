@@ -9,7 +9,10 @@ from .markdown import table_of
 
 
 def table():
-    """A row per place and kind of computation: added milliseconds, ours in bold, MPI's own, after."""
+    """A row per place and kind of computation.
+
+    In each cell the added milliseconds: ours in bold, MPI's own, and a blocking call after it.
+    """
     documents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("beside-*.json"))]
     text = ""
     for library in dict.fromkeys(document["environment"]["mpi"] for document in documents):
@@ -34,8 +37,9 @@ def _rows(document, sizes):
         wall = {(r["algorithm"], r["bytes"]): r["wall_ms"] for r in results if r["work"] == work}
         cells = []
         for size in sizes:
+            alone = wall["alone", size]
             ours, native, after = (
-                f"{wall[word, size] - wall['alone', size]:.3g}" for word in ("ours", "native", "after")
+                f"{wall[word, size] - alone:.3g}" for word in ("ours", "native", "after")
             )
             cells.append(f"**{ours}** {native} {after}")
         yield [f"{facts['size']}, {facts['link']}", work, *cells]

@@ -103,10 +103,12 @@ def _measured(comm, name, nbytes, options):
             "core_ms": cpu * 1e3, "wait_ms": wait * 1e3,
         })  # fmt: skip
         if comm.Get_rank() == 0:
-            alone = rows[0]
-            print(f"{name:7}{format_bytes(nbytes):>5} {word:7} {wall * 1e3:8.2f} ms,"
-                  f" added {wall * 1e3 - alone['wall_ms']:7.2f}, of cores"
-                  f" {cpu * 1e3 - alone['core_ms']:7.2f}, in Wait {wait * 1e3:7.2f}", flush=True)  # fmt: skip
+            added, cores = (rows[-1][key] - rows[0][key] for key in ("wall_ms", "core_ms"))
+            print(
+                f"{name:7}{format_bytes(nbytes):>5} {word:7} {wall * 1e3:8.2f} ms,"
+                f" added {added:7.2f}, of cores {cores:7.2f}, in Wait {wait * 1e3:7.2f}",
+                flush=True,
+            )
     return rows
 
 

@@ -98,8 +98,8 @@ def jobs():
     for mpi in LIBRARIES:
         yield from _training(mpi)
         for hosts in (2, 7):
-            beside = "benchmarks.run.beside"
-            yield Job("beside", f"beside-{mpi}-{hosts}", mpi, hosts, "--rounds 9", beside, RATES[hosts])
+            name, module = f"beside-{mpi}-{hosts}", "benchmarks.run.beside"
+            yield Job("beside", name, mpi, hosts, "--rounds 9", module, RATES[hosts])
         for hosts, ranks in ((1, 2), (4, 1), (7, 1)):
             name = f"bits-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
             rate = RATES.get(hosts, "1gbit")

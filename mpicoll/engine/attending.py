@@ -7,6 +7,9 @@ from typing import Any
 
 from .library import status
 
+#: programs of the extension, and the number of the call that each executes
+Calls = tuple[Any, ...]
+
 
 class Attendance:
     """What the background thread advances in C, without the interpreter's lock.
@@ -18,15 +21,17 @@ class Attendance:
         self._constants = least, spin, patience
         self._extension: Any = None
 
-    def attend(self, awaited: Sequence[object], parts: int, most: float, seconds: float) -> bool:
-        """Advance programs for so long, or until Python has to see to one of them.
+    @staticmethod
+    def calls(awaited: Sequence[object]) -> Calls:
+        """The calls of programs for which tasks wait; () where they wait for something else, too."""
+        found = tuple([getattr(awaits, "attended", None) for awaits in awaited])
+        return () if None in found else found
 
-        awaited: what tasks wait for. parts, most: of a pace. False: Python has to see to one now,
-        or something else is awaited.
+    def attend(self, calls: Calls, parts: int, most: float, seconds: float) -> bool:
+        """Advance these for so long, or until Python has to see to one of them.
+
+        parts, most: of a pace. False: Python has to see to one now.
         """
-        calls = tuple([getattr(one, "attended", None) for one in awaited])
-        if not calls or None in calls:
-            return False
         if self._extension is None:
             extension = status().extension
             extension.setup_rhythm(*self._constants)

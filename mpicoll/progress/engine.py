@@ -384,8 +384,10 @@ class Progress:
 
     def _attended(self) -> bool:
         """Let the extension advance all tasks, with its own rhythm; False: it cannot do that now."""
-        awaited = [task.at for task in list(self._tasks)]
-        return self._attendance.attend(awaited, *pace_of(self._flowing()), ATTENTION)
+        calls = self._attendance.calls([task.at for task in list(self._tasks)])
+        if not calls:
+            return False
+        return self._attendance.attend(calls, *pace_of(self._flowing()), ATTENTION)
 
     def _advanced(self) -> int:
         """Advance all tasks, unless another thread has the turn; how much they moved."""

@@ -55,8 +55,6 @@ class Near:
         self.ranks = frozenset(links.ranks)
         #: lets MPI progress, and raises where a rank has given up
         self.look = links.look
-        #: whether ranks outnumber cores
-        self.is_crowded = links.is_crowded
         self._bit = 0 if persistent else channel.number_bit
         self._links = links
         self._channel = channel

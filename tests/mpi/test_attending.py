@@ -23,12 +23,10 @@ pytestmark = [
 ALGORITHMS = ("ring", "circulant", "recursive_doubling", "tree")
 
 
-@pytest.fixture
-def comm(monkeypatch):
+@pytest.fixture(autouse=True)
+def through_mpi(monkeypatch):
+    """Communicators of these tests share no memory."""
     monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "off")
-    made = mpicoll.Communicator(WORLD.Dup())
-    yield made
-    made.Free()
 
 
 def attends():

@@ -23,13 +23,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def comm():
-    made = mpicoll.Communicator(WORLD.Dup())
-    yield made
-    made.Free()
-
-
 def passed(comm, call):
     """Whether the call went through a door: with messages that doors count."""
     recorder = comm._context.recorder

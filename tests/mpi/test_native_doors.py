@@ -18,13 +18,6 @@ METHODS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def comm():
-    made = mpicoll.Communicator(WORLD.Dup())
-    yield made
-    made.Free()
-
-
 def passed(comm, call):
     """Whether the call went through a door: it has its place at once, and no other calls got theirs."""
     recorder = comm._context.recorder
