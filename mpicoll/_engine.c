@@ -241,7 +241,8 @@ typedef struct {
     int32_t operand;
     /* where each place is: 0: `at` is an address; else an offset in that buffer of the call */
     int32_t buffer[3];
-    int32_t unused;
+    /* of a near message: how many slots there are */
+    int32_t slot_count;
     /* of a message: memory (source, or result), other operand, landing for what comes through MPI;
      * of a copy: source, target; of a reduction: lower, higher, result */
     int64_t at[3];
@@ -299,6 +300,8 @@ typedef struct {
     /* NULL until the rank has created it */
     Word *in;
     int32_t rank;
+    /* messages that the rank has read, when it was last looked at */
+    uint64_t read;
     /* messages that wait to be published, in order; -1: none */
     int32_t first, last;
     /* the first NEAR_WRITE of the program, and that whose location comes next; -1: none */
@@ -412,8 +415,9 @@ static int test(Program *p, int32_t request)
 /* ---- Messages through shared memory -------------------------------------------------------- */
 
 /* the words of a pipe, and what stands in place of a location: see shared_memory/ring.py */
-enum { PUBLISHED = 0, GIVEN_UP = 1, READ = 8, FIRST_ENTRY = 16, ENTRY_WORDS = 4 };
-enum { ENTRIES = 8, SLOTS = 4 };
+enum { GIVEN_UP = 0, READ = 8, PUBLISHED = 16, FIRST_ENTRY = 24, ENTRY_WORDS = 8 };
+enum { NUMBER = 0, TAG = 1, LOCATION = 2, NBYTES = 3 };
+enum { ENTRIES = 8 };
 enum { THROUGH_MPI = 0, WRITTEN = 1, UNMAPPED = 0 };
 #define OPEN ((uint64_t)1 << 62)
 /* messages from this size on go through MPI, if they are not in shared memory */
@@ -426,16 +430,30 @@ static inline void set(Word *word, uint64_t value)
     atomic_store_explicit(word, value, memory_order_release);
 }
 
-static inline uint64_t unread(const Near *n) { return own(n->out + PUBLISHED) - get(n->out + READ); }
+/* Whether fewer messages than that are unread. Asks the receiver only where it has to: its count
+ * is in a cache line of its own. */
+static int has_room(Near *n, uint64_t most)
+{
+    uint64_t published = own(n->out + PUBLISHED);
+    if (published - n->read < most) return 1;
+    n->read = get(n->out + READ);
+    return published - n->read < most;
+}
+
+static inline Word *entry_of(Word *pipe, uint64_t count)
+{
+    return pipe + FIRST_ENTRY + ENTRY_WORDS * (count % ENTRIES);
+}
 
 static void publish(Program *p, Near *n, uint64_t location, uint64_t nbytes)
 {
     uint64_t count = own(n->out + PUBLISHED);
-    Word *entry = n->out + FIRST_ENTRY + ENTRY_WORDS * (count % ENTRIES);
-    atomic_store_explicit(entry, (uint64_t)p->tag, memory_order_relaxed);
-    atomic_store_explicit(entry + 1, location, memory_order_relaxed);
-    atomic_store_explicit(entry + 2, nbytes, memory_order_relaxed);
-    set(n->out + PUBLISHED, count + 1);
+    Word *entry = entry_of(n->out, count);
+    atomic_store_explicit(entry + TAG, (uint64_t)p->tag, memory_order_relaxed);
+    atomic_store_explicit(entry + LOCATION, location, memory_order_relaxed);
+    atomic_store_explicit(entry + NBYTES, nbytes, memory_order_relaxed);
+    set(entry + NUMBER, count + 1);
+    atomic_store_explicit(n->out + PUBLISHED, count + 1, memory_order_relaxed);
     p->moved++;
 }
 
@@ -497,14 +515,14 @@ static int next_entry(Program *p, Near *n, const Word **entry)
     if (!n->in) return WAITS;
     for (;;) {
         uint64_t count = own(n->in + READ);
-        if (get(n->in + PUBLISHED) <= count) return WAITS;
-        const Word *found = n->in + FIRST_ENTRY + ENTRY_WORDS * (count % ENTRIES);
-        if (own(found) != (uint64_t)p->tag) return WAITS; /* of another call */
-        if (own(found + 2) < OPEN) {
+        const Word *found = entry_of(n->in, count);
+        if (get(found + NUMBER) != count + 1) return WAITS;
+        if (own(found + TAG) != (uint64_t)p->tag) return WAITS; /* of another call */
+        if (own(found + NBYTES) < OPEN) {
             *entry = found;
             return DONE;
         }
-        int result = open_place(p, n, own(found + 1), own(found + 2) - OPEN);
+        int result = open_place(p, n, own(found + LOCATION), own(found + NBYTES) - OPEN);
         if (result == DONE) result = count_read(p, n);
         if (result != DONE) return result;
     }
@@ -517,7 +535,7 @@ static int publish_some(Program *p, int32_t request)
     const Instruction *i = m->instruction;
     Near *n = p->near + i->peer;
     if (i->code == NEAR_WRITTEN) {
-        if (unread(n) >= ENTRIES) return WAITS;
+        if (!has_room(n, ENTRIES)) return WAITS;
         int64_t location = location_of(p, i);
         publish(p, n, location == NOWHERE ? UNMAPPED : (uint64_t)location, i->count + OPEN);
         return DONE;
@@ -529,7 +547,7 @@ static int publish_some(Program *p, int32_t request)
             if (!m->opened) return result == DONE ? WAITS : result;
         }
         if (m->is_put) {
-            if (unread(n) >= ENTRIES) return WAITS;
+            if (!has_room(n, ENTRIES)) return WAITS;
             char *target = address_of(p, n, m->landing);
             if (!target) return UNKNOWN_LOCATION;
             memcpy(target, place(p, i, 0), i->count);
@@ -540,14 +558,14 @@ static int publish_some(Program *p, int32_t request)
     int64_t location = location_of(p, i);
     m->distant = location == NOWHERE && i->count >= LARGE;
     if (location != NOWHERE || m->distant) {
-        if (unread(n) >= ENTRIES) return WAITS;
+        if (!has_room(n, ENTRIES)) return WAITS;
         publish(p, n, m->distant ? THROUGH_MPI : (uint64_t)location, i->count);
         m->last = own(n->out + PUBLISHED);
         return m->distant ? isend(p, request, i, n->rank) : DONE;
     }
     while (m->moved < i->count) {
-        if (unread(n) >= SLOTS) return WAITS;
-        uint64_t slot = own(n->out + PUBLISHED) % SLOTS * i->slot_bytes;
+        if (!has_room(n, i->slot_count)) return WAITS;
+        uint64_t slot = own(n->out + PUBLISHED) % i->slot_count * i->slot_bytes;
         int64_t left = i->count - m->moved;
         int64_t piece = left < i->chunk ? left : i->chunk;
         memcpy((char *)(intptr_t)i->slots + slot, place(p, i, 0) + m->moved, piece);
@@ -606,8 +624,8 @@ static int receive(Program *p, int32_t request)
         int result = is_kept ? DONE : next_entry(p, n, &entry);
         if (result != DONE) return result;
         const Kept *kept = n->kept + n->kept_taken;
-        uint64_t location = is_kept ? kept->location : own(entry + 1);
-        int64_t nbytes = (int64_t)(is_kept ? kept->nbytes : own(entry + 2));
+        uint64_t location = is_kept ? kept->location : own(entry + LOCATION);
+        int64_t nbytes = (int64_t)(is_kept ? kept->nbytes : own(entry + NBYTES));
         if (nbytes > i->count - m->moved) return WRONG_SIZE;
         if (location == THROUGH_MPI) {
             result = irecv(p, request, place(p, i, 2), i->count, n->rank);
@@ -963,7 +981,7 @@ static int is_valid(const Instruction *i, const Program *p)
     if (i->code >= WAIT) return 1;
     if (i->count > INT32_MAX) return 0;
     if (i->code == SEND || i->code == RECV) return 1;
-    if (i->peer < 0 || i->peer >= p->nears || i->chunk <= 0) return 0;
+    if (i->peer < 0 || i->peer >= p->nears || i->chunk <= 0 || i->slot_count <= 0) return 0;
     return i->operand < 0 || (i->operand <= HIGHER && reduces(i));
 }
 

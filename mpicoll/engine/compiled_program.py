@@ -106,8 +106,10 @@ class _Nearby:
         if piece.nbytes >= LARGE or self.locate(piece.span) != NOWHERE:
             return Slots(1)
         chunk = min(piece.nbytes, self._chunk)
-        first, second, *_ = self.ends[self.numbers[piece.peer]].out.slots(chunk)
-        return Slots(chunk, first.address, first.location, second.address - first.address)
+        slots = self.ends[self.numbers[piece.peer]].out.slots(chunk)
+        first, second, *_ = slots
+        distance = second.address - first.address
+        return Slots(chunk, first.address, first.location, distance, len(slots))
 
     def packed(self) -> bytes:
         return b"".join(

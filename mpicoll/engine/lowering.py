@@ -57,13 +57,15 @@ _NEAR_CODES: dict[type, Code] = {
 class Slots(NamedTuple):
     """Memory that pieces of a message are copied to.
 
-    piece: bytes of the longest. address, location: of the first; distance: between two.
+    piece: bytes of the longest. address, location: of the first; distance: between two. count: of
+    slots.
     """
 
     piece: int
     address: int = 0
     location: int = 0
     distance: int = 0
+    count: int = 1
 
 
 class Packed(NamedTuple):
@@ -95,8 +97,8 @@ class Packed(NamedTuple):
         places = self.places + ((0, 0),) * (3 - len(self.places))
         buffers, offsets = zip(*places)
         return _STRUCT.pack(
-            self.code, self.peer, self.request, *self.kind, self.operand, *buffers, 0,
-            *offsets, self.size, self.location, *self.slots,
+            self.code, self.peer, self.request, *self.kind, self.operand, *buffers,
+            self.slots.count, *offsets, self.size, self.location, *self.slots[:-1],
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from .. import buffers
 from .heap import HEAP
 from .neighbours import Neighbour
-from .ring import ENTRIES, GIVEN_UP, OPEN, SLOTS, THROUGH_MPI, WRITTEN, Backoff, Pipe, Pipes
+from .ring import ENTRIES, GIVEN_UP, OPEN, THROUGH_MPI, WRITTEN, Backoff, Pipe, Pipes
 
 #: messages from this size on go through MPI, if they are not in shared memory
 LARGE = 1 << 20
@@ -139,9 +139,9 @@ class Outgoing(Polled):
             slots = [(slot.location, slot.array[:chunk]) for slot in pipe.slots(chunk)]
             self._slots[pipe] = slots
         while self._sent < self._nbytes:
-            if pipe.unread >= SLOTS:
+            if pipe.unread >= len(slots):
                 return False
-            location, slot = slots[pipe.published % SLOTS]
+            location, slot = slots[pipe.published % len(slots)]
             piece = self._bytes[self._sent : self._sent + self._chunk]
             _copyto(slot[: piece.size], piece)
             pipe.publish(self.tag, location, piece.size)

@@ -44,21 +44,25 @@ ENTRIES = 8
 #: messages in slots that may be unread
 SLOTS = 4
 
-#: words of a pipe: the sender's count
-PUBLISHED = 0
+# The words of a pipe, by cache lines.
 #: 1 if the sender has given the communicator up
-GIVEN_UP = 1
-#: the receiver's count, in another cache line
+GIVEN_UP = 0
+#: the receiver's count
 READ = 8
-#: (tag, location, bytes) of each entry
-_AT = tuple(range(16, 16 + 4 * ENTRIES, 4))
-_WORDS = _AT[-1] + 4
+#: the sender's count, which no other process reads
+PUBLISHED = 16
+#: the first word of each entry: its number, written last, from 1 on; tag, location, bytes, and
+#: room for the smallest messages
+_AT = tuple(range(24, 24 + 8 * ENTRIES, 8))
+_ROOM = 4
+_WORDS = _AT[-1] + 8
 #: bytes of a word
 WORD = 8
-#: bytes of the words for one receiver
-_RING_BYTES = _PIPES * _WORDS * WORD
+#: bytes of the words of a pipe, and of those for one receiver
+_PIPE_BYTES = _WORDS * WORD
+_RING_BYTES = _PIPES * _PIPE_BYTES
 #: the words of a pipe before its first message; read-only
-_UNSENT = memoryview(bytes(_WORDS * WORD)).cast("Q")
+_UNSENT = memoryview(bytes(_PIPE_BYTES)).cast("Q")
 
 #: in place of a location: the message comes through MPI
 THROUGH_MPI = 0
@@ -69,6 +73,8 @@ COPIED = 2
 #: added to the bytes: no message, but memory that the receiver of the entry may write to
 OPEN = 1 << 62
 
+#: bytes of a message for which there is room in its entry
+_SMALL = (8 - _ROOM) * WORD
 #: bytes of the largest slot
 CHUNK = 512 << 10
 #: the same on nodes with more than `_FEW_RANKS` ranks
@@ -100,7 +106,7 @@ class Pipe:
     """
 
     __slots__ = (
-        "words", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
+        "words", "location", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
         "_is_pushed", "_kept", "_unwanted", "_find",
     )  # fmt: skip
 
@@ -111,8 +117,11 @@ class Pipe:
         chunk: int,
         overtakes: bool,
         find: Callable[[], Any] | None = None,
+        location: int = 0,
     ) -> None:
         self.words = words
+        #: of the words, at the sender
+        self.location = location
         self.backoff = backoff
         #: bytes of the largest slot
         self.chunk = chunk
@@ -171,24 +180,30 @@ class Pipe:
         words = self.words
         count = words[PUBLISHED]
         at = _AT[count % ENTRIES]
-        words[at] = tag
-        words[at + 1] = location
-        words[at + 2] = nbytes
-        words[PUBLISHED] = count + 1
+        words[at + 1] = tag
+        words[at + 2] = location
+        words[at + 3] = nbytes
+        words[at] = words[PUBLISHED] = count + 1
 
     def slots(self, nbytes: int) -> list[Slot]:
-        """Memory for messages of this size: message number n uses slot n modulo SLOTS."""
-        size = 1 << (nbytes - 1).bit_length()
+        """Memory for messages of this size: message number n uses slot n modulo their number."""
+        size = max(_SMALL, 1 << (nbytes - 1).bit_length())
         if size not in self._slots:
+            self._slots[size] = list(self._new_slots(size))
+        return self._slots[size]
+
+    def _new_slots(self, size: int) -> Iterator[Slot]:
+        if size == _SMALL:  # with its entry it is one cache line
+            offsets = [(at + _ROOM) * WORD for at in _AT]
+            memory, location = self.words_at, self.location
+        else:
             block = HEAP.acquire(SLOTS * max(size, 128))
             self._blocks.append(block)
-            slots = []
-            for offset in range(0, block.nbytes, block.nbytes // SLOTS):
-                address = block.address + offset
-                array = buffers.at(address, size, np.uint8)
-                slots.append(Slot(block.location + offset, address, array))
-            self._slots[size] = slots
-        return self._slots[size]
+            offsets = list(range(0, block.nbytes, block.nbytes // SLOTS))
+            memory, location = block.address, block.location
+        for offset in offsets:
+            address = memory + offset
+            yield Slot(location + offset, address, buffers.at(address, size, np.uint8))
 
     def close(self) -> None:
         """Release the slots; everything was read."""
@@ -244,10 +259,10 @@ class Pipe:
             return location, nbytes
         words = self.words
         count = words[READ]
-        if words[PUBLISHED] <= count:
-            return self.next(tag, peer) if words is _UNSENT and self._finds() else None
         at = _AT[count % ENTRIES]
-        other, location, nbytes = words[at], words[at + 1], words[at + 2]
+        if words[at] != count + 1:
+            return self.next(tag, peer) if words is _UNSENT and self._finds() else None
+        other, location, nbytes = words[at + 1], words[at + 2], words[at + 3]
         if nbytes >= OPEN:
             self.opened[other].append((location, nbytes - OPEN))
             self.backoff.aside += 1
@@ -290,8 +305,9 @@ class Pipe:
             self._finds()
         words = self.words
         count = words[READ]
-        if words[PUBLISHED] > count:
-            yield words[_AT[count % ENTRIES]]
+        at = _AT[count % ENTRIES]
+        if words[at] == count + 1:
+            yield words[at + 1]
 
     def opening(self, tag: int, peer: Neighbour) -> tuple[int, int] | None:
         """Location and bytes of the next memory that `peer` lets this rank write to, or None."""
@@ -479,7 +495,11 @@ class Links:
         pipes = self._out.get((peer, kind.start))
         if pipes is None:
             ring = self._ring_to(peer)
-            new = [self._pipe(kind, _part(ring, number)) for number in kind]
+            words = words_at(ring.address, ring.nbytes)
+            new = [
+                self._pipe(kind, _part(words, number), location=ring.location + number * _PIPE_BYTES)
+                for number in kind
+            ]
             pipes = self._out.setdefault((peer, kind.start), self._of_kind(new, kind))
         return pipes
 
@@ -488,25 +508,25 @@ class Links:
         pipes = self._in.get((peer, kind.start))
         if pipes is None:
             finders = [partial(self._part_from, peer, number) for number in kind]
-            new = [self._pipe(kind, _UNSENT, find) for find in finders]
+            new = [self._pipe(kind, _UNSENT, find=find) for find in finders]
             pipes = self._in.setdefault((peer, kind.start), self._of_kind(new, kind))
         return pipes
 
-    def _pipe(self, kind: range, words: Any, find: Callable[[], Any] | None = None) -> Pipe:
-        return Pipe(words, self.backoff(kind), self.chunk, kind is not BLOCKING, find)
+    def _pipe(self, kind: range, words: Any, **end: Any) -> Pipe:
+        return Pipe(words, self.backoff(kind), self.chunk, kind is not BLOCKING, **end)
 
     def _of_kind(self, pipes: list[Pipe], kind: range) -> Pipes:
         return Pipes(pipes, 0 if kind is PLANS else self._bit)
 
     # Rings.
 
-    def _ring_to(self, peer: int) -> Any:
-        """The words of the ring for a receiver, entered in the directory."""
+    def _ring_to(self, peer: int) -> Block:
+        """The ring for a receiver, entered in the directory."""
         directory = self._block(self._rank, len(self._cards) * WORD)
         ring = self._block(peer, _RING_BYTES)
         words_at(directory.address, directory.nbytes)[self._places[peer]] = ring.location
         self._words[self._number] = directory.location
-        return words_at(ring.address, ring.nbytes)
+        return ring
 
     def _block(self, owner: int, nbytes: int) -> Block:
         """The block of an owner, at first zeros."""

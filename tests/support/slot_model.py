@@ -49,26 +49,36 @@ class Pipe(NamedTuple):
 
     def empty(self) -> Memory:
         words = {self.word(word): 0 for word in ("published", "read", "given up")}
+        words |= {self.word(f"number {number}"): 0 for number in range(ENTRIES)}
         entries = {self.word(f"entry {number}"): None for number in range(ENTRIES)}
-        return words | entries | {f"{self.word(f'slot {number}')} {half}": None for number in range(SLOTS) for half in (0, 1)}
+        places = [f"slot {number}" for number in range(SLOTS)] + [f"room {number}" for number in range(ENTRIES)]
+        return words | entries | {f"{self.word(place)} {half}": None for place in places for half in (0, 1)}
 
     # The sender.
 
     def in_slots(self, *values: object) -> Iterator[Step]:
         """Pieces, each copied to the next slot."""
-        limit = SLOTS + ("one slot too many" in self.changed)
+        return self._copied("slot", SLOTS, *values)
+
+    def in_entries(self, *values: object) -> Iterator[Step]:
+        """Messages so small that they have room in their entries."""
+        return self._copied("room", ENTRIES, *values)
+
+    def _copied(self, place: str, count: int, *values: object) -> Iterator[Step]:
+        limit = count + ("one too many" in self.changed)
+
+        def next_place(memory: Memory) -> str:
+            return self.word(f"{place} {memory[self.word('published')] % count}")
+
         for value in values:
             copies = [
                 Step("publish_some: memcpy", always, lambda memory, half=half, value=value: memory.update(
-                    {f"{self.word(self._slot(memory))} {half}": value}))
+                    {f"{next_place(memory)} {half}": value}))
                 for half in (0, 1)
             ]  # fmt: skip
-            publishing = self._published(lambda memory: self.word(self._slot(memory)))
-            yield Step("unread", lambda memory: self.unread(memory) < limit, lambda memory: None)
+            publishing = self._published(next_place)
+            yield Step("has_room", lambda memory: self.unread(memory) < limit, lambda memory: None)
             yield from (*publishing, *copies) if "published before it is copied" in self.changed else (*copies, *publishing)
-
-    def _slot(self, memory: Memory) -> str:
-        return f"slot {memory[self.word('published')] % SLOTS}"
 
     def where_it_lies(self, place: str) -> Iterator[Step]:
         """A message that the receiver reads in the sender's memory."""
@@ -77,16 +87,21 @@ class Pipe(NamedTuple):
 
     def _room(self) -> Step:
         is_asked = "entries are not waited for" not in self.changed
-        return Step("unread", lambda memory: not is_asked or self.unread(memory) < ENTRIES, lambda memory: None)
+        return Step("has_room", lambda memory: not is_asked or self.unread(memory) < ENTRIES, lambda memory: None)
 
     def _published(self, place: Callable[[Memory], str]) -> tuple[Step, ...]:
+        early = "numbered before it is there" in self.changed
+
         def enter(memory: Memory) -> None:
-            memory[self.word(f"entry {memory[self.word('published')] % ENTRIES}")] = place(memory)
+            count = memory[self.word("published")] - early
+            memory[self.word(f"entry {count % ENTRIES}")] = place(memory)
 
         def publish(memory: Memory) -> None:
-            memory[self.word("published")] += 1
+            count = memory[self.word("published")]
+            memory[self.word(f"number {count % ENTRIES}")] = memory[self.word("published")] = count + 1
 
-        return Step("publish: the entry", always, enter), Step("publish: the count", always, publish)
+        steps = Step("publish: the entry", always, enter), Step("publish: its number", always, publish)
+        return steps[::-1] if early else steps
 
     def all_read(self) -> Step:
         """The sender may change its memory."""
@@ -102,7 +117,7 @@ class Pipe(NamedTuple):
             def effect(memory: Memory) -> None:
                 ahead = "counted before it is read" in self.changed
                 place = memory[self.word(f"entry {(memory[self.word('read')] - ahead) % ENTRIES}")]
-                memory[f"{strand} got {half}"] = memory[f"{place} {half}"]
+                memory[f"{strand} got {half}"] = memory.get(f"{place} {half}")
 
             return effect
 
@@ -121,7 +136,12 @@ class Pipe(NamedTuple):
                 yield from (*copies, self.counted(compare))
 
     def has_come(self) -> Step:
-        return Step("next_entry", lambda memory: self.unread(memory) > 0, lambda memory: None)
+        def is_there(memory: Memory) -> bool:
+            read: int = memory[self.word("read")]
+            number: int = memory[self.word(f"number {read % ENTRIES}")]
+            return number == read + 1 or ("any number will do" in self.changed and number > 0)
+
+        return Step("next_entry", is_there, lambda memory: None)
 
     def counted(self, then: Callable[[Memory], None] = lambda memory: None) -> Step:
         """Count a message as read, unless the sender has given up: it may have changed what was read."""

@@ -48,15 +48,16 @@ def ranks(installation, folder, size=2):
                     *TESTS, cwd=folder, env=env))  # fmt: skip
 
 
-def threads(folder, size, source=SOURCE):
+def threads(folder, size, source=SOURCE, patience=20):
     """Let threads be the ranks of a node, see threads.c.
 
-    Raises where one reads what another writes at that time, or an element is wrong. source: the extension's.
+    Raises where one reads what another writes at that time, or an element is wrong. source: the extension's. patience: seconds
+    for which one may stand still.
     """
     shutil.copy(source, folder / "_engine.c")
     program = compiled("gcc", folder / f"threads-{size}", "-fsanitize=thread", *OPTIONS, *PROGRAM, "-fno-pie", "-no-pie",
                        f"-I{folder}", source=THREADS)  # fmt: skip
-    print(completed(program, size, CALLS, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}))
+    print(completed(program, size, CALLS, patience, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}))
 
 
 def main():

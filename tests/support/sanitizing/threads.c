@@ -2,7 +2,8 @@
  * slots, with the functions of _engine.c. For ThreadSanitizer, which sees no other process. Beside
  * rank 0 another thread attends to its programs.
  *
- * usage: threads RANKS CALLS. Exits with 1 where a rank gets wrong data or stands still.
+ * usage: threads RANKS CALLS SECONDS. Exits with 1 where a rank gets wrong data, or stands still for
+ * so long.
  */
 #include "_engine.c"
 
@@ -13,18 +14,20 @@ enum { MOST_RANKS = 3, PIPE_WORDS = FIRST_ENTRY + ENTRY_WORDS * ENTRIES };
 /* elements of a message; bytes of a piece, so that slots are used many times in a message; no room
  * between slots, so that a copy that is too long writes to the next one */
 enum { COUNT = 125, BYTES = 8 * COUNT, CHUNK = 64, SLOT_BYTES = CHUNK };
+enum { SLOTS = 4, ROOM = 4, SMALL_COUNT = ENTRY_WORDS - ROOM };
 enum { ROW_F8 = 9, MOST_MESSAGES = 2 * ENTRIES };
 /* ways of a message: copied into the receiver's memory; through slots, and there also added to
- * what the receiver has; read where it lies */
-enum { WRITE = 'w', PIECES = 'p', REDUCED = 'r', LATE = 'l' };
+ * what the receiver has; read where it lies; in its entry */
+enum { WRITE = 'w', PIECES = 'p', REDUCED = 'r', LATE = 'l', SMALL = 's' };
 /* the messages that each rank sends to the next one in a call. Each way is once the last one: what
  * comes behind a message would hide that a rank did not wait for it. */
 static const char *const CALLS_MADE[] = {
-    "w", "p", "r", "l", "wplr", "rlpw", "llllllllllllllll", "lplpwlplpwlplpwr",
+    "w", "p", "r", "l", "wplr", "rlpw", "llllllllllllllll", "lplpwlplpwlplpwr", "s",
+    "ssssssssssssssss", "spslsrswspslsrss",
 };
 enum { KINDS_OF_CALLS = sizeof CALLS_MADE / sizeof *CALLS_MADE };
 
-static const double PATIENCE = 20;
+static double patience;
 
 typedef struct {
     double sent[MOST_MESSAGES][COUNT];
@@ -50,10 +53,12 @@ static double element(int rank, int call, int message, int at)
     return (((double)rank * 100000 + call) * MOST_MESSAGES + message) * COUNT + at;
 }
 
-static Instruction message(int code, int peer, int number, void *place)
+static int count_of(int way) { return way == SMALL ? SMALL_COUNT : COUNT; }
+
+static Instruction message(int code, int peer, int number, int way, void *place)
 {
-    Instruction i = {.code = code, .peer = peer, .operand = -1, .count = BYTES,
-                     .location = NOWHERE, .chunk = CHUNK, .slot_bytes = SLOT_BYTES};
+    Instruction i = {.code = code, .peer = peer, .operand = -1, .count = 8 * count_of(way),
+                     .location = NOWHERE, .chunk = CHUNK, .slot_bytes = SLOT_BYTES, .slot_count = SLOTS};
     i.request = number;
     i.at[0] = (int64_t)(intptr_t)place;
     return i;
@@ -86,7 +91,7 @@ static Program *made(int rank, const char *ways)
     }
     for (int number = 0; number < messages; number++) {
         int code = ways[number] == WRITE ? NEAR_WRITTEN : NEAR_RECV;
-        Instruction i = message(code, nears - 1, number, m->received[number]);
+        Instruction i = message(code, nears - 1, number, ways[number], m->received[number]);
         if (ways[number] == WRITE) i.location = i.at[0];
         if (ways[number] == REDUCED) {
             i.type = ROW_F8;
@@ -98,9 +103,15 @@ static Program *made(int rank, const char *ways)
     }
     for (int number = 0; number < messages; number++) {
         int code = ways[number] == WRITE ? NEAR_WRITE : NEAR_SEND;
-        Instruction i = message(code, 0, messages + number, m->sent[number]);
+        Instruction i = message(code, 0, messages + number, ways[number], m->sent[number]);
         i.slots = i.slots_location = (int64_t)(intptr_t)pipes[rank][next].slots;
         if (ways[number] == LATE) i.location = i.at[0];
+        if (ways[number] == SMALL) {
+            Word *room = entry_of(pipes[rank][next].words, 0) + ROOM;
+            i.slots = i.slots_location = (int64_t)(intptr_t)room;
+            i.slot_bytes = 8 * ENTRY_WORDS;
+            i.slot_count = ENTRIES;
+        }
         p->code[p->length++] = i;
     }
     for (int number = 0; number < p->requests; number++)
@@ -126,7 +137,7 @@ static void compare(int rank, int call, const char *ways)
     Memory *m = memory + rank;
     int before = (rank + ranks - 1) % ranks;
     for (int number = 0; ways[number]; number++)
-        for (int at = 0; at < COUNT; at++) {
+        for (int at = 0; at < count_of(ways[number]); at++) {
             double expected = element(before, call, number, at);
             if (ways[number] == REDUCED) expected += m->own[at];
             if (m->received[number][at] != expected) fail(rank, call, "wrong data");
@@ -155,7 +166,7 @@ static void *attend_rank(void *unused)
         }
         pthread_mutex_unlock(&attendance.mutex);
         atomic_store(&attending, 1);
-        attend(&program, &call, 1, 8, 1e-3, PATIENCE);
+        attend(&program, &call, 1, 8, 1e-3, patience);
         atomic_store(&attending, 0);
         atomic_store(&interrupted, 0);
         pthread_mutex_lock(&attendance.mutex);
@@ -179,7 +190,7 @@ static void hand_over(Program *program)
 static int advance_in_turn(Program *program)
 {
     int result = WAITS, next;
-    double until = seconds() + PATIENCE;
+    double until = seconds() + patience;
     while (result == WAITS && seconds() < until)
         if (!advance_beside(program, 0, &result, &next)) result = WAITS;
     return result;
@@ -197,7 +208,7 @@ static void *play(void *number)
         fill(rank, call, (int)strlen(CALLS_MADE[kind]));
         begin(programs[kind], call);
         if (rank == 0) hand_over(programs[kind]);
-        if (rank ? advance_for(programs[kind], PATIENCE) != DONE
+        if (rank ? advance_for(programs[kind], patience) != DONE
                  : advance_in_turn(programs[kind]) != DONE)
             fail(rank, call, "no progress, or an error");
         compare(rank, call, CALLS_MADE[kind]);
@@ -213,9 +224,10 @@ static void *play(void *number)
 int main(int count, char **arguments)
 {
     pthread_t thread[MOST_RANKS];
-    if (count != 3) return 2;
+    if (count != 4) return 2;
     ranks = atoi(arguments[1]);
     calls = atoi(arguments[2]);
+    patience = atof(arguments[3]);
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
     rhythm.least = 1e-6;
     rhythm.spin = rhythm.longest = 1e-6;
