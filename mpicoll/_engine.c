@@ -322,7 +322,8 @@ typedef struct {
     int32_t requests;
     /* the instruction that comes next */
     int32_t next;
-    int tag;
+    /* of the messages of the call; MPI gets the lower half */
+    int64_t tag;
     Handle comm;
     char *buffer[BUFFERS];
     /* location minus address of each buffer, or NOWHERE */
@@ -386,18 +387,20 @@ static double seconds(void)
 
 /* Each function returns DONE, WAITS, or an error. */
 
+static int tag_for_mpi(const Program *p) { return (int)(p->tag & 0xFFFFFFFF); }
+
 static int isend(Program *p, int32_t request, const Instruction *i, int32_t rank)
 {
-    int error = mpi.Isend(place(p, i, 0), (int)i->count, mpi.byte, rank, p->tag, p->comm,
-                          handle(p, request));
+    int error = mpi.Isend(place(p, i, 0), (int)i->count, mpi.byte, rank, tag_for_mpi(p),
+                          p->comm, handle(p, request));
     p->message[request].active = !error;
     return error ? error : DONE;
 }
 
 static int irecv(Program *p, int32_t request, char *landing, int64_t count, int32_t rank)
 {
-    int error =
-        mpi.Irecv(landing, (int)count, mpi.byte, rank, p->tag, p->comm, handle(p, request));
+    int error = mpi.Irecv(landing, (int)count, mpi.byte, rank, tag_for_mpi(p), p->comm,
+                          handle(p, request));
     p->message[request].active = !error;
     return error ? error : DONE;
 }
@@ -704,7 +707,7 @@ static void take_over(Program *p)
 }
 
 /* The next instruction is the first. */
-static void begin(Program *p, int tag)
+static void begin(Program *p, int64_t tag)
 {
     take_over(p);
     p->tag = tag;
@@ -1071,8 +1074,8 @@ PyDoc_STRVAR(start_doc, "start(program, tag, buffers)\n\n"
 static PyObject *start(PyObject *self, PyObject *args)
 {
     PyObject *capsule, *buffers;
-    int tag;
-    if (!PyArg_ParseTuple(args, "OiO!", &capsule, &tag, &PyTuple_Type, &buffers)) return NULL;
+    long long tag;
+    if (!PyArg_ParseTuple(args, "OLO!", &capsule, &tag, &PyTuple_Type, &buffers)) return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
     Py_ssize_t count = PyTuple_Size(buffers);
@@ -1621,7 +1624,7 @@ static void enter(Door *d, const Known *k)
 }
 
 /* Give the call its number and its place; returns its tag, or -1 and an exception. */
-static long enter_numbered(Door *d, const Known *k)
+static int64_t enter_numbered(Door *d, const Known *k)
 {
     PyObject *next = PyIter_Next(d->held[CALLS]);
     if (!next) return -1;
@@ -1630,7 +1633,9 @@ static long enter_numbered(Door *d, const Known *k)
     enter(d, k);
     Ledger *l = (Ledger *)d->held[LEDGER];
     long long mask = (1LL << d->half) - 1;
-    long tag = (long)((k->tag | (number & mask) << d->half) ^ ((long long)l->sequence & mask));
+    int64_t sequence = (int64_t)l->sequence;
+    int64_t tag = (k->tag | (number & mask) << d->half) ^ (sequence & mask);
+    tag |= sequence >> d->half << 32;
     d->begun[2 * (number & d->recent)] = number;
     d->begun[2 * (number & d->recent) + 1] = tag;
     return tag;
@@ -1662,12 +1667,12 @@ static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
 
 /* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
  * returns. */
-static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, long tag,
+static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int64_t tag,
                         PyObject *const *args, Py_ssize_t count)
 {
     PyObject *tuple = tuple_of(args, count), *done = NULL;
     if (tuple)
-        done = PyObject_CallFunction(d->held[FINISH], "OlOON", operation, tag, mark, tuple,
+        done = PyObject_CallFunction(d->held[FINISH], "OLOON", operation, (long long)tag, mark, tuple,
                                      raised_by_handlers());
     Py_XDECREF(tuple);
     if (done) return done;
@@ -1686,12 +1691,12 @@ static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, long tag,
 static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
                          char *const *buffer, const int64_t *shift)
 {
-    long tag = enter_numbered(d, k);
+    int64_t tag = enter_numbered(d, k);
     if (tag < 0) return NULL;
     Program *p = k->program[(tag >> d->half) % k->tracks];
     memcpy(p->buffer, buffer, sizeof p->buffer);
     memcpy(p->shift, shift, sizeof p->shift);
-    begin(p, (int)tag);
+    begin(p, tag);
     /* another thread may have the door forget the call meanwhile */
     PyObject *capsules = k->capsules, *operation = k->operation, *mark = k->mark;
     Py_INCREF(capsules);

@@ -65,6 +65,8 @@ class Call:
         #: extension would execute it on each of them
         self.is_new = False
         self.runs_in_c = False
+        #: what is compared: see `Statement`
+        self.what = ""
         self.context = Context.of(comm)
         #: the conversion of floats to fixed point and back, where the call sums in fixed point
         self.fixed: FixedPoint | None = None
@@ -289,6 +291,16 @@ class Call:
         return not is_packed and (self.op is None or self.op.is_predefined)
 
     @property
+    def is_named_by_messages(self) -> bool:
+        """Whether a message of any schedule has a hash of all calls up to this one.
+
+        It has through shared memory, of which all ranks must be a part. The hash knows no types of
+        elements that are only moved.
+        """
+        links = self.context.links
+        return self.op is not None and links is not None and len(links.ranks) + 1 == self.size
+
+    @property
     def would_run_in_c(self) -> bool:
         """Whether the extension would execute its schedule on this rank.
 
@@ -300,7 +312,7 @@ class Call:
             not self.nonblocking
             and not self.persistent
             and not context.sees_all
-            and context.check != settings.ALWAYS
+            and (context.check != settings.ALWAYS or self.is_named_by_messages)
             and (context.links is not None or context.topology.node_count > 1)
             and self.fixed is None
             and engine.has_doors()

@@ -114,6 +114,7 @@ def comparing(
     if context.check == OFF:
         return ()
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
+    call.what = statement.what
     is_small = _may_be_small(call, algorithm, segment_bytes)
     if not context.must_compare(statement.what, record.place, is_small):
         call.runs_in_c = statement.what in context.cache.runs_in_c

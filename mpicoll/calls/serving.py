@@ -104,6 +104,9 @@ def run(
         key = None
     context.wait_for(counts_for(call, choice.name), COMPARING)
     operation = _run(entry, record, key, operation_of(call, choice))
+    if call.is_named_by_messages and choice.name not in LIBRARIES:
+        entry.is_named = True
+        context.cache.named.add(call.what)
     is_plain = algorithm is None and segment_bytes is None
     if not (call.is_new and is_plain and call.would_run_in_c):  # else the next one is chosen anew
         keep(call, entry, key, operation, is_plain)

@@ -123,7 +123,8 @@ class Base(MPI.Intracomm):
             entry.method(self, *args)
             context.cache.small.note(entry.text)
             return
-        if context.check == ALWAYS:
+        is_compared = context.check == ALWAYS and not (entry and entry.is_named)
+        if is_compared:
             entry = None
         text = parse.__name__ if entry is None else entry.text
         record = context.recorder.blocking
@@ -137,7 +138,7 @@ class Base(MPI.Intracomm):
             else:
                 again = partial(parse, self, *args)
                 operation = run_again(entry, record, key, self, args, again)
-            if operation is not None:
+            if operation is not None and not is_compared:
                 wanted = (*args, algorithm, segment_bytes)
                 context.doors.learn(parse.__name__, wanted, operation, record.text)
             if context.digest_every:

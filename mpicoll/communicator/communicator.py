@@ -80,7 +80,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         Its ranks and its handle; the wrapper frees nothing. MPI.COMM_WORLD, say.
     check : {"off", "first", "always", "digest"}, optional
         When ranks compare their calls before data moves: never, the first time that a call is met,
-        each time. Where they differ, all ranks raise CollectiveMismatch. Of blocking calls that are
+        each time. Where they differ, all ranks raise CollectiveMismatch. With "always" repeated
+        reductions inside a node are compared by a hash in each message. Of blocking calls that are
         small enough for MPI to serve them, "always" compares one of 512, with a hash of all before
         it, and the rest when the communicator is freed. "digest", alone or as "always,digest": they
         compare results, too, where these must be equal; "digest:N": one of N. None: MPICOLL_CHECK,

@@ -57,15 +57,15 @@ _NEAR_CODES: dict[type, Code] = {
 class Slots(NamedTuple):
     """Memory that pieces of a message are copied to.
 
-    piece: bytes of the longest. address, location: of the first; distance: between two. count: of
-    slots.
+    piece: bytes of the longest. address, location: of the first; distance: between two. number:
+    how many there are.
     """
 
     piece: int
     address: int = 0
     location: int = 0
     distance: int = 0
-    count: int = 1
+    number: int = 1
 
 
 class Packed(NamedTuple):
@@ -98,7 +98,7 @@ class Packed(NamedTuple):
         buffers, offsets = zip(*places)
         return _STRUCT.pack(
             self.code, self.peer, self.request, *self.kind, self.operand, *buffers,
-            self.slots.count, *offsets, self.size, self.location, *self.slots[:-1],
+            self.slots.number, *offsets, self.size, self.location, *self.slots[:-1],
         )  # fmt: skip
 
 

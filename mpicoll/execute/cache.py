@@ -37,6 +37,8 @@ class CachedCall:
         self.method: Any = None
         #: whether MPI may get later calls without a record, see `SmallCalls`
         self.is_small = False
+        #: whether its messages say which call they belong to, so that ranks need not compare it
+        self.is_named = False
         #: by their memory, operations that no call is using
         self.idle: dict[Places, Operation] = {}
 
@@ -91,9 +93,10 @@ class CallCache(dict[Shape, CachedCall]):
         #: those that pass without a key
         self.small = SmallCalls(recorder)
         #: texts of the calls that were compared with those of other ranks; and those of them that
-        #: the extension would execute on all ranks
+        #: the extension would execute on all ranks, and whose messages name them
         self._compared: set[str] = set()
         self.runs_in_c: set[str] = set()
+        self.named: set[str] = set()
 
     def find(self, key: Key | None) -> CachedCall | None:
         """The entry of a call, if it is known."""
@@ -109,13 +112,17 @@ class CallCache(dict[Shape, CachedCall]):
             self.pop(next(iter(self))).free()
 
     def must_compare(self, text: str, is_due: bool) -> bool:
-        """Whether a call is to be compared; remembers that it was. is_due: it is, in any case."""
-        if text in self._compared and not is_due:
+        """Whether a call is to be compared; remembers that it was.
+
+        is_due: it is, unless its messages name it.
+        """
+        if text in self._compared and (not is_due or text in self.named):
             return False
         if len(self._compared) >= _COMPARED:
             # with all that spares a call the comparison: other ranks may not be spared it
             self._compared.clear()
             self.runs_in_c.clear()
+            self.named.clear()
             self.free()
         self._compared.add(text)
         return True

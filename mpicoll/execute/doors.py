@@ -101,7 +101,7 @@ class Doors:
         """Let calls like this one through, which `operation` has served. text: the call in words."""
         context = self._context
         door = self._doors.get(method)
-        if door is None or context.sees_all or context.recorder.every:
+        if door is None or context.sees_all:
             return
         if all(argument.__class__ in _PLAIN for argument in arguments):
             operation.open_door(door, tuple(arguments), mark_of(text))

@@ -131,7 +131,8 @@ def _small_calls(
     list_what = list_class = list_count = list_datatype = None
     needed = 0
     array_mark = list_mark = mark_of("")
-    unseen, room, make_room = recorder.unseen, recorder.room, recorder.make_room
+    unseen, passed = recorder.unseen, recorder.passed
+    room, make_room = recorder.room, recorder.make_room
     note = unseen.append
 
     def forget() -> None:
@@ -164,7 +165,7 @@ def _small_calls(
                 and (vector.base is None and other.base is None or _disjoint(vector, other))
             ):
                 note(array_mark)
-                return len(unseen) < room[0] or make_room()
+                return len(unseen) + len(passed) < room[0] or make_room()
             return False
         if vector.__class__ is not list and vector.__class__ not in _OWNERS:
             return False
@@ -192,7 +193,7 @@ def _small_calls(
             return False
         if other is _IN_PLACE or other is None or _apart(told, other, share, needed):
             note(list_mark)
-            return len(unseen) < room[0] or make_room()
+            return len(unseen) + len(passed) < room[0] or make_room()
         return False
 
     forget()

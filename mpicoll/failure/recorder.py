@@ -226,7 +226,8 @@ class Recorder(Ledger):
         self.is_hashed = True
         #: calls that went to MPI without being looked at, and have no places yet
         self.unseen: list[Mark] = []
-        #: how many such calls there may be; in a list for a reader that keeps it
+        #: how many calls may follow, unseen or through doors, before one is looked at; in a list for
+        #: a reader that keeps it
         self.room = [KEPT]
         #: the last calls that passed through doors: they have places
         self.passed: list[Mark] = []
@@ -238,13 +239,14 @@ class Recorder(Ledger):
     def enter_unseen(self) -> None:
         """Give calls that were not looked at their places, before that of the next call."""
         self.remember_passed()
-        if not self.unseen:
-            return
-        self.places += len(self.unseen)
-        if self.is_hashed:
-            self.sequence = crc32(b"".join(self.unseen), self.sequence)
-        _UNSEEN.append((self.name, self.places, tuple(self.unseen)))
-        self.unseen.clear()
+        if self.unseen:
+            self.places += len(self.unseen)
+            if self.is_hashed:
+                self.sequence = crc32(b"".join(self.unseen), self.sequence)
+            _UNSEEN.append((self.name, self.places, tuple(self.unseen)))
+            self.unseen.clear()
+        if self.every:
+            self.measure_room()
 
     @property
     def last_passed(self) -> tuple[int, tuple[Mark, ...]]:
@@ -273,7 +275,7 @@ class Recorder(Ledger):
     @property
     def may_pass(self) -> bool:
         """Whether the next call need not be looked at, if it is a small one."""
-        return not self.every or len(self.unseen) + 1 < self.room[0]
+        return not self.every or len(self.unseen) + len(self.passed) + 1 < self.room[0]
 
     def measure_room(self) -> None:
         """Set how many calls may follow before one is compared."""

@@ -9,7 +9,8 @@ wire of another such part: MPI grants a few thousand contexts at most. Each comm
 
 so that no call receives a message of another call, whatever a faulty program does: the number
 differs if a rank has left out a call, the fingerprint if ranks make different calls, or made some
-before. Both are cut to the bits that there are. A message with the number of a call that began here
+before. Both are cut to the bits that MPI has. Where a message goes through shared memory, its tag
+has the rest of the fingerprint, too. A message with the number of a call that began here
 with another fingerprint shows that the ranks diverged (`accounts`).
 """
 
@@ -20,7 +21,6 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import count
 from operator import eq
 from time import perf_counter
@@ -40,6 +40,8 @@ CALL, PLAN, COMPARE, WATCH = range(4)
 NOTICE, ACCOUNT = 3, 4
 #: seconds that the notices of a rank have to leave it
 _LEAVING = 0.05
+#: the bits of a tag that MPI gets
+_FOR_MPI = (1 << 32) - 1
 #: bits of a channel's tags, where MPI grants more than that
 _CHANNEL_BITS = 24
 
@@ -379,7 +381,8 @@ class Channel:
 
         sequence: a hash of all calls up to this one.
         """
-        return (tag | (number & self._mask) << self._half) ^ (sequence & self._mask)
+        begun = (tag | (number & self._mask) << self._half) ^ (sequence & self._mask)
+        return begun | sequence >> self._half << 32
 
     # Messages of calls that are different calls here.
 
@@ -393,11 +396,15 @@ class Channel:
 
     def is_of_another_call(self, tag: int) -> bool:
         """Whether the call of a message with this tag was begun here as a different call."""
+        through_mpi = tag & _FOR_MPI
         kind = tag >> (2 * self._half) & 3
-        if tag >> self.wire.bits != self._first >> self.wire.bits or kind not in (CALL, COMPARE):
+        is_here = through_mpi >> self.wire.bits == self._first >> self.wire.bits
+        if not is_here or kind not in (CALL, COMPARE):
             return False
         number = tag >> self._half & self._mask
         begun, its_tag = self.begun.at(number)
+        if tag == through_mpi:
+            its_tag &= _FOR_MPI
         return begun > 0 and begun & self._mask == number and its_tag != tag
 
     def unmatched(self) -> Iterator[int]:
@@ -413,11 +420,11 @@ class Channel:
 
     def sender(self, memory: Any, peer: int) -> Callable[[int], MPI.Request]:
         """A function (tag) that begins to send the memory to a rank."""
-        return partial(self.wire.comm.Isend, (memory, memory.nbytes, MPI.BYTE), self.ranks[peer])
+        return _tagged(self.wire.comm.Isend, memory, self.ranks[peer])
 
     def receiver(self, memory: Any, peer: int) -> Callable[[int], MPI.Request]:
         """A function (tag) that begins to receive into the memory from a rank."""
-        return partial(self.wire.comm.Irecv, (memory, memory.nbytes, MPI.BYTE), self.ranks[peer])
+        return _tagged(self.wire.comm.Irecv, memory, self.ranks[peer])
 
     def exchange(
         self, received: Any, source: int, sent: Any, target: int, tag: int
@@ -478,6 +485,13 @@ class Channel:
     def probe(self, tag: int, status: MPI.Status) -> bool:
         """Whether a message with this tag has come, from any rank. The caller has the lock."""
         return self.open and self.wire.comm.Iprobe(MPI.ANY_SOURCE, tag, status)
+
+
+def _tagged(
+    start: Callable[..., MPI.Request], memory: Any, rank: int
+) -> Callable[[int], MPI.Request]:
+    message = memory, memory.nbytes, MPI.BYTE
+    return lambda tag: start(message, rank, tag & _FOR_MPI)
 
 
 def _taken(wire: Wire, ranks: Sequence[int], parent: MPI.Comm) -> Any:

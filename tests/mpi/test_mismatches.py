@@ -287,3 +287,46 @@ def test_a_communicator_that_another_rank_gave_up_meanwhile_can_be_freed():
         Context.of(comm).in_disorder(mpicoll.CollectiveTimeout("no progress"))
     comm.Free()
     assert comm == MPI.COMM_NULL
+
+
+# Inside a node each message of a reduction has a hash of all calls: check="always" adds nothing to it.
+
+
+def test_what_messages_name_is_not_compared_again():
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    context, x = Context.of(comm), np.ones(1000)
+    numbers = []
+    for _ in range(5):
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        numbers.append(context.next_call())
+    assert np.diff(numbers).tolist() == [2, 2, 2, 2]
+    comm.Bcast(x, algorithm="binomial")  # its hash does not know the type of the elements
+    before = context.next_call()
+    comm.Bcast(x, algorithm="binomial")
+    assert context.next_call() - before > 2
+    comm.Free()
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_repeated_call_that_differs_is_named_by_messages(count):
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    x, y = np.ones(count), np.empty(count)
+    for op in [MPI.SUM, MPI.MAX] * 4:
+        comm.Allreduce(x, y, op, algorithm="ring")
+    text = raised_alike(comm, lambda: comm.Allreduce(x, y, MPI.MAX if RANK == LAST else MPI.SUM, algorithm="ring"))
+    assert "MAX" in text and "SUM" in text and f"rank {LAST}: " in text
+
+
+def test_small_calls_are_compared_in_time_between_those_that_messages_name():
+    """On whatever way a rank's calls go: through doors, parsed, or to MPI unseen."""
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always")
+    context, x, y, small = Context.of(comm), np.ones(4), np.empty(4), np.zeros(1)
+    given = [x, MPI.DOUBLE] if RANK == 0 else x  # no door takes that
+    compared = context.comparisons
+    for number in range(1500):
+        comm.Allreduce(given, y)
+        small[0] = number if RANK == 0 else -1
+        comm.Bcast(small)
+        assert (y == SIZE).all() and small[0] == number
+    assert context.comparisons - compared >= 5
+    comm.Free()
