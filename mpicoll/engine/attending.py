@@ -27,6 +27,11 @@ class Attendance:
         found = tuple([getattr(awaits, "attended", None) for awaits in awaited])
         return () if None in found else found
 
+    @staticmethod
+    def needs_turn(awaited: Sequence[Any]) -> bool:
+        """Whether Python reads what they read, where it advances tasks."""
+        return any([awaits.reads_pipes for awaits in awaited])
+
     def attend(self, calls: Calls, parts: int, most: float, seconds: float) -> bool:
         """Advance these for so long, or until Python has to see to one of them.
 

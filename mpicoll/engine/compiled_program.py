@@ -330,6 +330,9 @@ class Compiled:
         """The program and its call, if the extension may advance them beside Python; else None."""
         return self._program, self._call
 
+    #: whether Python reads what the program reads, where the tasks are advanced
+    reads_pipes = False
+
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""
         for number, handle in self._extension.take_requests(self._program).items():
@@ -365,9 +368,13 @@ class CompiledNear(Compiled):
     def _track(self, tag: int) -> int:
         return self._near.track(tag)
 
+    reads_pipes = True
+
     @property
-    def attended(self) -> None:
-        """None: Python reads the pipes, too."""
+    def attended(self) -> tuple[Any, int] | None:  # noqa: D102
+        if self._nearby.unfound or self._near.backoff.aside:  # Python sees to it
+            return None
+        return super().attended
 
     def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
         super().start(tag, memory, patience)

@@ -13,6 +13,7 @@ interrupted. They may raise: that ends the wait, and it ends the task only in th
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import inf
 from time import perf_counter, sleep
 
@@ -35,6 +36,8 @@ LINGER = 0.1
 YIELD = 4e-3
 #: seconds after which the thread looks at what no program sees, as time limits
 ATTENTION = 20e-3
+#: seconds after a test for which the thread keeps no turn: there may be more tests
+TESTED = 1e-3
 #: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
@@ -52,6 +55,10 @@ class Progress:
         self._awake = Flag()
         #: an object for each wait under way
         self._waiting: set[object] = set()
+        #: whether the thread keeps the turn while the extension advances
+        self._keeps_turn = False
+        #: when a task was tested last
+        self._tested = 0.0
         self._thread: threading.Thread | None = None
         #: where programs advance in C, while no thread waits for them
         self._attendance = Attendance(PAUSE, SPIN, PATIENCE)
@@ -227,6 +234,7 @@ class Progress:
         From then on no thread of this rank uses the arrays of its calls.
         """
         if queue.error is not None:
+            self._attendance.interrupt()
             self._turn.take(self._end_all, queue, patience=_JOIN)
 
     def _end_all(self, queue: Queue) -> None:
@@ -237,7 +245,10 @@ class Progress:
 
     def poll(self) -> None:
         """Advance all tasks once, unless another thread has the turn."""
-        as_mpi_computes(self._advanced)
+        self._tested = perf_counter()
+        if self._keeps_turn:
+            self._attendance.interrupt()
+        as_mpi_computes(self._advanced, PATIENCE if self._keeps_turn else 0)
 
     def _while_waiting(self, function: Callable[..., object], *arguments: object) -> None:
         """Call it; the background thread leaves the turn to the waiting threads."""
@@ -384,14 +395,24 @@ class Progress:
 
     def _attended(self) -> bool:
         """Let the extension advance all tasks, with its own rhythm; False: it cannot do that now."""
-        calls = self._attendance.calls([task.at for task in list(self._tasks)])
+        awaited = [task.at for task in list(self._tasks)]
+        calls = self._attendance.calls(awaited)
         if not calls:
             return False
-        return self._attendance.attend(calls, *pace_of(self._flowing()), ATTENTION)
+        attend = partial(self._attendance.attend, calls, *pace_of(self._flowing()), ATTENTION)
+        if not self._attendance.needs_turn(awaited):
+            return attend()
+        if perf_counter() - self._tested < TESTED:
+            return False
+        self._keeps_turn = True
+        try:
+            return bool(self._turn.take(attend))
+        finally:
+            self._keeps_turn = False
 
-    def _advanced(self) -> int:
-        """Advance all tasks, unless another thread has the turn; how much they moved."""
-        return self._turn.take(self._advance_all) or 0
+    def _advanced(self, patience: float = 0) -> int:
+        """Advance all tasks, unless another thread keeps the turn; how much they moved."""
+        return self._turn.take(self._advance_all, patience=patience) or 0
 
 
 #: one per process: a thread that waits for one collective advances those of all communicators
