@@ -67,17 +67,20 @@ def test_reductions_have_the_bits_of_numpy(dtype, op, into):
 
 
 @built
-@pytest.mark.parametrize(("dtype", "op"), [pair for pair in SERVED if np.dtype(pair[0]).kind in "fc"])
+@pytest.mark.parametrize(
+    ("dtype", "op"), [pair for pair in SERVED if np.dtype(pair[0]).kind in "fc"]
+)
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_nan_keeps_the_bits_that_it_has_in_numpy(dtype, op, at):
     """Of either sign, with a payload, quiet and signalling; at: the operand that it is."""
     real = np.finfo(dtype).dtype
-    unsigned = real.str.replace("f", "u")
-    infinity = np.array(np.inf, real).view(unsigned)
-    quiet = unsigned_of(real, np.finfo(real).nmant - 1)
-    payloads = unsigned_of(real, 0), quiet, quiet | unsigned_of(real, 5), quiet - unsigned_of(real, 0)
-    signs = unsigned_of(real, 0) * 0, unsigned_of(real, 8 * real.itemsize - 1)
-    nans = np.array([infinity | payload | sign for payload in payloads for sign in signs], unsigned).view(real)
+    unsigned = f"u{real.itemsize}"
+    infinity = int(np.array(np.inf, real).view(unsigned))
+    quiet = 1 << np.finfo(real).nmant - 1
+    payloads = 1, quiet, quiet | 1 << 5, quiet - 1
+    signs = 0, 1 << 8 * real.itemsize - 1
+    bits = [infinity | payload | sign for payload in payloads for sign in signs]
+    nans = np.array(bits, unsigned).view(real)
     others = np.array([0.0, -0.0, 1.5, np.inf, -np.inf, np.finfo(real).tiny / 3], real)
     nans, others = (part.ravel() for part in np.meshgrid(np.repeat(nans, 8), others))
     operands = [others.view(dtype), nans.view(dtype)][:: 1 if at else -1]
@@ -86,11 +89,6 @@ def test_a_nan_keeps_the_bits_that_it_has_in_numpy(dtype, op, at):
     result = np.empty_like(expected)
     reduce(dtype, op, *operands, result)
     assert np.isnan(result).all() and result.tobytes() == expected.tobytes()
-
-
-def unsigned_of(real, bit):
-    """The integer of that size with one bit."""
-    return np.array(1, real.str.replace("f", "u")) << np.array(bit, real.str.replace("f", "u"))
 
 
 def reduce(dtype, op, *arrays):
