@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .footprint import Footprint
+from .footprint import Footprint, Strided
 from .memory import address
 
 
@@ -74,6 +74,17 @@ class Operand:
         """Pack these bytes of host memory."""
         self.footprint = footprint
         self.pack, self.unpack = footprint.copies()
+
+    def leave_as_it_is(self) -> None:
+        """Never write to it: a schedule may bring the root of a Bcast its own data.
+
+        Memory that cannot be written, as a map of a file, is packed.
+        """
+        array = self.buffer
+        if self.vector is not None and isinstance(array, np.ndarray) and not array.flags.writeable:
+            self.pack_from(Strided(self.vector))
+            self.vector = None
+        self.unpack = _nothing
 
     @property
     def packed(self) -> bool:

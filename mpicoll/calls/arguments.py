@@ -18,7 +18,10 @@ Root = SupportsIndex
 
 def bcast(comm: Comm, buf: object, root: Root) -> Call:
     call = Call(comm, "Bcast", collectives.BCAST, (buf, root), root=root)
-    return call.with_operands(None, operand(buf, writable=not call.is_root))
+    buffer = operand(buf, writable=not call.is_root)
+    if call.is_root:
+        buffer.leave_as_it_is()
+    return call.with_operands(None, buffer)
 
 
 # Reductions.

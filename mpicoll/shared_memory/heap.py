@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from functools import cache
 from math import prod
 from operator import index
 from pathlib import Path
@@ -368,9 +369,31 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
 def memory_of_node() -> int:
     """Bytes of memory that this process may use: the node's memory, or less in a control group."""
     limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _limits():
         try:
-            limit = min(limit, int(Path(path).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # no such file, or "max"
+            limit = min(limit, int(path.read_text(encoding="ascii")))
+        except (OSError, ValueError):  # "max"
             continue
     return limit
+
+
+@cache
+def _limits() -> list[Path]:
+    """Files with the memory limits of the control group of this process, and of those around it.
+
+    In a container the outermost one that is visible is its own, whatever its name outside.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        group = Path(name.lstrip("/"))
+        for inside in (group, *group.parents):
+            if not controllers:
+                found.append(Path("/sys/fs/cgroup") / inside / "memory.max")
+            elif "memory" in controllers.split(","):
+                found.append(Path("/sys/fs/cgroup/memory") / inside / "memory.limit_in_bytes")
+    return [path for path in found if path.exists()]

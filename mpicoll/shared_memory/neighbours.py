@@ -57,15 +57,18 @@ class Neighbour:
     def __init__(self, card: Card) -> None:
         path = f"/proc/{card.pid}/fd/{card.descriptor}"
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        stranger = (
+            f"/proc/{card.pid} is another process here: process numbers have separate namespaces"
+        )
         try:
+            # a read beyond the end of a shorter file would end this process
+            if os.fstat(self._descriptor).st_size < TABLE_BYTES:
+                raise ValueError(stranger)
             mapping = Mapping(self._descriptor, 0, TABLE_BYTES)
             self._table = SegmentTable(words_at(mapping.address, TABLE_BYTES))
             if self._table.token != card.token:
                 mapping.close()
-                raise ValueError(
-                    f"/proc/{card.pid} is another process here: "
-                    "process numbers have separate namespaces"
-                )
+                raise ValueError(stranger)
         except (OSError, ValueError):
             os.close(self._descriptor)
             raise

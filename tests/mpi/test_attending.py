@@ -1,5 +1,6 @@
 """Calls move in C, beside a program that keeps the interpreter to itself."""
 
+import gc
 import sys
 import time
 
@@ -14,6 +15,7 @@ from mpicoll.progress import engine as progress_engine
 from mpicoll.shared_memory import TASKS
 from tests.support.cases import RANK, SIZE, WORLD, same
 from tests.support.launching import PATIENCE
+from tests.unit.test_forks import status_of_child
 
 EXTENSION = engine.status().extension
 pytestmark = [
@@ -117,3 +119,28 @@ def test_a_rank_that_gives_up_while_others_attend(comm):
             comm.Allreduce(np.ones(60_000), np.empty(60_000), MPI.MAX, algorithm="ring")
     with pytest.raises(mpicoll.MpicollError, match="cannot be used any more"):
         comm.Allreduce(np.ones(1), np.empty(1), algorithm="ring")
+
+
+def test_a_child_that_is_forked_meanwhile_forgets_the_call(comm):
+    """It frees what it inherits, with garbage collection; the call goes on in its parent."""
+    x, y = np.full(1000, RANK + 1.0), np.empty(1000)
+    comm.Iallreduce(x, y, algorithm="ring").Wait()  # ranks compare it the first time
+    y[:] = 0
+    if RANK:
+        WORLD.recv(source=0)
+    requests = [comm.Iallreduce(x, y, algorithm="ring")]
+    if RANK == 0:
+        until = time.monotonic() + PATIENCE
+        while not attends() and time.monotonic() < until:
+            time.sleep(1e-3)
+
+        def forget():
+            requests.clear()
+            gc.collect()
+            return not y.any()
+
+        assert status_of_child(forget) == 0
+        for rank in range(1, SIZE):
+            WORLD.send(None, rank)
+    requests[0].Wait()
+    same(y, np.full(1000, SIZE * (SIZE + 1) / 2))

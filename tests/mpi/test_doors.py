@@ -1,6 +1,7 @@
 """Repeated calls of plain arrays inside a node: they pass without Python, and nothing else does."""
 
 import gc
+import re
 import signal
 import threading
 import time
@@ -164,6 +165,43 @@ def test_calls_that_differ(late):
     assert "Allreduce of 800 bytes" in str(caught.value) and "Allreduce of 1600 bytes" in str(caught.value)
     with pytest.raises(MpicollError, match="cannot be used any more"):
         comm.Allreduce(MPI.IN_PLACE, one)
+    comm.Free()
+
+
+def summed(comm, x, op=MPI.SUM):
+    comm.Allreduce(MPI.IN_PLACE, x, op, algorithm="ring")
+
+
+def sent(comm, x, root=0):
+    comm.Bcast(x, root, algorithm="binomial")
+
+
+#: what rank 0 calls, and what all others call, on an array of 800 bytes
+DIFFERENT = {
+    "op": (summed, partial(summed, op=MPI.MAX)),
+    "type": (summed, lambda comm, x: summed(comm, x.view("i8"))),
+    "size of type": (summed, lambda comm, x: summed(comm, x.view("f4"))),
+    "root": (sent, partial(sent, root=1)),
+    "collective": (summed, sent),
+}
+
+
+@pytest.mark.parametrize("shared_memory", ["on", "off"])
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_calls_that_pass_and_differ(kind, shared_memory, monkeypatch):
+    """Where ranks need not wait for each other in them, the next call shows it."""
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", shared_memory)
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = np.zeros(100)
+    for call in DIFFERENT[kind]:
+        for _ in range(4):
+            call(comm, x)
+    mine, last = DIFFERENT[kind][RANK > 0], known(comm, np.ones(3), algorithm="ring")
+    with pytest.raises(CollectiveMismatch) as caught:
+        mine(comm, x)
+        summed(comm, last)
+    assert len(set(WORLD.allgather(str(caught.value)))) == 1
+    assert re.search(r"rank 0: (Allreduce|Bcast) of 800 bytes", str(caught.value)), caught.value
     comm.Free()
 
 

@@ -3,6 +3,9 @@
 Messages go through shared memory, and through MPI.
 """
 
+import mmap
+import tempfile
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -22,6 +25,7 @@ from tests.support.cases import (
     mixed_magnitudes,
     same,
     small_integers,
+    words,
 )
 
 pytestmark = [
@@ -79,6 +83,50 @@ def test_each_form(interpreters, name):
         plan.Wait()
         same(received, np.full(PRIME, float(SIZE)))
     plan.Free()
+
+
+@pytest.mark.parametrize(("method", "word"), EVERY)
+def test_what_is_sent_may_lie_in_memory_that_cannot_be_written(interpreters, method, word):
+    """As a file that is mapped to be read: a write, even of the same bytes, ends the process."""
+    for name in ("python", "c"):
+        comm = interpreters(name)
+        for count, repetitions in ((PRIME, 4), (40_000 * SIZE, 1)):
+            case = Case(method, count, SIZE - 1)
+            if method == "Bcast" and case.root == RANK:
+                case.arguments = (cannot_be_written(case.result), case.root)
+            elif case.sent is not None:
+                case.sent = cannot_be_written(case.sent)
+                send, *others = case.arguments
+                send = [case.sent, send[1]] if isinstance(send, list) else case.sent
+                case.arguments = (send, *others)
+            for _ in range(repetitions):
+                same(case.call(comm, algorithm=word), expected(method, count, SIZE - 1))
+
+
+@pytest.mark.parametrize("word", [None, *words("Bcast")])
+def test_a_root_broadcasts_parts_of_memory_that_cannot_be_written(interpreters, word):
+    """Strided, with counts, and as bytes."""
+    for name in ("python", "c"):
+        comm = interpreters(name)
+        whole = np.arange(2.0 * PRIME)
+        for part, message in (
+            (slice(None, None, 2), lambda x: x[::2]),
+            (slice(PRIME), lambda x: [x, PRIME, MPI.DOUBLE]),
+            (slice(None), memoryview),
+        ):
+            buffer = cannot_be_written(whole) if RANK == 0 else np.zeros(2 * PRIME)
+            for _ in range(3):
+                comm.Bcast(message(buffer), 0, algorithm=word)
+            same(buffer[part], whole[part])
+
+
+def cannot_be_written(array):
+    """The same in memory whose pages are read-only."""
+    with tempfile.TemporaryFile() as file:
+        file.write(array.tobytes() or b" ")
+        file.flush()
+        memory = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    return np.frombuffer(memory, array.dtype, array.size)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -318,5 +318,16 @@ def takes_huge_counts():
     return True
 
 
+@pytest.mark.thorough
+@pytest.mark.skipif(SIZE != 2, reason="each rank takes 3 GiB")
+def test_a_huge_call_has_the_right_result(comm):
+    """Most of the vector is memory that only the result takes."""
+    x = np.zeros(HUGE, "i1")
+    edges = [0, 2**31 - 1, 2**31, HUGE - 1]
+    x[edges] = np.arange(1, 5) * (RANK + 1)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    assert x[edges].tolist() == [3, 6, 9, 12] and np.count_nonzero(x) == len(edges)
+
+
 def test_as_many_bytes_of_wider_elements_are_no_huge_call(comm):
     assert "takes no count" not in comm.explain("allreduce", np.empty(HUGE // 8, "f8")).reason

@@ -317,6 +317,64 @@ def test_threads_make_and_forget_arrays(comm):
         one.Free()
 
 
+@pytest.fixture
+def full_heap(comm):
+    """A function that leaves the last rank without more memory to share."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = []
+
+    def fill():
+        if RANK < SIZE - 1:
+            return
+        end = os.fstat(HEAP.descriptor()).st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (end, hard))
+        for nbytes in (1 << 20, 1 << 12, 1):
+            with pytest.raises(OSError, match="File too large"):
+                while True:
+                    kept.append(HEAP.acquire(nbytes))
+        with pytest.raises(mpicoll.ArgumentError, match="ranks can share: .*File too large"):
+            comm.empty(1)
+
+    yield fill
+    for block in kept:
+        HEAP.release(block)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nobody to share with")
+def test_memory_to_share_has_run_out(comm, full_heap):
+    """Calls as before work on, what is made later goes through MPI.
+
+    What needs more of it is an error on all ranks.
+    """
+
+    def call(comm, count):
+        x = np.ones(count)
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        assert (x == SIZE).all()
+
+    counts = (10, 1000, 100_000)
+    for count in counts:
+        call(comm, count)
+    without_pipes = mpicoll.Communicator(WORLD.Dup())
+    full_heap()
+    WORLD.Barrier()
+    later = mpicoll.Communicator(WORLD.Dup())
+    refused = Context.of(later).topology.refusal
+    assert not here(later) and f"rank {SIZE - 1}: no memory to share" in refused
+    for count in counts:
+        call(comm, count)
+        call(later, count)
+    with pytest.raises((mpicoll.MpicollError, OSError), match="File too large") as caught:
+        while True:
+            call(without_pipes, 10)
+    assert RANK == SIZE - 1 or f"rank {SIZE - 1} gave this communicator up" in str(caught.value)
+    with pytest.raises(mpicoll.MpicollError, match="cannot be used any more"):
+        call(without_pipes, 10)
+    later.Free()
+    without_pipes.Free()
+
+
 # Where memory is not shared.
 
 

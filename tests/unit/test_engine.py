@@ -66,6 +66,31 @@ def test_reductions_have_the_bits_of_numpy(dtype, op, into):
     assert result.tobytes() == expected.tobytes()
 
 
+@built
+@pytest.mark.parametrize(
+    ("dtype", "op"), [pair for pair in SERVED if np.dtype(pair[0]).kind in "fc"]
+)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_nan_keeps_the_bits_that_it_has_in_numpy(dtype, op, at):
+    """Of either sign, with a payload, quiet and signalling; at: the operand that it is."""
+    real = np.finfo(dtype).dtype
+    unsigned = f"u{real.itemsize}"
+    infinity = int(np.array(np.inf, real).view(unsigned))
+    quiet = 1 << np.finfo(real).nmant - 1
+    payloads = 1, quiet, quiet | 1 << 5, quiet - 1
+    signs = 0, 1 << 8 * real.itemsize - 1
+    bits = [infinity | payload | sign for payload in payloads for sign in signs]
+    nans = np.array(bits, unsigned).view(real)
+    others = np.array([0.0, -0.0, 1.5, np.inf, -np.inf, np.finfo(real).tiny / 3], real)
+    nans, others = (part.ravel() for part in np.meshgrid(np.repeat(nans, 8), others))
+    operands = [others.view(dtype), nans.view(dtype)][:: 1 if at else -1]
+    with np.errstate(all="ignore"):
+        expected = getattr(np, UFUNCS[op])(*operands)
+    result = np.empty_like(expected)
+    reduce(dtype, op, *operands, result)
+    assert np.isnan(result).all() and result.tobytes() == expected.tobytes()
+
+
 def reduce(dtype, op, *arrays):
     """lower, higher, result."""
     kind = lowering.TYPES.index(dtype), lowering.OPS.index(op)

@@ -1,0 +1,133 @@
+"""Jobs in surroundings that are not the usual ones: python surroundings.py SCENARIO.
+
+Each rank that comes to its end prints "done".
+
+tool: one that was preloaded counts all messages and all calls of MPI's own.
+namespaces: each rank is process 1; a file of rank 1 has the descriptor of the heap of rank 0.
+limit: a control group has less memory than the array that is asked for.
+door, task, plan: rank 1 is killed, the others wait for it in such a call.
+finalize: MPI is finalized while a request and a plan are under way.
+many: 5,000 communicators, 500 at a time.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+
+import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import engine
+from mpicoll.execute import Context
+from mpicoll.shared_memory import HEAP
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
+SCENARIO = sys.argv[1]
+
+
+def summed(comm, x, **options):
+    """An Allreduce in place, of which the result is right."""
+    x[:] = comm.Get_rank()
+    comm.Allreduce(MPI.IN_PLACE, x, **options)
+    assert (x == sum(range(comm.Get_size()))).all(), x
+
+
+def tool():
+    """First calls also exchange what calls are compared by."""
+    engine.require()
+    comm = mpicoll.Communicator(WORLD)
+    preloaded = ctypes.CDLL(None)
+    x = np.ones(1000)
+    for _ in range(3):
+        summed(comm, x, algorithm="ring")
+        summed(comm, x, algorithm="native")
+    for _ in range(5):
+        before, (sent, _) = preloaded.tool_messages(), comm.sent
+        summed(comm, x, algorithm="ring")
+        assert preloaded.tool_messages() - before == comm.sent[0] - sent == 2 * (SIZE - 1)
+        before = preloaded.tool_calls()
+        summed(comm, x, algorithm="native")
+        assert preloaded.tool_calls() - before == 1
+
+
+def namespaces():
+    """All of the node go through MPI, whatever the other rank's descriptor is here."""
+    empty = tempfile.TemporaryFile()
+    for _ in range(100 + 100 * RANK):
+        os.dup(empty.fileno())
+    HEAP.descriptor()
+    comm = mpicoll.Communicator(WORLD)
+    for count in (10, 100_000):
+        summed(comm, np.ones(count), algorithm="ring")
+    assert "cannot be mapped" in Context.of(comm).topology.refusal
+
+
+def limit():
+    comm = mpicoll.Communicator(WORLD)
+    try:
+        comm.zeros(int(sys.argv[2]), "u1")
+        raise AssertionError("the control group has less memory")
+    except mpicoll.ArgumentError as error:
+        print(error)
+
+
+def killed():
+    """The survivors hear of it wherever they wait, and go on."""
+    comm = mpicoll.Communicator(WORLD)
+    x = np.zeros(100)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
+
+    def call():
+        if SCENARIO == "door":
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        elif SCENARIO == "task":
+            comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring").Wait()
+        else:
+            plan.Start()
+            plan.Wait()
+
+    for _ in range(6):
+        call()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            call()
+    except mpicoll.RankFailure:
+        survivors = comm.shrink()
+    for _ in range(6):
+        summed(survivors, x, algorithm="ring")
+
+
+def finalize():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = np.ones(1000), np.ones(200_000)
+    plan = comm.Allreduce_init(MPI.IN_PLACE, y, algorithm="ring")
+    plan.Start()
+    plan.Wait()
+    if RANK == 0:  # the others make no such call
+        requests.append(comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring"))
+        plan.Start()
+    MPI.Finalize()
+
+
+def many():
+    comm = mpicoll.Communicator(WORLD)
+    x = np.ones(100)
+    for _ in range(10):
+        made = [comm.Dup() for _ in range(500)]
+        for one in made[::10]:
+            summed(one, x, algorithm="ring")
+        for one in made:
+            one.Free()
+
+
+requests = []
+SCENARIOS = {"tool": tool, "namespaces": namespaces, "limit": limit}
+SCENARIOS |= {"finalize": finalize, "many": many}
+SCENARIOS.get(SCENARIO, killed)()
+print("done", flush=True)
