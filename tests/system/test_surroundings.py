@@ -148,7 +148,7 @@ def test_an_mpi4py_built_from_source_against_the_mpi_abi(installation, tmp_path)
     where = "import mpi4py.MPI; print(mpi4py.MPI.__file__)"
     found = completed(installation.python, "-c", where, env=environment(**path))
     assert found.startswith(str(tmp_path)), found
-    names = ("engine", "doors", "native_doors", "attending")
+    names = ("doors", "native_doors", "attending")
     tests = [ROOT / "tests/mpi" / f"test_{name}.py" for name in names]
     words = ("--with-mpi", "-q", "-p", "no:cacheprovider", *tests)
     assert " passed" in mpiexec(installation, 2, *words, MPICOLL_ENGINE="c", **path)
