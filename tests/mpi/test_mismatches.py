@@ -307,6 +307,16 @@ def test_what_messages_name_is_not_compared_again():
     comm.Free()
 
 
+def test_where_results_are_compared_calls_are_each_time():
+    comm = mpicoll.Communicator(WORLD.Dup(), check="always,digest")
+    compared = []
+    for _ in range(4):
+        comm.Allreduce(MPI.IN_PLACE, np.ones(1000), algorithm="ring")
+        compared.append(Context.of(comm).comparisons)
+    assert np.diff(compared).tolist() == [1, 1, 1]
+    comm.Free()
+
+
 @pytest.mark.parametrize("count", SIZES)
 def test_a_repeated_call_that_differs_is_named_by_messages(count):
     comm = mpicoll.Communicator(WORLD.Dup(), check="always")
