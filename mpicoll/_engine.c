@@ -1672,8 +1672,8 @@ static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int64_t ta
 {
     PyObject *tuple = tuple_of(args, count), *done = NULL;
     if (tuple)
-        done = PyObject_CallFunction(d->held[FINISH], "OLOON", operation, (long long)tag, mark, tuple,
-                                     raised_by_handlers());
+        done = PyObject_CallFunction(d->held[FINISH], "OLOON", operation, (long long)tag, mark,
+                                     tuple, raised_by_handlers());
     Py_XDECREF(tuple);
     if (done) return done;
     /* a signal handler may have raised before anything was done about it */

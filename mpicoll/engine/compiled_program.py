@@ -141,6 +141,8 @@ class Compiled:
     #: is awaited may need that core
     _polls = 0
     _all_tracks = 1
+    #: whether Python reads what the program reads, where it advances tasks
+    reads_pipes = False
 
     def _nearby_on(self, track: int) -> _Nearby:
         return _Nearby(self._source, self._channel)
@@ -330,9 +332,6 @@ class Compiled:
         """The program and its call, if the extension may advance them beside Python; else None."""
         return self._program, self._call
 
-    #: whether Python reads what the program reads, where the tasks are advanced
-    reads_pipes = False
-
     def pending(self) -> Sequence[MPI.Request | None]:
         """The requests that MPI has not ended, by number: to be ended by the caller."""
         for number, handle in self._extension.take_requests(self._program).items():
@@ -352,6 +351,7 @@ class CompiledNear(Compiled):
     """The same with messages through shared memory."""
 
     _polls = _POLLS
+    reads_pipes = True
 
     def __init__(
         self, extension: Any, program: Program, channel: Channel, caller: Caller, near: Near
@@ -367,8 +367,6 @@ class CompiledNear(Compiled):
 
     def _track(self, tag: int) -> int:
         return self._near.track(tag)
-
-    reads_pipes = True
 
     @property
     def attended(self) -> tuple[Any, int] | None:  # noqa: D102

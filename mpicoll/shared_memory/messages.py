@@ -2,6 +2,7 @@
 
 - A message in shared memory is not copied; it is sent once the receiver has read it.
 - Any other message is copied to the slots of the pipe, piece by piece; it is sent once it is there.
+  The slots of the smallest lie in the entries of the pipe.
 - A large message outside of shared memory goes through MPI, which copies it once instead of twice.
 - A written message is copied to the location that the receiver has published before.
 """

@@ -51,11 +51,13 @@ GIVEN_UP = 0
 READ = 8
 #: the sender's count, which no other process reads
 PUBLISHED = 16
-#: the first word of each entry: its number, written last, from 1 on; tag, location, bytes, and
-#: room for the smallest messages
-_AT = tuple(range(24, 24 + 8 * ENTRIES, 8))
+#: words of an entry: its number, written last, from 1 on; tag, location, bytes; then room for the
+#: smallest messages
+_ENTRY = 8
 _ROOM = 4
-_WORDS = _AT[-1] + 8
+#: the first word of each
+_AT = tuple(range(24, 24 + _ENTRY * ENTRIES, _ENTRY))
+_WORDS = _AT[-1] + _ENTRY
 #: bytes of a word
 WORD = 8
 #: bytes of the words of a pipe, and of those for one receiver
@@ -74,7 +76,7 @@ COPIED = 2
 OPEN = 1 << 62
 
 #: bytes of a message for which there is room in its entry
-_SMALL = (8 - _ROOM) * WORD
+_SMALL = (_ENTRY - _ROOM) * WORD
 #: bytes of the largest slot
 CHUNK = 512 << 10
 #: the same on nodes with more than `_FEW_RANKS` ranks
@@ -106,8 +108,8 @@ class Pipe:
     """
 
     __slots__ = (
-        "words", "location", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks", "_slots",
-        "_is_pushed", "_kept", "_unwanted", "_find",
+        "words", "location", "waiting", "opened", "backoff", "chunk", "overtakes", "_blocks",
+        "_slots", "_is_pushed", "_kept", "_unwanted", "_find",
     )  # fmt: skip
 
     def __init__(
@@ -496,9 +498,10 @@ class Links:
         if pipes is None:
             ring = self._ring_to(peer)
             words = words_at(ring.address, ring.nbytes)
+            locations = [ring.location + number * _PIPE_BYTES for number in kind]
             new = [
-                self._pipe(kind, _part(words, number), location=ring.location + number * _PIPE_BYTES)
-                for number in kind
+                self._pipe(kind, _part(words, number), location=location)
+                for number, location in zip(kind, locations)
             ]
             pipes = self._out.setdefault((peer, kind.start), self._of_kind(new, kind))
         return pipes

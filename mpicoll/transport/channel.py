@@ -403,7 +403,7 @@ class Channel:
             return False
         number = tag >> self._half & self._mask
         begun, its_tag = self.begun.at(number)
-        if tag == through_mpi:
+        if tag == through_mpi:  # the rest of the fingerprint is not known
             its_tag &= _FOR_MPI
         return begun > 0 and begun & self._mask == number and its_tag != tag
 

@@ -14,8 +14,8 @@ from mpicoll.progress import PROGRESS
 from mpicoll.progress import engine as progress_engine
 from mpicoll.shared_memory import TASKS
 from tests.support.cases import RANK, SIZE, WORLD, same
+from tests.support.forked import status_of_child
 from tests.support.launching import PATIENCE
-from tests.unit.test_forks import status_of_child
 
 EXTENSION = engine.status().extension
 pytestmark = [

@@ -1,10 +1,7 @@
 """A child process finds locks free, and garbage collection as it was in its parent."""
 
 import gc
-import os
-import signal
 import threading
-import warnings
 from time import sleep
 
 import numpy as np
@@ -13,23 +10,7 @@ import pytest
 from mpicoll.execute.pool import ScratchPool
 from mpicoll.shared_memory import HEAP
 from mpicoll.support.garbage import frames_of_threads, without_collection
-from tests.support.launching import PATIENCE
-
-
-def status_of_child(function):
-    """Fork; 0 where the function returns True in the child. A child that hangs is killed."""
-    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(PATIENCE)
-        status = 1
-        try:
-            status = 0 if function() else 2
-        finally:
-            os._exit(status)
-    return os.waitpid(child, 0)[1]
+from tests.support.forked import status_of_child
 
 
 def under(lock):
