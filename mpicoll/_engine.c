@@ -62,17 +62,16 @@ typedef void Loop(const void *lower, const void *higher, void *result, size_t co
     LOOP(bor_##NAME, TYPE, x[i] | y[i])               \
     LOOP(bxor_##NAME, TYPE, x[i] ^ y[i])              \
     LOGICAL(TYPE, NAME)
-/* Whether the lower of two equal operands is the result: it matters to zeros. NumPy has what the
- * processor's instruction chooses: on AArch64 0.0 is larger than -0.0. */
+/* Of floats the larger, or the smaller; a nan stays one. NumPy has what the processor's instruction
+ * chooses: on AArch64 0.0 is larger than -0.0, and a nan that signals becomes a quiet one. */
 #ifdef __aarch64__
 #define LOWER_IS_MAX(X, Y) ((X) == (Y) && !__builtin_signbit(X))
 #define LOWER_IS_MIN(X, Y) ((X) == (Y) && __builtin_signbit(X))
+#define CHOICE(X, BEFORE, Y, IS_LOWER) \
+    (X != X || Y != Y ? X + Y : X BEFORE Y || IS_LOWER(X, Y) ? X : Y)
 #else
-#define LOWER_IS_MAX(X, Y) 0
-#define LOWER_IS_MIN(X, Y) 0
+#define CHOICE(X, BEFORE, Y, IS_LOWER) (X BEFORE Y || X != X ? X : Y)
 #endif
-/* a nan stays one: the lower operand's, where both are */
-#define CHOICE(X, BEFORE, Y, IS_LOWER) (X BEFORE Y || X != X || IS_LOWER(X, Y) ? X : Y)
 #define FLOATS(TYPE, NAME)                                           \
     LOOP(sum_##NAME, TYPE, x[i] + y[i])                              \
     LOOP(prod_##NAME, TYPE, x[i] * y[i])                             \

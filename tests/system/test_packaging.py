@@ -192,4 +192,4 @@ def test_its_pipes_on_another_processor(ranks, tmp_path):
     """Emulated, so the order of memory is that of this machine: its instructions are executed, and no more is shown."""
     program = compiled(CROSS, tmp_path / "threads", *sanitizing.OPTIONS, *PROGRAM, "-static", f"-I{ROOT / 'mpicoll'}",
                        source=sanitizing.THREADS)  # fmt: skip
-    assert run("qemu-aarch64", program, ranks, 1000) == f"{ranks} ranks, 1000 calls: right\n"
+    assert run("qemu-aarch64", program, ranks, 1000, sanitizing.PATIENCE) == f"{ranks} ranks, 1000 calls: right\n"

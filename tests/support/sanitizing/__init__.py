@@ -13,6 +13,8 @@ from tests.support.launching import ROOT, completed, environment
 OPTIONS = ("-std=gnu11", "-g", "-O1", "-DWIDE=")
 THREADS = Path(__file__).with_name("threads.c")
 CALLS = 3000
+#: seconds for which one that plays a rank may stand still
+PATIENCE = 20
 #: what runs on ranks under the address and the undefined-behaviour sanitizer
 TESTS = ("tests/mpi/test_engine.py", "tests/mpi/test_doors.py")
 
@@ -48,11 +50,11 @@ def ranks(installation, folder, size=2):
                     *TESTS, cwd=folder, env=env))  # fmt: skip
 
 
-def threads(folder, size, source=SOURCE, patience=20):
+def threads(folder, size, source=SOURCE, patience=PATIENCE):
     """Let threads be the ranks of a node, see threads.c.
 
     Raises where one reads what another writes at that time, or an element is wrong. source: the extension's. patience: seconds
-    for which one may stand still.
+    for which one may stand still, see `PATIENCE`.
     """
     shutil.copy(source, folder / "_engine.c")
     program = compiled("gcc", folder / f"threads-{size}", "-fsanitize=thread", *OPTIONS, *PROGRAM, "-fno-pie", "-no-pie",
