@@ -18,10 +18,12 @@ from .names import (
 )
 from .registry import (
     LIBRARIES,
+    MOST_QUANTISATIONS,
     NATIVE,
     NCCL,
     Algorithm,
     add,
+    crossing,
     declared,
     find,
     library_names,

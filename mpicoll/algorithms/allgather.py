@@ -27,12 +27,12 @@ from ..schedule import (
 from .patterns import LanesOfRanks, Nodes, circulant_steps, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "ring": {"neighbours": True},
-    "doubling": {},
-    "circulant": {},
-    "bruck": {},
+    "ring": {"neighbours": True, "compressible": True},
+    "doubling": {"compressible": True},
+    "circulant": {"compressible": True},
+    "bruck": {"compressible": True},
     "direct": {"cuttable": False},
-    "hierarchical": {},
+    "hierarchical": {"compressible": True},
 }
 
 

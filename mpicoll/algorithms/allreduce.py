@@ -33,7 +33,7 @@ from . import allgather, bcast, reduce, reduce_scatter
 from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block, others
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "parameter_server": {"ordered": True, "blocks": one_block},
+    "parameter_server": {"ordered": True, "blocks": one_block, "compressible": True},
     "reduce_bcast": {"ordered": True, "canonical": True, "blocks": one_block},
     "tree": {"ordered": True, "blocks": "segments"},
     "pipeline": {"ordered": True, "blocks": "segments"},
@@ -41,10 +41,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "halving_doubling": {"ordered": True, "canonical": True, "blocks": power_of_two},
     "ring": {"neighbours": True},
     "circulant": {},
-    "pairwise": {"ordered": True, "canonical": True},
-    "allgather_reduce": {"ordered": True, "canonical": True, "blocks": one_block},
+    "pairwise": {"ordered": True, "canonical": True, "compressible": True},
+    "allgather_reduce": {
+        "ordered": True, "canonical": True, "blocks": one_block, "compressible": True,
+    },
     "direct": {"ordered": True, "canonical": True, "cuttable": False},
-    "hierarchical": {"blocks": lane_blocks},
+    "hierarchical": {"blocks": lane_blocks, "compressible": True},
 }
 
 
@@ -240,15 +242,19 @@ def direct(rank: int, size: int) -> Iterator[Round]:
     )
 
 
-def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
+def hierarchical(
+    rank: int, size: int, nodes: Nodes = None, compressed: bool = False
+) -> Iterator[Round]:
     """Reduce-scatter inside the node, allreduce in each lane across nodes, allgather inside.
 
     Circulant inside; across nodes a ring up to 8 of them, circulant above: 2 ceil(log2 n) + 2 (N-1)
     or 2 ceil(log2 N) rounds on N nodes of n ranks. 2 (N-1)/N m leave a node, the minimum. Source:
     Traeff and Hunold, full-lane collectives, CLUSTER 2020; for nodes of any sizes, see `lanes`.
+    compressed: pairwise across nodes.
     """
     lanes = Lanes(rank, size, nodes)
     yield from lanes.inside(reduce_scatter.circulant, sums=OUTPUT)
     places = {INPUT: OUTPUT} if lanes.ranks > 1 else {}
-    yield from lanes.across(lanes.suited(ring, circulant), places=places)
+    across = pairwise if compressed else lanes.suited(ring, circulant)
+    yield from lanes.across(across, places=places)
     yield from lanes.inside(allgather.circulant, own=OUTPUT)

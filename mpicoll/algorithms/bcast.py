@@ -22,13 +22,13 @@ from .patterns import (
 )
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "linear": {"blocks": one_block},
-    "binomial": {"blocks": one_block},
-    "scatter_allgather": {},
-    "pipeline": {"blocks": "segments", "neighbours": True},
-    "circulant": {"blocks": "segments"},
+    "linear": {"blocks": one_block, "compressible": True},
+    "binomial": {"blocks": one_block, "compressible": True},
+    "scatter_allgather": {"compressible": True},
+    "pipeline": {"blocks": "segments", "neighbours": True, "compressible": True},
+    "circulant": {"blocks": "segments", "compressible": True},
     "direct": {"cuttable": False},
-    "hierarchical": {"blocks": lane_blocks},
+    "hierarchical": {"blocks": lane_blocks, "compressible": True},
 }
 
 

@@ -29,12 +29,13 @@ from . import gather, reduce_scatter
 from .patterns import Lanes, Nodes, broadcast_blocks, in_rank_order, lane_blocks, one_block
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "linear": {"ordered": True, "blocks": one_block},
+    "linear": {"ordered": True, "blocks": one_block, "compressible": True},
     "binomial": {"ordered": True, "canonical": True, "blocks": one_block},
     "reduce_scatter_gather": {},
+    "pairwise": {"ordered": True, "canonical": True, "compressible": True},
     "pipeline": {"blocks": "segments", "neighbours": True},
     "circulant": {"blocks": "segments"},
-    "hierarchical": {"blocks": lane_blocks},
+    "hierarchical": {"blocks": lane_blocks, "compressible": True},
 }
 
 
@@ -98,6 +99,12 @@ def reduce_scatter_gather(rank: int, size: int, root: int) -> Iterator[Round]:
     yield from renamed(gather.binomial(rank, size, root), {INPUT: "mine"})
 
 
+def pairwise(rank: int, size: int, root: int) -> Iterator[Round]:
+    """Pairwise reduce-scatter, linear gather: 2 (p-1)/p m enter the root. Canonical bits."""
+    yield from renamed(reduce_scatter.pairwise(rank, size), {OUTPUT: "mine"})
+    yield from renamed(gather.linear(rank, size, root), {INPUT: "mine"})
+
+
 @segmented
 def pipeline(rank: int, size: int, root: int) -> Iterator[Round]:
     """Along the chain root + 1, …, root, in n segments: n + p - 2 rounds of m/n.
@@ -136,7 +143,9 @@ def circulant(rank: int, size: int, root: int, blocks: int) -> Iterator[Round]:
         yield step
 
 
-def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterator[Round]:
+def hierarchical(
+    rank: int, size: int, root: int, nodes: Nodes = None, compressed: bool = False
+) -> Iterator[Round]:
     """Reduce-scatter inside nodes, reduce-scatter and gather across, gather in the root's node.
 
     About 2 m enter the root's node, m / n of it to each of its n ranks. Source: as allreduce.
@@ -147,6 +156,7 @@ def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterat
     total = OUTPUT if len(lanes.members[home]) == 1 else "total" if lanes.nodes > 1 else "local"
     if lanes.nodes > 1:
         places = {INPUT: "local" if lanes.ranks > 1 else INPUT, OUTPUT: total}
-        yield from lanes.across(reduce_scatter_gather, home, places=places)
+        across = pairwise if compressed else reduce_scatter_gather
+        yield from lanes.across(across, home, places=places)
     if lanes.node == home:
         yield from lanes.inside(gather.binomial, local, places={INPUT: total})

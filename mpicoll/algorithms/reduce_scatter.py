@@ -31,9 +31,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
     "halving": {},
     "circulant": {},
-    "pairwise": {"ordered": True, "canonical": True},
-    "direct": {"ordered": True, "canonical": True},
-    "hierarchical": {},
+    "pairwise": {"ordered": True, "canonical": True, "compressible": True},
+    "direct": {"ordered": True, "canonical": True, "compressible": True},
+    "hierarchical": {"compressible": True},
 }
 
 
@@ -127,7 +127,9 @@ def _contributions(rank: int, size: int) -> list[Part]:
     return [Input(rank) if r == rank else Scratch(f"from {r}", rank) for r in range(size)]
 
 
-def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
+def hierarchical(
+    rank: int, size: int, nodes: Nodes = None, compressed: bool = False
+) -> Iterator[Round]:
     """Inside the node each rank sums the blocks of its lane, then the lane sums them across nodes.
 
     Half the rounds of the hierarchical allreduce; (N-1)/N m leave a node. Source: as there.
@@ -135,4 +137,5 @@ def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     lanes = LanesOfRanks(rank, size, nodes)
     yield from lanes.inside(circulant, places={OUTPUT: "local"} if lanes.nodes > 1 else {})
     places = {INPUT: "local"} if lanes.ranks > 1 else {}
-    yield from lanes.across(lanes.suited(ring, circulant), places=places)
+    across = pairwise if compressed else lanes.suited(ring, circulant)
+    yield from lanes.across(across, places=places)

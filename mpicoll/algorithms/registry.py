@@ -18,8 +18,10 @@ from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, joined, renamed
 from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
-from .patterns import node_members
+from .patterns import NodeMap, node_members
 
+#: of a value, in a compressed call: as it is contributed, and as a part of the sum
+MOST_QUANTISATIONS = 2
 #: MPI's own call, a candidate for every collective
 NATIVE = "native"
 #: only where a call or the environment names it
@@ -53,6 +55,8 @@ class Algorithm(NamedTuple):
         never with a `Write`.
     read_late : bool
         The receiver may read messages in the sender's memory later (`verify.flows_read_late`).
+    compressible : bool
+        No value is quantised more than `MOST_QUANTISATIONS` times with codes in the messages.
     equal_blocks : bool
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
     """
@@ -67,6 +71,7 @@ class Algorithm(NamedTuple):
     read_late: bool = True
     equal_blocks: bool = False
     canonical: bool = False
+    compressible: bool = False
 
     @property
     def node_aware(self) -> bool:
@@ -83,9 +88,25 @@ class Algorithm(NamedTuple):
             return segments
         return self.blocks(size, nodes) if self.node_aware else self.blocks(size)
 
-    def placed(self, nodes: tuple[int, ...] | None) -> Generator:
+    def placed(self, nodes: tuple[int, ...] | None, compressed: bool = False) -> Generator:
         """The generator for ranks on these nodes (the node of each rank; None: unknown)."""
-        return _placed(self, nodes) if nodes else self.generator
+        generator = _placed(self, nodes) if nodes else self.generator
+        if compressed and "compressed" in signature(self.generator).parameters:
+            return partial(generator, compressed=True)
+        return generator
+
+
+def crossing(
+    algorithm: Algorithm | None, size: int, nodes: Sequence[int] | None, rank: int
+) -> Callable[[int], bool]:
+    """Which peers of a rank a compressed call sends codes to, and has them from.
+
+    Of an algorithm that knows nodes those on other nodes, else all.
+    """
+    if algorithm is None or not algorithm.node_aware:
+        return lambda peer: True
+    node_of = NodeMap.of(size, nodes).node_of
+    return lambda peer: node_of[peer] != node_of[rank]
 
 
 @lru_cache(maxsize=1024)

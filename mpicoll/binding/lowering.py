@@ -1,10 +1,12 @@
 """The first pass of binding: operations of a schedule's rounds become instructions on memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 from .. import buffers
-from ..schedule import RECEIVES, SENDS, Copy, Reduce
-from .program import Instruction, Span
+from ..schedule import RECEIVES, SENDS, Copy, Reduce, is_coded
+from .program import Decode, Encode, Instruction, Span
 from .scratch import Memory, Round
 
 
@@ -24,7 +26,15 @@ def lowered(
                     yield Instruction(type(operation), operation.peer, reads, writes)
     for operation in operations:
         if type(operation) in (Reduce, Copy):
+            kind = _kind(operation)
             for views in zip(*map(memory.views, operation)):
                 *sources, into = (where_reduced(buffers.span(view)) for view in views)
-                if type(operation) is Reduce or sources != [into]:
-                    yield Instruction(type(operation), None, tuple(sources), (into,))
+                if kind is Reduce or sources != [into]:
+                    yield Instruction(kind, None, tuple(sources), (into,))
+
+
+def _kind(operation: Reduce | Copy) -> type:
+    """Of the instruction that computes it."""
+    if type(operation) is Copy and is_coded(operation.source) != is_coded(operation.into):
+        return Encode if is_coded(operation.into) else Decode
+    return type(operation)

@@ -30,10 +30,18 @@ class Put:
     """The kind of an instruction that copies from the host to a device."""
 
 
+class Encode:
+    """The kind of an instruction that writes the codes of some elements."""
+
+
+class Decode:
+    """The kind of an instruction that writes the elements of some codes."""
+
+
 class Instruction(NamedTuple):
     """What a rank does to memory, as a part of its program.
 
-    kind: Send, Recv, Write, Written, Reduce, Copy (`schedule`), Fetch or Put.
+    kind: Send, Recv, Write, Written, Reduce, Copy (`schedule`), Encode, Decode, Fetch or Put.
     reads, writes: where; of a Reduce (lower operand, higher operand) and (result,).
     operand: of a message that is reduced as it comes, which operand it is, 0 or 1; the other one
     is what is read, the result what is written. landing: where it lies until then, if it has to
@@ -119,15 +127,17 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """The steps of one rank. dtype, op: of all that it reduces."""
+    """The steps of one rank. dtype, op: of all that it reduces. compression: of its codes."""
 
     steps: tuple[Step, ...]
     dtype: str
     op: str = ""
+    compression: str = ""
 
     def __str__(self) -> str:
         op = self.op and f", op: {self.op}"
-        return "\n".join([f"elements: {self.dtype}{op}", *self.lines()])
+        codes = self.compression and f", codes: {self.compression}"
+        return "\n".join([f"elements: {self.dtype}{op}{codes}", *self.lines()])
 
     def lines(self) -> Iterator[str]:
         """One line for each thing that the interpreter does."""

@@ -2,10 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from itertools import chain, pairwise
+from math import lcm
+from typing import Any, NamedTuple, Protocol
 
-from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, pieces
+import numpy as np
+
+from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, is_coded, offsets, pieces
 
 _ALIGN = 64
 
@@ -25,8 +28,52 @@ class Vector(NamedTuple):
     edges: list[int] | None = None
 
 
+class Grouping(Protocol):
+    """The part of `buffers.Compression`, in a later room, that lays out memory."""
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def groups(self, elements: int) -> int: ...
+
+
+class _Arena:
+    """Scratch for some places: of items of one size, a vector of which is cut at `edges`."""
+
+    def __init__(
+        self,
+        steps: Sequence[Round],
+        edges: list[int],
+        item: Any,
+        acquire: Callable[[int], Any],
+        linger: int,
+        is_here: Callable[[Part], bool],
+    ) -> None:
+        self.edges = edges
+        self._shifts, nbytes = scratch_layout(steps, edges, item.itemsize, linger, is_here)
+        #: the items; None where there are none
+        self.items: Any = None
+        if nbytes:
+            self.items = acquire(nbytes)[: nbytes // item.itemsize * item.itemsize].view(item)
+
+    def views(self, part: Part, limit: int) -> Iterator[Any]:
+        """The array slices of a part."""
+        for start, end in pieces(part, self.edges, limit):
+            # a range that wraps is two runs
+            run = part.first if start >= self.edges[part.first] else 0
+            shift = self._shifts[part.place, run]
+            yield self.items[start + shift : end + shift]
+
+
 class Memory:
-    """Input and output vectors, and scratch laid out by the rounds that need it."""
+    """Input and output vectors, and scratch laid out by the rounds that need it.
+
+    compression: of the call; its groups begin anew in each block, whose codes thus do not depend
+    on other blocks.
+    """
 
     def __init__(
         self,
@@ -36,50 +83,59 @@ class Memory:
         dtype: Any,
         acquire: Callable[[int], Any],
         segment_bytes: int | None = None,
+        compression: Grouping | None = None,
     ) -> None:
-        self.edges = edges
         self.vectors = vectors
         most_bytes = min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        #: the elements of one message, at most
-        self.limit = max(1, most_bytes // dtype.itemsize)
+        group = 1 if compression is None else compression.group
+        #: the groups of one message, at most, and its elements
+        self._groups = max(1, most_bytes // (dtype.itemsize * group))
+        self._limit = self._groups * group
         # in pieces, arrivals of the next round must not wait for memory of this round
         linger = 1 if segment_bytes else 0
-        self.shifts, nbytes = scratch_layout(steps, edges, dtype.itemsize, linger)
-        #: the scratch as bytes, and as elements; None where there is none
-        self.arena: Any = None
-        self.scratch: Any = None
-        if nbytes:
-            self.arena = acquire(nbytes)
-            self.scratch = self.arena[:nbytes].view(dtype)
+        self._elements = _Arena(
+            steps, edges, dtype, acquire, linger, lambda part: not is_coded(part))
+        if compression is not None:
+            lengths = [compression.groups(high - low) for low, high in pairwise(edges)]
+            codes = np.dtype(("V", compression.nbytes))
+            self._codes = _Arena(steps, offsets(lengths), codes, acquire, linger, is_coded)
+
+    @property
+    def scratch(self) -> Any:
+        """The scratch for elements; None where there is none."""
+        return self._elements.items
 
     def views(self, part: Part) -> Iterator[Any]:
         """The array slices of a part, cut into messages; empty blocks have none."""
         if part.place in self.vectors:
             array, base, edges = self.vectors[part.place]
-            for start, end in pieces(part, edges or self.edges, self.limit):
+            for start, end in pieces(part, edges or self._elements.edges, self._limit):
                 yield array[start - base : end - base]
-            return
-        for start, end in pieces(part, self.edges, self.limit):
-            # a range that wraps is two runs
-            run = part.first if start >= self.edges[part.first] else 0
-            shift = self.shifts[part.place, run]
-            yield self.scratch[start + shift : end + shift]
+        elif is_coded(part):
+            yield from self._codes.views(part, self._groups)
+        else:
+            yield from self._elements.views(part, self._limit)
 
 
 def scratch_layout(
-    steps: Sequence[Round], edges: list[int], itemsize: int, linger: int = 0
+    steps: Sequence[Round],
+    edges: list[int],
+    itemsize: int,
+    linger: int = 0,
+    is_here: Callable[[Part], bool] = lambda part: True,
 ) -> tuple[dict[tuple[str, int], int], int]:
     """Place scratch blocks in one arena.
 
     Returns {(name, block): elements to add to a vector offset}, and the bytes of the arena. Blocks
     that an operation names as one range lie side by side. Ranges that are never needed in the same
     round share memory: a ring needs two blocks, not a second vector. linger: rounds for which
-    memory is kept after its last use.
+    memory is kept after its last use. is_here: whether it is the memory of a part.
     """
+    align = lcm(_ALIGN, itemsize)
     shifts: dict[tuple[str, int], int] = {}
     live: list[tuple[int, int, int]] = []
     top = 0
-    for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1):
+    for first_round, last_round, name, run in _scratch_runs(steps, len(edges) - 1, is_here):
         length = sum(edges[block + 1] - edges[block] for block in run)
         live = sorted(entry for entry in live if entry[2] >= first_round)
         start = 0
@@ -87,7 +143,7 @@ def scratch_layout(
             if start + length * itemsize <= low:
                 break
             start = max(start, high)
-        end = start + -(-length * itemsize // _ALIGN) * _ALIGN
+        end = start + -(-length * itemsize // align) * align
         live.append((start, end, last_round + linger))
         top = max(top, end)
         offset = start // itemsize
@@ -101,7 +157,9 @@ def _numbers(part: Part, blocks: int) -> list[int]:
     return [block % blocks for block in range(part.first, part.first + part.count)]
 
 
-def _scratch_runs(steps: Sequence[Round], blocks: int) -> list[tuple[int, int, str, list[int]]]:
+def _scratch_runs(
+    steps: Sequence[Round], blocks: int, is_here: Callable[[Part], bool]
+) -> list[tuple[int, int, str, list[int]]]:
     """Runs of scratch blocks that must lie side by side, by round.
 
     (first round, last round, name, block numbers).
@@ -110,7 +168,7 @@ def _scratch_runs(steps: Sequence[Round], blocks: int) -> list[tuple[int, int, s
     joined: set[tuple[str, int]] = set()
     for number, step in enumerate(steps):
         for part in chain.from_iterable(operation for operation in step):
-            if isinstance(part, Part) and part.place not in (INPUT, OUTPUT):
+            if isinstance(part, Part) and part.place not in (INPUT, OUTPUT) and is_here(part):
                 numbers = _numbers(part, blocks)
                 # joined to the next block
                 joined.update((part.place, block) for block in numbers[:-1])

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ..gpu import DeviceCopy, Streams, as_if_on_host, current_streams, optional_cupy, putting
 from ..support.arrays import Device
 from .footprint import Strided
@@ -27,6 +29,27 @@ def device_of(operands: Iterable[Operand]) -> Device | None:
         return None
     current: Device = optional_cupy().cuda.Device()
     return current
+
+
+@contextmanager
+def reading(operand: Operand) -> Iterator[None]:
+    """The context to read an operand in: on a device, our stream, which follows the caller's."""
+    if operand.device is None or operand.packs_on is np:
+        yield
+    else:
+        with current_streams().fetch:
+            yield
+
+
+@contextmanager
+def writing(operand: Operand) -> Iterator[None]:
+    """The context to write an operand in, after what was computed."""
+    if operand.device is None or operand.packs_on is np:
+        yield
+    else:
+        with putting(operand.device) as own:
+            own.put.wait_event(own.fetch.record())
+            yield
 
 
 def note_begin(operands: Iterable[Operand]) -> None:

@@ -11,7 +11,6 @@ beyond the range of its type is an infinity.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from math import frexp, inf, isfinite
@@ -21,9 +20,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import ArgumentError
-from ..gpu import at_device, computes, current_streams, putting
-from .memory import address, at
-from .operand import Operand
+from ..gpu import computes
+from .device import reading, writing
+from .operand import Operand, bytes_of
 
 #: bits of the largest number of a contribution
 FRACTION = 50
@@ -120,7 +119,7 @@ class FixedPoint:
         self.repeatable = not source.packed
         rows = source.rows
         if rows is None and not source.packed:
-            rows = [_by_address(source)]
+            rows = [bytes_of(source)]
         #: the contributions as vectors of real numbers; None: packed at each call
         self._rows = None if rows is None else [row.view(self._real) for row in rows]
         #: maxima over ranks: the number of contributions, and each part's largest exponent
@@ -133,7 +132,7 @@ class FixedPoint:
         rows = self._contributions()
         self.agreed[0] = len(rows)
         self.agreed[1:] = _LEAST
-        with _fetching(self._source):
+        with reading(self._source):
             for part, (low, high) in enumerate(pairwise(self.edges), 1):
                 bits = 0
                 if high > low:
@@ -192,7 +191,7 @@ class FixedPoint:
     def encode(self, work: Any) -> None:
         """Write the sum of this rank's contributions, as words."""
         each = self._each
-        with _fetching(self._source):
+        with reading(self._source):
             rows = self._contributions()
             words = work.view(_WORD)
             if not rows:
@@ -230,12 +229,8 @@ class FixedPoint:
 
     def decode(self, target: Operand, base: int, work: Any) -> None:
         """Write words as floats into an operand that begins with element `base` of the vector."""
-        if target.packs_on is np:
+        with writing(target):
             self._decode(target, base, work)
-        else:
-            with putting(target.device) as own:
-                own.put.wait_event(own.fetch.record())
-                self._decode(target, base, work)
 
     def _decode(self, target: Operand, base: int, work: Any) -> None:
         each = self._each
@@ -244,7 +239,7 @@ class FixedPoint:
         if target.packed:
             room = target.packs_on.empty(target.nbytes, np.uint8)
         else:
-            room = _by_address(target)
+            room = bytes_of(target)
         out = room.view(self._real)[: len(words) // each]
         if target.packed and out.nbytes < room.nbytes:  # unpacking keeps the rest of the target
             target.pack(room)
@@ -283,17 +278,6 @@ class FixedPoint:
 
 def _leave(work: Any) -> None:
     """Pack nothing: the operand only receives."""
-
-
-def _by_address(operand: Operand) -> Any:
-    """An array of an operand's bytes that does not keep its memory alive."""
-    place = at if operand.packs_on is np else at_device
-    return place(address(operand.vector), operand.nbytes, np.uint8)
-
-
-def _fetching(operand: Operand) -> AbstractContextManager[object]:
-    """The context to read an operand in: on a device, our stream, which follows the caller's."""
-    return nullcontext() if operand.packs_on is np else current_streams().fetch
 
 
 def _largest(row: Any) -> int:

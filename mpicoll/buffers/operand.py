@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from ..gpu import at_device
 from .footprint import Footprint, Strided
-from .memory import address
+from .memory import address, at
 
 
 def in_place(buffer: object) -> bool:
@@ -100,6 +101,12 @@ class Operand:
     def key(self) -> tuple[int, int]:
         """Where its memory begins, and how many bytes it has."""
         return address(self.vector), self.nbytes
+
+
+def bytes_of(operand: Operand) -> Any:
+    """An array of an operand's bytes that does not keep its memory alive."""
+    place = at if operand.packs_on is np else at_device
+    return place(address(operand.vector), operand.nbytes, np.uint8)
 
 
 def _nothing(*_: object) -> Any:

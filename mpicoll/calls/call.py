@@ -8,10 +8,24 @@ from functools import cache
 from operator import index
 from typing import Any, SupportsIndex
 
+import numpy as np
 from mpi4py import MPI
 
 from .. import collectives, engine, errors, nccl
-from ..buffers import FixedPoint, Operand, cannot_be_fixed, coincide, ops, overlap, stage
+from ..buffers import (
+    Compression,
+    FixedPoint,
+    Operand,
+    as_float32,
+    cannot_be_compressed,
+    cannot_be_fixed,
+    coincide,
+    compression_of,
+    operand,
+    ops,
+    overlap,
+    stage,
+)
 from ..collectives import Collective
 from ..errors import ArgumentError, did_you_mean
 from ..execute import BYTES, Context
@@ -23,6 +37,14 @@ from ..support.node import largest_count
 
 #: bytes from which a bcast waits for the others anyway
 _SMALL_BCAST = 1000
+
+
+#: the dtype of sums of a compressed call
+_FLOAT = np.dtype(np.float32)
+_COMPRESSED = (
+    collectives.ALLREDUCE, collectives.REDUCE_SCATTER, collectives.ALLGATHER, collectives.BCAST,
+    collectives.REDUCE,
+)  # fmt: skip
 
 
 class Call:
@@ -70,6 +92,8 @@ class Call:
         self.context = Context.of(comm)
         #: the conversion of floats to fixed point and back, where the call sums in fixed point
         self.fixed: FixedPoint | None = None
+        #: what its messages have in the place of elements
+        self.compression: Compression | None = None
 
     def _check_comm_and_op(self) -> None:
         if self.comm == MPI.COMM_NULL:
@@ -198,6 +222,42 @@ class Call:
                 "alone: use SUM, or an ordinary one"
             )
 
+    def compress(self, name: str) -> None:
+        """Send codes of the elements, which are summed in float32.
+
+        Raises ArgumentError where that cannot be done.
+        """
+        compression = compression_of(name)
+        collective = self.collective
+        if collective not in _COMPRESSED:
+            names = ", ".join(each.name for each in _COMPRESSED)
+            raise ArgumentError(f"{self.method}: compression={name!r} is for {names}")
+        refusal = cannot_be_compressed(self.operands[0])
+        if self.op not in (None, MPI.SUM):
+            refusal = f"{ops.op_name(self.op)} of quantised elements has no bound: use SUM"
+        if self.fixed is not None:
+            refusal = "the communicator is reproducible: its sums are made in fixed point"
+        if refusal:
+            raise ArgumentError(f"{self.method}: compression={name!r}: {refusal}")
+        self.compression = compression
+        if collective is collectives.BCAST and self.is_root:
+            # it gets what the others decode
+            self.recv = operand(self.arguments[0], writable=True)
+        itemsize = self._itemsize
+        if self.counts is not None:
+            self.counts = [count // itemsize * _FLOAT.itemsize for count in self.counts]
+        self.send = self._in_float32(self.send)
+        self.recv = self._in_float32(self.recv)
+
+    @property
+    def _itemsize(self) -> int:
+        dtype = self.operands[0].dtype
+        assert dtype is not None
+        return int(dtype.itemsize)
+
+    def _in_float32(self, wanted: Operand | None) -> Operand | None:
+        return wanted if wanted is None or wanted.dtype == _FLOAT else as_float32(wanted)
+
     def check_block(self, operand: Operand | None, side: str) -> "Call":
         """Check that a send or receive buffer of one block has the bytes that the counts say."""
         if operand and self.counts and operand.nbytes != self.counts[self.rank]:
@@ -224,7 +284,8 @@ class Call:
     @property
     def dtype(self) -> Any:
         """The dtype of the work vectors: that of the reduction, or bytes."""
-        return self.operands[0].dtype if self.op is not None else BYTES
+        has_numbers = self.op is not None or self.compression is not None
+        return self.operands[0].dtype if has_numbers else BYTES
 
     @property
     def on_device(self) -> bool:
@@ -273,6 +334,8 @@ class Call:
             words.append(f"root {self.root}")
         if self.op is not None:
             words += [ops.op_name(self.op), self.type_name]
+        if self.compression is not None:
+            words.append(f"compression={self.compression.name!r}")
         return ", ".join(words)
 
     @property
@@ -395,6 +458,8 @@ class Call:
         datatype = self.operands[0].datatype
         if self.op is not None and datatype is None:
             return "MPI has no such reduction"
+        if self.compression is not None:
+            return "MPI's messages are not compressed"
         if refusal := self._unfit_for_libraries():
             return refusal
         # Displacements are counts of the whole vector, too. Data that are only moved may be

@@ -4,7 +4,7 @@ from zlib import crc32
 
 from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
-from ..buffers import HALF, ops
+from ..buffers import HALF, Compression, ops
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, Choice, reduces_on_device
@@ -42,10 +42,23 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         nbytes = call.nbytes or 0
         segments = max(1, -(-nbytes // (segment_bytes or SEGMENT_BYTES)))
         blocks = entry.vector_blocks(call.size, segments, nodes)
-        edges = bounds(nbytes // call.dtype.itemsize, blocks)
-    rounds = call.collective.program(entry.placed(nodes), call.rank, call.size, call.root, blocks)
+        edges = _edges(nbytes // call.dtype.itemsize, blocks, call.compression)
+    generator = entry.placed(nodes, call.compression is not None)
+    crosses = None
+    if call.compression is not None:
+        crosses = algorithms.crossing(entry, call.size, nodes, call.rank)
+    rounds = call.collective.program(
+        generator, call.rank, call.size, call.root, blocks, crosses)
     cut = segment_bytes if entry.cuttable else None
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
+
+
+def _edges(count: int, blocks: int, compression: Compression | None) -> list[int]:
+    """The edges of the blocks of a vector that is cut evenly, between groups with one scale."""
+    if compression is None:
+        return bounds(count, blocks)
+    groups = bounds(compression.groups(count), blocks)
+    return [min(edge * compression.group, count) for edge in groups]
 
 
 def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> ScheduledCall:
@@ -70,6 +83,6 @@ def _fingerprint(call: Call, schedule: Schedule) -> int:
     edges = schedule.edges if call.counts_shared else ""
     parts = (
         call.nonblocking, call.method, schedule.algorithm, schedule.segment_bytes, edges,
-        call.root, reduced,
+        call.root, reduced, call.compression and call.compression.name,
     )  # fmt: skip
     return crc32(" ".join(map(str, parts)).encode())

@@ -61,7 +61,8 @@ def bind(
     segment_bytes = schedule.segment_bytes
     rounds = [operations for operations in schedule.rounds if operations]
     memory = Memory(
-        rounds, schedule.edges, work.vectors, work.dtype, work.scratch, segment_bytes)
+        rounds, schedule.edges, work.vectors, work.dtype, work.scratch, segment_bytes,
+        work.compression)
     near = None
     if context.links is not None and schedule.read_late:
         near = Near(
@@ -100,7 +101,8 @@ def _program(
         steps = list(ordering.by_rounds(instructions))
     if near is not None:
         steps = near.opened_first(steps)
-    return Program(tuple(steps), str(work.dtype), work.op_name)
+    compression = "" if work.compression is None else work.compression.name
+    return Program(tuple(steps), str(work.dtype), work.op_name, compression)
 
 
 class TracedCall(ScheduledCall):

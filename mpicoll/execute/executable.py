@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from .. import buffers
-from ..binding import Instruction, Places, Program, Step, lies_in, mover
+from ..binding import Decode, Encode, Instruction, Places, Program, Step, lies_in, mover
 from ..schedule import Reduce
 from ..transport import Channel, Near
 from .cache import KEPT_REQUESTS, KNOWN_CALLS
@@ -67,7 +67,12 @@ class Machine:
         if piece.kind is Reduce:
             assert self._work.reduce is not None
             return self._work.reduce, tuple(map(array, piece.spans))
-        return self._work.copyto, (array(piece.writes[0]), array(piece.reads[0]))
+        (source,), (target,) = piece.reads, piece.writes
+        if piece.kind is Encode:
+            return self._work.encode, (self._work.codes(target), array(source))
+        if piece.kind is Decode:
+            return self._work.decode, (array(target), self._work.codes(source))
+        return self._work.copyto, (self._work.codes(target), self._work.codes(source))
 
     def _copying(self, piece: Instruction) -> Callable[[int], Any]:
         start = self._work.device_copy(piece)

@@ -106,6 +106,13 @@ class Work(Staging):
         self.is_predefined = op is None or op.is_predefined
         self.op_name = "" if op is None else buffers.ops.op_name(op)
         self.copyto: Callable[..., object] = self._reduces_on.copyto
+        #: how elements become codes, and back; None: the call is not compressed
+        self.compression: buffers.Compression | None = call.compression
+        self.encode: Callable[..., object] | None = None
+        self.decode: Callable[..., object] | None = None
+        if self.compression is not None:
+            self.encode = partial(self.compression.encode, module=self._reduces_on)
+            self.decode = partial(self.compression.decode, module=self._reduces_on)
         #: actions that make this call's streams follow the caller's
         self._following: list[Callable[[], object]] = []
         # the thread that packs may have another current device
@@ -158,6 +165,8 @@ class Work(Staging):
         computes = partial(gpu.on_stream, self._own.fetch, event=self._computed)
         self.reduce = self.reduce and computes(self.reduce)
         self.copyto = computes(self.copyto)
+        self.encode = self.encode and computes(self.encode)
+        self.decode = self.decode and computes(self.decode)
         if self._messages_on is np:
             self.unpacking.append(self._own.fetch.synchronize)
         else:  # MPI reads next what was computed
@@ -196,6 +205,11 @@ class Work(Staging):
         at = buffers.at if self._reduces_on is np else gpu.at_device
         return at(span[0], span[1] - span[0], self.dtype)
 
+    def codes(self, span: Span) -> Any:
+        """The bytes that lie there."""
+        at = buffers.at if self._reduces_on is np else gpu.at_device
+        return at(span[0], span[1] - span[0], BYTES)
+
     def device_copy(self, copy: Instruction) -> Callable[[], object]:
         """A function that starts this `Fetch` or `Put`, and returns it as a request."""
         source = copy.reads[0][0]
@@ -222,8 +236,10 @@ class Work(Staging):
             for condition in (collective.precondition, collective.postcondition)
         )
         to_front = call.shared and collective.place == INPUT and not collective.shares_memory
-        # what comes back to the root of a Bcast is its own data
-        sends_all = collective is collectives.BCAST and call.is_root
+        # what comes back to the root of a Bcast is its own data, unless it is quantised
+        sends_all = (
+            collective is collectives.BCAST and call.is_root and call.compression is None
+        )
         is_result = not to_front and not sends_all
         send = call.send and self._array(call.send, call.send is call.recv, is_result)
         recv = call.recv and self._array(call.recv, True, is_result)

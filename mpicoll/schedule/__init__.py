@@ -21,12 +21,16 @@ copy it into place: nothing else uses a part before it is `Written`.
                    Reduce(Scratch("received", block), Input(block), Output(block)))
             outgoing = Output(block)
 
+Codes of blocks, which have less bytes, lie in scratch (`Coded`): a `Copy` from elements to codes
+quantises them, and a `Copy` back decodes them. `compressed` makes such a schedule of another one.
+
 At one rank every collective is a plain copy, so a generator is only asked from two ranks up.
 No MPI, no NumPy.
 """
 
 from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two
 from .combinators import folded, renamed, rounds, segmented
+from .compression import compressed
 from .deadlock import deadlock, unmatched
 from .operations import (
     INPUT,
@@ -34,6 +38,7 @@ from .operations import (
     OUTPUT,
     RECEIVES,
     SENDS,
+    Coded,
     Copy,
     Generator,
     Input,
@@ -48,12 +53,14 @@ from .operations import (
     Send,
     Write,
     Written,
+    is_coded,
     operations_of,
 )
 
 __all__ = [
-    "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message", "OUTPUT",
-    "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS", "Scratch",
-    "Send", "Write", "Written", "bounds", "deadlock", "folded", "joined", "offsets",
-    "operations_of", "pieces", "power_of_two", "renamed", "rounds", "segmented", "unmatched",
+    "Coded", "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message",
+    "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS",
+    "Scratch", "Send", "Write", "Written", "bounds", "compressed", "deadlock", "folded",
+    "is_coded", "joined", "offsets", "operations_of", "pieces", "power_of_two", "renamed",
+    "rounds", "segmented", "unmatched",
 ]

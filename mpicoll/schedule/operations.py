@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias, Union
 
 INPUT, OUTPUT = "input", "output"
+_CODED = "codes of "
 
 
 _new = tuple.__new__  # half the cost of a NamedTuple's own; schedules are built while a call waits
@@ -38,6 +39,19 @@ def Output(first: int, count: int = 1) -> Part:
 def Scratch(name: str, first: int, count: int = 1) -> Part:
     """Blocks of a scratch vector, which has memory only for the blocks and rounds in use."""
     return _new(Part, (name, first, count))
+
+
+def Coded(name: str, first: int, count: int = 1) -> Part:
+    """The codes of blocks of a place, in scratch: less bytes, see `compressed`.
+
+    A `Copy` from elements codes, and a `Copy` to elements decodes.
+    """
+    return _new(Part, (_CODED + name, first, count))
+
+
+def is_coded(part: Part) -> bool:
+    """Whether it has codes instead of elements."""
+    return part.place.startswith(_CODED)
 
 
 class Send(NamedTuple):

@@ -139,21 +139,23 @@ class Near:
             message = partial(Landing, self._links.to(rank, self._kind))
 
         def place(placed: Instruction) -> Callable[[int], Any]:
-            into = self._array(placed.writes[0])
-            landing = into if placed.landing is None else self._array(placed.landing)
-            if placed.operand is None:
+            if placed.operand is None:  # of any type
+                into = landing = _array(placed.writes[0], np.uint8)
                 take, take_part = _copied(into)
             else:
+                into = _array(placed.writes[0], self._dtype)
+                landing = into if placed.landing is None else _array(placed.landing, self._dtype)
                 assert self._reduce is not None
-                other = self._array(placed.reads[0])
+                other = _array(placed.reads[0], self._dtype)
                 take, take_part = _reduced(self._reduce, placed.operand, other, into)
             through_mpi = self._channel.receiver(buffers.bytes_at(*buffers.span(landing)), rank)
             return message(inward, peer, landing, through_mpi, take, take_part).start
 
         return place
 
-    def _array(self, span: Span) -> Any:
-        return buffers.at(span[0], span[1] - span[0], self._dtype)
+
+def _array(span: Span, dtype: Any) -> Any:
+    return buffers.at(span[0], span[1] - span[0], dtype)
 
 
 def _copied(into: Any) -> tuple[Callable[..., object], Callable[..., object]]:

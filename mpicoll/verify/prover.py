@@ -14,7 +14,8 @@ It counts rounds, messages and bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,8 @@ from .writing import must_leave_alone_what_is_written, writes
 if TYPE_CHECKING:
     from ..collectives import Collective, CollectiveName
     from .symbolic import Observer
+
+    Crosses = Callable[[int], bool]
 
 
 #: rounds per rank and block from which a generator is endless; the registry's have at most four
@@ -63,6 +66,8 @@ class Cost(NamedTuple):
         Each rank's own figures.
     canonical : bool
         Whether every element is added in the canonical order.
+    quantisations : int
+        How often a value is quantised on its way into a result, at most.
     """
 
     rounds: int
@@ -73,6 +78,7 @@ class Cost(NamedTuple):
     ordered: bool
     ranks: tuple[RankCost, ...]
     canonical: bool
+    quantisations: int = 0
 
 
 def check(
@@ -87,6 +93,7 @@ def check(
     ordered: bool | None = None,
     observer: Observer | None = None,
     nodes: tuple[int, ...] | None = None,
+    compressed: bool = False,
 ) -> Cost:
     """Prove that a generator is a collective, at one number of ranks.
 
@@ -111,6 +118,10 @@ def check(
         Called during the run, see `symbolic.Execution`.
     nodes : tuple of int, optional
         The node of each rank.
+    compressed : bool, default False
+        With codes in the messages; bytes are counted as if they had the size of elements. Where
+        the registry declares the algorithm compressible, prove that no value is quantised more
+        than twice.
 
     Returns
     -------
@@ -137,11 +148,12 @@ def check(
     if blocks < 1 or (collective.blocks_of_ranks and blocks % size):
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")
     ordered = entry.ordered if ordered is None and entry else bool(ordered)
-    placed = entry.placed(nodes) if entry else generator
-    programs = programs_of(collective, placed, size, root, blocks)
+    placed = entry.placed(nodes, compressed) if entry else generator
+    crossing = partial(algorithms.crossing, entry, size, nodes) if compressed else None
+    programs = programs_of(collective, placed, size, root, blocks, crossing)
     expressions = Expressions(collective.contributions(size, blocks))
     run = Execution(collective, root, blocks, programs, expressions, observer=observer)
-    in_order, canonical = _prove(run, collective, root, blocks, ordered)
+    in_order, canonical, quantisations = _prove(run, collective, root, blocks, ordered)
     if collective.shares_memory:
         run_in_place = Execution(collective, root, blocks, programs, expressions, in_place=True)
         _prove(run_in_place, collective, root, blocks, ordered)
@@ -149,6 +161,11 @@ def check(
         raise ScheduleError(
             "elements are not added in the canonical order, "
             "but the algorithm is declared canonical"
+        )
+    if compressed and entry and entry.compressible and quantisations > algorithms.MOST_QUANTISATIONS:
+        raise ScheduleError(
+            f"a value is quantised {quantisations} times, "
+            "but the algorithm is declared compressible"
         )
     if writes(programs):
         must_leave_alone_what_is_written(programs, blocks, collective.shares_memory)
@@ -158,7 +175,8 @@ def check(
     ranks = _rank_costs(programs, edges, itemsize)
     rounds = max(rank.clock for rank in run.ranks)
     messages, sent, received, reduced = map(max, zip(*ranks))
-    return Cost(rounds, messages, sent, received, reduced, in_order, ranks, canonical)
+    return Cost(
+        rounds, messages, sent, received, reduced, in_order, ranks, canonical, quantisations)
 
 
 def _prove_messages(
@@ -185,21 +203,26 @@ def _prove_messages(
 
 
 def programs_of(
-    collective: Collective, generator: Generator, size: int, root: int, blocks: int
-) -> list[list[SortedRound]]:
-    """The sorted rounds of every rank."""
-    return [_program_of(collective, generator, rank, size, root, blocks) for rank in range(size)]
+    collective: Collective, generator: Generator, size: int, root: int, blocks: int,
+    crossing: Callable[[int], Crosses] | None = None,
+) -> list[list[SortedRound]]:  # fmt: skip
+    """The sorted rounds of every rank. crossing: of a compressed call, by rank."""
+    return [
+        _program_of(collective, generator, rank, size, root, blocks, crossing and crossing(rank))
+        for rank in range(size)
+    ]
 
 
 def _program_of(
-    collective: Collective, generator: Generator, rank: int, size: int, root: int, blocks: int
-) -> list[SortedRound]:
+    collective: Collective, generator: Generator, rank: int, size: int, root: int, blocks: int,
+    crosses: Crosses | None,
+) -> list[SortedRound]:  # fmt: skip
     """The sorted rounds of one rank."""
     most = _MOST_ROUNDS * size * blocks
     what = f"the generator of rank {rank}"
     try:
         with EndsWithin(_LONGEST):
-            rounds = collective.program(generator, rank, size, root, blocks)
+            rounds = collective.program(generator, rank, size, root, blocks, crosses)
             program = [sort(step) for step in islice(rounds, most)]
     except Exception as error:  # a user's generator may raise anything
         reason = error if isinstance(error, ScheduleError) else repr(error)
@@ -231,10 +254,11 @@ def _declared(collective: Collective, generator: Generator) -> algorithms.Algori
 
 def _prove(
     run: Execution, collective: Collective, root: int, blocks: int, must_be_ordered: bool
-) -> tuple[bool, bool]:
+) -> tuple[bool, bool, int]:
     """Run to the end and compare the memory of all ranks with the collective's postcondition.
 
-    Returns whether operands stayed in rank order, and whether they were added in canonical order.
+    Returns whether operands stayed in rank order, whether they were added in canonical order, and
+    how often one was quantised at most.
     """
     run.play()
     expressions = run.expressions
@@ -243,6 +267,7 @@ def _prove(
     ordered = True
     tree = expressions.canonical(size) if collective.reduces else None
     canonical = tree is not None
+    quantisations = 0
     for rank in run.ranks:
         if collective.personal:
             results = {}
@@ -264,12 +289,13 @@ def _prove(
                     f"block {block} is summed in another order than on other ranks: other bits"
                 )
             ordered = ordered and expressions.span[expression] is not None
-            canonical = canonical and expression == tree
+            canonical = canonical and expressions.exact[expression] == tree
+            quantisations = max(quantisations, expressions.quantisations[expression])
     if must_be_ordered and not ordered:
         raise ScheduleError(
             "operands do not stay in rank order, but the algorithm is declared ordered"
         )
-    return ordered, canonical
+    return ordered, canonical, quantisations
 
 
 def _bits(mask: int) -> list[int]:

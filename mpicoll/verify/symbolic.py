@@ -22,6 +22,7 @@ from ..schedule import (
     Part,
     Reduce,
     deadlock,
+    is_coded,
     power_of_two,
     unmatched,
 )
@@ -67,7 +68,10 @@ def _whole(field: object) -> bool:
 
 
 class Expressions:
-    """Numbered expressions, first the contributions; sums of the same operands have one number."""
+    """Numbered expressions, first the contributions; sums of the same operands have one number.
+
+    A quantised expression is another one: its bits differ.
+    """
 
     def __init__(self, contributions: int) -> None:
         #: of each expression, its contributions as bits
@@ -76,6 +80,11 @@ class Expressions:
         self.span: list[tuple[int, int] | None] = [(each, each) for each in range(contributions)]
         #: the expression of two operands
         self.sums: dict[tuple[int, int], int] = {}
+        #: how often the most quantised of its contributions was quantised on the way
+        self.quantisations = [0] * contributions
+        #: the expression without quantisations
+        self.exact = list(range(contributions))
+        self._quantised: dict[int, int] = {}
 
     def add(self, lower: int, higher: int) -> int | None:
         """The number of `lower` + `higher`, or None where they have a rank in common."""
@@ -87,10 +96,32 @@ class Expressions:
             span = None
             if left and right and left[1] + 1 == right[0]:
                 span = left[0], right[1]
-            self.span.append(span)
-            self.ranks.append(self.ranks[lower] | self.ranks[higher])
-            self.sums[pair] = len(self.ranks) - 1
+            exact = self.exact[lower], self.exact[higher]
+            same = None if exact == pair else self.add(*exact)
+            ranks = self.ranks[lower] | self.ranks[higher]
+            often = max(self.quantisations[lower], self.quantisations[higher])
+            self.sums[pair] = self._append(ranks, span, often, same)
         return self.sums[pair]
+
+    def _append(
+        self, ranks: int, span: tuple[int, int] | None, quantisations: int, exact: int | None
+    ) -> int:
+        """The number of one more expression. exact: None: it has no quantisations."""
+        number = len(self.ranks)
+        self.ranks.append(ranks)
+        self.span.append(span)
+        self.quantisations.append(quantisations)
+        self.exact.append(number if exact is None else exact)
+        return number
+
+    def quantise(self, expression: int) -> int:
+        """The number of the expression after a quantisation."""
+        if expression not in self._quantised:
+            often = self.quantisations[expression] + 1
+            ranks, span = self.ranks[expression], self.span[expression]
+            self._quantised[expression] = self._append(
+                ranks, span, often, self.exact[expression])
+        return self._quantised[expression]
 
     def canonical(self, contributions: int) -> int:
         """The number of the sum of all contributions in the canonical order.
@@ -306,7 +337,7 @@ class Execution:
             rank.pending += 1
             return
         _, other, sent_by_peer = waiting.popleft()
-        if part[self.named:] != other[self.named:]:
+        if part[self.named:] != other[self.named:] or is_coded(part) != is_coded(other):
             sent, into = (part, other) if sent_by_peer is None else (other, part)
             source, target = channel
             self.ranks[target].fail(
@@ -332,14 +363,22 @@ class Execution:
             if any(part[self.named:] != op.into[self.named:] for part in op):
                 rank.fail(f"{op} mixes different blocks")
             rank.must_be_writable(op.into)
-            values = self._sum(rank, op) if type(op) is Reduce else rank.read(op[0])
+            values = self._sum(rank, op) if type(op) is Reduce else self._copy(rank, op)
             rank.store(op.into, values)
         if step.ports:
             rank.clock = max(rank.start, rank.clock) + step.ports
         if self.observer:
             self.observer(rank, step, self.expressions)
 
+    def _copy(self, rank: Rank, op: Copy) -> list[int]:
+        values = rank.read(op.source)
+        if is_coded(op.into) and not is_coded(op.source):
+            return list(map(self.expressions.quantise, values))
+        return values
+
     def _sum(self, rank: Rank, op: Reduce) -> list[int]:
+        if any(map(is_coded, op)):
+            rank.fail(f"{op} adds codes")
         lower, higher = rank.read(op.lower), rank.read(op.higher)
         values: list[Any] = list(map(self.expressions.add, lower, higher))
         if None in values:

@@ -3,9 +3,9 @@
 from .binomial import children, parent
 from .canonical import fold_tree, in_rank_order, one_block, others
 from .circulant import broadcast_blocks, circulant_steps
-from .lanes import Lanes, LanesOfRanks, Nodes, lane_blocks, node_members
+from .lanes import Lanes, LanesOfRanks, NodeMap, Nodes, lane_blocks, node_members
 
 __all__ = [
-    "Lanes", "LanesOfRanks", "Nodes", "broadcast_blocks", "children", "circulant_steps",
+    "Lanes", "LanesOfRanks", "NodeMap", "Nodes", "broadcast_blocks", "children", "circulant_steps",
     "fold_tree", "in_rank_order", "lane_blocks", "node_members", "one_block", "others", "parent",
 ]
