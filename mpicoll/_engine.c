@@ -222,10 +222,132 @@ static const struct {
 };
 enum { KINDS = sizeof TYPES / sizeof *TYPES };
 
+/* ---- Codes of floats ----------------------------------------------------------------------- */
+
+/* as buffers/compression.py; count: of floats */
+typedef void Convert(const void *source, void *target, size_t count);
+
+static inline size_t shorter(size_t one, size_t other) { return one < other ? one : other; }
+
+/* The largest magnitude over the largest integer; nan where it is not finite. A smaller scale than
+ * the smallest normal float could have no finite quotient. */
+static inline float scale_of(const float *x, size_t count, float largest)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits = bits_of_float(x[i]) & 0x7FFFFFFF;
+        most = bits > most ? bits : most;
+    }
+    if (most >= 0x7F800000u) return float_of_bits(0x7FC00000u);
+    float scale = float_of_bits(most) / largest;
+    return scale > 0x1p-126f ? scale : 0x1p-126f;
+}
+
+/* Whole numbers below 2^22 in magnitude, rounded to the nearest, to even: in the lowest bits of a
+ * float that has no others. */
+static inline int32_t rounded(float value)
+{
+    return (int32_t)(bits_of_float(value + 0x1.8p23f) - 0x4B400000u);
+}
+
+enum { GROUP_I1 = 256, BYTES_I1 = 4 + GROUP_I1, GROUP_I4 = 64, HALF_I4 = GROUP_I4 / 2,
+       BYTES_I4 = 4 + HALF_I4 };
+
+WIDE static void encode_i1(const void *source, void *target, size_t count)
+{
+    const float *x = source;
+    uint8_t *codes = target;
+    for (; count; codes += BYTES_I1) {
+        size_t n = shorter(count, GROUP_I1);
+        float scale = scale_of(x, n, 127);
+        memcpy(codes, &scale, sizeof scale);
+        for (size_t i = 0; i < n; i++) codes[4 + i] = (uint8_t)rounded(x[i] / scale);
+        memset(codes + 4 + n, 0, GROUP_I1 - n);
+        x += n;
+        count -= n;
+    }
+}
+
+WIDE static void decode_i1(const void *source, void *target, size_t count)
+{
+    const uint8_t *codes = source;
+    float *x = target;
+    for (; count; codes += BYTES_I1) {
+        size_t n = shorter(count, GROUP_I1);
+        float scale;
+        memcpy(&scale, codes, sizeof scale);
+        for (size_t i = 0; i < n; i++) x[i] = (float)(int8_t)codes[4 + i] * scale;
+        x += n;
+        count -= n;
+    }
+}
+
+/* four bits: the first half of a group in the lower ones */
+WIDE static void encode_i4(const void *source, void *target, size_t count)
+{
+    const float *x = source;
+    uint8_t *codes = target;
+    for (; count; codes += BYTES_I4) {
+        size_t n = shorter(count, GROUP_I4);
+        float scale = scale_of(x, n, 7);
+        uint8_t whole[GROUP_I4];
+        memcpy(codes, &scale, sizeof scale);
+        for (size_t i = 0; i < n; i++) whole[i] = (uint8_t)rounded(x[i] / scale);
+        memset(whole + n, 0, GROUP_I4 - n);
+        for (size_t i = 0; i < HALF_I4; i++)
+            codes[4 + i] = (uint8_t)((whole[i] & 15) | whole[HALF_I4 + i] << 4);
+        x += n;
+        count -= n;
+    }
+}
+
+WIDE static void decode_i4(const void *source, void *target, size_t count)
+{
+    const uint8_t *codes = source;
+    float *x = target;
+    for (; count; codes += BYTES_I4) {
+        size_t n = shorter(count, GROUP_I4);
+        float scale, all[GROUP_I4];
+        memcpy(&scale, codes, sizeof scale);
+        for (size_t i = 0; i < HALF_I4; i++) {
+            all[i] = (float)((int8_t)(codes[4 + i] << 4) >> 4) * scale;
+            all[HALF_I4 + i] = (float)((int8_t)codes[4 + i] >> 4) * scale;
+        }
+        memcpy(x, all, n * sizeof *x);
+        x += n;
+        count -= n;
+    }
+}
+
+#define HALF_CODES(NAME)                                                                 \
+    WIDE static void encode_##NAME(const void *source, void *target, size_t count)       \
+    {                                                                                    \
+        const float *x = source;                                                         \
+        uint16_t *codes = target;                                                        \
+        for (size_t i = 0; i < count; i++) codes[i] = NAME##_of_float(x[i]);             \
+    }                                                                                    \
+    WIDE static void decode_##NAME(const void *source, void *target, size_t count)       \
+    {                                                                                    \
+        const uint16_t *codes = source;                                                  \
+        float *x = target;                                                               \
+        for (size_t i = 0; i < count; i++) x[i] = float_of_##NAME(codes[i]);             \
+    }
+
+HALF_CODES(f2)
+HALF_CODES(b2)
+
+/* engine/lowering.py has their names */
+static const struct {
+    Convert *encode, *decode;
+} COMPRESSIONS[] = {
+    {encode_f2, decode_f2}, {encode_b2, decode_b2}, {encode_i1, decode_i1}, {encode_i4, decode_i4}};
+enum { COMPRESSION_KINDS = sizeof COMPRESSIONS / sizeof *COMPRESSIONS };
+
 /* ---- Programs ------------------------------------------------------------------------------ */
 
 /* NEAR: to or from a rank of the node, through memory that both share */
-enum Code { SEND, RECV, NEAR_SEND, NEAR_RECV, NEAR_WRITE, NEAR_WRITTEN, WAIT, REDUCE, COPY, CODES };
+enum Code { SEND, RECV, NEAR_SEND, NEAR_RECV, NEAR_WRITE, NEAR_WRITTEN, WAIT, REDUCE, COPY,
+            ENCODE, DECODE, CODES };
 enum { BUFFERS = 4, LOWER = 0, HIGHER = 1 };
 
 typedef struct {
@@ -234,7 +356,7 @@ typedef struct {
     int32_t peer;
     /* number of the request that a message starts, or that is awaited */
     int32_t request;
-    /* of a reduction: its row and column among the loops */
+    /* of a reduction: its row and column among the loops; of codes: their row */
     int32_t type, op;
     /* of a message that is reduced as it comes: which operand it is; -1: it is copied */
     int32_t operand;
@@ -243,9 +365,9 @@ typedef struct {
     /* of a near message: how many slots there are */
     int32_t slot_count;
     /* of a message: memory (source, or result), other operand, landing for what comes through MPI;
-     * of a copy: source, target; of a reduction: lower, higher, result */
+     * of a copy, and of codes: source, target; of a reduction: lower, higher, result */
     int64_t at[3];
-    /* bytes of a message or a copy, elements of a reduction */
+    /* bytes of a message or a copy, elements of all else */
     int64_t count;
     /* of a near message: the location of an address, or NOWHERE; bytes of its pieces; and the
      * address, location and distance of the slots that these are copied to */
@@ -749,6 +871,12 @@ static int advance(Program *p)
         case COPY:
             memmove(place(p, i, 1), place(p, i, 0), i->count);
             break;
+        case ENCODE:
+            COMPRESSIONS[i->type].encode(place(p, i, 0), place(p, i, 1), i->count);
+            break;
+        case DECODE:
+            COMPRESSIONS[i->type].decode(place(p, i, 0), place(p, i, 1), i->count);
+            break;
         default:
             result = start_message(p, i);
         }
@@ -980,6 +1108,7 @@ static int is_valid(const Instruction *i, const Program *p)
     for (int number = 0; number < 3; number++)
         if (i->buffer[number] < 0 || i->buffer[number] >= BUFFERS) return 0;
     if (i->code == REDUCE) return reduces(i);
+    if (i->code > COPY) return i->type >= 0 && i->type < COMPRESSION_KINDS;
     if (i->code >= WAIT) return 1;
     if (i->count > INT32_MAX) return 0;
     if (i->code == SEND || i->code == RECV) return 1;

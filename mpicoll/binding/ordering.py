@@ -11,6 +11,8 @@ their way. The order is fixed when a plan is bound, so that running it decides n
   computed, nothing received where an earlier piece is still needed. Sends are awaited up to `ahead`
   positions late. So at most about 2 `ahead` requests per peer and direction are alive, whatever the
   size of the vector.
+* What a later round sends in codes (`Encode`) is coded in turn with the messages of a round: a piece
+  of it at each position.
 * Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages:
   a fetch before its data is sent, a put after its data has arrived. They too start early and are
   awaited late.
@@ -22,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from .program import Instruction, Span, Step
+from .program import Encode, Instruction, Span, Step
 
 
 def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
@@ -81,7 +83,7 @@ def _empty_steps(
         firsts.append(len(steps))
         channels: dict[tuple[bool, int | None], int] = defaultdict(int)
         for piece in pieces:
-            channels[piece.is_sent, piece.peer] += piece.is_message
+            channels[piece.is_sent, piece.peer] += _takes_turns(piece)
         # as many as its longest channel has messages, or one for local work alone
         places = 1 if together else max([1, *channels.values()])
         steps += [Step(number, [], [], []) for _ in range(stride * places)]
@@ -127,6 +129,11 @@ def stretches(instructions: Iterable[Instruction]) -> Callable[[Iterable[Span]],
     return used
 
 
+def _takes_turns(piece: Instruction) -> bool:
+    """Whether it has a place among the pieces of its round that have its peer, or none."""
+    return piece.is_message or piece.kind is Encode
+
+
 def _positions(
     rounds: list[list[Instruction]],
     firsts: list[int],
@@ -143,12 +150,14 @@ def _positions(
     for first, pieces in zip(firsts, rounds):
         taken: dict[tuple[bool, int | None], int] = defaultdict(int)
         for piece in pieces:
-            if piece.is_message:
-                positions.append(first + stride * taken[piece.is_sent, piece.peer])
+            earliest = first
+            if _takes_turns(piece):
+                earliest += stride * taken[piece.is_sent, piece.peer]
                 taken[piece.is_sent, piece.peer] += not together
-            else:
+            if not piece.is_message:
                 earlier = (positions[other] for other in follows[len(positions)])
-                positions.append(max([first, *earlier]) + piece.is_copied)
+                earliest = max([earliest, *earlier]) + piece.is_copied
+            positions.append(earliest)
     _postpone_copies(list(chain.from_iterable(rounds)), follows, positions)
     return positions
 

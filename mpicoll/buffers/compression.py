@@ -108,7 +108,7 @@ def _scaled(module: Any, elements: Any, group: int, largest: int) -> tuple[Any, 
     groups = elements.reshape(-1, group)
     most = module.abs(groups).max(axis=1)
     scales = module.maximum(most / np.float32(largest), np.float32(_LEAST))
-    scales += most - most  # nan where it is not finite
+    scales[~module.isfinite(most)] = np.nan
     scaled = groups / scales[:, None]
     return module.rint(scaled, out=scaled), scales
 
@@ -164,7 +164,8 @@ def _encode_bfloat16(module: Any, elements: Any, codes: Any) -> None:
     rounded += 0x7FFF
     rounded += bits
     rounded >>= 16
-    codes.view(np.uint16)[...] = module.where(elements == elements, rounded, bits >> 16 | 0x40)
+    nan = bits >> 16 & 0x8000 | 0x7FC0
+    codes.view(np.uint16)[...] = module.where(elements == elements, rounded, nan)
 
 
 def _decode_bfloat16(module: Any, elements: Any, codes: Any) -> None:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Protocol
 
-from ..binding import Instruction, Places, Program, Span
+from ..binding import Decode, Encode, Instruction, Places, Program, Span
 from ..schedule import Copy, Recv, Reduce, Send, Write, Written
 
 _STRUCT = Struct("=10i9q")
@@ -18,6 +18,8 @@ TYPES = (
     *_INTEGERS, "float32", "float64", "complex64", "complex128", "bool", "float16", "bfloat16",
 )  # fmt: skip
 OPS = ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR")
+#: the rows of its table of codes
+COMPRESSIONS = ("float16", "bfloat16", "int8", "int4")
 #: what is defined there for types that are not integers
 _DEFINED = {
     **dict.fromkeys(
@@ -43,9 +45,18 @@ class Code(IntEnum):
     WAIT = 6
     REDUCE = 7
     COPY = 8
+    ENCODE = 9
+    DECODE = 10
 
 
-_CODES: dict[type, Code] = {Send: Code.SEND, Recv: Code.RECV, Reduce: Code.REDUCE, Copy: Code.COPY}
+_CODES: dict[type, Code] = {
+    Send: Code.SEND,
+    Recv: Code.RECV,
+    Reduce: Code.REDUCE,
+    Copy: Code.COPY,
+    Encode: Code.ENCODE,
+    Decode: Code.DECODE,
+}
 _NEAR_CODES: dict[type, Code] = {
     Send: Code.NEAR_SEND,
     Recv: Code.NEAR_RECV,
@@ -161,10 +172,9 @@ def lowered(
     ranks: those on the wire. memory: the buffers of the call, which may be others each time.
     """
     kind = (0, 0)
-    itemsize = 1
+    itemsize = itemsize_of(program.dtype) if program.dtype in TYPES else 1
     if program.op in OPS and program.dtype in TYPES:
         kind = TYPES.index(program.dtype), OPS.index(program.op)
-        itemsize = itemsize_of(program.dtype)
     number_of = {id(piece): number for number, piece in enumerate(program.started())}
     for position, step in enumerate(program.steps):
         for piece in step.starts:
@@ -179,9 +189,17 @@ def lowered(
             yield Lowered(Packed(Code.WAIT, request=number), position, number)
         for piece in step.local:
             packed = Packed(_CODES[piece.kind], kind=kind).on(piece, memory)
-            if piece.kind is Reduce:
-                packed = packed._replace(size=packed.size // itemsize)
+            if piece.kind is not Copy:
+                packed = packed._replace(size=_elements(piece) // itemsize)
+            if piece.kind is Encode or piece.kind is Decode:
+                packed = packed._replace(kind=(COMPRESSIONS.index(program.compression), 0))
             yield Lowered(packed, position)
+
+
+def _elements(piece: Instruction) -> int:
+    """Bytes of the elements of a computation."""
+    start, end = piece.reads[0] if piece.kind is Encode else piece.writes[0]
+    return end - start
 
 
 def _near(piece: Instruction, nearby: Nearby, number: int, kind: tuple[int, int]) -> Packed:
