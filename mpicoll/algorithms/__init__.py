@@ -33,9 +33,10 @@ from .registry import (
 )
 
 __all__ = [
-    "LIBRARIES", "NATIVE", "NCCL", "Algorithm", "AlgorithmName", "AllgatherName", "AllreduceName",
+    "LIBRARIES", "MOST_QUANTISATIONS", "NATIVE", "NCCL", "Algorithm", "AlgorithmName",
+    "AllgatherName", "AllreduceName",
     "AlltoallName", "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName",
-    "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "declared", "find",
+    "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "crossing", "declared", "find",
     "gather", "library_names", "list_algorithms", "reduce", "reduce_scatter", "registered",
     "require", "scatter",
 ]

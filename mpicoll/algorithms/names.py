@@ -37,8 +37,8 @@ BcastName: TypeAlias = Union[
 ]
 ReduceName: TypeAlias = Union[
     Literal[
-        "linear", "binomial", "reduce_scatter_gather", "pipeline", "circulant", "hierarchical",
-        "native", "nccl",
+        "linear", "binomial", "reduce_scatter_gather", "pairwise", "pipeline", "circulant",
+        "hierarchical", "native", "nccl",
     ],
     AlgorithmName,
 ]

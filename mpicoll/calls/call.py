@@ -123,8 +123,8 @@ class Call:
         self.send = send
         self.recv = recv
         self.shared = shared
-        for operand in self.operands:
-            self._check_operand(operand)
+        for each in self.operands:
+            self._check_operand(each)
         if send is not None and recv is not None:
             self._check_types(send, recv)
             self._check_overlap(send, recv)
@@ -255,8 +255,8 @@ class Call:
         assert dtype is not None
         return int(dtype.itemsize)
 
-    def _in_float32(self, wanted: Operand | None) -> Operand | None:
-        return wanted if wanted is None or wanted.dtype == _FLOAT else as_float32(wanted)
+    def _in_float32(self, found: Operand | None) -> Operand | None:
+        return found if found is None or found.dtype == _FLOAT else as_float32(found)
 
     def check_block(self, operand: Operand | None, side: str) -> "Call":
         """Check that a send or receive buffer of one block has the bytes that the counts say."""

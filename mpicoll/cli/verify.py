@@ -12,6 +12,7 @@ from typing import Any
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError, did_you_mean
 from ..verify import check_cases
+from ..support.units import many
 from . import outfiles, userfile
 from .options import add_shared
 from .values import whole
@@ -94,7 +95,7 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
     try:
         work = [pool.map(_check_size, repeat(a.collective), repeat(a.name), sizes) for a in chosen]
         for algorithm, results in zip(chosen, work):
-            cases, ordered, canonical = zip(*results)
+            cases, ordered, canonical, quantisations = zip(*results)
             yield {
                 "collective": algorithm.collective,
                 "algorithm": algorithm.name,
@@ -102,6 +103,7 @@ def _prove(chosen: Iterable[algorithms.Algorithm], max_size: int) -> Iterator[di
                 "cases": sum(cases),
                 "ordered": all(ordered),
                 "canonical": all(canonical),
+                "quantisations": max(quantisations) if algorithm.compressible else None,
             }
     finally:
         pool.shutdown(cancel_futures=True)
@@ -123,4 +125,7 @@ def _line(result: dict[str, Any]) -> str:
         f"{collective.name:<15}{result['algorithm']:<22}1..{result['max_size']} ranks"
         f" {result['cases']:>6} cases"
     )
-    return f"{proved}   {order}" if collective.reduces else proved
+    words = [proved, order] if collective.reduces else [proved]
+    if result["quantisations"]:
+        words.append(f"compressed: quantised {many(result['quantisations'], 'time')} at most")
+    return "   ".join(words)

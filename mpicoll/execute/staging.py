@@ -106,13 +106,12 @@ class Work(Staging):
         self.is_predefined = op is None or op.is_predefined
         self.op_name = "" if op is None else buffers.ops.op_name(op)
         self.copyto: Callable[..., object] = self._reduces_on.copyto
-        #: how elements become codes, and back; None: the call is not compressed
+        #: how elements become codes, and back; None: it is not compressed
         self.compression: buffers.Compression | None = call.compression
-        self.encode: Callable[..., object] | None = None
-        self.decode: Callable[..., object] | None = None
         if self.compression is not None:
-            self.encode = partial(self.compression.encode, module=self._reduces_on)
-            self.decode = partial(self.compression.decode, module=self._reduces_on)
+            module = self._reduces_on
+            self.encode: Callable[..., object] = partial(self.compression.encode, module=module)
+            self.decode: Callable[..., object] = partial(self.compression.decode, module=module)
         #: actions that make this call's streams follow the caller's
         self._following: list[Callable[[], object]] = []
         # the thread that packs may have another current device
@@ -165,8 +164,9 @@ class Work(Staging):
         computes = partial(gpu.on_stream, self._own.fetch, event=self._computed)
         self.reduce = self.reduce and computes(self.reduce)
         self.copyto = computes(self.copyto)
-        self.encode = self.encode and computes(self.encode)
-        self.decode = self.decode and computes(self.decode)
+        if self.compression is not None:
+            self.encode = computes(self.encode)
+            self.decode = computes(self.decode)
         if self._messages_on is np:
             self.unpacking.append(self._own.fetch.synchronize)
         else:  # MPI reads next what was computed

@@ -125,7 +125,8 @@ class _Forms:
                 continue
             for source in sources:
                 yield from self._decode(source)
-            yield type(operation)(*map(self._decoded, sources), into)
+            kind: Callable[..., Operation] = type(operation)
+            yield kind(*map(self._decoded, sources), into)
             self._have_elements(into)
 
     def _each(self, part: Part) -> Iterator[Part]:

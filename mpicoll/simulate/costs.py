@@ -229,6 +229,7 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("reduce", "linear"): _reduces(_linear),
     ("reduce", "binomial"): _reduces(_binomial),
     ("reduce", "reduce_scatter_gather"): _two(_reduces(_logarithmic), _logarithmic),
+    ("reduce", "pairwise"): _two(_reduces(_in_turns), _in_turns),
     ("reduce", "pipeline"): _reduces(_chain),
     ("reduce", "circulant"): _reduces(_circulant),
     ("scatter", "linear"): _in_turns,

@@ -119,9 +119,8 @@ def check(
     nodes : tuple of int, optional
         The node of each rank.
     compressed : bool, default False
-        With codes in the messages; bytes are counted as if they had the size of elements. Where
-        the registry declares the algorithm compressible, prove that no value is quantised more
-        than twice.
+        With codes in the messages: prove that no value is quantised more than twice. Bytes are
+        counted as if codes had the size of elements.
 
     Returns
     -------
@@ -162,11 +161,8 @@ def check(
             "elements are not added in the canonical order, "
             "but the algorithm is declared canonical"
         )
-    if compressed and entry and entry.compressible and quantisations > algorithms.MOST_QUANTISATIONS:
-        raise ScheduleError(
-            f"a value is quantised {quantisations} times, "
-            "but the algorithm is declared compressible"
-        )
+    if quantisations > algorithms.MOST_QUANTISATIONS:
+        raise ScheduleError(f"a value is quantised {quantisations} times on its way into a result")
     if writes(programs):
         must_leave_alone_what_is_written(programs, blocks, collective.shares_memory)
     if entry:

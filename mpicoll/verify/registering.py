@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -43,6 +44,8 @@ class Checked(NamedTuple):
     ordered: bool
     #: they are added in the canonical order, in all cases
     canonical: bool
+    #: how often a value is quantised with codes in the messages; None: it is not compressible
+    quantisations: int | None = None
 
 
 def cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Iterator[Case]:
@@ -99,23 +102,31 @@ def _placements(algorithm: Algorithm, size: int) -> list[tuple[int, ...]]:
 def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9) -> Checked:
     """Check an algorithm in all its `cases`, which have the same arguments.
 
+    Of a compressible one also with codes in the messages.
+
     Raises
     ------
     ScheduleError
         The first case that fails, and the reason.
     """
     checked, ordered, canonical = 0, True, True
+    quantisations = 0 if algorithm.compressible else None
     for size, root, blocks, nodes in cases(algorithm, sizes, every_root):
+        proved = partial(
+            check,
+            algorithm.collective,
+            algorithm.generator,
+            size,
+            root,
+            blocks,
+            ordered=algorithm.ordered,
+            nodes=nodes,
+        )
         try:
-            cost = check(
-                algorithm.collective,
-                algorithm.generator,
-                size,
-                root,
-                blocks,
-                ordered=algorithm.ordered,
-                nodes=nodes,
-            )
+            cost = proved()
+            if quantisations is not None:
+                coded = proved(compressed=True)
+                quantisations = max(quantisations, coded.quantisations)
         except ScheduleError as error:
             where = f"{algorithm.collective} {algorithm.name}, {size} ranks, root {root}"
             placed = f", nodes {nodes}" if nodes else ""
@@ -123,7 +134,7 @@ def check_cases(algorithm: Algorithm, sizes: Iterable[int], every_root: int = 9)
         checked += 1
         ordered = ordered and cost.ordered
         canonical = canonical and cost.canonical
-    return Checked(checked, ordered, canonical)
+    return Checked(checked, ordered, canonical, quantisations)
 
 
 def register(
@@ -182,7 +193,7 @@ def register(
     if _unproved.get():
         algorithms.add(algorithm._replace(cuttable=False, read_late=False))
         return algorithms.AlgorithmName(name)
-    _, ordered, canonical = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
+    _, ordered, canonical, _ = check_cases(algorithm, range(1, max_size + 1), every_root=max_size)
     proved = cases(algorithm, range(2, max_size + 1), every_root=max_size)
     programs = [
         programs_of(meaning, generator, size, root, blocks) for size, root, blocks, _ in proved
@@ -192,12 +203,22 @@ def register(
         algorithm._replace(
             ordered=ordered,
             canonical=canonical,
+            compressible=_is_compressible(algorithm, max_size),
             cuttable=cuttable,
             read_late=all(flows_read_late(program, cuttable) for program in programs),
             equal_blocks=not all(map(moves_straight, programs)),
         )
     )
     return algorithms.AlgorithmName(name)
+
+
+def _is_compressible(algorithm: Algorithm, max_size: int) -> bool:
+    """Whether codes in its messages are right, and few enough on each way."""
+    try:
+        check_cases(algorithm._replace(compressible=True), range(1, max_size + 1))
+    except ScheduleError:
+        return False
+    return True
 
 
 @contextmanager

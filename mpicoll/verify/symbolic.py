@@ -363,7 +363,7 @@ class Execution:
             if any(part[self.named:] != op.into[self.named:] for part in op):
                 rank.fail(f"{op} mixes different blocks")
             rank.must_be_writable(op.into)
-            values = self._sum(rank, op) if type(op) is Reduce else self._copy(rank, op)
+            values = self._copy(rank, op) if isinstance(op, Copy) else self._sum(rank, op)
             rank.store(op.into, values)
         if step.ports:
             rank.clock = max(rank.start, rank.clock) + step.ports

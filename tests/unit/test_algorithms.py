@@ -19,7 +19,8 @@ SEGMENTS = 6
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", EVERY, ids=named)
 def test_is_proved_at_sizes_1_to_20(algorithm):
-    _, ordered, canonical = check_cases(algorithm, range(1, 21))
+    _, ordered, canonical, quantisations = check_cases(algorithm, range(1, 21))
+    assert (quantisations is not None) == algorithm.compressible
     if COLLECTIVES[algorithm.collective].reduces:  # neither claimed wrongly nor needlessly left out
         assert (ordered, canonical) == (algorithm.ordered, algorithm.canonical)
 
@@ -75,6 +76,7 @@ KNOWN = {
     "reduce-linear": lambda p, q, k, f, n: (p - 1, 1),
     "reduce-binomial": lambda p, q, k, f, n: (q, 1),
     "reduce-reduce_scatter_gather": lambda p, q, k, f, n: (2 * q, p - 1 + largest_subtree(p)),
+    "reduce-pairwise": lambda p, q, k, f, n: (2 * (p - 1), p),
     "reduce-pipeline": lambda p, q, k, f, n: (n + p - 2, n),
     "reduce-circulant": lambda p, q, k, f, n: (n - 1 + q, n),
     "scatter-linear": lambda p, q, k, f, n: (p - 1, p - 1),
