@@ -1975,10 +1975,14 @@ static PyMethodDef door_methods[] = {
     {"clear", door_clear, METH_NOARGS, "clear()\n\nKnow no call any more."},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef door_members[] = {
+    {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot door_slots[] = {
     {Py_tp_doc, (void *)door_doc}, {Py_tp_new, door_new},        {Py_tp_dealloc, door_free},
     {Py_tp_methods, door_methods}, {Py_tp_traverse, door_traverse}, {Py_tp_clear, door_break},
-    {0, NULL},
+    {Py_tp_members, door_members}, {0, NULL},
 };
 static PyType_Spec door_spec = {
     "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, door_slots,

@@ -77,7 +77,7 @@ class Doors:
         """
         door = self._door(method, go_on, MOMENT)
         links = self._context.links
-        if door is None or links is not None and links.backoff(TASKS).aside:
+        if door is None or not door.knows or links is not None and links.backoff(TASKS).aside:
             return None
         return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
