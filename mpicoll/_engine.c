@@ -1451,6 +1451,8 @@ typedef struct {
     char is_closed;
     /* a call is in a door, the last of `passed` */
     char is_passing;
+    /* of so many calls, one is compared, 0: none; the place of the last one that was */
+    unsigned long long every, compared_at;
     /* messages and bytes that were sent by calls through doors; the thread of the last one */
     unsigned long long messages, nbytes, thread;
 } Ledger;
@@ -1462,6 +1464,8 @@ static PyMemberDef ledger_members[] = {
     {"is_hashed", T_BOOL, offsetof(Ledger, is_hashed), 0, "whether `sequence` is kept"},
     {"is_closed", T_BOOL, offsetof(Ledger, is_closed), 0, "whether doors serve no call"},
     {"is_passing", T_BOOL, offsetof(Ledger, is_passing), 0, "whether a call is in a door"},
+    {"every", T_ULONGLONG, offsetof(Ledger, every), 0, "of so many calls, one is compared"},
+    {"compared_at", T_ULONGLONG, offsetof(Ledger, compared_at), 0, "the place of the last one"},
     {"messages", T_ULONGLONG, offsetof(Ledger, messages), 0, "sent by calls through doors"},
     {"nbytes", T_ULONGLONG, offsetof(Ledger, nbytes), 0, "the same in bytes"},
     {"thread", T_ULONGLONG, offsetof(Ledger, thread), 0, "of the last call through a door"},
@@ -1524,9 +1528,15 @@ static Py_ssize_t elements_of(const Array *a)
     return count;
 }
 
-/* an argument of a known call: an object, or an array */
+enum { LISTED = 3 };
+
+/* an argument of a known call: an object, an array, or a list of an array and what mpi4py takes
+ * beside it: perhaps a count, and a type */
 typedef struct {
     PyObject *object;
+    /* of a list; 0: it is none */
+    Py_ssize_t items;
+    PyObject *beside[LISTED - 1];
     char *data;
     Py_ssize_t elements, nbytes;
     PyObject *descr;
@@ -1569,11 +1579,11 @@ typedef struct {
 
 enum {
     LEDGER,
-    /* numbers of calls; marks of calls that went to MPI, and through doors; listeners to all */
-    CALLS, UNSEEN, PASSED, LISTENERS,
-    /* enter_unseen(); finish(operation, tag, mark, arguments, raised); abandon(operation, error);
-     * fail(code, arguments) */
-    ENTER_UNSEEN, FINISH, ABANDON, FAIL,
+    /* numbers of calls; marks of calls that are not recorded; listeners to all */
+    CALLS, PASSED, LISTENERS,
+    /* remember_passed(); finish(operation, tag, mark, arguments, raised);
+     * abandon(operation, error); fail(code, arguments) */
+    REMEMBER_PASSED, FINISH, ABANDON, FAIL,
     HELD
 };
 
@@ -1596,6 +1606,7 @@ static void forget_known(Known *k)
     for (int n = 0; n < k->count; n++) {
         Py_XDECREF(k->argument[n].object);
         Py_XDECREF(k->argument[n].descr);
+        for (int item = 0; item < LISTED - 1; item++) Py_XDECREF(k->argument[n].beside[item]);
     }
     Py_XDECREF(k->capsules);
     Py_XDECREF(k->operation);
@@ -1638,7 +1649,7 @@ static void door_free(PyObject *self)
 }
 
 PyDoc_STRVAR(door_doc,
-             "Door(ledger, calls, unseen, passed, listeners, enter_unseen, finish, abandon, fail,\n"
+             "Door(ledger, calls, passed, listeners, remember_passed, finish, abandon, fail,\n"
              "     begun, recent, half, patience, most_passed)\n\n"
              "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
              "and keeps it alive, but for arrays.");
@@ -1650,10 +1661,10 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     int half;
     double patience;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
-                          held + UNSEEN, &PyList_Type, held + PASSED, &PyList_Type,
-                          held + LISTENERS, held + ENTER_UNSEEN, held + FINISH, held + ABANDON,
-                          held + FAIL, &begun, &recent, &half, &patience, &most))
+    if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
+                          held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
+                          held + FINISH, held + ABANDON, held + FAIL, &begun, &recent, &half,
+                          &patience, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
@@ -1675,17 +1686,41 @@ static int is_array(PyObject *object)
     return (PyObject *)Py_TYPE(object) == numpy.array_type;
 }
 
+/* How many items a list or a tuple has; 0: it is another object. */
+static Py_ssize_t items_of(PyObject *object)
+{
+    if (PyList_CheckExact(object)) return PyList_Size(object);
+    return PyTuple_CheckExact(object) ? PyTuple_Size(object) : 0;
+}
+
+static PyObject *item_of(PyObject *list, Py_ssize_t n)
+{
+    return PyList_CheckExact(list) ? PyList_GetItem(list, n) : PyTuple_GetItem(list, n);
+}
+
+/* The array of an argument, perhaps in a list; NULL: there is none. */
+static PyObject *array_of(PyObject *object)
+{
+    if (items_of(object)) object = item_of(object, 0);
+    return is_array(object) ? object : NULL;
+}
+
+static int is_same(PyObject *known, PyObject *object)
+{
+    if (known == object) return 1;
+    /* a root, or a count: small integers only are one object each */
+    return PyLong_CheckExact(object) && PyLong_CheckExact(known) &&
+           PyObject_RichCompareBool(object, known, Py_EQ) == 1;
+}
+
 /* Whether an argument is the same, except for where an array lies. */
 static int is_alike(const Argument *a, PyObject *object)
 {
-    if (a->object) {
-        if (a->object == object) return 1;
-        /* a root: small integers only are one object each */
-        return PyLong_CheckExact(object) && PyLong_CheckExact(a->object) &&
-               PyObject_RichCompareBool(object, a->object, Py_EQ) == 1;
-    }
-    if (!is_array(object)) return 0;
-    const Array *array = (const Array *)object;
+    if (a->object) return is_same(a->object, object);
+    const Array *array = (const Array *)array_of(object);
+    if (!array || items_of(object) != a->items) return 0;
+    for (Py_ssize_t n = 1; n < a->items; n++)
+        if (!is_same(a->beside[n - 1], item_of(object, n))) return 0;
     return array->descr == a->descr && array->flags == a->flags &&
            elements_of(array) == a->elements;
 }
@@ -1705,8 +1740,10 @@ static int may_move(const Known *k, PyObject *const *args)
     return 1;
 }
 
-/* The known call with these arguments; buffer, shift: where its arrays lie now. */
-static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buffer, int64_t *shift)
+/* The known call with these arguments; plain: the arguments, with arrays in place of lists; buffer,
+ * shift: where its arrays lie now. */
+static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, PyObject **plain,
+                   char **buffer, int64_t *shift)
 {
     for (int at = 0; at < d->knows; at++) {
         Known *k = d->known[at];
@@ -1722,12 +1759,13 @@ static Known *find(Door *d, PyObject *const *args, Py_ssize_t count, char **buff
         memcpy(buffer, k->buffer, sizeof k->buffer);
         memcpy(shift, k->shift, sizeof k->shift);
         for (n = 0; n < count; n++) {
+            plain[n] = k->argument[n].object ? args[n] : array_of(args[n]);
             if (k->argument[n].object) continue;
-            char *data = ((Array *)args[n])->data;
+            char *data = ((Array *)plain[n])->data;
             moved |= data != k->argument[n].data;
             buffer[++arrays] = data;
         }
-        if (!moved || may_move(k, args)) return k;
+        if (!moved || may_move(k, plain)) return k;
     }
     return NULL;
 }
@@ -1738,6 +1776,13 @@ static int is_busy(const Known *k)
     for (int track = 0; track < k->tracks; track++)
         if (is_taken(k->program[track])) return 1;
     return 0;
+}
+
+/* Whether the next call is one that ranks compare, of those that MPI's own functions serve. Messages
+ * of schedules name their calls, where ranks compare all. */
+static int is_due(const Ledger *l)
+{
+    return l->every && l->places + 1 - l->compared_at >= l->every;
 }
 
 /* Give the call its place. */
@@ -1893,23 +1938,28 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Door *d = (Door *)self;
     Ledger *l = (Ledger *)d->held[LEDGER];
     if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS])) Py_RETURN_FALSE;
+    PyObject *plain[ARGUMENTS];
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
-    Known *k = find(d, args, count, buffer, shift);
+    Known *k = find(d, args, count, plain, buffer, shift);
     if (!k || is_busy(k)) Py_RETURN_FALSE;
-    if (PyList_Size(d->held[UNSEEN]) || PyList_Size(d->held[PASSED]) >= d->most_passed) {
-        PyObject *entered = PyObject_CallFunctionObjArgs(d->held[ENTER_UNSEEN], NULL);
-        if (!entered) return NULL;
-        Py_DECREF(entered);
+    if (PyList_Size(d->held[PASSED]) >= d->most_passed) {
+        PyObject *remembered = PyObject_CallFunctionObjArgs(d->held[REMEMBER_PASSED], NULL);
+        if (!remembered) return NULL;
+        Py_DECREF(remembered);
         /* a signal handler may have made calls, and had the door forget others */
-        if (l->is_closed || PyList_Size(d->held[UNSEEN]) || find(d, args, count, buffer, shift) != k ||
-            is_busy(k))
+        if (l->is_closed || find(d, args, count, plain, buffer, shift) != k || is_busy(k))
             Py_RETURN_FALSE;
     }
+    if (k->native.function && is_due(l)) Py_RETURN_FALSE;
     /* before it has a place: memory may be short */
     if (PyList_Append(d->held[PASSED], k->mark)) return NULL;
-    return k->native.function ? execute_native(d, k, args, count, buffer)
-                              : execute(d, k, args, count, buffer, shift);
+    /* another thread may change lists during the call */
+    for (Py_ssize_t n = 0; n < count; n++) Py_INCREF(plain[n]);
+    PyObject *served = k->native.function ? execute_native(d, k, plain, count, buffer)
+                                          : execute(d, k, plain, count, buffer, shift);
+    for (Py_ssize_t n = 0; n < count; n++) Py_DECREF(plain[n]);
+    return served;
 }
 
 /* A call with these arguments, or NULL and an exception. arrays: (address, shift, bytes) of each. */
@@ -1928,11 +1978,11 @@ static Known *new_known(PyObject *arguments, PyObject *mark, PyObject *arrays)
     for (Py_ssize_t n = 0; n < count; n++) {
         PyObject *object = PyTuple_GetItem(arguments, n);
         Argument *a = k->argument + k->count;
-        if (is_array(object)) {
-            const Array *array = (const Array *)object;
+        const Array *array = (const Array *)array_of(object);
+        if (array) {
             unsigned long long address;
             long long shift;
-            if (at == places) break;
+            if (at == places || items_of(object) > LISTED) break;
             if (!PyArg_ParseTuple(PyTuple_GetItem(arrays, at++), "KLn", &address, &shift,
                                   &a->nbytes)) {
                 forget_known(k);
@@ -1945,6 +1995,11 @@ static Known *new_known(PyObject *arguments, PyObject *mark, PyObject *arrays)
             a->flags = array->flags;
             a->descr = array->descr;
             Py_INCREF(a->descr);
+            a->items = items_of(object);
+            for (Py_ssize_t item = 1; item < a->items; item++) {
+                a->beside[item - 1] = item_of(object, item);
+                Py_INCREF(a->beside[item - 1]);
+            }
         } else {
             a->object = object;
             Py_INCREF(object);
@@ -1953,7 +2008,7 @@ static Known *new_known(PyObject *arguments, PyObject *mark, PyObject *arrays)
     }
     if (k->count < count || at < places) {
         forget_known(k);
-        PyErr_Format(PyExc_ValueError, "not three numbers for each array");
+        PyErr_Format(PyExc_ValueError, "not three numbers for each array, or a long list");
         return NULL;
     }
     memcpy(k->hash, PyBytes_AsString(mark), MARK_BYTES);
@@ -2048,10 +2103,14 @@ static PyMethodDef door_methods[] = {
     {"clear", door_clear, METH_NOARGS, "clear()\n\nKnow no call any more."},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef door_members[] = {
+    {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
+    {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot door_slots[] = {
     {Py_tp_doc, (void *)door_doc}, {Py_tp_new, door_new},        {Py_tp_dealloc, door_free},
     {Py_tp_methods, door_methods}, {Py_tp_traverse, door_traverse}, {Py_tp_clear, door_break},
-    {0, NULL},
+    {Py_tp_members, door_members}, {0, NULL},
 };
 static PyType_Spec door_spec = {
     "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, door_slots,

@@ -5,6 +5,8 @@ class Ledger:
     is_hashed: bool
     is_closed: bool
     is_passing: bool
+    every: int
+    compared_at: int
     messages: int
     nbytes: int
     thread: int

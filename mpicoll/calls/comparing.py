@@ -115,8 +115,8 @@ def comparing(
         return ()
     statement = statement_of(call, algorithm, segment_bytes, record.sequence)
     call.what = statement.what
-    is_small = _may_be_small(call, algorithm, segment_bytes)
-    if not context.must_compare(statement.what, record.place, is_small):
+    sampled = is_sampled(call, algorithm, segment_bytes)
+    if not context.must_compare(statement.what, record.place, sampled):
         call.runs_in_c = statement.what in context.cache.runs_in_c
         return ()
     call.is_new = True
@@ -141,19 +141,15 @@ def _comparing(
     record.plan = None
 
 
-def is_below_limit(call: Call) -> bool:
-    """Whether the call has so few bytes that MPI may serve it without parsing, see `SmallCalls`."""
-    limits = call.context.cache.small.limits
-    if call.method not in limits:
-        limits[call.method] = select.native_below(call.collective.name, call.context.topology)
-    return call.nbytes is not None and call.nbytes < limits[call.method]
+def is_sampled(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
+    """Whether ranks that compare all calls compare one of so many like this one.
 
-
-def _may_be_small(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:
-    """Whether some rank may pass calls like this one to MPI without parsing."""
+    These are blocking calls of so few bytes that MPI serves them without a choice.
+    """
     if algorithm is not None or segment_bytes is not None or call.form != call.method:
         return False
-    return is_below_limit(call)
+    limit = select.native_below(call.collective.name, call.context.topology)
+    return call.nbytes is not None and call.nbytes < limit
 
 
 def refused(context: Context, error: Exception) -> None:
@@ -197,7 +193,6 @@ def compare_at_exit() -> None:
 
 
 def _comparing_end(context: Context, site: str) -> Iterator[MPI.Request]:
-    context.recorder.enter_unseen()
     statement = Statement("the end of this communicator", "", site, context.recorder.sequence)
     return compare(context, statement, context.next_call())
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from mpi4py import MPI
 
-from .. import collectives, errors, nccl, select
+from .. import errors, nccl, select
 from ..algorithms import LIBRARIES, NCCL
 from ..buffers import note_begin
 from ..execute import (
@@ -31,7 +31,7 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
 from .call import Call
-from .comparing import COMPARING, MEETING, comparing, is_below_limit, sharing_counts
+from .comparing import COMPARING, MEETING, comparing, is_sampled, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
@@ -107,24 +107,24 @@ def run(
     if call.is_named_by_messages and choice.name not in LIBRARIES:
         entry.is_named = True
         context.cache.named.add(call.what)
+    entry.is_sampled = is_sampled(call, algorithm, segment_bytes)
     is_plain = algorithm is None and segment_bytes is None
     if not (call.is_new and is_plain and call.would_run_in_c):  # else the next one is chosen anew
-        keep(call, entry, key, operation, is_plain)
-    return None if entry.method is None else operation
+        keep(call, entry, key, operation)
+    return operation if entry.method is not None and _may_pass(entry, context) else None
 
 
 def run_again(
     entry: CachedCall, record: Record, key: Key | None, comm: MPI.Comm, args: Sequence[object],
     parse: Callable[[], Call],
 ) -> Operation | None:  # fmt: skip
-    """Serve a blocking call like an earlier one. parse: makes the `Call` of `args`.
-
-    Returns what served it, or None where MPI's own method did.
-    """
+    """Serve a blocking call like an earlier one; returns as `run`. parse: the `Call` of `args`."""
     if entry.method is not None:
         entry.method(comm, *args)
         return None
-    return _run(entry, record, key, entry.take(key) or operation_of(parse(), entry.choice))
+    operation = entry.take(key) or operation_of(parse(), entry.choice)
+    _run(entry, record, key, operation)
+    return operation if _may_pass(entry, operation.context) else None
 
 
 def _run(entry: CachedCall, record: Record, key: Key | None, operation: Operation) -> Operation:
@@ -133,44 +133,17 @@ def _run(entry: CachedCall, record: Record, key: Key | None, operation: Operatio
     return operation
 
 
-def keep(
-    call: Call, entry: CachedCall, key: Key | None, operation: Operation, is_plain: bool
-) -> None:
-    """Recognise later calls like this one, which `operation` has served.
+def _may_pass(entry: CachedCall, context: Context) -> bool:
+    """Whether doors may serve such calls: not where ranks compare each."""
+    return context.check != ALWAYS or entry.is_named or entry.is_sampled
 
-    is_plain: the user named neither an algorithm nor a segment size.
-    """
+
+def keep(call: Call, entry: CachedCall, key: Key | None, operation: Operation) -> None:
+    """Recognise later calls like this one, which `operation` has served."""
     if operation.is_given(call.arguments):
         entry.method = getattr(MPI.Intracomm, call.form)
-        entry.is_small = is_plain and remember_small(call)
     if key is not None and (operation.is_kept or entry.method is not None):
         call.context.cache.keep(key, entry)
-
-
-def remember_small(call: Call) -> bool:
-    """Pass later calls like this one to MPI without a key, if they are small.
-
-    Returns False where they are large, or where every call is recorded or guarded.
-    """
-    context = call.context
-    is_guarded = call.nonblocking and context.check == ALWAYS
-    if context.sees_all or is_guarded or call.operands[0].dtype is None:
-        return False
-    if not is_below_limit(call):
-        return False
-    op_or_root = call.root if call.op is None else call.op.handle
-    has_block_only = call.collective.blocks_of_ranks and not call.is_root
-    nbytes = call.own_bytes if has_block_only else call.nbytes or 0
-    context.cache.small.add(call.form, op_or_root, _vector_argument(call), nbytes, call.text)
-    return True
-
-
-def _vector_argument(call: Call) -> object:
-    """The argument that holds the collective's vector; the block of a rank that has no more."""
-    if call.collective is collectives.BCAST:
-        return call.arguments[0]
-    root_sends = call.collective in (collectives.REDUCE_SCATTER, collectives.SCATTER)
-    return call.arguments[0 if root_sends == call.is_root else 1]
 
 
 # Persistent.
@@ -232,8 +205,7 @@ def _begin(
     if on_device or not (call.repeatable and counts_suffice(call, choice.name)):
         key = None
     if choice.name in LIBRARIES:
-        is_plain = algorithm is None and segment_bytes is None
-        return _begin_library(call, entry, key, is_plain, compared, record, submit)
+        return _begin_library(call, entry, key, compared, record, submit)
     context = call.context
     note_begin(call.operands)
     if key is not None:
@@ -285,8 +257,9 @@ def begin_again(
     method = entry.method
     _, *wanted = key[0][:3]
     if method is not None and not context.sees_all:
-        context.cache.small.note(entry.text)
-        return owning(method(comm, *args), args)
+        request = owning(method(comm, *args), args)
+        context.recorder.enter_passed(entry.text)
+        return request
 
     def parse_nonblocking() -> Call:
         call = parse()
@@ -310,16 +283,15 @@ def begin_again(
 
 
 def _begin_library(
-    call: Call, entry: CachedCall, key: Key | None, is_plain: bool,
-    compared: Iterable[MPI.Request], record: Record, submit: Submit,
+    call: Call, entry: CachedCall, key: Key | None, compared: Iterable[MPI.Request],
+    record: Record, submit: Submit,
 ) -> object:  # fmt: skip
-    """is_plain: see `keep`."""
     context = call.context
     library = operation_of(call, entry.choice)
     assert isinstance(library, LibraryCall)
     request: MPI.Request = library.begin()
     if not compared and key is not None:
-        keep(call, entry, key, library, is_plain)
+        keep(call, entry, key, library)
     if not compared and not library.staged and not context.lists_all:
         record.end()  # MPI alone knows when the call ends
         return request

@@ -1,4 +1,4 @@
-"""What every collective of a `Communicator` calls: the way into `calls`, and small calls to MPI."""
+"""What every collective of a `Communicator` calls: the way into `calls`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..calls import (
     run_again,
     with_results_compared,
 )
-from ..execute import Context, owning
+from ..execute import Context
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
 
@@ -34,32 +34,7 @@ if TYPE_CHECKING:
     from .handles import Plan
 
     Parse = Callable[..., Call]  # a function of `calls.arguments`
-    IsSmall = Callable[[Any, Any, Any], bool]
     IsServed = Callable[..., bool]
-
-#: errors of mpi4py and MPI for arguments that they refuse
-REFUSALS = ValueError, TypeError, KeyError, BufferError, MPI.Exception
-_REFUSED = {
-    MPI.ERR_OP, MPI.ERR_TYPE, MPI.ERR_BUFFER, MPI.ERR_COMM, MPI.ERR_COUNT, MPI.ERR_ARG,
-    MPI.ERR_ROOT,
-}
-_IN_PLACE = MPI.IN_PLACE
-
-
-def _test(
-    method: str, kind: type, share: Callable[[Base], int] = lambda comm: 0
-) -> cached_property[IsSmall]:
-    """A property: `SmallCalls.test` of a method, looked up once per wrapper.
-
-    share: its argument `share`, by the communicator.
-    """
-
-    def find(comm: Base) -> IsSmall:
-        if not comm:
-            return lambda vector, other, what: False
-        return comm._context.cache.small.test(method, kind, share(comm))
-
-    return cached_property(find)
 
 
 def _door(method: str) -> cached_property[IsServed]:
@@ -76,24 +51,6 @@ def _door(method: str) -> cached_property[IsServed]:
 def _door_of(parse: Parse) -> str:
     """The name of the door of a call that does not block."""
     return "i" + parse.__name__
-
-
-def _test_of_rooted(method: str) -> cached_property[IsSmall]:
-    """The test of (vector, block, root): of the vector at the root, of the block elsewhere."""
-    test = _test(method, int, share=MPI.Comm.Get_size)
-
-    def find(comm: Base) -> IsSmall:
-        is_small = test.func(comm)
-        rank = comm.Get_rank() if comm else 0
-
-        def of_rank(vector: object, block: object, root: object) -> bool:
-            if root == rank:
-                return is_small(vector, block, root)
-            return is_small(block, vector, root)
-
-        return of_rank
-
-    return cached_property(find)
 
 
 class Base(MPI.Intracomm):
@@ -119,13 +76,8 @@ class Base(MPI.Intracomm):
         context = self._context
         key = key_of(parse, args, algorithm, segment_bytes)
         entry = context.cache.find(key)
-        if entry is not None and entry.is_small and context.recorder.may_pass:
-            entry.method(self, *args)
-            context.cache.small.note(entry.text)
-            return
-        is_compared = context.check == ALWAYS and not (entry and entry.is_named)
-        if is_compared:
-            entry = None
+        if entry is not None and context.is_compared(entry):
+            entry = None  # it has to be parsed
         text = parse.__name__ if entry is None else entry.text
         record = context.recorder.blocking
         site = quick_site()
@@ -138,7 +90,7 @@ class Base(MPI.Intracomm):
             else:
                 again = partial(parse, self, *args)
                 operation = run_again(entry, record, key, self, args, again)
-            if operation is not None and not is_compared:
+            if operation is not None:
                 wanted = (*args, algorithm, segment_bytes)
                 context.doors.learn(parse.__name__, wanted, operation, record.text)
             if context.digest_every:
@@ -215,25 +167,6 @@ class Base(MPI.Intracomm):
         except MPI.Exception as error:
             self._context.raise_explained(error)
 
-    def _begin_small(
-        self, native: Callable[..., MPI.Request], parse: Parse, args: tuple[object, ...]
-    ) -> MPI.Request:
-        """Begin a call that goes to MPI without parsing."""
-        try:
-            return owning(native(self, *args), args)
-        except REFUSALS as error:
-            self._raise_unless_refused(error)
-        return self._begin(parse, args, None, None)
-
-    def _raise_unless_refused(self, error: Exception) -> None:
-        """Raise the error again, unless MPI refused the arguments before anything was sent.
-
-        Then the caller serves the call with its arguments parsed, which may raise a better error.
-        """
-        if isinstance(error, MPI.Exception) and error.Get_error_class() not in _REFUSED:
-            raise error
-        self._context.cache.small.withdraw()
-
     def _persist(
         self, parse: Parse, args: tuple[object, ...], info: MPI.Info,
         algorithm: str | None, segment_bytes: int | None,
@@ -262,17 +195,3 @@ class Base(MPI.Intracomm):
     _passes_reduce = _door("reduce")
     _passes_allreduce = _door("allreduce")
     _passes_reduce_scatter_block = _door("reduce_scatter_block")
-
-    # Whether a call is small, by method.
-
-    _small_bcast = _test("Bcast", int)
-    _small_ibcast = _test("Ibcast", int)
-    _small_allreduce = _test("Allreduce", MPI.Op)
-    _small_iallreduce = _test("Iallreduce", MPI.Op)
-    _small_allgather = _test("Allgather", type(None), share=MPI.Comm.Get_size)
-    _small_iallgather = _test("Iallgather", type(None), share=MPI.Comm.Get_size)
-    _small_alltoall = _test("Alltoall", type(None), share=lambda comm: 1)
-    _small_ialltoall = _test("Ialltoall", type(None), share=lambda comm: 1)
-    _small_reduce_scatter = _test("Reduce_scatter_block", MPI.Op, share=MPI.Comm.Get_size)
-    _small_gather = _test_of_rooted("Gather")
-    _small_scatter = _test_of_rooted("Scatter")

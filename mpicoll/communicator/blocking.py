@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from ..calls import arguments
-from .base import REFUSALS, Base
+from .base import Base
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
         ReduceScatterName, ScatterName,
     )
     from ..buffers import Contributions
-
-_BCAST = MPI.Intracomm.Bcast
-_SCATTER = MPI.Intracomm.Scatter
-_GATHER = MPI.Intracomm.Gather
-_ALLGATHER = MPI.Intracomm.Allgather
-_ALLTOALL = MPI.Intracomm.Alltoall
-_ALLREDUCE = MPI.Intracomm.Allreduce
-_REDUCE_SCATTER_BLOCK = MPI.Intracomm.Reduce_scatter_block
-_IN_PLACE = MPI.IN_PLACE
 
 
 class Blocking(Base):
@@ -75,11 +66,6 @@ class Blocking(Base):
         """
         if self._passes_bcast(buf, root, algorithm, segment_bytes):
             return
-        if algorithm is None and segment_bytes is None and self._small_bcast(buf, _IN_PLACE, root):
-            try:
-                return _BCAST(self, buf, root)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.bcast, (buf, root), algorithm, segment_bytes)
 
     def Scatter(
@@ -116,15 +102,6 @@ class Blocking(Base):
         """
         if self._passes_scatter(sendbuf, recvbuf, root, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_scatter(sendbuf, recvbuf, root)
-        ):
-            try:
-                return _SCATTER(self, sendbuf, recvbuf, root)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.scatter, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Scatterv(
@@ -199,15 +176,6 @@ class Blocking(Base):
         """
         if self._passes_gather(sendbuf, recvbuf, root, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_gather(recvbuf, sendbuf, root)
-        ):
-            try:
-                return _GATHER(self, sendbuf, recvbuf, root)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.gather, (sendbuf, recvbuf, root), algorithm, segment_bytes)
 
     def Gatherv(
@@ -280,15 +248,6 @@ class Blocking(Base):
         """
         if self._passes_allgather(sendbuf, recvbuf, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_allgather(recvbuf, sendbuf, None)
-        ):
-            try:
-                return _ALLGATHER(self, sendbuf, recvbuf)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgatherv(
@@ -359,15 +318,6 @@ class Blocking(Base):
         """
         if self._passes_alltoall(sendbuf, recvbuf, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_alltoall(recvbuf, sendbuf, None)
-        ):
-            try:
-                return _ALLTOALL(self, sendbuf, recvbuf)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.alltoall, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Alltoallv(
@@ -483,15 +433,6 @@ class Blocking(Base):
         """
         if self._passes_allreduce(sendbuf, recvbuf, op, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_allreduce(recvbuf, sendbuf, op)
-        ):
-            try:
-                return _ALLREDUCE(self, sendbuf, recvbuf, op)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block(
@@ -532,15 +473,6 @@ class Blocking(Base):
         """
         if self._passes_reduce_scatter_block(sendbuf, recvbuf, op, algorithm, segment_bytes):
             return
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_reduce_scatter(sendbuf, recvbuf, op)
-        ):
-            try:
-                return _REDUCE_SCATTER_BLOCK(self, sendbuf, recvbuf, op)
-            except REFUSALS as error:
-                self._raise_unless_refused(error)
         self._serve(
             arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes
         )

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     )
     from ..buffers import Contributions
 
-_IBCAST = MPI.Intracomm.Ibcast
-_IALLGATHER = MPI.Intracomm.Iallgather
-_IALLTOALL = MPI.Intracomm.Ialltoall
-_IALLREDUCE = MPI.Intracomm.Iallreduce
-
 
 class NonBlocking(Base):
     """The arguments are those of the blocking methods."""
@@ -39,8 +34,6 @@ class NonBlocking(Base):
         algorithm: BcastName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """Non-blocking `Bcast`; see there."""
-        if algorithm is None and segment_bytes is None and self._small_ibcast(buf, None, root):
-            return self._begin_small(_IBCAST, arguments.bcast, (buf, root))
         return self._begin(arguments.bcast, (buf, root), algorithm, segment_bytes)
 
     def Iscatter(
@@ -76,12 +69,6 @@ class NonBlocking(Base):
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allgather`; see there."""
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_iallgather(recvbuf, sendbuf, None)
-        ):
-            return self._begin_small(_IALLGATHER, arguments.allgather, (sendbuf, recvbuf))
         return self._begin(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Iallgatherv(
@@ -96,12 +83,6 @@ class NonBlocking(Base):
         algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """Non-blocking `Alltoall`; see there."""
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_ialltoall(recvbuf, sendbuf, None)
-        ):
-            return self._begin_small(_IALLTOALL, arguments.alltoall, (sendbuf, recvbuf))
         return self._begin(arguments.alltoall, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Ialltoallv(
@@ -124,12 +105,6 @@ class NonBlocking(Base):
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allreduce`; see there."""
-        if (
-            algorithm is None
-            and segment_bytes is None
-            and self._small_iallreduce(recvbuf, sendbuf, op)
-        ):
-            return self._begin_small(_IALLREDUCE, arguments.allreduce, (sendbuf, recvbuf, op))
         return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter_block(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..binding import Places
-from ..failure import Recorder
 from ..progress import WINDOW
 from .operation import Operation
-from .small import SmallCalls
 
 #: kinds of calls that are recognised, per communicator
 KNOWN_CALLS = 128
@@ -35,10 +33,10 @@ class CachedCall:
         self.choice = choice
         #: MPI's own method, where it serves the call with the user's arguments
         self.method: Any = None
-        #: whether MPI may get later calls without a record, see `SmallCalls`
-        self.is_small = False
         #: whether its messages say which call they belong to, so that ranks need not compare it
         self.is_named = False
+        #: whether ranks that compare all calls compare one of so many of these
+        self.is_sampled = False
         #: by their memory, operations that no call is using
         self.idle: dict[Places, Operation] = {}
 
@@ -88,10 +86,8 @@ class CallCache(dict[Shape, CachedCall]):
     Only `must_compare` answers alike on all ranks.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        #: those that pass without a key
-        self.small = SmallCalls(recorder)
         #: texts of the calls that were compared with those of other ranks; and those of them that
         #: the extension would execute on all ranks, and whose messages name them
         self._compared: set[str] = set()
@@ -129,14 +125,8 @@ class CallCache(dict[Shape, CachedCall]):
 
     def free(self) -> None:
         """Look at all calls again; the operations that are kept are freed."""
-        self.small.clear()
         for entry in self.values():
             entry.free()
-        super().clear()
-
-    def clear(self) -> None:
-        """Look at all calls again; the operations are left alone."""
-        self.small.clear()
         super().clear()
 
     def _too_much(self) -> bool:

@@ -29,6 +29,7 @@ from ..transport import (
     node_of,
     places_in,
 )
+from .cache import CachedCall
 from .doors import Doors
 from .pool import ScratchPool
 from .tracing import Tracer
@@ -37,7 +38,7 @@ from .waits import Waits
 Comm = TypeVar("Comm", bound=MPI.Comm)
 Result = TypeVar("Result")
 
-#: with check="always", one of so many small calls is compared: the others go to MPI at once
+#: with check="always", one of so many small calls of MPI's own is compared
 _SAMPLED = 512
 #: seconds that freeing a communicator waits for another thread that looks at its messages: during
 #: MPI's Comm_free that thread may never come back. quirk: free-holds-the-lock
@@ -66,7 +67,7 @@ class Context(Waits):
     check: str
     #: ranks compare one of so many results
     digest_every: int
-    #: whether no call may pass unseen
+    #: whether every call is recorded
     sees_all: bool
 
     def __init__(
@@ -286,7 +287,7 @@ class Context(Waits):
         self.cache.free()
 
     def _must_see_all(self) -> bool:
-        """Whether no call may pass unseen."""
+        """Whether every call is recorded."""
         reports = settings.report_folder() is not None or settings.profile()
         watched = self.timeout is not None or reports
         return self.digest_every > 0 or watched or survival.survivable()
@@ -317,19 +318,24 @@ class Context(Waits):
 
     # Whether ranks make the same calls.
 
-    def must_compare(self, what: str, place: int, is_small: bool) -> bool:
+    def must_compare(self, what: str, place: int, is_sampled: bool) -> bool:
         """Whether a call is to be compared with those of the other ranks; remembers that it was.
 
         The answer is the same on all ranks as long as they make the same calls. place: see
-        `Record`; is_small: other ranks may make it without looking at it.
+        `Record`; is_sampled: one of so many calls like it is compared.
         """
-        is_next = place - self.recorder.compared_at >= self.recorder.every
-        is_due = self.check == ALWAYS and (is_next or not is_small)
+        is_due = self.check == ALWAYS and (not is_sampled or self.recorder.is_due(place))
         if not self.cache.must_compare(what, is_due):
             return False
         self.recorder.compared(place)
         self.comparisons += 1
         return True
+
+    def is_compared(self, entry: CachedCall) -> bool:
+        """Whether the next call is one to be compared, if `entry` knows calls like it."""
+        if self.check != ALWAYS or entry.is_named:
+            return False
+        return not entry.is_sampled or self.recorder.is_due(self.recorder.places + 1)
 
     # What is under way.
 

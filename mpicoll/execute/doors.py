@@ -1,10 +1,11 @@
-"""Doors: repeated calls of plain arrays go from the method straight into the extension.
+"""Doors: repeated calls of arrays go from the method straight into the extension.
 
-A door knows calls by what their arguments are, and of arrays by where they lie. It gives a call its
-number, its place and its tag as the long way does (`failure.Recorder`, `transport.Channel`). All
-else goes the long way, which teaches the door: other arrays, other kinds of arguments, calls that
-somebody listens to, and calls while a program is under way. A call that does not block waits there
-for a moment, too: to make a task of it takes as long. What MPI's own function serves goes to that.
+A door knows calls by what their arguments are, and of arrays by where they lie; a list of an array,
+perhaps a count, and a type stands for its array. A door gives a call its number, its place and its
+tag as the long way does (`failure.Recorder`, `transport.Channel`). All else goes the long way,
+which teaches the door: other arrays, other kinds of arguments, calls that somebody listens to, and
+calls while a program is under way. A call that does not block waits there for a moment, too: to
+make a task of it takes as long. What MPI's own function serves goes to that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import engine
+from ..buffers import OWN_TYPES
 from ..failure import ENDED, KEPT, Mark, mark_of
 from ..progress import MOMENT, PROGRESS
 from ..shared_memory import TASKS
@@ -35,6 +37,20 @@ IsServed = Callable[..., bool]
 Finish = Callable[
     ["ScheduledCall", int, Mark, "tuple[object, ...]", "BaseException | None"], object
 ]
+
+
+def _is_comparable(argument: Any) -> bool:
+    """Whether a door can tell an argument from others: also a list of an array, a count and a type.
+
+    Types of users are not comparable: once they are freed, others have their handles.
+    """
+    if argument.__class__ not in (list, tuple):
+        return argument.__class__ in _PLAIN
+    array, *beside = argument or [None]
+    return array.__class__ is np.ndarray and len(beside) in (1, 2) and all(
+        item.__class__ is int or item.__class__ is MPI.Datatype and item.handle in OWN_TYPES
+        for item in beside
+    )
 
 
 def _closed(*arguments: object) -> bool:
@@ -61,7 +77,7 @@ class Doors:
         """
         door = self._door(method, go_on, MOMENT)
         links = self._context.links
-        if door is None or links is not None and links.backoff(TASKS).aside:
+        if door is None or not door.knows or links is not None and links.backoff(TASKS).aside:
             return None
         return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
@@ -81,10 +97,9 @@ class Doors:
         return extension.Door(
             recorder,
             context.calls,
-            recorder.unseen,
             recorder.passed,
             ENDED,
-            recorder.enter_unseen,
+            recorder.remember_passed,
             finish,
             self._abandon,
             self._fail,
@@ -103,7 +118,7 @@ class Doors:
         door = self._doors.get(method)
         if door is None or context.sees_all:
             return
-        if all(argument.__class__ in _PLAIN for argument in arguments):
+        if all(map(_is_comparable, arguments)):
             operation.open_door(door, tuple(arguments), mark_of(text))
 
     def _finish(

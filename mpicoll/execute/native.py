@@ -19,6 +19,7 @@ from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
 from .library_call import LibraryCall
+from .operation import array_of
 from .staging import BYTES
 
 if TYPE_CHECKING:
@@ -198,9 +199,9 @@ class NativeCall(LibraryCall):
         for name, argument in zip(_buffers(call), call.arguments):
             is_read = getattr(call, name) is not None or call.shared
             values[name] = int(MPI.IN_PLACE) if is_read and in_place(argument) else 0
-            if isinstance(argument, np.ndarray):
+            if (array := array_of(argument)) is not None:
                 addresses.append(names.index(name))
-                places.append((address(argument), 0, argument.nbytes))
+                places.append((address(array), 0, array.nbytes))
         function = address_of(f"MPI_{call.method}")
         parameters = tuple(values[name] for name in names)
         door.learn_native(arguments, function, parameters, tuple(addresses), mark, tuple(places))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mpi4py import MPI
 
 from ..failure import Record
@@ -13,6 +14,12 @@ from ..support.callsite import call_site
 if TYPE_CHECKING:
     from ..binding import Places
     from .context import Context
+
+
+def array_of(argument: Any) -> np.ndarray[Any, Any] | None:
+    """The array of an argument that a door knows: itself, or the first item of a list."""
+    array = argument[0] if isinstance(argument, (list, tuple)) else argument
+    return array if isinstance(array, np.ndarray) else None
 
 
 class LowerCase:

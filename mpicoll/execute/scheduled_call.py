@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from ..binding import Fetch, Instruction, Places, Program, Put
@@ -22,7 +21,7 @@ from ..progress import MOMENT, PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from .executable import Executable
-from .operation import Operation
+from .operation import Operation, array_of
 from .staging import Work
 
 if TYPE_CHECKING:
@@ -420,8 +419,8 @@ class ScheduledCall(Operation):
 
 def _memory_of(arguments: Sequence[object]) -> Places:
     """Where the arrays among a call's arguments lie."""
-    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-    return tuple((MPI.Get_address(array), array.nbytes) for array in arrays)
+    arrays = map(array_of, arguments)
+    return tuple((MPI.Get_address(array), array.nbytes) for array in arrays if array is not None)
 
 
 #: the awaited event, by the kind of a piece

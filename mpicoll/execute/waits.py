@@ -57,7 +57,7 @@ class Waits:
     def __init__(self, comm: MPI.Comm, channel: Channel) -> None:
         self.channel = channel
         self.recorder = Recorder(channel.own_name, len(channel.ranks))
-        self.cache = CallCache(self.recorder)
+        self.cache = CallCache()
         self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained, self.lose_step)
         self.held = Held()

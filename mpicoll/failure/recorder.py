@@ -89,16 +89,16 @@ class Past(NamedTuple):
 #: of `Past`, the oldest first; plain tuples, which take a quarter of the time to make
 _PAST: deque[tuple[str, int, int, str, str, Site, float, float]] = deque(maxlen=KEPT)
 
-#: (communicator, place of the last, their marks) of calls in a row that passed without being looked
-#: at, the oldest first
-_UNSEEN: deque[tuple[str, int, tuple[Mark, ...]]] = deque(maxlen=KEPT // 10)
+#: (communicator, place of the last, their marks) of calls in a row that were not recorded, the
+#: oldest first
+_PASSED: deque[tuple[str, int, tuple[Mark, ...]]] = deque(maxlen=KEPT // 10)
 
 
 def remembered(recorder: Recorder) -> dict[int, tuple[str, str]]:
-    """{place: (what, where)} of the last calls on a communicator, also of those not looked at."""
+    """{place: (what, where)} of the last calls on a communicator, also of those not recorded."""
     calls: dict[int, tuple[str, str]] = {}
     communicator = recorder.name
-    for name, last, marks in [*_UNSEEN.copy(), (communicator, *recorder.last_passed)]:
+    for name, last, marks in [*_PASSED.copy(), (communicator, *recorder.last_passed)]:
         if name == communicator:
             told = [(mark.text, ", a repeated call whose line is not recorded") for mark in marks]
             calls.update(enumerate(told, last - len(marks) + 1))
@@ -155,13 +155,11 @@ class Record:
         """Give it its place, which is the same on all ranks that make the same calls."""
         recorder = self.recorder
         self.text = text
-        if recorder.unseen or recorder.passed:  # asked here: a call to ask there is slower
-            recorder.enter_unseen()
+        if recorder.passed:  # asked here: a call to ask there is slower
+            recorder.remember_passed()
         recorder.places = self.place = recorder.places + 1
         if recorder.is_hashed:
             recorder.sequence = self.sequence = crc32(mark_of(text), recorder.sequence)
-        if recorder.every:
-            recorder.measure_room()
 
     def resume(self, text: str) -> Record:
         """It is under way since the last place was given."""
@@ -211,7 +209,8 @@ class Recorder(Ledger):
     """The calls of a communicator.
 
     count: calls begun so far. places: those of them that have places. sequence: a hash of these, in
-    their order, where `is_hashed`. is_closed: no call may pass through a door (`engine`).
+    their order, where `is_hashed`. is_closed: no call may pass through a door (`engine`). every: of
+    so many calls, one is compared, 0: none; compared_at: the place of the last one that was.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -224,33 +223,23 @@ class Recorder(Ledger):
         #: the nonblocking calls under way, by number
         self.others: dict[int, Record] = {}
         self.is_hashed = True
-        #: calls that went to MPI without being looked at, and have no places yet
-        self.unseen: list[Mark] = []
-        #: how many calls may follow, unseen or through doors, before one is looked at; in a list for
-        #: a reader that keeps it
-        self.room = [KEPT]
-        #: the last calls that passed through doors: they have places
+        #: the last calls that were not recorded, as they passed through doors or MPI began them
         self.passed: list[Mark] = []
-        #: of so many calls, one is looked at and compared; 0: none
-        self.every = 0
-        #: the place of the last call that was compared
-        self.compared_at = 0
 
-    def enter_unseen(self) -> None:
-        """Give calls that were not looked at their places, before that of the next call."""
-        self.remember_passed()
-        if self.unseen:
-            self.places += len(self.unseen)
-            if self.is_hashed:
-                self.sequence = crc32(b"".join(self.unseen), self.sequence)
-            _UNSEEN.append((self.name, self.places, tuple(self.unseen)))
-            self.unseen.clear()
-        if self.every:
-            self.measure_room()
+    def enter_passed(self, text: str) -> None:
+        """Give a call its place that is not recorded otherwise."""
+        if len(self.passed) >= KEPT:
+            self.remember_passed()
+        mark = mark_of(text)
+        self.passed.append(mark)
+        self.count += 1
+        self.places += 1
+        if self.is_hashed:
+            self.sequence = crc32(mark, self.sequence)
 
     @property
     def last_passed(self) -> tuple[int, tuple[Mark, ...]]:
-        """The last calls that passed through doors: the place of the last one, and their marks."""
+        """The last calls that were not recorded: the place of the last one, and their marks."""
         while True:
             last = self.places
             marks = tuple(self.passed)
@@ -258,53 +247,34 @@ class Recorder(Ledger):
                 return last, marks
 
     def remember_passed(self) -> None:
-        """Remember the calls that passed through doors, before another one has a place."""
+        """Remember the calls that were not recorded, before one that is has a place."""
         if self.passed:
-            _UNSEEN.append((self.name, *self.last_passed))
+            _PASSED.append((self.name, *self.last_passed))
             self.passed.clear()
 
-    def make_room(self) -> bool:
-        """Make room for calls that are not looked at; whether the last call may stay among them."""
-        last = self.unseen.pop()
-        if self.every:
-            return False
-        self.enter_unseen()
-        self.unseen.append(last)  # which MPI may refuse
-        return True
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether the next call need not be looked at, if it is a small one."""
-        return not self.every or len(self.unseen) + len(self.passed) + 1 < self.room[0]
-
-    def measure_room(self) -> None:
-        """Set how many calls may follow before one is compared."""
-        self.room[0] = self.every - (self.places - self.compared_at)
-
     def compare_every(self, calls: int) -> None:
-        """Have one of so many calls looked at; 0: none."""
-        self.enter_unseen()
+        """Have one of so many calls compared; 0: none."""
         self.every = calls
         self.compared_at = self.places
-        self.room[0] = calls or KEPT
+
+    def is_due(self, place: int) -> bool:
+        """Whether the call at this place is compared, if ranks compare one of so many like it."""
+        return place - self.compared_at >= self.every
 
     def compared(self, place: int) -> None:
         """The call at this place is compared with those of the other ranks."""
         self.compared_at = max(place, self.compared_at)
-        if self.every:
-            self.measure_room()
 
     @property
     def has_uncompared(self) -> bool:
         """Whether there were calls since one was compared."""
-        return bool(self.unseen) or self.places > self.compared_at
+        return self.places > self.compared_at
 
     def restart(self) -> None:
         """Count places anew, from a number that is the same on all ranks.
 
-        Not all calls so far were seen on each rank.
+        Not all calls so far were counted on each rank.
         """
-        self.enter_unseen()
         self.places = self.compared_at = (self.places // _APART + 1) * _APART
         self.sequence = 0
 

@@ -15,6 +15,8 @@ except ImportError:
         is_hashed = False
         is_closed = False
         is_passing = False
+        every = 0
+        compared_at = 0
         messages = 0
         nbytes = 0
         thread = 0

@@ -13,7 +13,7 @@ from ..support.garbage import frames_of_threads
 
 #: the most seconds that count between two looks: this process may have been stopped
 _BETWEEN = 0.2
-#: modules in which small calls begin, which are not recorded
+#: modules in which calls begin, also those that are not recorded
 _CALLERS = "mpicoll.communicator."
 #: calls that end, also on an invalid communicator, when the other ranks make them too
 _FREEING = ("Free", "Disconnect")
@@ -71,12 +71,12 @@ def _call_of(context: Context) -> BlockedCall | None:
             return None
         site = site_text(record.site) or site_of(frame)
         return BlockedCall(f"{text} at {site}", (number, *_instruction(frame)))
-    # a small call has no record; it matters only on an invalid communicator, where it cannot end
+    # a call through a door has no record; it matters on an invalid communicator, where it cannot end
     for frame in frames.values() if context.broken else ():
-        name = _small_call(frame, context)
+        name = _method_in(frame, context)
         if name and name not in _FREEING:
-            count = context.recorder.places + len(context.recorder.unseen)
-            return BlockedCall(f"{name} at {site_of(frame)}", (count, *_instruction(frame)))
+            place = context.recorder.places
+            return BlockedCall(f"{name} at {site_of(frame)}", (place, *_instruction(frame)))
     return None
 
 
@@ -84,7 +84,7 @@ def _instruction(frame: FrameType) -> tuple[int, int]:
     return id(frame), frame.f_lasti
 
 
-def _small_call(frame: FrameType, context: Context) -> str:
+def _method_in(frame: FrameType, context: Context) -> str:
     """The communicator's method that a thread executes; "" without one."""
     if not frame.f_globals.get("__name__", "").startswith(_CALLERS):
         return ""

@@ -205,7 +205,7 @@ def error_of(call):
 @pytest.mark.parametrize("left_out", [True, False])
 @pytest.mark.parametrize("timeout", [100, None])
 def test_the_first_call_that_differs_is_named(monkeypatch, left_out, timeout):
-    """A call that MPI serves and that was met before may be left out unseen; a later one, in another place, is compared."""
+    """A call that MPI serves and that was met before may be left out unnoticed; a later one, in another place, is compared."""
     monkeypatch.setenv("MPICOLL_ENGINE", "python")  # in C it would be a schedule
     comm = mpicoll.Communicator(WORLD.Dup(), timeout=timeout)
     few, x = np.ones(1), np.ones(1000)
@@ -214,7 +214,7 @@ def test_the_first_call_that_differs_is_named(monkeypatch, left_out, timeout):
     if RANK != LAST or not left_out:
         comm.Bcast(few)
     if left_out and RANK == LAST:
-        MPI.Intracomm.Bcast(comm, few)  # unseen: MPI may use the communicator's number again, and its messages
+        MPI.Intracomm.Bcast(comm, few)  # not counted: MPI may use the communicator's number again, and its messages
     if left_out:
         text = raised_alike(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring"))
         assert "did not make the same calls before this one" in text, text
@@ -328,10 +328,10 @@ def test_a_repeated_call_that_differs_is_named_by_messages(count):
 
 
 def test_small_calls_are_compared_in_time_between_those_that_messages_name():
-    """On whatever way a rank's calls go: through doors, parsed, or to MPI unseen."""
+    """On whatever way a rank's calls go: through doors, or parsed."""
     comm = mpicoll.Communicator(WORLD.Dup(), check="always")
     context, x, y, small = Context.of(comm), np.ones(4), np.empty(4), np.zeros(1)
-    given = [x, MPI.DOUBLE] if RANK == 0 else x  # no door takes that
+    given = memoryview(x) if RANK == 0 else x  # no door takes that
     compared = context.comparisons
     for number in range(1500):
         comm.Allreduce(given, y)

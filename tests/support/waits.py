@@ -126,7 +126,7 @@ def given_up():
     os.environ["MPICOLL_ENGINE"] = "python"  # in C small calls are schedules, too
     comm = Communicator(WORLD.Dup(), timeout=1000 if "timeout" in MORE else None)
     few, many = np.ones(1), np.ones(100_000)
-    for _ in range(3):  # met before, the next ones are not looked at
+    for _ in range(3):  # met before, the next ones are not parsed
         comm.Allreduce(MPI.IN_PLACE, few)
         comm.Allreduce(MPI.IN_PLACE, many, algorithm="ring")
         comm.Barrier()
