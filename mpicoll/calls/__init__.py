@@ -1,6 +1,7 @@
 """One collective call: arguments parsed and checked, then served by a schedule or by MPI."""
 
 from . import arguments
+from .arguments import allowing
 from .call import Call
 from .comparing import compare_at_exit, compare_end, refused
 from .explanation import Explanation, explain, in_place_form
@@ -11,8 +12,8 @@ from .results import compare_results, with_results_compared
 from .serving import begin, begin_again, begin_at_once, persist, run, run_again, run_begun
 
 __all__ = [
-    "Call", "Explanation", "GuardedPlan", "Request", "Submit", "arguments", "begin", "begin_again",
-    "begin_at_once", "compare_at_exit", "compare_end", "compare_results", "explain", "guarded",
+    "Call", "Explanation", "GuardedPlan", "Request", "Submit", "allowing", "arguments", "begin",
+    "begin_again", "begin_at_once", "compare_at_exit", "compare_end", "compare_results", "explain", "guarded",
     "in_place_form", "key_of", "persist", "refused", "run", "run_again", "run_begun",
     "with_results_compared",
 ]  # fmt: skip

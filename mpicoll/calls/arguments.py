@@ -1,6 +1,7 @@
 """Arguments: for each mpi4py method a function that parses them and returns a checked `Call`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from operator import index
 from typing import Any, SupportsIndex
 
@@ -14,6 +15,7 @@ from .call import Call
 
 Comm = MPI.Intracomm
 Root = SupportsIndex
+Parse = Callable[..., Call]
 
 
 def bcast(comm: Comm, buf: object, root: Root) -> Call:
@@ -22,6 +24,29 @@ def bcast(comm: Comm, buf: object, root: Root) -> Call:
     if call.is_root:
         buffer.leave_as_it_is()
     return call.with_operands(None, buffer)
+
+
+# Compression.
+
+
+def allowing(parse: Parse, compression: object) -> Parse:
+    """The function that parses the same arguments, and lets messages have such codes; None: none.
+
+    One for each compression, by which repeated calls are recognised.
+    """
+    if compression is None:
+        return parse
+    return _allowing(parse, compression if isinstance(compression, str) else repr(compression))
+
+
+@cache
+def _allowing(parse: Parse, compression: str) -> Parse:
+    def parse_and_allow(*args: Any) -> Call:
+        return parse(*args).allow(compression)
+
+    # no door of calls without compression knows it
+    parse_and_allow.__name__ = f"{parse.__name__} {compression}"
+    return parse_and_allow
 
 
 # Reductions.

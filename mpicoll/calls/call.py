@@ -4,6 +4,7 @@ Parsing sends nothing: wrong arguments raise before any message.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from operator import index
 from typing import Any, SupportsIndex
@@ -92,8 +93,10 @@ class Call:
         self.context = Context.of(comm)
         #: the conversion of floats to fixed point and back, where the call sums in fixed point
         self.fixed: FixedPoint | None = None
-        #: what its messages have in the place of elements
-        self.compression: Compression | None = None
+        #: the compression that the caller allows, by name
+        self.compression = ""
+        #: what its messages have in the place of elements, see `in_codes`
+        self.codes: Compression | None = None
 
     def _check_comm_and_op(self) -> None:
         if self.comm == MPI.COMM_NULL:
@@ -222,41 +225,37 @@ class Call:
                 "alone: use SUM, or an ordinary one"
             )
 
-    def compress(self, name: str) -> None:
-        """Send codes of the elements, which are summed in float32.
-
-        Raises ArgumentError where that cannot be done.
-        """
-        compression = compression_of(name)
+    def allow(self, name: str) -> "Call":
+        """Let messages have codes of the elements; ArgumentError where that cannot be done."""
+        compression_of(name)
         collective = self.collective
         if collective not in _COMPRESSED:
             names = ", ".join(each.name for each in _COMPRESSED)
             raise ArgumentError(f"{self.method}: compression={name!r} is for {names}")
         refusal = cannot_be_compressed(self.operands[0])
-        if self.op not in (None, MPI.SUM):
-            refusal = f"{ops.op_name(self.op)} of quantised elements has no bound: use SUM"
+        if self.op is not None and self.op != MPI.SUM:
+            refusal = f"{ops.op_name(self.op)} of quantised elements has no bound; SUM has"
         if self.fixed is not None:
             refusal = "the communicator is reproducible: its sums are made in fixed point"
         if refusal:
             raise ArgumentError(f"{self.method}: compression={name!r}: {refusal}")
-        self.compression = compression
-        if collective is collectives.BCAST and self.is_root:
-            # it gets what the others decode
+        if collective is collectives.BCAST:  # the root gets what the others decode
             self.recv = operand(self.arguments[0], writable=True)
-        itemsize = self._itemsize
-        if self.counts is not None:
-            self.counts = [count // itemsize * _FLOAT.itemsize for count in self.counts]
-        self.send = self._in_float32(self.send)
-        self.recv = self._in_float32(self.recv)
+        self.compression = name
+        return self
 
-    @property
-    def _itemsize(self) -> int:
+    def in_codes(self) -> "Call":
+        """The call as a schedule with codes serves it: of elements in float32."""
+        call = copy(self)
+        call.codes = compression_of(self.compression)
         dtype = self.operands[0].dtype
         assert dtype is not None
-        return int(dtype.itemsize)
-
-    def _in_float32(self, found: Operand | None) -> Operand | None:
-        return found if found is None or found.dtype == _FLOAT else as_float32(found)
+        if dtype != _FLOAT:
+            call.send = self.send and as_float32(self.send)
+            call.recv = self.recv and as_float32(self.recv)
+            if self.counts is not None:
+                call.counts = [count // dtype.itemsize * _FLOAT.itemsize for count in self.counts]
+        return call
 
     def check_block(self, operand: Operand | None, side: str) -> "Call":
         """Check that a send or receive buffer of one block has the bytes that the counts say."""
@@ -284,7 +283,7 @@ class Call:
     @property
     def dtype(self) -> Any:
         """The dtype of the work vectors: that of the reduction, or bytes."""
-        has_numbers = self.op is not None or self.compression is not None
+        has_numbers = self.op is not None or self.codes is not None
         return self.operands[0].dtype if has_numbers else BYTES
 
     @property
@@ -334,8 +333,8 @@ class Call:
             words.append(f"root {self.root}")
         if self.op is not None:
             words += [ops.op_name(self.op), self.type_name]
-        if self.compression is not None:
-            words.append(f"compression={self.compression.name!r}")
+        if self.compression:
+            words.append(f"compression={self.compression!r}")
         return ", ".join(words)
 
     @property
@@ -351,6 +350,8 @@ class Call:
             is_packed = not self.fixed.repeatable
         else:
             is_packed = any(operand.packed for operand in self.operands)
+        if self.compression and self.operands[0].dtype != _FLOAT:
+            return False  # they are converted, and a plan that is kept would keep them alive
         return not is_packed and (self.op is None or self.op.is_predefined)
 
     @property
@@ -423,6 +424,7 @@ class Call:
             uneven=self.method == "Alltoallv",
             canonical=self._in_canonical_order(),
             engine=settings.C if self.runs_in_c else settings.PYTHON,
+            compression=self.compression,
         )
 
     # Each of these returns a reason, empty where there is none.
@@ -458,7 +460,7 @@ class Call:
         datatype = self.operands[0].datatype
         if self.op is not None and datatype is None:
             return "MPI has no such reduction"
-        if self.compression is not None:
+        if self.compression:
             return "MPI's messages are not compressed"
         if refusal := self._unfit_for_libraries():
             return refusal

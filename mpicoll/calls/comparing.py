@@ -42,6 +42,8 @@ def statement_of(
         facts += [ops.op_name(call.op), call.type_name]
     if call.fixed and len(call.fixed.edges) > 2:
         facts.append(f"edges {call.fixed.edges}")
+    if call.compression:
+        facts.append(f"compression={call.compression!r}")
     if algorithm is not None:
         facts.append(f"algorithm={algorithm!r}")
     if segment_bytes is not None:

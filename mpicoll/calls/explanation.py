@@ -66,7 +66,8 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         probe=partial(probe.known, call.comm),
     )  # fmt: skip
     call.runs_in_c = is_known_to_run_in_c(call, algorithm, segment_bytes)
-    name, segment_bytes, reason = choose(call.query)
+    choice = choose(call.query)
+    name, segment_bytes, reason, compressed = choice
     if call.would_run_in_c and not call.runs_in_c:
         later = choose(call.query._replace(engine=settings.C))
         if later.name != name:
@@ -80,7 +81,8 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         if refusal:
             reason += f"; messages inside a node go through MPI: {refusal}"
         if call.counts_known:
-            rounds, messages, bytes_sent = _traffic(call, name, segment_bytes)
+            served = call.in_codes() if compressed else call
+            rounds, messages, bytes_sent = _traffic(served, name, segment_bytes)
     least = None if call.nbytes is None else call.nbytes * _least_sent(collective, call.size)
     return Explanation(
         collective=collective,

@@ -21,6 +21,8 @@ def operation_of(call: Call, choice: Choice) -> Operation:
     """The call bound to what serves it."""
     if choice.name in _LIBRARY_CALLS:
         return _LIBRARY_CALLS[choice.name](call)
+    if choice.compressed:
+        call = call.in_codes()
     return plan_of(call, choice.name, choice.segment_bytes)
 
 
@@ -42,10 +44,10 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         nbytes = call.nbytes or 0
         segments = max(1, -(-nbytes // (segment_bytes or SEGMENT_BYTES)))
         blocks = entry.vector_blocks(call.size, segments, nodes)
-        edges = _edges(nbytes // call.dtype.itemsize, blocks, call.compression)
-    generator = entry.placed(nodes, call.compression is not None)
+        edges = _edges(nbytes // call.dtype.itemsize, blocks, call.codes)
+    generator = entry.placed(nodes, call.codes is not None)
     crosses = None
-    if call.compression is not None:
+    if call.codes is not None:
         crosses = algorithms.crossing(entry, call.size, nodes, call.rank)
     rounds = call.collective.program(
         generator, call.rank, call.size, call.root, blocks, crosses)
@@ -83,6 +85,6 @@ def _fingerprint(call: Call, schedule: Schedule) -> int:
     edges = schedule.edges if call.counts_shared else ""
     parts = (
         call.nonblocking, call.method, schedule.algorithm, schedule.segment_bytes, edges,
-        call.root, reduced, call.compression and call.compression.name,
+        call.root, reduced, call.compression if call.codes else "",
     )  # fmt: skip
     return crc32(" ".join(map(str, parts)).encode())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from ..calls import arguments
+from ..calls import allowing, arguments
 from .base import Base
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
         ReduceScatterName, ScatterName,
     )
-    from ..buffers import Contributions
+    from ..buffers import CompressionName, Contributions
 
 
 class Blocking(Base):
@@ -32,6 +32,7 @@ class Blocking(Base):
     def Bcast(
         self, buf: BufSpec, root: int = 0, *,
         algorithm: BcastName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Every rank gets the root's vector.
 
@@ -45,6 +46,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("bcast")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -64,9 +68,9 @@ class Blocking(Base):
         --------
         >>> comm.Bcast(weights, root=0)
         """
-        if self._passes_bcast(buf, root, algorithm, segment_bytes):
+        if compression is None and self._passes_bcast(buf, root, algorithm, segment_bytes):
             return
-        self._serve(arguments.bcast, (buf, root), algorithm, segment_bytes)
+        self._serve(allowing(arguments.bcast, compression), (buf, root), algorithm, segment_bytes)
 
     def Scatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
@@ -215,6 +219,7 @@ class Blocking(Base):
     def Allgather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Every rank gets the equal blocks of all ranks, in rank order.
 
@@ -228,6 +233,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("allgather")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -246,13 +254,14 @@ class Blocking(Base):
         --------
         >>> comm.Allgather(mine, everything)  # everything.shape == (comm.Get_size(), *mine.shape)
         """
-        if self._passes_allgather(sendbuf, recvbuf, algorithm, segment_bytes):
+        if compression is None and self._passes_allgather(sendbuf, recvbuf, algorithm, segment_bytes):
             return
-        self._serve(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
+        self._serve(allowing(arguments.allgather, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Every rank gets the blocks of all ranks, of any sizes.
 
@@ -266,6 +275,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("allgather")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -280,7 +292,7 @@ class Blocking(Base):
         m without the largest block, or less, per rank. `ring`: p-1 rounds; `circulant`, `bruck`:
         ceil(log2 p).
         """
-        self._serve(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)
+        self._serve(allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Alltoall(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
@@ -356,6 +368,7 @@ class Blocking(Base):
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,
         op: MPI.Op = MPI.SUM, root: int = 0, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """The root gets the elementwise `op` over the vectors of all ranks.
 
@@ -374,6 +387,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("reduce")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -390,13 +406,14 @@ class Blocking(Base):
         segments n - 1 + ceil(log2 p) rounds of m/n, for large vectors. `pipeline`: m per rank, for
         the largest.
         """
-        if self._passes_reduce(sendbuf, recvbuf, op, root, algorithm, segment_bytes):
+        if compression is None and self._passes_reduce(sendbuf, recvbuf, op, root, algorithm, segment_bytes):
             return
-        self._serve(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+        self._serve(allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Allreduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Every rank gets the elementwise `op` over all vectors, the same bits on every rank.
 
@@ -412,6 +429,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("allreduce")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -431,14 +451,15 @@ class Blocking(Base):
         >>> comm.Allreduce(MPI.IN_PLACE, gradient)
         >>> comm.Allreduce(x, y, op=MPI.MAX, algorithm="ring", segment_bytes=1 << 20)
         """
-        if self._passes_allreduce(sendbuf, recvbuf, op, algorithm, segment_bytes):
+        if compression is None and self._passes_allreduce(sendbuf, recvbuf, op, algorithm, segment_bytes):
             return
-        self._serve(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+        self._serve(allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
         op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Rank r gets block r, of p equal blocks, of the elementwise `op` over all vectors.
 
@@ -454,6 +475,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("reduce_scatter")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -471,16 +495,17 @@ class Blocking(Base):
         --------
         >>> comm.Reduce_scatter_block(vector, mine)  # vector.size == mine.size * comm.Get_size()
         """
-        if self._passes_reduce_scatter_block(sendbuf, recvbuf, op, algorithm, segment_bytes):
+        if compression is None and self._passes_reduce_scatter_block(sendbuf, recvbuf, op, algorithm, segment_bytes):
             return
         self._serve(
-            arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes
+            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes
         )
 
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
         recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> None:
         """Rank r gets block r, `recvcounts[r]` elements, of the elementwise `op` over all vectors.
 
@@ -498,6 +523,9 @@ class Blocking(Base):
             One of `mpicoll.list_algorithms("reduce_scatter")`. None: chosen by size and network.
         segment_bytes : int, optional
             Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+        compression : str, optional
+            `"int8"`, `"int4"`, `"bfloat16"` or `"float16"`: messages between nodes may have
+            such codes of the elements, see docs/compression.md. None: nothing is compressed.
 
         Raises
         ------
@@ -512,5 +540,5 @@ class Blocking(Base):
         m without one block sent per rank. `ring`: p-1 rounds; `circulant`: ceil(log2 p).
         """
         self._serve(
-            arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
+            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
         )

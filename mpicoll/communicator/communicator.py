@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from .. import collectives, engine, select
-from ..calls import arguments, compare_at_exit, compare_end, explain, in_place_form
+from ..calls import allowing, arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..execute import Context, list_at_exit
 from ..failure import all_agree, note_missing, refusal
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..algorithms import AnyName
+    from ..buffers import CompressionName
     from ..calls import Explanation
     from ..collectives import CallName
     from ..support.settings import CheckMode
@@ -405,6 +406,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, collective: CallName, sendbuf: Any, recvbuf: Any = None, *,
         op: MPI.Op = MPI.SUM, root: int = 0,
         algorithm: AnyName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Explanation:
         """What a call would do and why; nothing is sent and nothing is changed.
 
@@ -414,7 +416,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             `allreduce`, say; or `iallreduce` for the non-blocking call.
         sendbuf, recvbuf : buffer
             As in the call (bcast: the buffer). One array is enough: it then stands for the input.
-        op, root, algorithm, segment_bytes
+        op, root, algorithm, segment_bytes, compression
             As in the call.
 
         Returns
@@ -448,7 +450,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "gather": (sendbuf, recvbuf, root),
         }[name]
         method = "reduce_scatter_block" if name == "reduce_scatter" else name
-        call = getattr(arguments, method)(self, *args)
+        call = allowing(getattr(arguments, method), compression)(self, *args)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 

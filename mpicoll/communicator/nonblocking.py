@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from ..calls import arguments
+from ..calls import allowing, arguments
 from .base import Base
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
         ReduceScatterName, ScatterName,
     )
-    from ..buffers import Contributions
+    from ..buffers import CompressionName, Contributions
 
 
 class NonBlocking(Base):
@@ -32,9 +32,10 @@ class NonBlocking(Base):
     def Ibcast(
         self, buf: BufSpec, root: int = 0, *,
         algorithm: BcastName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Bcast`; see there."""
-        return self._begin(arguments.bcast, (buf, root), algorithm, segment_bytes)
+        return self._begin(allowing(arguments.bcast, compression), (buf, root), algorithm, segment_bytes)
 
     def Iscatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
@@ -67,16 +68,18 @@ class NonBlocking(Base):
     def Iallgather(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allgather`; see there."""
-        return self._begin(arguments.allgather, (sendbuf, recvbuf), algorithm, segment_bytes)
+        return self._begin(allowing(arguments.allgather, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Iallgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allgatherv`; see there."""
-        return self._begin(arguments.allgatherv, (sendbuf, recvbuf), algorithm, segment_bytes)
+        return self._begin(allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Ialltoall(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
@@ -96,33 +99,37 @@ class NonBlocking(Base):
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,
         op: MPI.Op = MPI.SUM, root: int = 0, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce`; see there."""
-        return self._begin(arguments.reduce, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+        return self._begin(allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Iallreduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allreduce`; see there."""
-        return self._begin(arguments.allreduce, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+        return self._begin(allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
         op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce_scatter_block`; see there."""
         return self._begin(
-            arguments.reduce_scatter_block, (sendbuf, recvbuf, op), algorithm, segment_bytes
+            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes
         )
 
     def Ireduce_scatter(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
         recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce_scatter`; see there."""
         return self._begin(
-            arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
+            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
         )

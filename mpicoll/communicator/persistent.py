@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from ..calls import arguments
+from ..calls import allowing, arguments
 from .base import Base
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
         ReduceScatterName, ScatterName,
     )
-    from ..buffers import Contributions
+    from ..buffers import CompressionName, Contributions
     from .handles import Plan
 
 
@@ -37,9 +37,10 @@ class Persistent(Base):
     def Bcast_init(
         self, buf: BufSpec, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: BcastName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Bcast`; see there."""
-        return self._persist(arguments.bcast, (buf, root), info, algorithm, segment_bytes)
+        return self._persist(allowing(arguments.bcast, compression), (buf, root), info, algorithm, segment_bytes)
 
     def Scatter_init(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace,
@@ -84,19 +85,21 @@ class Persistent(Base):
     def Allgather_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allgather`; see there."""
         return self._persist(
-            arguments.allgather, (sendbuf, recvbuf), info, algorithm, segment_bytes
+            allowing(arguments.allgather, compression), (sendbuf, recvbuf), info, algorithm, segment_bytes
         )
 
     def Allgatherv_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: AllgatherName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allgatherv`; see there."""
         return self._persist(
-            arguments.allgatherv, (sendbuf, recvbuf), info, algorithm, segment_bytes
+            allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), info, algorithm, segment_bytes
         )
 
     def Alltoall_init(
@@ -119,30 +122,33 @@ class Persistent(Base):
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,
         op: MPI.Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce`; see there."""
         return self._persist(
-            arguments.reduce, (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes
+            allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes
         )
 
     def Allreduce_init(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
         op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: AllreduceName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allreduce`; see there."""
         return self._persist(
-            arguments.allreduce, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+            allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), info, algorithm, segment_bytes
         )
 
     def Reduce_scatter_block_init(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
         op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce_scatter_block`; see there."""
         return self._persist(
-            arguments.reduce_scatter_block, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), info, algorithm, segment_bytes
         )
 
     def Reduce_scatter_init(
@@ -150,9 +156,10 @@ class Persistent(Base):
         recvcounts: Sequence[int] | None = None, op: MPI.Op = MPI.SUM,
         info: MPI.Info = MPI.INFO_NULL, *,
         algorithm: ReduceScatterName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce_scatter`; see there."""
         return self._persist(
-            arguments.reduce_scatter, (sendbuf, recvbuf, recvcounts, op), info,
+            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), info,
             algorithm, segment_bytes,
         )

@@ -107,7 +107,7 @@ class Work(Staging):
         self.op_name = "" if op is None else buffers.ops.op_name(op)
         self.copyto: Callable[..., object] = self._reduces_on.copyto
         #: how elements become codes, and back; None: it is not compressed
-        self.compression: buffers.Compression | None = call.compression
+        self.compression: buffers.Compression | None = call.codes
         if self.compression is not None:
             module = self._reduces_on
             self.encode: Callable[..., object] = partial(self.compression.encode, module=module)
@@ -238,7 +238,7 @@ class Work(Staging):
         to_front = call.shared and collective.place == INPUT and not collective.shares_memory
         # what comes back to the root of a Bcast is its own data, unless it is quantised
         sends_all = (
-            collective is collectives.BCAST and call.is_root and call.compression is None
+            collective is collectives.BCAST and call.is_root and call.codes is None
         )
         is_result = not to_front and not sends_all
         send = call.send and self._array(call.send, call.send is call.recv, is_result)

@@ -22,6 +22,8 @@ from . import table
 #: Below this many bytes MPI's own call is faster: a schedule takes microseconds of Python per
 #: round, so no probe is made, and 0.1 ms to bind, so tables do not hold for calls bound only once.
 SMALL = 16 << 10
+#: bytes from which on codes in the place of elements save time
+COMPRESSED_FROM = 64 << 10
 #: segments of pipelined algorithms by default
 SEGMENT_BYTES = 256 << 10
 #: links for the cost model where `mpicoll tune` has not measured
@@ -51,6 +53,8 @@ class Query(NamedTuple):
     canonical: bool = False
     #: what executes its schedules on all ranks
     engine: str = settings.PYTHON
+    #: what its messages may have in the place of elements, by name
+    compression: str = ""
 
     @property
     def size(self) -> int:
@@ -65,10 +69,13 @@ class Choice(NamedTuple):
     #: the pieces of its messages; None: whole messages
     segment_bytes: int | None
     reason: str
+    #: whether its messages have codes in the place of elements
+    compressed: bool = False
 
     def __str__(self) -> str:
         pieces = f" in pieces of {self.segment_bytes} bytes" if self.segment_bytes else ""
-        return f"{self.name}{pieces} ({self.reason})"
+        codes = ", compressed" if self.compressed else ""
+        return f"{self.name}{pieces}{codes} ({self.reason})"
 
 
 Probe = Callable[[Query], Choice | None]
@@ -86,6 +93,9 @@ def choose(
     applies; it may communicate. Raises ArgumentError where an explicit algorithm is unknown or
     cannot serve the call.
     """
+    if query.compression and explicit is None and (reason := _exact_is_faster(query)):
+        choice = choose(query._replace(compression=""), None, segment_bytes, probe)
+        return choice._replace(reason=f"{choice.reason}; not compressed: {reason}")
     if explicit is not None:
         # MPI itself reports a count of the caller's type that is too large
         moved = explicit == NATIVE and not collectives.find(query.collective).reduces
@@ -96,9 +106,19 @@ def choose(
         choice = Choice(explicit, default_segment(query, explicit), "asked for by the call")
     else:
         choice = _choose(query, probe)
+    choice = choice._replace(compressed=bool(query.compression))
     if segment_bytes is None or choice.name in LIBRARIES:
         return choice
     return choice._replace(segment_bytes=_checked(segment_bytes) or None)
+
+
+def _exact_is_faster(query: Query) -> str:
+    """Why codes in the place of elements would not save time; "" where they do."""
+    if query.topology.node_count == 1:
+        return "all ranks are on one node"
+    if (query.nbytes or 0) < COMPRESSED_FROM:
+        return f"below {format_bytes(COMPRESSED_FROM)} bytes that takes no less time"
+    return ""
 
 
 def _checked(segment_bytes: Any) -> int:
@@ -185,6 +205,12 @@ def refuses(query: Query, algorithm: str) -> str:
     if query.uneven and entry.equal_blocks:
         return f"blocks may have any sizes, and {algorithm} moves blocks of one size"
     registered = algorithms.registered(query.collective)
+    if query.compression and not entry.compressible:
+        names = ", ".join(entry.name for entry in registered if entry.compressible)
+        reason = "writes into memory of other ranks"
+        if entry.cuttable:
+            reason = "quantises a value more than twice"
+        return f"compressed, {algorithm} {reason}; these can be compressed: {names}"
     if query.canonical and not entry.canonical:
         names = ", ".join(entry.name for entry in registered if entry.canonical)
         reason = f"{algorithm} adds in an order of its own; in the canonical one: {names}"
@@ -208,6 +234,9 @@ def _last_resort(query: Query) -> Choice:
     ]
     if able:
         best = min(able, key=partial(_predicted, query)).name
+        shares_nodes = query.topology.node_count < query.size
+        if query.compression and shares_nodes and "hierarchical" in [each.name for each in able]:
+            best = "hierarchical"  # quantised once a node
         return Choice(best, default_segment(query, best), query.unfit)
     reasons = f"{query.obstacle}; {query.unfit}"
     raise ArgumentError(f"no algorithm can serve this {query.collective}: {reasons}")
