@@ -6,8 +6,6 @@ from itertools import chain, pairwise
 from math import lcm
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, is_coded, offsets, pieces
 
 _ALIGN = 64
@@ -47,17 +45,18 @@ class _Arena:
         self,
         steps: Sequence[Round],
         edges: list[int],
-        item: Any,
+        dtype: Any,
+        itemsize: int,
         acquire: Callable[[int], Any],
         linger: int,
         is_here: Callable[[Part], bool],
     ) -> None:
         self.edges = edges
-        self._shifts, nbytes = scratch_layout(steps, edges, item.itemsize, linger, is_here)
+        self._shifts, nbytes = scratch_layout(steps, edges, itemsize, linger, is_here)
         #: the items; None where there are none
         self.items: Any = None
         if nbytes:
-            self.items = acquire(nbytes)[: nbytes // item.itemsize * item.itemsize].view(item)
+            self.items = acquire(nbytes)[: nbytes // itemsize * itemsize].view(dtype)
 
     def views(self, part: Part, limit: int) -> Iterator[Any]:
         """The array slices of a part."""
@@ -94,11 +93,12 @@ class Memory:
         # in pieces, arrivals of the next round must not wait for memory of this round
         linger = 1 if segment_bytes else 0
         self._elements = _Arena(
-            steps, edges, dtype, acquire, linger, lambda part: not is_coded(part))
+            steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part))
         if compression is not None:
             lengths = [compression.groups(high - low) for low, high in pairwise(edges)]
-            codes = np.dtype(("V", compression.nbytes))
-            self._codes = _Arena(steps, offsets(lengths), codes, acquire, linger, is_coded)
+            nbytes = compression.nbytes
+            self._codes = _Arena(
+                steps, offsets(lengths), f"V{nbytes}", nbytes, acquire, linger, is_coded)
 
     @property
     def scratch(self) -> Any:
