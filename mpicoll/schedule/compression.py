@@ -126,7 +126,7 @@ class _Forms:
             for source in sources:
                 yield from self._decode(source)
             kind: Callable[..., Operation] = type(operation)
-            yield kind(*map(self._decoded, sources), into)
+            yield kind(*map(self._decoded, sources), into)  # pyright: ignore[reportCallIssue]
             self._have_elements(into)
 
     def _each(self, part: Part) -> Iterator[Part]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.cases import METHODS, SIZE, WORLD
+from tests.support.cases import METHODS, REDUCTIONS, SIZE, WORLD
 from tests.support.fuzzing import Fuzzer, forks, lane, programs
 from tests.support.fuzzing.calls import FUNCTIONS
 from tests.support.fuzzing.disturbances import BY
@@ -40,7 +40,7 @@ def test_random_programs(fuzzer):
 def test_a_wrong_value_is_found_and_made_smaller(fuzzer, monkeypatch):
     """A fuzzer that never finds anything proves nothing: here what it expects of MAX is wrong."""
     monkeypatch.setitem(FUNCTIONS, "MAX", np.minimum)
-    plain = calls().map(lambda call: {**PLAIN, "lanes": [[call]]})
+    plain = calls(REDUCTIONS).map(lambda call: {**PLAIN, "lanes": [[call]]})
     text = fuzzer.search(plain, examples=200)
     assert "wrong, the first at" in text and '"op": "MAX"' in text and text.count('"method"') < 4
 

@@ -1,7 +1,7 @@
 """One call on one rank: its buffers, its arguments, and what each byte of its memory must be afterwards.
 
 A call is plain data: {"method", "form", "algorithm", "segment", "counts", "dtype", "op", "root", "place", "layouts",
-"memory", "empty", "seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of them, so that
+"memory", "empty", "compression", "seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of them, so that
 each knows all of it.
 """
 
@@ -67,10 +67,10 @@ def values(call, repetition: int, rank: int, count: int) -> np.ndarray:
     """The vector of a rank: any bits at all where they are only moved, numbers whose result is exact where not."""
     dtype = np.dtype(call["dtype"])
     start = (call["seed"] * 7919 + repetition * 104_729 + rank * 15_485_863) % (1 << 16)
-    if call["op"] is None and dtype.char not in "?gG":
+    if call["op"] is None and not call.get("compression") and dtype.char not in "?gG":
         return _POOL[start // 16 * 16 :][: count * dtype.itemsize].view(dtype)
     small = _POOL[start : start + count]
-    if call["op"] in ("SUM", "PROD"):
+    if call["op"] in ("SUM", "PROD") or call.get("compression"):
         return (small % 3).astype(dtype)
     if call["op"] == "joined":
         return (10 + small % 10).astype(dtype)
@@ -264,6 +264,8 @@ class Bound:
     def make(self, comm):
         """The call in its form: None, a request or a plan."""
         form, options = self.call["form"], {"algorithm": self.call["algorithm"], "segment_bytes": self.call["segment"]}
+        if self.call.get("compression"):
+            options["compression"] = self.call["compression"]
         names = {"blocking": self.method, "begin": f"I{self.method.lower()}", "plan": f"{self.method}_init"}
         return getattr(comm, names[form])(*self.arguments, **options)
 

@@ -20,7 +20,7 @@ from mpicoll import algorithms
 from tests.support.cases import METHODS, words
 
 from .disturbances import BY, DOING
-from .layouts import MANY, ONE
+from .layouts import DERIVED, MANY, ONE
 from .memory import MEMORIES
 
 KINDS = ("world", "duplicate", "reversed", "parts", "created", "group", "alone", "idup", "cart", "sub", "copied cart", "graph",
@@ -51,6 +51,18 @@ _OPS |= {code: (*_OPS[code], "joined") for code in "ilqILQd"}
 _DTYPES = st.sampled_from(sorted(_OPS))
 
 
+_LAYOUTS = sorted({**ONE, **MANY}, key=lambda name: name not in ("plain", "listed"))
+#: in these the small numbers of `calls.values` are exact
+_COMPRESSIONS = [None, None, "float16", "bfloat16"]
+
+
+def can_be_compressed(method, dtype, op, layouts):
+    """Whether its messages may have codes: of floats that are summed or moved, with types of their own."""
+    if METHODS[method] in ("bcast", "allgather"):
+        return dtype in "fd" and not DERIVED.intersection(layouts)
+    return op == "SUM" and dtype in "fde"
+
+
 @st.composite
 def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
@@ -61,19 +73,22 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     possible = [*([None] if served_by_mpi else ()), *words(method, ordered=op == "joined")]
     if served_by_mpi and not (op is not None and dtype == "e"):  # not every MPI has the type
         possible.append(algorithms.NATIVE)
+    layouts = draw(st.lists(st.sampled_from(_LAYOUTS), min_size=1, max_size=8))
+    compression = draw(st.sampled_from(_COMPRESSIONS)) if can_be_compressed(method, dtype, op, layouts) else None
+    if compression is not None:
+        possible = [None, *(each.name for each in algorithms.registered(METHODS[method]) if each.compressible)]
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
     counts, segment = draw(st.lists(_COUNTS, min_size=1, max_size=4)), draw(_SEGMENTS)
     if segment and max(counts) > 100 * segment:  # tens of thousands of messages say no more than a hundred
         segment *= 128
-    layouts = sorted({**ONE, **MANY}, key=lambda name: name not in ("plain", "listed"))
     return {
         "on": draw(st.sampled_from(KINDS)), "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)),
         "segment": segment, "counts": counts, "dtype": dtype, "op": op,
         "root": draw(st.integers(0, 3)), "place": draw(st.sampled_from(PLACES)),
-        "layouts": draw(st.lists(st.sampled_from(layouts), min_size=1, max_size=8)),
-        "memory": draw(_MEMORIES), "empty": draw(_EMPTY),
+        "layouts": layouts, "memory": draw(_MEMORIES), "empty": "" if compression else draw(_EMPTY),
+        "compression": compression,
         "seed": draw(st.integers(0, 1 << 16)), "times": draw(st.integers(1, 4)), "stays": draw(_RARELY),
     }  # fmt: skip
 

@@ -100,7 +100,7 @@ ONE = {one.__name__: one for one in (
 )}  # fmt: skip
 _NEED_TYPE = {"typed", "counted", "displaced", "raw", "derived", "pairs", "gaps", "shuffled", "spread"}
 #: MPI's predefined ops know no derived types
-_DERIVED = {"derived", "pairs", "spread"}
+DERIVED = {"derived", "pairs", "spread"}
 
 
 # One block for each rank, of any size.
@@ -160,6 +160,6 @@ def layout_of(
         return nothing(counts, empty)
     names, plainest = (ONE, plain) if isinstance(counts, int) else (MANY, listed)
     kind, rest = mpi_type(dtype), (blocks,) if isinstance(counts, int) else ()
-    possible = (kind is not None or name not in _NEED_TYPE) and not (reduces and name in _DERIVED)
+    possible = (kind is not None or name not in _NEED_TYPE) and not (reduces and name in DERIVED)
     found = names.get(name, plainest)(counts, kind, *rest) if possible else None
     return found or plainest(counts, kind, *rest)

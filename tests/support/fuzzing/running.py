@@ -53,6 +53,8 @@ def axes_of(program) -> Counter:
             continue
         found[f"on {step['on']}"] += 1
         found.update(f"memory: {memory}" for memory in set(step["memory"]))
+        if step.get("compression"):
+            found[f"compression: {step['compression']}"] += 1
         if step["empty"]:
             found["empty contributions of another type"] += 1
         if step["stays"]:
