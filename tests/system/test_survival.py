@@ -525,6 +525,45 @@ def test_sendrecv_replace_hears_of_a_death():
     assert status == 0 and sorted(output.splitlines()[-2:]) == ["0 has 1", "1 has 0"], output
 
 
+QUANTISED = """
+import os, signal
+import numpy
+from mpi4py import MPI
+import mpicoll
+from mpicoll.buffers import Compression
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+rank = comm.Get_rank()
+x = numpy.ones(4 * 256, "f4")
+encode, codes = Compression.encode, []
+
+def encode_or_die(*arguments, **names):
+    codes.append(1)
+    if rank == 2 and len(codes) == 8:  # two calls: three contributions and a sum each
+        os.kill(os.getpid(), signal.SIGKILL)
+    encode(*arguments, **names)
+
+Compression.encode = encode_or_die
+comm.Allreduce(MPI.IN_PLACE, x, compression="int8", algorithm="pairwise")
+try:
+    comm.Allreduce(MPI.IN_PLACE, x, compression="int8", algorithm="pairwise")
+    comm.Barrier()
+except mpicoll.RankFailure:
+    comm = comm.shrink()
+    x[:] = 1
+    comm.Allreduce(MPI.IN_PLACE, x, compression="int8", algorithm="pairwise")
+    print("all are", x.min(), x.max())
+"""
+
+
+@pytest.mark.thorough
+@OPEN
+def test_a_rank_that_dies_between_its_two_quantisations(monkeypatch):
+    monkeypatch.setenv("MPICOLL_ENGINE", "python")
+    status, output = run("openmpi", 4, "-c", QUANTISED)
+    assert status == 0 and output.splitlines()[-3:] == ["all are 3.0 3.0"] * 3, output
+
+
 def test_shrink_without_help_of_mpi_says_what_to_do():
     code = ("import mpicoll; from mpi4py import MPI\n"
             "try: mpicoll.Communicator(MPI.COMM_WORLD).shrink()\n"

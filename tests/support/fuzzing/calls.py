@@ -1,8 +1,8 @@
 """One call on one rank: its buffers, its arguments, and what each byte of its memory must be afterwards.
 
 A call is plain data: {"method", "form", "algorithm", "segment", "counts", "dtype", "op", "root", "place", "layouts",
-"memory", "empty", "compression", "seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of them, so that
-each knows all of it.
+"memory", "empty", "compression", "seed", "times"}; see `drawing`. What ranks contribute is drawn from a pool by all of
+them, so that each knows all of it.
 """
 
 from functools import cache, reduce

@@ -52,30 +52,25 @@ _DTYPES = st.sampled_from(sorted(_OPS))
 
 
 _LAYOUTS = sorted({**ONE, **MANY}, key=lambda name: name not in ("plain", "listed"))
+_NOT_DERIVED = [name for name in _LAYOUTS if name not in DERIVED]
+_COMPRESSED = ("allreduce", "reduce", "reduce_scatter", "allgather", "bcast")
 #: in these the small numbers of `calls.values` are exact
-_COMPRESSIONS = [None, None, "float16", "bfloat16"]
-
-
-def can_be_compressed(method, dtype, op, layouts):
-    """Whether its messages may have codes: of floats that are summed or moved, with types of their own."""
-    if METHODS[method] in ("bcast", "allgather"):
-        return dtype in "fd" and not DERIVED.intersection(layouts)
-    return op == "SUM" and dtype in "fde"
+_COMPRESSIONS = st.sampled_from([None, None, None, None, "float16", "bfloat16"])
 
 
 @st.composite
 def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
     method = draw(st.sampled_from(methods))
-    dtype, op = draw(_DTYPES), None
+    compression = draw(_COMPRESSIONS) if METHODS[method] in _COMPRESSED else None
+    dtype, op = draw(st.sampled_from("fde") if compression else _DTYPES), None
     if METHODS[method] in ("allreduce", "reduce", "reduce_scatter"):
-        op = draw(st.sampled_from(_OPS[dtype]))
+        op = "SUM" if compression else draw(st.sampled_from(_OPS[dtype]))
     possible = [*([None] if served_by_mpi else ()), *words(method, ordered=op == "joined")]
     if served_by_mpi and not (op is not None and dtype == "e"):  # not every MPI has the type
         possible.append(algorithms.NATIVE)
-    layouts = draw(st.lists(st.sampled_from(_LAYOUTS), min_size=1, max_size=8))
-    compression = draw(st.sampled_from(_COMPRESSIONS)) if can_be_compressed(method, dtype, op, layouts) else None
-    if compression is not None:
+    layouts = draw(st.lists(st.sampled_from(_NOT_DERIVED if compression else _LAYOUTS), min_size=1, max_size=8))
+    if compression:
         possible = [None, *(each.name for each in algorithms.registered(METHODS[method]) if each.compressible)]
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
