@@ -26,7 +26,7 @@ def cost():
         )
         for row in document["results"]:
             ratios = (f"x {row[f'{mode}_ratio']:.2f}" for mode in ("first", "always", "timeout"))
-            word = {None: "MPI, not looked at", "native": "MPI"}.get(
+            word = {None: "MPI, by default", "native": "MPI"}.get(
                 row["algorithm"], row["algorithm"]
             )
             cells = (format_bytes(row["bytes"]), word, f"{row['off']['median_us']:.1f}", *ratios)

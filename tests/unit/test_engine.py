@@ -1,5 +1,6 @@
 """The compiled interpreter in one process: the bits of NumPy, what it refuses, and an installation without it."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -184,3 +185,30 @@ def test_without_a_compiler_there_is_no_extension_and_no_error(tmp_path, compile
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, "CC": compiler}, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert not list(tmp_path.rglob("*.so"))
+
+
+@built
+def test_a_door_tells_lists_apart():
+    """By what they hold at each call: the array may lie elsewhere, all else is the same."""
+    called, passed, ledger, type_ = [], [], EXTENSION.Ledger(), object()
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 5)(lambda *values: called.append(values) or 0)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    door = EXTENSION.Door(ledger, iter(()), passed, [], passed.clear, *[None] * 3, 0, 0, 0, 0.0, 1000)
+    x, y = np.ones(4), np.zeros(4)
+    places = ((x.ctypes.data, 0, x.nbytes),)
+    with pytest.raises(ValueError, match="a long list"):
+        door.learn_native(([x, 4, 0, type_], 0), address, (0, 1, 2, 3, 4), (0,), bytes(8), places)
+    door.learn_native(([x, 1000, type_], 0), address, (0, 1, 2, 3, 4), (0,), bytes(8), places)
+    message = [x, 1000, type_]
+    assert door.call(message, 0) is True
+    message[:2] = y, int("1000")  # an object of its own
+    assert door.call(message, 0) is True and door.call(tuple(message), 0) is True
+    assert called == [(x.ctypes.data, 1, 2, 3, 4), *[(y.ctypes.data, 1, 2, 3, 4)] * 2]
+    for other in (
+        y, [], [y], [y, 1000], [y, 1000, type_, 0], [y, 999, type_], [y, 1000.0, type_], [y, 1000, object()],
+        [y[:3], 1000, type_], [y.view("i8"), 1000, type_], [None, 1000, type_], [[y], 1000, type_],
+    ):  # fmt: skip
+        assert door.call(other, 0) is False, other
+    ledger.every = 5  # calls, of which three have passed
+    assert [door.call(message, 0) for _ in range(3)] == [True, False, False]
+    assert (ledger.places, len(passed), len(called)) == (4, 4, 4)
