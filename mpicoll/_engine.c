@@ -1778,8 +1778,8 @@ static int is_busy(const Known *k)
     return 0;
 }
 
-/* Whether the next call is one that ranks compare, of those that MPI's own functions serve. Messages
- * of schedules name their calls, where ranks compare all. */
+/* Whether the next call is one that ranks compare, of those that MPI's own functions serve. Where
+ * ranks compare all calls, messages of schedules name theirs. */
 static int is_due(const Ledger *l)
 {
     return l->every && l->places + 1 - l->compared_at >= l->every;

@@ -71,7 +71,7 @@ def _call_of(context: Context) -> BlockedCall | None:
             return None
         site = site_text(record.site) or site_of(frame)
         return BlockedCall(f"{text} at {site}", (number, *_instruction(frame)))
-    # a call through a door has no record; it matters on an invalid communicator, where it cannot end
+    # a call through a door has no record; on an invalid communicator it cannot end
     for frame in frames.values() if context.broken else ():
         name = _method_in(frame, context)
         if name and name not in _FREEING:
