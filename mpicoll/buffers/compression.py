@@ -8,7 +8,7 @@ beyond its range is an infinity. Zeros have no sign in integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -80,34 +80,38 @@ class Compression(Codes):
                     part[...] = whole[: len(part)]
 
     def bound(
-        self, contributions: Any, quantisations: int, resolution: float = 2.0**-23
+        self,
+        contributions: Any,
+        quantisations: int,
+        nodes: Sequence[int] | None = None,
+        resolution: float = 2.0**-23,
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How far elements of a compressed result may be from the exact ones.
 
         Half the scales of all contributions' groups, half the scale of the result's group where the
-        result is quantised too, and what is rounded. Infinite where nothing is promised.
+        result is quantised too, and what sums are rounded by. Infinite where nothing is promised.
 
         Parameters
         ----------
-        contributions : array, shape (contributors, elements)
-            Of elements that begin with a group: of each rank, or, where nodes are summed first,
-            the sum of each node.
+        contributions : array, shape (ranks, elements)
+            Of elements of one block, the first of which begins a group.
         quantisations : int
             Of a value on its way into the result: 0, 1 or 2.
+        nodes : sequence of int, optional
+            The node of each rank, where nodes are summed before they are quantised.
         resolution : float
             The relative distance of two numbers of the caller's type, or of float32's if that is
             larger.
         """
         with np.errstate(all="ignore"):
             exact = np.asarray(contributions, np.float64)
+            node_of = np.arange(len(exact)) if nodes is None else np.asarray(nodes)
             far = np.zeros(exact.shape[1])
-            if quantisations:
-                for each in exact:
-                    far += self._steps(np.abs(each)) / 2
+            for node in np.unique(node_of) if quantisations else ():
+                far += self._steps(np.abs(exact[node_of == node].sum(axis=0))) / 2
             if quantisations > 1:
                 far += self._steps(np.abs(exact.sum(axis=0)) + far) / 2
-            magnitude = np.abs(exact).sum(axis=0) + far
-            far += (len(exact) + 2) * resolution * magnitude
+            far += (len(exact) + 2) * resolution * (np.abs(exact).sum(axis=0) + far)
         far[np.isnan(far)] = np.inf
         return far
 
