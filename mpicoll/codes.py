@@ -12,6 +12,8 @@ from .schedule import bounds
 #: what `compression` may be, beside None
 CompressionName = Literal["float16", "bfloat16", "int8", "int4"]
 NAMES: tuple[CompressionName, ...] = get_args(CompressionName)
+#: element types of compressed calls, by name; work is done in float32
+FLOATS = ("float32", "float64", "float16", "bfloat16")
 #: bytes of an element that is coded
 ITEMSIZE = 4
 

@@ -143,13 +143,13 @@ class _Hooks:
 
     def compressed_entry(self, candidate: Candidate) -> dict[str, Any]:
         """What an entry says of compression and of the largest errors; nothing of other calls."""
-        if not candidate.compression:
+        case = self._cases[candidate]
+        if not isinstance(case, GaussianWorkload):
             return {}
         largest, rms, of_bound, _ = map(max, zip(*self._errors[candidate]))
-        served = self._cases[candidate].served_by(*candidate.asked)
         return {
             "compression": candidate.compression,
-            "compressed": served.compressed,
+            "quantisations": case.quantisations(*candidate.asked),
             "max_error": largest,
             "rms_error": rms,
             "of_bound": round(of_bound, 4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -77,6 +77,16 @@ class GaussianWorkload(Workload):
         rms = (error_squares / exact_squares) ** 0.5 if exact_squares else 0.0
         return Errors(float(most[0]), rms, float(most[1]), int(wrong))
 
+    def quantisations(
+        self, algorithm: str, segment_bytes: int | None, compression: str | None
+    ) -> int:
+        """How often a value is quantised in the call with these arguments; 0: it is exact."""
+        choice = self.served_by(algorithm, segment_bytes, compression)
+        if not choice.compressed:
+            return 0
+        entry = algorithms.find(self.collective.name, choice.name)
+        return quantisations(entry, self.size, Context.of(self.comm).topology.nodes)
+
     def _compared(
         self, algorithm: str, segment_bytes: int | None, compression: str
     ) -> Iterator[tuple[Array, Array, Array]]:
@@ -84,17 +94,15 @@ class GaussianWorkload(Workload):
         if self.result is None or self.after is None:
             return
         codes = compression_of(compression)
-        choice = self.served_by(algorithm, segment_bytes, compression)
-        often = 0
+        often = self.quantisations(algorithm, segment_bytes, compression)
         nodes = None
         edges = [0, self.count]
-        if choice.compressed:
-            topology = Context.of(self.comm).topology
-            entry = algorithms.find(self.collective.name, choice.name)
-            often = quantisations(entry, self.size, topology.nodes)
+        if often:
+            choice = self.served_by(algorithm, segment_bytes, compression)
             edges = self._edges(choice.name, choice.segment_bytes, compression)
+            entry = algorithms.find(self.collective.name, choice.name)
             if entry.node_aware and self.collective.reduces:
-                nodes = topology.nodes
+                nodes = Context.of(self.comm).topology.nodes
         tables = self._contributions()
         exact_table = self._result_table()
         resolution = max(2.0**-23, self._resolution)
@@ -109,7 +117,7 @@ class GaussianWorkload(Workload):
 
     @property
     def _resolution(self) -> float:
-        """The relative distance of two numbers of this type; of bfloat16, which NumPy lacks, its."""
+        """The relative distance of two numbers of this type."""
         return 2.0**-7 if self.dtype.name == "bfloat16" else float(np.finfo(self.dtype).eps)
 
     def _edges(self, name: str, segment_bytes: int | None, compression: str) -> list[int]:

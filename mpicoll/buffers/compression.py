@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..codes import Codes, CompressionName, codes_of
+from ..codes import FLOATS, Codes, CompressionName, codes_of
 from .device import reading, writing
 from .operand import Operand, bytes_of
 
-#: element types of compressed calls, by name; work is done in float32
-TYPES = ("float32", "float64", "float16", "bfloat16")
 #: a scale is at least so large: with a smaller one, a division could have no finite result
 _LEAST = float(np.finfo(np.float32).tiny)
 #: elements of a piece: intermediate results stay in the cache
@@ -233,9 +231,9 @@ def compression_of(name: str) -> Compression:
 def cannot_be_compressed(operand: Operand) -> str:
     """Why an operand cannot be compressed; empty where it can."""
     dtype = operand.dtype
-    if dtype is None or dtype.name not in TYPES:
+    if dtype is None or dtype.name not in FLOATS:
         kind = "a derived datatype" if dtype is None else dtype
-        return f"{kind} cannot be compressed; {', '.join(TYPES)} can"
+        return f"{kind} cannot be compressed; {', '.join(FLOATS)} can"
     return ""
 
 
