@@ -4,13 +4,13 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from .. import collectives
-from ..codes import FLOATS, codes_of
+from ..codes import FLOATS
 from ..errors import ArgumentError
 from ..support.units import many, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
-from .options import add_shared, compressible, parse_sizes
+from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .screen import comment, folded
 from .values import parsed, size, whole
 
@@ -141,20 +141,16 @@ def _words(arguments: Namespace) -> list[str]:
 
 def _check_compression(arguments: Namespace, words: list[str]) -> None:
     """Refuse what cannot be compressed."""
+    collective = collectives.find(arguments.collective)
+    able = compressible(collective.name)
+    named = [word for word in words if word != "auto"]
+    must_be_compressible(arguments.compression, collective.name, able, named)
     option = f"--compression {arguments.compression}"
-    codes_of(arguments.compression)
-    able = compressible(collectives.find(arguments.collective).name)
-    if not able:
-        raise ArgumentError(f"{option}: {arguments.collective} cannot be compressed")
-    if arguments.op != "sum" and collectives.find(arguments.collective).reduces:
+    if arguments.op != "sum" and collective.reduces:
         raise ArgumentError(f"{option}: expected --op sum, got {arguments.op}")
     if arguments.dtype not in FLOATS:
         floats = ", ".join(FLOATS)
         raise ArgumentError(f"{option}: expected --dtype {floats}, got {arguments.dtype}")
-    for word in words:
-        if word != "auto" and word not in able:
-            names = ", ".join([*able, "auto"])
-            raise ArgumentError(f"{option}: {word} cannot be compressed; these can: {names}")
 
 
 def _compressed(arguments: Namespace, candidates: list[Any]) -> str:

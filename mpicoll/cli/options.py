@@ -2,12 +2,14 @@
 
 import re
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import fields
 from inspect import cleandoc
 from typing import Any
 
 from .. import algorithms
 from ..algorithms import AlgorithmName
+from ..codes import codes_of
 from ..collectives import CollectiveName
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
@@ -90,6 +92,23 @@ def compressible(collective: CollectiveName) -> list[AlgorithmName]:
     """The algorithms of a collective that --compression takes."""
     registered = algorithms.registered(collective)
     return [AlgorithmName(each.name) for each in registered if each.compressible]
+
+
+def must_be_compressible(
+    compression: str, collective: str, able: Sequence[str], words: Sequence[str] = ()
+) -> None:
+    """Raise ArgumentError unless codes of that name can be in the messages of these algorithms.
+
+    able: as `compressible` gives them.
+    """
+    codes_of(compression)
+    option = f"--compression {compression}"
+    if not able:
+        raise ArgumentError(f"{option}: {collective} cannot be compressed")
+    for word in words:
+        if word not in able:
+            names = ", ".join(able)
+            raise ArgumentError(f"{option}: {word} cannot be compressed; these can: {names}")
 
 
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:
