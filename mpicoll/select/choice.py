@@ -96,6 +96,11 @@ def choose(
     if query.compression and explicit is None and (reason := _exact_is_faster(query)):
         choice = choose(query._replace(compression=""), None, segment_bytes, probe)
         return choice._replace(reason=f"{choice.reason}; not compressed: {reason}")
+    if query.compression:
+        query = query._replace(
+            unfit=query.unfit or "MPI's messages are not compressed",
+            nccl=query.nccl or "NCCL's messages are not compressed",
+        )
     if explicit is not None:
         # MPI itself reports a count of the caller's type that is too large
         moved = explicit == NATIVE and not collectives.find(query.collective).reduces

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from mpicoll import algorithms
 from mpicoll.codes import codes_of
+from mpicoll.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
 
@@ -59,3 +60,18 @@ def test_the_error_is_a_part_of_the_contract(comm):
 def test_calls_without_codes_promise_nothing(comm):
     said = comm.explain("allreduce", *buffers("allreduce", 1000, "f4"), algorithm="ring")
     assert (said.compression, said.quantisations, said.expected_error) == ("", 0, 0.0) and "scale" not in str(said)
+
+
+def test_what_is_not_compressed_is_served_as_without_compression(comm):
+    """Inside a node; MPI's own call, too, which never sends codes."""
+    for name, method in METHODS.items():
+        for count in (1, 100):
+            arguments = buffers(name, count, "f4")
+            allowed = comm.explain(name, *arguments, compression="int8")
+            assert allowed.algorithm == comm.explain(name, *arguments).algorithm
+            assert allowed.compression == "" and "; not compressed: all ranks are on one node" in allowed.reason
+            getattr(comm, method)(*arguments, compression="int8")
+            summed = SIZE if name in ("allreduce", "reduce_scatter") else 1
+            assert name == "reduce" or (arguments[-1] == summed).all()
+    with pytest.raises(ArgumentError, match="MPI's messages are not compressed"):
+        comm.explain("allreduce", *buffers("allreduce", 9, "f4"), algorithm="native", compression="int8")
