@@ -7,8 +7,9 @@ Candidates alternate in shuffled order; times are the maximum over ranks. `nativ
 two names: how far the two are apart is the noise of the run. `auto` is a call without options. A
 candidate that takes more than twice as long as the fastest in two trial calls is left at that, and
 at a megabyte and above not tried at larger sizes. With --split, blocks are of uneven size, and the
-methods are those that take counts: Allgatherv and its like. With --compression, calls without other
-options are also run compressed, on normally distributed data, and their errors are among the results.
+methods are those that take counts: Allgatherv and its like. With --compression, calls without
+other options are also run compressed, on normally distributed data, and their errors are among the
+results.
 """
 
 import argparse

@@ -143,7 +143,14 @@ def compressed_from(
         tried = [Candidate(best["algorithm"], best["segment_bytes"], always=True)]
         tried += [Candidate(word, compression=name) for name in saving for word in able]
         results = compare(
-            comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS, module=module
+            comm,
+            collective,
+            tried,
+            nbytes,
+            dtype,
+            seconds=seconds,
+            hopeless=HOPELESS,
+            module=module,
         )
         limit = results[0]["median_us"] / EQUAL
         fast = [row for row in results[1:] if row["median_us"] < limit and not row["wrong"]]

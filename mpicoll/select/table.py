@@ -16,8 +16,8 @@ are reached. `mpi` is the library's name, with or without its version. `ranks` i
 `"engine": "c"` holds for calls whose schedules the extension executes on all ranks: repeated
 blocking calls of plain arrays, inside a node through shared memory or between nodes.
 
-An entry may have `"compressed_from": {"int8": "256K"}`: the bytes from which a call that allows these
-codes is compressed between nodes; "inf": never.
+An entry may have `"compressed_from": {"int8": "256K"}`: the bytes from which a call that allows
+these codes is compressed between nodes; "inf": never.
 
 Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: the bytes of a vector from
 which a type is reduced on the device although its messages pass through the host. Without it,
