@@ -43,8 +43,8 @@ NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as n
 it. rounds: of the rank that has most. x bound: the time over a lower bound, the largest
 of what rounds, bytes and reductions take alone. exact: clocks = all ranks were run;
 formula = too much for that: closed form, equal blocks, rounds of the longest path."""
-COMPRESSED = """compressed: messages have {nbytes} bytes for {group} float32 elements; busbw is that of
-the elements, and the bound that of as many bytes of codes."""
+COMPRESSED = """compressed: messages have {nbytes} bytes for {group} float32 elements; busbw is
+that of the elements, and the bound that of as many bytes of codes."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
