@@ -18,8 +18,8 @@ NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetit
 median; the candidates alternate. busbw as nccl-tests defines it. native: mpi4py's plain method.
 x native: above 1 is faster. auto: what mpicoll chooses. *: the fastest."""
 COMPRESSED = """~: with codes in the messages, on normally distributed data; auto without ~ is
-exact. error: the largest |result - exact|. RMS: relative. of bound: the largest error as a part of what
-an element may be off by. wrong: of these, elements that are off by more."""
+exact. error: the largest |result - exact|. RMS: relative. of bound: the largest error as a part of
+what an element may be off by. wrong: of these, elements that are off by more."""
 MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
