@@ -7,7 +7,9 @@ Candidates alternate in shuffled order; times are the maximum over ranks. `nativ
 two names: how far the two are apart is the noise of the run. `auto` is a call without options. A
 candidate that takes more than twice as long as the fastest in two trial calls is left at that, and
 at a megabyte and above not tried at larger sizes. With --split, blocks are of uneven size, and the
-methods are those that take counts: Allgatherv and its like.
+methods are those that take counts: Allgatherv and its like. With --compression, calls without
+other options are also run compressed, on normally distributed data, and their errors are among the
+results.
 """
 
 import argparse
@@ -97,6 +99,7 @@ def _options():
     add("--placement", default="node", help="the cluster's --placement, for the record")
     add("--split", default="even", choices=SPLITS, help="how the vector is dealt out to ranks")
     add("--forced-segments", help="force MPI's algorithms in these pieces too, where they are cut")
+    add("--compression", default="", metavar="A,B", help="int8,int4: also run compressed calls")
     add("--segments", help="try these pieces for each of --algorithms, instead of those selected")
     add("--keep", action="store_true", help="measure hopeless candidates as often as the others")
     add("--json")
@@ -116,6 +119,8 @@ def _candidates(comm, options, stack):
     )
     segments = parse_sizes(options.segments) if options.segments else [None]
     found = [Candidate("native", always=True), plain, Candidate("auto", always=True)]
+    names = list(filter(None, options.compression.split(",")))
+    found += [Candidate("auto", compression=codes, always=True) for codes in names]
     found += [Candidate(word, segment) for word in words for segment in segments]
     if "forced" in options.peers:
         found += _forced_candidates(comm, options, stack)
@@ -182,10 +187,15 @@ def _print(comm, rows):
             f"{row['median_us']:11.1f} us (least {row['min_us']:.1f})"
             f" x{native / row['median_us']:.2f}"
         )
+        errors = ""
+        if "compression" in row:
+            part = f"{row['of_bound']:.2f} of the bound"
+            errors = f"{row['compression']}, RMS error {row['rms_error']:.2g}, {part}"
         print(
             what,
             times,
             f"wrong {row['wrong']} n {row['repeats']} {row.get('chose', '')}",
+            errors,
             flush=True,
         )
 

@@ -7,11 +7,11 @@ It needs root, and takes an hour.
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts,
 from 64K and below it), forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast),
 moves (reduce, gather, scatter, blocks of uneven size), alltoall (7 hosts), between (numbers of
-hosts that no rule was made from), placed (4 hosts x 2 ranks, two placements), law (parameter server
-against ring, 2 to 8 hosts), bits (what the same bits cost; one host, 4 and 7), training, torch and
-backend (2, 4 and 7 hosts, of `backend` also 4 x 2), beside (calls that do not block beside a
-computation, 2 and 7 hosts). Each job leaves one file in benchmarks/results/; `python -m
-benchmarks.report.tables` then makes the tables.
+hosts that no rule was made from), compressed (allreduce in int8 and int4, 7 and 13 hosts), placed
+(4 hosts x 2 ranks, two placements), law (parameter server against ring, 2 to 8 hosts), bits (what
+the same bits cost; one host, 4 and 7), training, torch and backend (2, 4 and 7 hosts, of `backend`
+also 4 x 2), beside (calls that do not block beside a computation, 2 and 7 hosts). Each job leaves
+one file in benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -88,6 +88,7 @@ def jobs():
         yield from _others(mpi)
         yield from _moves(mpi)
         yield from _between(mpi)
+        yield from _compressed(mpi)
         exchanged = "--collective alltoall --sizes 1K:4M --min-time 2 --peers none --keep"
         yield Job("alltoall", f"alltoall-{mpi}-07", mpi, 7, exchanged)
         yield from _placed(mpi)
@@ -148,6 +149,14 @@ def _between(mpi):
             options += f" --algorithms {words} {PIECES if name == 'bcast' else ''}"
             result = f"between-{mpi}-{name}-{hosts:02}"
             yield Job("between", result, mpi, hosts, options, rate=rate)
+
+
+def _compressed(mpi):
+    """Compressed calls beside exact ones: ours, native, and native with each of its algorithms."""
+    options = "--sizes 256K,4M,16M --min-time 4 --peers forced --algorithms ring,circulant"
+    for hosts in (7, 13):
+        name = f"compressed-{mpi}-{hosts:02}"
+        yield Job("compressed", name, mpi, hosts, f"{options} --compression int8,int4")
 
 
 def _placed(mpi):

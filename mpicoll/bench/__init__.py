@@ -2,11 +2,14 @@
 
 from . import profile, tuning
 from .compare import Candidate, compare
+from .gaussian import Errors, GaussianWorkload
 from .traced import traced
 from .workload import SPLITS, Workload, least_share, method_of, operation
 
 __all__ = [
     "Candidate",
+    "Errors",
+    "GaussianWorkload",
     "SPLITS",
     "Workload",
     "compare",

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from ..algorithms import LIBRARIES
 from ..measure import alternate, calls_per_time, collect, how_often, statistics
+from .gaussian import Errors, GaussianWorkload
 from .workload import Workload
 
 
@@ -23,12 +24,19 @@ class Candidate(NamedTuple):
     within: Callable[[], AbstractContextManager[object]] = nullcontext
     #: whether it is measured however slow it is
     always: bool = False
+    #: the codes that its messages may have, by name
+    compression: str = ""
+
+    @property
+    def asked(self) -> tuple[str, int | None, str | None]:
+        """The arguments of `Workload.call`."""
+        return self.algorithm, self.segment_bytes, self.compression or None
 
     def call(self, case: Workload) -> Callable[[], object] | None:
         """The function that is measured."""
         if self.make:
             return self.make(case)
-        return case.call(self.algorithm, self.segment_bytes)
+        return case.call(*self.asked)
 
 
 def compare(
@@ -48,16 +56,25 @@ def compare(
     seconds: for all candidates together, but at least `least` repetitions; unused with `repeats`.
     hopeless: skip candidates that are so many times slower than the fastest after two calls.
     options: of `Workload`. Before and after the measured calls a call of each candidate is checked,
-    every element, on buffers with wrong values.
+    every element, on buffers with wrong values. Compressed ones have normally distributed data, and
+    an element is wrong where it is off by more than the compression's bound.
     """
+    candidates = list(candidates)
     private = comm.Dup()  # freed with the plans and the scratch of this size
-    case = Workload(private, collective, nbytes // dtype.itemsize, dtype, **options)
+    count = nbytes // dtype.itemsize
+    case = Workload(private, collective, count, dtype, **options)
+    inexact = None
+    if any(candidate.compression for candidate in candidates):
+        inexact = GaussianWorkload(private, collective, count, dtype, **options)
     calls = {}
+    cases: dict[Candidate, Workload] = {}
     for candidate in candidates:
-        call = candidate.call(case)
+        own = inexact if inexact is not None and candidate.compression else case
+        call = candidate.call(own)
         if call is not None:
             calls[candidate] = call
-    hooks = _Hooks(case, dict.fromkeys(calls, 0))
+            cases[candidate] = own
+    hooks = _Hooks(private, cases)
     times = hooks.checked(calls, 3)
     # the first call binds plans and touches memory
     times = {candidate: trial[1:] for candidate, trial in times.items()}
@@ -79,8 +96,9 @@ def compare(
     counts = np.array(list(hooks.wrong.values()))
     collect(private, counts, MPI.SUM)
     entries = [
-        _entry(case, candidate, times[candidate], int(count), candidate in rest)
-        for candidate, count in zip(calls, counts)
+        _entry(cases[candidate], candidate, times[candidate], int(wrong), candidate in rest)
+        | hooks.compressed_entry(candidate)
+        for candidate, wrong in zip(calls, counts)
     ]
     private.Free()
     return entries
@@ -89,14 +107,17 @@ def compare(
 class _Hooks:
     """Setup and checks around each measured call."""
 
-    def __init__(self, case: Workload, wrong: dict[Candidate, int]) -> None:
-        self.case = case
-        #: the number of wrong elements of each candidate
-        self.wrong = wrong
+    def __init__(self, comm: Any, cases: dict[Candidate, Workload]) -> None:
+        self._comm = comm
+        self._cases = cases
+        #: the number of wrong elements of each candidate on this rank
+        self.wrong = dict.fromkeys(cases, 0)
+        #: of compressed candidates, the errors of each checked call
+        self._errors: dict[Candidate, list[Errors]] = {each: [] for each in cases}
         self._stack = ExitStack()
 
     def setup(self, candidate: Candidate, repetition: int) -> None:
-        self.case.prepare(poison=repetition == 0)
+        self._cases[candidate].prepare(poison=repetition == 0)
         self._stack.enter_context(candidate.within())
 
     def teardown(self, candidate: Candidate, repetition: int) -> None:
@@ -104,13 +125,35 @@ class _Hooks:
 
     def check(self, candidate: Candidate, repetition: int) -> None:
         self.teardown(candidate, repetition)
-        self.wrong[candidate] += self.case.wrong() if repetition == 0 else 0
+        if repetition:
+            return
+        case = self._cases[candidate]
+        if isinstance(case, GaussianWorkload):
+            errors = case.errors(*candidate.asked)
+            self._errors[candidate].append(errors)
+            self.wrong[candidate] += 0 if case.rank else errors.wrong  # already of all ranks
+        else:
+            self.wrong[candidate] += case.wrong()
 
     def checked(
         self, calls: dict[Candidate, Callable[[], object]], repeats: int
     ) -> dict[Candidate, Any]:
         """The times of calls; the first call is checked."""
-        return alternate(self.case.comm, calls, repeats, self.setup, self.check)
+        return alternate(self._comm, calls, repeats, self.setup, self.check)
+
+    def compressed_entry(self, candidate: Candidate) -> dict[str, Any]:
+        """What an entry says of compression and of the largest errors; nothing of other calls."""
+        case = self._cases[candidate]
+        if not isinstance(case, GaussianWorkload):
+            return {}
+        largest, rms, of_bound, _ = map(max, zip(*self._errors[candidate]))
+        return {
+            "compression": candidate.compression,
+            "quantisations": case.quantisations(*candidate.asked),
+            "max_error": largest,
+            "rms_error": rms,
+            "of_bound": round(of_bound, 4),
+        }
 
 
 def _entry(
@@ -140,5 +183,5 @@ def _served(case: Workload, candidate: Candidate) -> dict[str, Any]:
     """The segment size of the messages, and for `auto` the algorithm that it chose."""
     if candidate.make or candidate.algorithm in LIBRARIES:
         return {"segment_bytes": None}
-    word, pieces = case.served_by(candidate.algorithm, candidate.segment_bytes)
+    word, pieces = case.served_by(*candidate.asked)[:2]
     return {"segment_bytes": pieces, **({"chose": word} if candidate.algorithm == "auto" else {})}

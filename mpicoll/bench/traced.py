@@ -31,15 +31,16 @@ def traced(
     Context.of(private).tracer = tracer
     events: list[Event] = []
     for candidate in candidates:
-        call = case.call(candidate.algorithm, candidate.segment_bytes)
+        call = case.call(*candidate.asked)
         for tracer.events in ([], []):  # the first call binds plans and touches memory
             case.prepare(poison=False)
             private.Barrier()
             begin = perf_counter()
             call()
             end = perf_counter()
-        word, pieces = case.served_by(candidate.algorithm, candidate.segment_bytes)
-        name = f"{collective} {word} {format_bytes(case.nbytes)}"
+        word, pieces = case.served_by(*candidate.asked)[:2]
+        codes = f" {candidate.compression}" if candidate.compression else ""
+        name = f"{collective} {word}{codes} {format_bytes(case.nbytes)}"
         facts = {"bytes": case.nbytes, "asked for": candidate.algorithm, "pieces of": pieces}
         events += [Event("call", name, begin, end, facts), *tracer.events]
     private.Free()

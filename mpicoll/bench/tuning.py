@@ -12,6 +12,7 @@ from ..errors import MpicollError
 from ..execute import Context
 from ..select import rules_of
 from ..simulate import closed_form
+from ..support.units import format_bytes
 from ..transport import Topology
 from .compare import Candidate, compare
 
@@ -119,6 +120,45 @@ def winner(rows: Rows, before: Winner) -> Winner:
     return fastest["algorithm"], fastest["segment_bytes"]
 
 
+def compressed_from(
+    comm: Any, collective: collectives.CollectiveName, names: Sequence[str], rows: Rows,
+    dtype: "np.dtype[Any]", seconds: float, module: ModuleType = np,
+) -> dict[str, str]:  # fmt: skip
+    """From how many bytes each compression saves time: what an entry has as `compressed_from`.
+
+    At each size every compressible algorithm is compared with the fastest of the exact ones. It
+    must save time at all larger sizes, too; "inf" where it does not at the largest.
+    Collective over a `Communicator`.
+
+    names: of compressions. rows: of the exact algorithms, in ascending size.
+    """
+    able = [each.name for each in algorithms.registered(collective) if each.compressible]
+    lows = dict.fromkeys(names, "inf") if able else {}
+    saving = list(lows)
+    for nbytes in sorted({row["bytes"] for row in rows}, reverse=True):
+        if not saving:
+            break
+        exact = [row for row in rows if row["bytes"] == nbytes and not row["wrong"]]
+        best = min(exact, key=lambda row: float(row["median_us"]))
+        tried = [Candidate(best["algorithm"], best["segment_bytes"], always=True)]
+        tried += [Candidate(word, compression=name) for name in saving for word in able]
+        results = compare(
+            comm,
+            collective,
+            tried,
+            nbytes,
+            dtype,
+            seconds=seconds,
+            hopeless=HOPELESS,
+            module=module,
+        )
+        limit = results[0]["median_us"] / EQUAL
+        fast = [row for row in results[1:] if row["median_us"] < limit and not row["wrong"]]
+        saving = [name for name in saving if name in {row["compression"] for row in fast}]
+        lows |= dict.fromkeys(saving, format_bytes(nbytes))
+    return lows
+
+
 def fit(topology: Topology, rows: Rows) -> dict[str, Any] | None:
     """An entry of `links`: the cost model's alpha, bandwidth and gamma, fitted to the times.
 
@@ -174,10 +214,12 @@ def tune(
     tick: Tick = lambda rows: None,
     module: ModuleType = np,
     nccl: bool = False,
+    compressions: Sequence[str] = (),
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """(entries, link) for the table. Collective over a `Communicator`.
 
-    names: of collectives; the other arguments are those of `measure`.
+    names: of collectives; compressions: that are compared with the exact algorithms; the other
+    arguments are those of `measure`.
     """
     topology = Context.of(comm).topology
     entries: list[dict[str, Any]] = []
@@ -185,6 +227,9 @@ def tune(
     for name in names:
         full_name = collectives.find(name).name
         rows = measure(comm, full_name, sizes, segments, dtype, seconds, tick, module, nccl)
-        entries.append(entry(topology, name, rows))
+        made = entry(topology, name, rows)
+        if lows := compressed_from(comm, full_name, compressions, rows, dtype, seconds, module):
+            made["compressed_from"] = lows
+        entries.append(made)
         everything += rows
     return entries, fit(topology, everything)

@@ -12,7 +12,7 @@ from ..buffers import HALF, PREDEFINED
 from ..errors import ArgumentError, did_you_mean
 from ..execute import Context, native_method
 from ..schedule import Part, offsets
-from ..select import Query, choose
+from ..select import Choice, Query, choose
 from ..simulate import lower_bound
 from ..support.arrays import synchronize
 
@@ -27,8 +27,6 @@ UNEVEN = {
 }
 #: how a vector is divided among ranks: evenly, mostly to one rank, or at random
 SPLITS = ("even", "one", "random")
-#: data repeats after this many elements; a prime, so that a block in the wrong place is wrong
-_PERIOD = 1021
 
 
 def operation(name: str) -> tuple[MPI.Op, Any]:
@@ -80,6 +78,9 @@ class Workload:
     `SPLITS`, for blocks of ranks; with another than even the method is that with counts.
     """
 
+    #: data repeats after this many elements; a prime, so that a block in the wrong place is wrong
+    period = 1021
+
     def __init__(
         self,
         comm: Any,
@@ -115,6 +116,8 @@ class Workload:
         spec = self.collective
         before = self._span(spec.precondition(self.rank, self.size, blocks, root))
         after = self._span(spec.postcondition(self.rank, self.size, blocks, root))
+        #: the elements of the vector that this rank has at the end
+        self.after = after
         if spec.personal:
             self.expected = self._exchanged()
         else:
@@ -139,11 +142,11 @@ class Workload:
         """One period of a vector, as integers."""
         random = np.random.default_rng(seed)
         if not self.collective.reduces:
-            return random.integers(0, 127, _PERIOD)
+            return random.integers(0, 127, self.period)
         if self.op == "prod":
-            return np.where(random.integers(0, 8, _PERIOD) == 0, 2, 1)
+            return np.where(random.integers(0, 8, self.period) == 0, 2, 1)
         # truth values are 0 and 1: on one rank MPI leaves others as they are
-        return random.integers(0, 2 if self.op in ("land", "lor", "lxor") else 3, _PERIOD)
+        return random.integers(0, 2 if self.op in ("land", "lor", "lxor") else 3, self.period)
 
     def _result_table(self) -> Array:
         if not self.collective.reduces:
@@ -164,7 +167,7 @@ class Workload:
             return None
         # not a view: most callers have arrays of their own
         values = np.empty(span.stop - span.start, self.dtype)
-        values[:] = np.resize(np.roll(table, -(span.start % _PERIOD)), values.size)
+        values[:] = np.resize(np.roll(table, -(span.start % self.period)), values.size)
         return self.module.asarray(values)
 
     # buffers
@@ -224,41 +227,50 @@ class Workload:
         differs = _bytes(self.result) != _bytes(self.expected)
         return int(differs.reshape(-1, self.dtype.itemsize).any(axis=1).sum())
 
-    def call(self, algorithm: str, segment_bytes: int | None = None) -> Callable[[], object]:
+    def call(
+        self, algorithm: str, segment_bytes: int | None = None, compression: str | None = None
+    ) -> Callable[[], object]:
         """A function that makes the call. native: mpi4py's plain method if MPI takes the data."""
         if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
             plain = native_method(self.comm, self.method)
             return lambda: plain(*self.arguments)
         method = getattr(self.comm, self.method)
         word = None if algorithm == "auto" else algorithm
+        named = {"algorithm": word, "segment_bytes": segment_bytes}
+        if compression:
+            named["compression"] = compression
         if self.module is np:
-            return lambda: method(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
+            return lambda: method(*self.arguments, **named)
 
         def on_device() -> None:
-            method(*self.arguments, algorithm=word, segment_bytes=segment_bytes)
+            method(*self.arguments, **named)
             synchronize(self.module)
 
         return on_device
 
-    def served_by(self, algorithm: str, segment_bytes: int | None = None) -> tuple[str, int | None]:
-        """The algorithm that serves the call, and the segment size of its messages."""
+    def served_by(
+        self, algorithm: str, segment_bytes: int | None = None, compression: str | None = None
+    ) -> Choice:
+        """What serves the call: the algorithm, the segment size, and whether it is compressed."""
         name = self.collective.name
         word = None if algorithm == "auto" else algorithm
         # `explain` does not cover uneven blocks; of rooted calls only the root knows all bytes
         if self.split != "even":
             nbytes = None if self.collective.rooted else self.nbytes
-            query = Query(name, Context.of(self.comm).topology, nbytes)
-            return choose(query, word, segment_bytes)[:2]
+            topology = Context.of(self.comm).topology
+            query = Query(name, topology, nbytes, compression=compression or "")
+            return choose(query, word, segment_bytes)
         buffers = self.arguments[: 1 if self.collective is collectives.BCAST else 2]
-        explanation = self.comm.explain(
+        said = self.comm.explain(
             name,
             *buffers,
             op=operation(self.op)[0],
             root=self.root,
             algorithm=word,
             segment_bytes=segment_bytes,
+            compression=compression,
         )
-        return explanation.algorithm, explanation.segment_bytes
+        return Choice(said.algorithm, said.segment_bytes, said.reason, bool(said.compression))
 
     def rates(self, seconds: float) -> tuple[float, float]:
         """(algbw, busbw) in GB/s, as nccl-tests defines them.

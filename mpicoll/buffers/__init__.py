@@ -1,13 +1,8 @@
 """Buffer arguments, in host or device memory: made contiguous vectors, and written back."""
 
+from ..codes import CompressionName
 from . import ops
-from .compression import (
-    Compression,
-    CompressionName,
-    as_float32,
-    cannot_be_compressed,
-    compression_of,
-)
+from .compression import Compression, as_float32, cannot_be_compressed, compression_of
 from .device import device_of, host_copies, note_begin, stage
 from .fixed_point import Contributions, FixedPoint, cannot_be_fixed
 from .layout import packed

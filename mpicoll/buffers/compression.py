@@ -8,61 +8,44 @@ beyond its range is an infinity. Zeros have no sign in integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from ..errors import ArgumentError, did_you_mean
+from ..codes import FLOATS, Codes, CompressionName, codes_of
 from .device import reading, writing
 from .operand import Operand, bytes_of
 
-#: what `compression` may be, beside None
-CompressionName = Literal["float16", "bfloat16", "int8", "int4"]
-NAMES: tuple[CompressionName, ...] = get_args(CompressionName)
-#: element types of compressed calls, by name; work is done in float32
-TYPES = ("float32", "float64", "float16", "bfloat16")
 #: a scale is at least so large: with a smaller one, a division could have no finite result
 _LEAST = float(np.finfo(np.float32).tiny)
 #: elements of a piece: intermediate results stay in the cache
 _PIECE = 1 << 15
 _DEVICE_PIECE = 1 << 24
+#: of elements that are rounded: the relative step between codes, the least step, and the largest
+_ROUNDED = {
+    "float16": (2.0**-10, 2.0**-24, 65504.0),
+    "bfloat16": (2.0**-7, 2.0**-133, 3.3895e38),
+}
 
 _Convert = Callable[[Any, Any, Any], None]
 
 
-class Compression(NamedTuple):
+@dataclass(frozen=True)
+class Compression(Codes):
     """How elements become codes.
 
     Attributes
     ----------
-    name : str
-        What `compression=` calls it.
-    group : int
-        Elements with one scale.
-    nbytes : int
-        Bytes of the codes of a group; those of a shorter one, at the end of a block, too.
-    largest : int
-        The largest integer; 0: elements are rounded, and have no scale.
-    error : float
-        The relative error (RMS) of one quantisation of Gaussian data.
     encode_groups, decode_groups : callable
         Convert whole groups: (module, elements, codes).
     """
 
-    name: CompressionName
-    group: int
-    nbytes: int
-    largest: int
-    error: float
     encode_groups: _Convert
     decode_groups: _Convert
-
-    def groups(self, elements: int) -> int:
-        """The groups of a block of so many elements."""
-        return -(-elements // self.group)
 
     def encode(self, codes: Any, elements: Any, module: Any = np) -> None:
         """Write the codes of some elements.
@@ -93,6 +76,54 @@ class Compression(NamedTuple):
                 self.decode_groups(module, whole, room)
                 if short:
                     part[...] = whole[: len(part)]
+
+    def bound(
+        self,
+        contributions: Any,
+        quantisations: int,
+        nodes: Sequence[int] | None = None,
+        resolution: float = 2.0**-23,
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """How far elements of a compressed result may be from the exact ones.
+
+        Half the scales of all contributions' groups, half the scale of the result's group where the
+        result is quantised too, and what sums are rounded by. Infinite where nothing is promised.
+
+        Parameters
+        ----------
+        contributions : array, shape (ranks, elements)
+            Of elements of one block, the first of which begins a group.
+        quantisations : int
+            Of a value on its way into the result: 0, 1 or 2.
+        nodes : sequence of int, optional
+            The node of each rank, where nodes are summed before they are quantised.
+        resolution : float
+            The relative distance of two numbers of the caller's type, or of float32's if that is
+            larger.
+        """
+        with np.errstate(all="ignore"):
+            exact = np.asarray(contributions, np.float64)
+            node_of = np.arange(len(exact)) if nodes is None else np.asarray(nodes)
+            far = np.zeros(exact.shape[1])
+            for node in np.unique(node_of) if quantisations else ():
+                far += self._steps(np.abs(exact[node_of == node].sum(axis=0))) / 2
+            if quantisations > 1:
+                far += self._steps(np.abs(exact.sum(axis=0)) + far) / 2
+            far += (len(exact) + 2) * resolution * (np.abs(exact).sum(axis=0) + far)
+        far[np.isnan(far)] = np.inf
+        return far
+
+    def _steps(self, magnitudes: Any) -> Any:
+        """The distance between two codes at each element: the scale of its group."""
+        if not self.largest:
+            relative, least, most = _ROUNDED[self.name]
+            steps = np.maximum(magnitudes * relative, least)
+            return np.where(magnitudes <= most, steps, np.inf)
+        count = len(magnitudes)
+        groups = np.zeros((self.groups(count), self.group))
+        groups.reshape(-1)[:count] = magnitudes
+        scales = np.maximum(groups.max(axis=1) / self.largest, _LEAST)
+        return np.repeat(scales, self.group)[:count]
 
     def _pieces(self, elements: Any, codes: Any, module: Any) -> Iterator[tuple[Any, Any]]:
         """Parts of both."""
@@ -174,14 +205,15 @@ def _decode_bfloat16(module: Any, elements: Any, codes: Any) -> None:
     bits <<= 16
 
 
+_CONVERTED: dict[CompressionName, tuple[_Convert, _Convert]] = {
+    "float16": (_encode_float16, _decode_float16),
+    "bfloat16": (_encode_bfloat16, _decode_bfloat16),
+    "int8": (_encode_int8, _decode_int8),
+    "int4": (_encode_int4, _decode_int4),
+}
 _KNOWN: dict[str, Compression] = {
-    each.name: each
-    for each in (
-        Compression("float16", 1, 2, 0, 0.0002, _encode_float16, _decode_float16),
-        Compression("bfloat16", 1, 2, 0, 0.0017, _encode_bfloat16, _decode_bfloat16),
-        Compression("int8", 256, 260, 127, 0.0070, _encode_int8, _decode_int8),
-        Compression("int4", 64, 36, 7, 0.107, _encode_int4, _decode_int4),
-    )
+    name: Compression(**asdict(codes_of(name)), encode_groups=encode, decode_groups=decode)
+    for name, (encode, decode) in _CONVERTED.items()
 }
 
 
@@ -193,20 +225,15 @@ def compression_of(name: str) -> Compression:
     ArgumentError
         There is none; the message lists them.
     """
-    if name not in _KNOWN:
-        expected = f"None, {', '.join(map(repr, NAMES))}"
-        raise ArgumentError(
-            f"compression: expected {expected}, got {name!r}{did_you_mean(str(name), NAMES)}"
-        )
-    return _KNOWN[name]
+    return _KNOWN[codes_of(name).name]
 
 
 def cannot_be_compressed(operand: Operand) -> str:
     """Why an operand cannot be compressed; empty where it can."""
     dtype = operand.dtype
-    if dtype is None or dtype.name not in TYPES:
+    if dtype is None or dtype.name not in FLOATS:
         kind = "a derived datatype" if dtype is None else dtype
-        return f"{kind} cannot be compressed; {', '.join(TYPES)} can"
+        return f"{kind} cannot be compressed; {', '.join(FLOATS)} can"
     return ""
 
 

@@ -6,6 +6,7 @@ from .call import Call
 from .comparing import compare_at_exit, compare_end, refused
 from .explanation import Explanation, explain, in_place_form
 from .guards import GuardedPlan, guarded
+from .operations import schedule_of
 from .repeated import key_of
 from .request import Request, Submit
 from .results import compare_results, with_results_compared
@@ -14,6 +15,6 @@ from .serving import begin, begin_again, begin_at_once, persist, run, run_again,
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "Request", "Submit", "allowing", "arguments", "begin",
     "begin_again", "begin_at_once", "compare_at_exit", "compare_end", "compare_results", "explain", "guarded",
-    "in_place_form", "key_of", "persist", "refused", "run", "run_again", "run_begun",
+    "in_place_form", "key_of", "persist", "refused", "run", "run_again", "run_begun", "schedule_of",
     "with_results_compared",
 ]  # fmt: skip

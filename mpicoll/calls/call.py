@@ -460,8 +460,6 @@ class Call:
         datatype = self.operands[0].datatype
         if self.op is not None and datatype is None:
             return "MPI has no such reduction"
-        if self.compression:
-            return "MPI's messages are not compressed"
         if refusal := self._unfit_for_libraries():
             return refusal
         # Displacements are counts of the whole vector, too. Data that are only moved may be

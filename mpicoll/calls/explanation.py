@@ -1,16 +1,19 @@
 """`Communicator.explain`: what a call would do, for a person."""
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from .. import nccl, select
-from ..algorithms import LIBRARIES, NCCL
+from ..algorithms import LIBRARIES, NCCL, find
 from ..buffers import operand
+from ..codes import Codes, codes_of
 from ..errors import ArgumentError
-from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, pieces
+from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, Part, is_coded, offsets, pieces
 from ..select import probe
 from ..simulate import lower_bound
 from ..support import settings
@@ -23,7 +26,8 @@ from .operations import schedule_of
 class Explanation(NamedTuple):
     """What one rank does in a call.
 
-    nbytes, rounds, messages and bytes_sent are None where this rank cannot know them.
+    nbytes, rounds, messages and bytes_sent are None where this rank cannot know them. Bytes that
+    are sent are those of codes where messages have codes.
     """
 
     collective: str
@@ -40,9 +44,16 @@ class Explanation(NamedTuple):
     #: upper bound of the pieces that messages are cut into; None: not cut
     segment_bytes: int | None
     reason: str
+    #: the codes in the messages, by name; "": elements as they are
+    compression: str = ""
+    #: how often a value is quantised at most: as it is contributed, and as a part of the sum
+    quantisations: int = 0
+    #: of a compressed call: the relative error (RMS) of Gaussian data
+    expected_error: float = 0.0
 
     def __str__(self) -> str:
-        choice = select.Choice(self.algorithm, self.segment_bytes, self.reason)
+        is_compressed = bool(self.compression)
+        choice = select.Choice(self.algorithm, self.segment_bytes, self.reason, is_compressed)
         size = "sizes that only the root knows"
         if self.nbytes is not None:
             size = f"{format_bytes(self.nbytes)} bytes"
@@ -56,6 +67,8 @@ class Explanation(NamedTuple):
             lines.append(f"lower bound: {self.lower_bound:,.0f} bytes sent by the busiest rank")
         if self.predicted_seconds is not None:
             lines.append(f"predicted: {self.predicted_seconds * 1e3:.3g} ms")
+        if self.compression:
+            lines += _contract(codes_of(self.compression), self.quantisations)
         return "\n".join(lines)
 
 
@@ -84,6 +97,15 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
             served = call.in_codes() if compressed else call
             rounds, messages, bytes_sent = _traffic(served, name, segment_bytes)
     least = None if call.nbytes is None else call.nbytes * _least_sent(collective, call.size)
+    predicted = probe.predicted(call.comm, collective, name, call.nbytes, segment_bytes)
+    codes = None
+    often = 0
+    if compressed:
+        codes = codes_of(call.compression)
+        predicted = None  # the cost model knows no codes
+        often = _quantisations(call, name)
+        if least is not None:
+            least *= codes.nbytes / codes.group / call.dtype.itemsize
     return Explanation(
         collective=collective,
         algorithm=name,
@@ -93,31 +115,81 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         messages=messages,
         bytes_sent=bytes_sent,
         lower_bound=least,
-        predicted_seconds=probe.predicted(
-            call.comm, collective, name, call.nbytes, segment_bytes
-        ),
+        predicted_seconds=predicted,
         segment_bytes=segment_bytes,
         reason=reason,
+        compression=codes.name if codes else "",
+        quantisations=often,
+        expected_error=codes.expected_error(often) if codes else 0.0,
     )
+
+
+def _quantisations(call: Call, name: str) -> int:
+    from ..verify import quantisations  # not needed by calls
+
+    algorithm = find(call.collective.name, name)
+    return quantisations(algorithm, call.size, call.context.topology.nodes)
+
+
+def _contract(codes: Codes, quantisations: int) -> Iterator[str]:
+    """What a compressed call promises of its result."""
+    if not quantisations:
+        yield f"{codes.name}: no message is compressed, and the result is exact"
+        return
+    once = "each value once, as it is contributed"
+    often = f"{once}, and the result once" if quantisations > 1 else once
+    if codes.largest:
+        group = f"{codes.group} values share a scale, their largest magnitude / {codes.largest}"
+        yield f"{codes.name} quantises {often}; {group}"
+        step = "scale"
+    else:
+        yield f"{codes.name} rounds {often}"
+        step = "distance of two codes"
+    bound = f"half the sum of the contributions' {step}s"
+    if quantisations > 1:
+        bound += f" + half the result's {step}"
+    yield f"an element is off by at most {bound} + rounding of the sum"
+    error = codes.expected_error(quantisations)
+    yield f"relative error (RMS) to expect of Gaussian data: {error:.2g}"
 
 
 def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int, int]:
     """Rounds that this rank takes part in, and the messages and bytes that it sends."""
     schedule = schedule_of(call, name, segment_bytes)
-    itemsize = call.dtype.itemsize
-    limit_bytes = min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-    limit = max(1, limit_bytes // itemsize)
+    most_bytes = min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+    elements = _Items(schedule.edges, call.dtype.itemsize, call.dtype.itemsize, most_bytes)
+    codes = elements
+    if call.codes is not None:
+        groups = [call.codes.groups(high - low) for low, high in pairwise(schedule.edges)]
+        whole_group = call.codes.group * call.dtype.itemsize
+        codes = _Items(offsets(groups), call.codes.nbytes, whole_group, most_bytes)
     rounds = 0
     messages = 0
-    elements = 0
+    nbytes = 0
     for operations in schedule.rounds:
         rounds += any(type(operation) in MESSAGES for operation in operations)
         for operation in operations:
             if type(operation) in SENDS:
-                for start, end in pieces(operation.part, schedule.edges, limit):
+                items = codes if is_coded(operation.part) else elements
+                for length in items.messages(operation.part):
                     messages += 1
-                    elements += end - start
-    return rounds, messages, itemsize * elements
+                    nbytes += length
+    return rounds, messages, nbytes
+
+
+class _Items:
+    """What messages are made of: elements, or the codes of groups of elements."""
+
+    def __init__(self, edges: list[int], nbytes: int, covered: int, most_bytes: int) -> None:
+        self._edges = edges
+        self._nbytes = nbytes
+        # messages are cut by the bytes of the elements
+        self._limit = max(1, most_bytes // covered)
+
+    def messages(self, part: Part) -> Iterator[int]:
+        """The bytes of each message of a part."""
+        for start, end in pieces(part, self._edges, self._limit):
+            yield self._nbytes * (end - start)
 
 
 def _least_sent(collective: str, size: int) -> float:

@@ -4,7 +4,7 @@ from zlib import crc32
 
 from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
-from ..buffers import HALF, Compression, ops
+from ..buffers import HALF, ops
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, Choice, reduces_on_device
@@ -44,7 +44,8 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         nbytes = call.nbytes or 0
         segments = max(1, -(-nbytes // (segment_bytes or SEGMENT_BYTES)))
         blocks = entry.vector_blocks(call.size, segments, nodes)
-        edges = _edges(nbytes // call.dtype.itemsize, blocks, call.codes)
+        count = nbytes // call.dtype.itemsize
+        edges = bounds(count, blocks) if call.codes is None else call.codes.edges(count, blocks)
     generator = entry.placed(nodes, call.codes is not None)
     crosses = None
     if call.codes is not None:
@@ -53,14 +54,6 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         generator, call.rank, call.size, call.root, blocks, crosses)
     cut = segment_bytes if entry.cuttable else None
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
-
-
-def _edges(count: int, blocks: int, compression: Compression | None) -> list[int]:
-    """The edges of the blocks of a vector that is cut evenly, between groups with one scale."""
-    if compression is None:
-        return bounds(count, blocks)
-    groups = bounds(compression.groups(count), blocks)
-    return [min(edge * compression.group, count) for edge in groups]
 
 
 def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> ScheduledCall:

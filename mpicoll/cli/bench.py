@@ -4,18 +4,22 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from .. import collectives
+from ..codes import FLOATS
 from ..errors import ArgumentError
 from ..support.units import many, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, summary
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
-from .options import add_shared, parse_sizes
+from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .screen import comment, folded
 from .values import parsed, size, whole
 
 NOTE = """bytes: the whole vector. Times: the maximum over ranks of each repetition, of which the
 median; the candidates alternate. busbw as nccl-tests defines it. native: mpi4py's plain method.
 x native: above 1 is faster. auto: what mpicoll chooses. *: the fastest."""
+COMPRESSED = """~: with codes in the messages, on normally distributed data; auto without ~ is
+exact. error: the largest |result - exact|. RMS: relative. of bound: the largest error as a part of
+what an element may be off by. wrong: of these, elements that are off by more."""
 MORE = "each candidate has a line with --all, and an entry in --json FILE"
 
 
@@ -27,6 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_shared(parser, "--dtype", sizes="4K:64M", factor=2, min_time=1.0)
     add("--repeats", type=whole, metavar="N", help="repetitions per size, instead of --min-time")
     add("--op", default="sum", help="or prod, max, min, land, lor, lxor, band, bor, bxor")
+    add_shared(parser, "--compression")
     add("--segment-bytes", type=size, metavar="B", help="segment size (default: as selected)")
     add("--root", type=whole, default=0, metavar="RANK", help="of a rooted collective")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
@@ -51,7 +56,7 @@ def run(arguments: Namespace) -> int:
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from ..bench import Candidate, compare, traced
+    from ..bench import compare, traced
     from ..communicator import Communicator
     from ..measure import OF_CALLS, measured_on, write_timeline
 
@@ -61,12 +66,12 @@ def run(arguments: Namespace) -> int:
     timing = _timing(arguments)
     options = _options(arguments, comm)
     sizes = parse_sizes(arguments.sizes, arguments.factor)
-    candidates = [Candidate(word, arguments.segment_bytes) for word in _words(arguments)]
+    candidates = _candidates(arguments)
     facts = measured_on(comm)
     results = []
     events = []
     facts |= _link(arguments.link, facts["nodes"])
-    lines = Lines(len(candidates), len(sizes), arguments.all)
+    lines = Lines(len(candidates), len(sizes), arguments.all, arguments.compression or "")
     of = collectives.find(arguments.collective)
     if root:
         what = (
@@ -75,6 +80,7 @@ def run(arguments: Namespace) -> int:
         print(
             comment(_headline(facts)),
             comment(f"{what}. {NOTE}"),
+            *([comment(_compressed(arguments, candidates))] if arguments.compression else []),
             lines.heading(),
             sep="\n",
             flush=True,
@@ -96,12 +102,33 @@ def run(arguments: Namespace) -> int:
     return 1 if any(row["wrong"] for row in results) else 0
 
 
+def _candidates(arguments: Namespace) -> list[Any]:
+    """The candidates: native first, then as asked for, then those of the user's file.
+
+    With --compression: native, auto as it is, and the others compressed.
+    """
+    from ..algorithms import NATIVE
+    from ..bench import Candidate
+
+    cut = arguments.segment_bytes
+    own = userfile.load(arguments.file) if arguments.file else []
+    words = _words(arguments)
+    words += [each.name for each in own if each.collective == arguments.collective]
+    words = list(dict.fromkeys([NATIVE, *words]))
+    if not arguments.compression:
+        return [Candidate(word, cut) for word in words]
+    _check_compression(arguments, words[1:])
+    exact = [Candidate(NATIVE, cut), Candidate("auto", cut)]
+    return exact + [Candidate(word, cut, compression=arguments.compression) for word in words[1:]]
+
+
 def _words(arguments: Namespace) -> list[str]:
-    """The candidates: native first, then as asked for, then those of the user's file."""
+    """The words of --algorithms; `all` stands for those that can be measured."""
     from .. import algorithms
 
-    own = userfile.load(arguments.file) if arguments.file else []
-    registered = algorithms.list_algorithms(arguments.collective)
+    collective = collectives.find(arguments.collective).name
+    able = compressible(collective)
+    registered = able if arguments.compression else algorithms.list_algorithms(collective)
     asked = [word.strip() for word in arguments.algorithms.split(",")]
     chosen = [word for one in asked for word in (registered if one == "all" else [one])]
     if algorithms.NCCL in chosen and arguments.device == "cpu":
@@ -109,10 +136,27 @@ def _words(arguments: Namespace) -> list[str]:
     for word in chosen:
         if word != "auto":
             algorithms.require(arguments.collective, word)
-    own_names = [
-        algorithm.name for algorithm in own if algorithm.collective == arguments.collective
-    ]
-    return list(dict.fromkeys([algorithms.NATIVE, *chosen, *own_names]))
+    return chosen
+
+
+def _check_compression(arguments: Namespace, words: list[str]) -> None:
+    """Refuse what cannot be compressed."""
+    collective = collectives.find(arguments.collective)
+    able = compressible(collective.name)
+    named = [word for word in words if word != "auto"]
+    must_be_compressible(arguments.compression, collective.name, able, named)
+    option = f"--compression {arguments.compression}"
+    if arguments.op != "sum" and collective.reduces:
+        raise ArgumentError(f"{option}: expected --op sum, got {arguments.op}")
+    if arguments.dtype not in FLOATS:
+        floats = ", ".join(FLOATS)
+        raise ArgumentError(f"{option}: expected --dtype {floats}, got {arguments.dtype}")
+
+
+def _compressed(arguments: Namespace, candidates: list[Any]) -> str:
+    """What is run compressed, and what the columns mean."""
+    words = ", ".join(each.algorithm for each in candidates if each.compression)
+    return f"--compression {arguments.compression}: {words} are run compressed. {COMPRESSED}"
 
 
 def _timing(arguments: Namespace) -> dict[str, Any]:

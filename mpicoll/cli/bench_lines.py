@@ -16,22 +16,44 @@ _SIZES = (
     f"{'bytes':>6}{'native':>9}{'auto':>9}{'x native':>9} "
     f" {'auto took':<16}{'best':>8}{'x native':>9}  algorithm"
 )
+_COMPRESSED = (
+    f"{'bytes':>6}  {'algorithm':<23}{'median':>8}{'x native':>9}{'error':>9}{'RMS':>8}"
+    f"{'of bound':>9}{'wrong':>6}"
+)
 
 
 class Lines:
-    """The lines. brief: one for each size, instead of one for each candidate."""
+    """The lines. brief: one for each size, instead of one for each candidate.
 
-    def __init__(self, candidates: int, sizes: int, everything: bool) -> None:
+    compression: of the compressed candidates, by name.
+    """
+
+    def __init__(
+        self, candidates: int, sizes: int, everything: bool, compression: str = ""
+    ) -> None:
         self.brief = candidates * sizes > LINES and not everything
+        self._compression = compression
 
     def heading(self) -> str:
         """What stands above."""
-        return _SIZES if self.brief else _CANDIDATES
+        if not self._compression:
+            return _SIZES if self.brief else _CANDIDATES
+        if not self.brief:
+            return _COMPRESSED
+        return (
+            f"{'bytes':>6}{'native':>7}{'auto':>7}{self._compression:>9}{'x native':>9}"
+            f"{'x auto':>7}{'RMS':>8}{'of bound':>9}  algorithm"
+        )
 
     def of_size(self, rows: Sequence[Row]) -> Iterator[str]:
-        """The lines of one size. rows: of all candidates, native first."""
+        """The lines of one size.
+
+        rows: of all candidates, native first; of a compressed run then auto as it is.
+        """
         if self.brief:
-            yield _size(rows)
+            yield _compressed_size(rows) if self._compression else _size(rows)
+        elif self._compression:
+            yield from (_with_errors(row, rows[0]) for row in rows)
         else:
             best = fastest(rows)
             yield from (_candidate(row, rows[0], row is best) for row in rows)
@@ -39,8 +61,39 @@ class Lines:
 
 def fastest(rows: Iterable[Row]) -> Row:
     """The fastest of a size; auto is what it took."""
-    return min(
-        (row for row in rows if row["algorithm"] != "auto"), key=lambda row: float(row["median_us"])
+    return min((row for row in rows if row["algorithm"] != "auto"), key=_median)
+
+
+def _median(row: Row) -> float:
+    return float(row["median_us"])
+
+
+def _with_errors(row: Row, native: Row) -> str:
+    """The line of a candidate among compressed ones."""
+    mark = "~" if row.get("quantisations") else " "
+    ratio = native["median_us"] / row["median_us"]
+    cells = (
+        f"{format_bytes(row['bytes']):>6} {mark}{_name(row):<23}{_time(row):>8}{ratio:>9.2f}"
+    )
+    if "compression" not in row:
+        return f"{cells}{'-':>9}{'-':>8}{'-':>9}{row['wrong']:>6}"
+    errors = f"{row['max_error']:>9.2g}{row['rms_error']:>8.2g}{row['of_bound']:>9.2f}"
+    return f"{cells}{errors}{row['wrong']:>6}"
+
+
+def _compressed_size(rows: Sequence[Row]) -> str:
+    """The line of a size: native, auto as it is, and the fastest compressed candidate."""
+    native, auto = rows[:2]
+    times = f"{format_bytes(native['bytes']):>6}{_time(native):>7}{_time(auto):>7}"
+    coded = [row for row in rows if row.get("quantisations")]
+    wrong = " WRONG" if any(row["wrong"] for row in rows) else ""
+    if not coded:
+        return f"{times}{'-':>9}{'-':>9}{'-':>7}{'-':>8}{'-':>9}  -{wrong}"
+    best = min(coded, key=_median)
+    gains = [exact["median_us"] / best["median_us"] for exact in (native, auto)]
+    return (
+        f"{times}{_time(best):>9}{gains[0]:>9.2f}{gains[1]:>7.2f}{best['rms_error']:>8.2g}"
+        f"{best['of_bound']:>9.2f}  {best.get('chose', best['algorithm'])}{wrong}"
     )
 
 
@@ -91,11 +144,41 @@ def _time(row: Row) -> str:
 
 
 def summary(results: Sequence[Row]) -> Iterator[str]:
-    """All sizes together: the fastest, how close auto came, and wrong elements."""
+    """All sizes together: the fastest, how close auto came, and wrong elements.
+
+    Of compressed candidates instead how much faster than auto they are, and their errors.
+    """
     sizes = [
         [row for row in results if row["bytes"] == nbytes]
         for nbytes in dict.fromkeys(row["bytes"] for row in results)
     ]
+    if any("compression" in row for row in results):
+        yield from _compressed_summary(sizes)
+    else:
+        yield from _exact_summary(sizes)
+    wrong = sum(row["wrong"] for row in results)
+    yield f"wrong elements: {wrong:,}"
+
+
+def _compressed_summary(sizes: Sequence[Sequence[Row]]) -> Iterator[str]:
+    coded = [row for rows in sizes for row in rows if row.get("quantisations")]
+    if not coded:
+        yield "nothing was compressed: auto does so between nodes, from 64K bytes on"
+        return
+    gains = []
+    for rows in sizes:
+        fast = min((row for row in rows if row.get("quantisations")), key=_median, default=None)
+        if fast is not None:
+            gain = rows[1]["median_us"] / fast["median_us"]
+            gains.append(f"{gain:.2f} at {format_bytes(fast['bytes'])}")
+    name = coded[0]["compression"]
+    yield f"{name}, the fastest, x auto: {', '.join(gains)}"
+    rms = max(row["rms_error"] for row in coded)
+    part = max(row["of_bound"] for row in coded)
+    yield f"{name}, errors at most: RMS {rms:.2g}, {part:.2f} of the bound"
+
+
+def _exact_summary(sizes: Sequence[Sequence[Row]]) -> Iterator[str]:
     best = [fastest(rows) for rows in sizes]
     wins = {
         word: [row for row in best if row["algorithm"] == word]
@@ -114,5 +197,3 @@ def summary(results: Sequence[Row]) -> Iterator[str]:
         at = f"at {format_bytes(row['bytes'])} ({row['chose']})"
         worst = "" if lag <= _EQUAL else f"; at worst it took {lag:.2f} x as long, {at}"
         yield f"auto: as fast as the fastest at {near} of {many(len(lags), 'size')}{worst}"
-    wrong = sum(row["wrong"] for row in results)
-    yield f"wrong elements: {wrong:,}"

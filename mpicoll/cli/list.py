@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .. import algorithms, collectives
 from ..verify import check
+from .options import compressible
 from .screen import folded
 
 SIZES = 8, 13
@@ -108,6 +109,8 @@ def _plain(chosen: Iterable[collectives.Collective]) -> Iterator[str]:
         for _, name, *figures, summary in _rows(collective):
             yield _FIGURES.format(name, *figures)
             yield folded(summary, "      ", "      ")
+        if able := compressible(collective.name):
+            yield folded(f"with codes, as compression= asks for: {', '.join(able)}.", "  ", "    ")
         yield ""
     yield folded(NOTE)
 

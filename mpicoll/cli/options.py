@@ -2,10 +2,15 @@
 
 import re
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from dataclasses import fields
 from inspect import cleandoc
 from typing import Any
 
+from .. import algorithms
+from ..algorithms import AlgorithmName
+from ..codes import codes_of
+from ..collectives import CollectiveName
 from ..errors import ArgumentError
 from ..support.units import parse_bytes
 from .values import number, parsed, size, whole
@@ -19,6 +24,10 @@ SHARED: dict[str, dict[str, Any]] = {
         "type": number,
         "metavar": "S",
         "help": "seconds per size for all candidates together",
+    },
+    "--compression": {
+        "metavar": "NAME",
+        "help": "with codes in the place of elements: int8, int4, float16 or bfloat16",
     },
     "--device": {
         "default": "cpu",
@@ -77,6 +86,29 @@ def parameters_of(documented: object) -> dict[str, tuple[str, str]]:
     text = cleandoc(documented.__doc__ or "").partition("Parameters\n----------\n")[2]
     entries = re.findall(r"^(\w+) : (.*?)(?:, optional)?\n((?:    .*\n?)+)", text, re.MULTILINE)
     return {name: (values, " ".join(told.split())) for name, values, told in entries}
+
+
+def compressible(collective: CollectiveName) -> list[AlgorithmName]:
+    """The algorithms of a collective that --compression takes."""
+    registered = algorithms.registered(collective)
+    return [AlgorithmName(each.name) for each in registered if each.compressible]
+
+
+def must_be_compressible(
+    compression: str, collective: str, able: Sequence[str], words: Sequence[str] = ()
+) -> None:
+    """Raise ArgumentError unless codes of that name can be in the messages of these algorithms.
+
+    able: as `compressible` gives them.
+    """
+    codes_of(compression)
+    option = f"--compression {compression}"
+    if not able:
+        raise ArgumentError(f"{option}: {collective} cannot be compressed")
+    for word in words:
+        if word not in able:
+            names = ", ".join(able)
+            raise ArgumentError(f"{option}: {word} cannot be compressed; these can: {names}")
 
 
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:

@@ -109,11 +109,11 @@ def share_of_bound() -> Panel:
 def draw_results(path: str, results: Sequence[Row], title: str, panels: Sequence[Panel]) -> None:
     """A line for each algorithm over size, in one panel per quantity."""
     figure, every = _canvas(9, 0.8 + 3.2 * len(panels), len(panels))
-    words = list(dict.fromkeys(row["algorithm"] for row in results))
+    words = list(dict.fromkeys(map(_label, results)))
     for axes, panel in zip(every, panels):
         values = [value for row in results if (value := panel.value(row))]
         for number, word in enumerate(words):
-            rows = [row for row in results if row["algorithm"] == word]
+            rows = [row for row in results if _label(row) == word]
             points = [(row["bytes"], value) for row in rows if (value := panel.value(row))]
             _line(axes, points or [(float("nan"), float("nan"))], word, number, len(words))
         if panel.one:
@@ -127,6 +127,11 @@ def draw_results(path: str, results: Sequence[Row], title: str, panels: Sequence
     lines, labels = every[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside right upper", fontsize="small")
     _save(figure, path, title)
+
+
+def _label(row: Row) -> str:
+    """The algorithm, and what it is compressed with."""
+    return " ".join(filter(None, (row["algorithm"], row.get("compression"))))
 
 
 def _scale(axes: Any, sizes: Sequence[int]) -> None:

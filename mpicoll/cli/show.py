@@ -1,5 +1,7 @@
 """draw the rounds of an algorithm: who sends which blocks to whom, and what ranks then hold."""
 
+from __future__ import annotations
+
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,14 +9,15 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
+from ..codes import Codes, codes_of
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import INPUT, OUTPUT, Part
+from ..schedule import INPUT, OUTPUT, Copy, Part, is_coded, joined
 from ..support.units import many
 from ..verify import Cost, check, unproved
 from . import outfiles, userfile
 from .list import of_vector
 from .screen import LINES, folded, width
-from .options import add_shared
+from .options import add_shared, compressible, must_be_compressible
 from .plots import draw_schedule
 from .values import whole
 
@@ -36,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="blocks of the vector; segments of a pipeline (default 4)",
     )
+    add_shared(parser, "--compression")
     add("--all", action="store_true", help="every block after every round, however long")
     add("--plot", metavar="FILE.svg", help="draw it, too: ranks across, rounds down")
     add_shared(parser, "--file")
@@ -54,22 +58,39 @@ def run(arguments: Namespace) -> int:
     algorithm = algorithms.find(arguments.collective, arguments.algorithm)
     if arguments.size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {arguments.size}")
-    played = _play(collective, algorithm, arguments.size, arguments.root, arguments.blocks)
-    print(folded(_title(played, algorithm.name)))
+    codes = _codes(arguments, algorithm)
+    played = _play(
+        collective, algorithm, arguments.size, arguments.root, arguments.blocks, codes is not None
+    )
+    name = f"{algorithm.name} in {codes.name}" if codes else algorithm.name
+    print(folded(_title(played, name)))
+    if codes:
+        print(folded(_quantised(played, codes)))
     lines = "\n".join(_whole(played)).split("\n")
     fits = len(lines) < LINES and max(map(len, lines)) <= width()
     print(*(lines if arguments.all or fits else _short(played)), sep="\n")
     if arguments.plot:
-        draw_schedule(arguments.plot, played, _title(played, algorithm.name))
+        draw_schedule(arguments.plot, played, _title(played, name))
     if played.wrong:
         print("", folded(f"WRONG: {played.wrong}", rest="  "), sep="\n")
     return 1 if played.wrong else 0
+
+
+def _codes(arguments: Namespace, algorithm: algorithms.Algorithm) -> Codes | None:
+    """What messages have in the place of elements, checked."""
+    if not arguments.compression:
+        return None
+    collective = algorithm.collective
+    able = compressible(collective)
+    must_be_compressible(arguments.compression, collective, able, [algorithm.name])
+    return codes_of(arguments.compression)
 
 
 class Moment(NamedTuple):
     """One rank after a round: the clock, what arrived from whom, the fullest value of each block.
 
     held: whose contributions are in that, as bits; cells: the same as `_symbol` writes it.
+    coded, decoded: the blocks that it then wrote the codes of, or the elements.
     """
 
     clock: int
@@ -77,6 +98,8 @@ class Moment(NamedTuple):
     arrived: Sequence[tuple[int, str]]
     held: list[int]
     cells: list[str]
+    coded: Sequence[int] = ()
+    decoded: Sequence[int] = ()
 
 
 class Played(NamedTuple):
@@ -97,6 +120,7 @@ def _play(
     size: int,
     root: int,
     blocks: int | None,
+    compressed: bool,
 ) -> Played:
     """Let the verifier run it; rounds stand where its logical clock puts them."""
     blocks = blocks or algorithm.vector_blocks(size, 4)
@@ -123,7 +147,7 @@ def _play(
             (
                 peer,
                 (
-                    _blocks(part, blocks)
+                    _blocks(part, blocks) + (" in codes" if is_coded(part) else "")
                     if not collective.personal
                     else " ".join(
                         _symbol(collective, expressions.ranks[one], size) for one in rank.read(part)
@@ -132,11 +156,28 @@ def _play(
             )
             for peer, part in (step.receives if step else ())
         ]
-        frames[rank.clock].append(Moment(rank.clock, rank.number, arrived, held, symbols))
+        copies = [op for op in step.local if type(op) is Copy] if step else []
+        coded = [op.into for op in copies if is_coded(op.into) > is_coded(op.source)]
+        decoded = [op.into for op in copies if is_coded(op.into) < is_coded(op.source)]
+        frames[rank.clock].append(
+            Moment(
+                rank.clock, rank.number, arrived, held, symbols, _each(coded), _each(decoded)
+            )
+        )
+
+    def _each(parts: list[Part]) -> list[int]:
+        numbers = (part.first + at for part in parts for at in range(part.count))
+        return sorted({number % blocks for number in numbers})
 
     try:
         cost = check(
-            algorithm.collective, algorithm.generator, size, root, blocks, observer=observer
+            algorithm.collective,
+            algorithm.generator,
+            size,
+            root,
+            blocks,
+            observer=observer,
+            compressed=compressed,
         )
     except ScheduleError as error:
         wrong = str(error)
@@ -156,6 +197,21 @@ def _title(played: Played, name: str) -> str:
     return f"{played.collective.name} {name}, {played.size} ranks{where}: {result}."
 
 
+def _quantised(played: Played, codes: Codes) -> str:
+    """What is quantised, how often, and how many bytes that saves."""
+    often = played.cost.quantisations if played.cost else 0
+    what = "the data" if not played.collective.reduces else "contributions"
+    if often > 1:
+        what += ", and sums"
+    verb = "quantises" if codes.largest else "rounds"
+    error = f"; relative error (RMS) of Gaussian data {codes.expected_error(often):.2g}"
+    times = ("never", "once", "twice")[min(often, 2)]
+    return (
+        f"{codes.name} {verb} {what}: each value {times} at most. Messages in codes have"
+        f" {codes.nbytes} bytes for {many(codes.group, 'float32 element')}{error}."
+    )
+
+
 def _whole(played: Played) -> Iterator[str]:
     """The lines of the picture: what every rank has of every block."""
     cells = [[""] * played.blocks] * played.size
@@ -165,6 +221,8 @@ def _whole(played: Played) -> Iterator[str]:
             cells[moment.rank] = moment.cells
         yield ""
         yield from _messages(frame[0].clock, frame)
+        yield from _coding("coded", [(moment.rank, moment.coded) for moment in frame])
+        yield from _coding("decoded", [(moment.rank, moment.decoded) for moment in frame])
         yield from _table(cells, heading=frame[0].clock == 0)
 
 
@@ -255,13 +313,29 @@ def _messages(clock: int, frame: Sequence[Moment]) -> list[str]:
     return [text.replace("\xa0", " ") for text in wrap(line, width(), subsequent_indent=" " * 10)]
 
 
+def _coding(verb: str, blocks_of: Sequence[tuple[int, Sequence[int]]]) -> list[str]:
+    """The line, or lines, of the blocks that ranks code or decode at this clock."""
+    texts = []
+    for rank, numbers in sorted(blocks_of):
+        if numbers:
+            ranges = joined((number, 1) for number in numbers)
+            names = ",".join(_range(first, first + count) for first, count in ranges)
+            texts.append(f"by {rank}: block{'s' if len(numbers) > 1 else ''} {names}")
+    if not texts:
+        return []
+    line = "   ".join([f"{verb:<7}", *(text.replace(" ", "\xa0") for text in texts)])
+    return [text.replace("\xa0", " ") for text in wrap(line, width(), subsequent_indent=" " * 10)]
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if high == low + 1 else f"{low}-{high - 1}"
+
+
 def _blocks(part: Part, blocks: int) -> str:
     """The numbers of a cyclic range: `block 3`, `blocks 2-3`, `blocks 3,0-1`."""
     last = part.first + part.count
     ranges = [(part.first, min(last, blocks)), (0, last - blocks)]
-    names = [
-        str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in ranges if high > low
-    ]
+    names = [_range(low, high) for low, high in ranges if high > low]
     return f"block{'s' if part.count > 1 else ''} {','.join(names)}"
 
 

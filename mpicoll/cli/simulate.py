@@ -1,5 +1,7 @@
 """predict how long algorithms take on a network that need not exist, at any number of ranks."""
 
+from __future__ import annotations
+
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from .. import algorithms, collectives
+from ..codes import Codes, codes_of
 from ..errors import ArgumentError
 from ..simulate import (
     Level,
@@ -19,7 +22,7 @@ from ..simulate import (
 )
 from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
-from .options import add_shared, parse_sizes
+from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
 from .screen import comment
 from .values import parsed, whole
@@ -40,6 +43,8 @@ NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as n
 it. rounds: of the rank that has most. x bound: the time over a lower bound, the largest
 of what rounds, bytes and reductions take alone. exact: clocks = all ranks were run;
 formula = too much for that: closed form, equal blocks, rounds of the longest path."""
+COMPRESSED = """compressed: messages have {nbytes} bytes for {group} float32 elements; busbw is
+that of the elements, and the bound that of as many bytes of codes."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -57,6 +62,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--alpha", default="5us", metavar="T", help="time per message")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")
     add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns")
+    add_shared(parser, "--compression")
+    add("--coding", default="0", metavar="T", help="time to code or decode a byte of elements")
     add("--ranks-per-node", type=whole, metavar="N", help="the ranks of a node share one port")
     add("--placement", default="block", metavar="WORD", help="block fills nodes in turn; or cyclic")
     add("--node-alpha", metavar="T", help="time per message inside a node (default: as --alpha)")
@@ -76,6 +83,7 @@ def run(arguments: Namespace) -> None:
     """Predict, print and write."""
     outfiles.check(arguments)
     network = _network(arguments, arguments.size)
+    codes = codes_of(arguments.compression) if arguments.compression else None
     chosen = _algorithms(arguments, bool(network.levels))
     sizes = parse_sizes(arguments.bytes, option="--bytes")
     longest = parsed("--segment-bytes", parse_bytes, arguments.segment_bytes)
@@ -84,23 +92,26 @@ def run(arguments: Namespace) -> None:
             f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes!r}"
         )
     segment_bytes = int(longest)
-    print(
-        comment(NOTE), "".join(f"{name:>{width}}" for name, width in COLUMNS), sep="\n", flush=True
-    )
+    print(comment(NOTE))
+    if codes:
+        print(comment(COMPRESSED.format(nbytes=codes.nbytes, group=codes.group)))
+    print("".join(f"{name:>{width}}" for name, width in COLUMNS), flush=True)
     estimate = cache(estimate_work)
     results = []
     for nbytes in sizes:
         for algorithm in chosen:
             segments = max(1, -(-nbytes // segment_bytes)) if algorithm.blocks == "segments" else 1
             try:
-                prediction = _predict(algorithm, arguments, network, nbytes, segments, estimate)
+                prediction = _predict(
+                    algorithm, arguments, network, nbytes, segments, estimate, codes
+                )
             except ArgumentError as error:
                 if arguments.algorithms != "all":
                     raise
                 print(f"# left out: {error}", flush=True)
                 continue
             results.append(
-                _entry(algorithm, arguments.size, network, nbytes, segment_bytes, prediction)
+                _entry(algorithm, arguments.size, network, nbytes, segment_bytes, prediction, codes)
             )
             print(_line(results[-1]), flush=True)
     _write(arguments, network, results)
@@ -109,16 +120,21 @@ def run(arguments: Namespace) -> None:
 def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]:
     """The algorithms named, then those of the user's file.
 
-    `all` includes algorithms made for nodes only if the network has nodes.
+    `all` includes algorithms made for nodes only if the network has nodes, and with --compression
+    only those that can be compressed.
     """
     own = userfile.load(arguments.file) if arguments.file else []
-    collectives.find(arguments.collective)
+    able = compressible(collectives.find(arguments.collective).name)
     if arguments.algorithms == "all":
-        return [
+        every = [
             each
             for each in algorithms.registered(arguments.collective)
             if nodes or not each.node_aware
         ]
+        if not arguments.compression:
+            return every
+        must_be_compressible(arguments.compression, arguments.collective, able)
+        return [each for each in every if each.compressible]
     words = [word.strip() for word in arguments.algorithms.split(",")]
     for word in words:
         if word in algorithms.LIBRARIES:
@@ -126,7 +142,10 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
                 f"{word} is {algorithms.LIBRARIES[word]}: it has no schedule to simulate"
             )
     words += [algorithm.name for algorithm in own if algorithm.collective == arguments.collective]
-    return [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
+    found = [algorithms.find(arguments.collective, word) for word in dict.fromkeys(words)]
+    if arguments.compression:
+        must_be_compressible(arguments.compression, arguments.collective, able, words)
+    return found
 
 
 def _network(arguments: Namespace, size: int) -> Network:
@@ -136,7 +155,8 @@ def _network(arguments: Namespace, size: int) -> Network:
     alpha = parsed("--alpha", parse_seconds, arguments.alpha)
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
-    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size))
+    coding = parsed("--coding", parse_seconds, arguments.coding)
+    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size), coding=coding)
 
 
 def _nodes(arguments: Namespace, size: int) -> tuple[Level, ...]:
@@ -168,21 +188,25 @@ def _predict(
     nbytes: int,
     segments: int,
     estimate: Callable[..., int],
+    codes: Codes | None,
 ) -> tuple[float, int, str]:
     """(seconds, rounds, "clocks" or "formula").
 
     Raises ArgumentError if there is too much to run and no formula.
     """
     size = arguments.size
-    about = estimate(algorithm, size, segments=segments, nodes=network.nodes(size))
+    nodes = network.nodes(size)
+    about = estimate(
+        algorithm, size, segments=segments, nodes=nodes, compressed=codes is not None
+    )
     if about <= MOST_WORK:
         prediction = predict(
-            algorithm, size, nbytes, network, segments=segments, nodes=network.nodes(size)
+            algorithm, size, nbytes, network, segments=segments, nodes=nodes, codes=codes
         )
         return prediction.seconds, prediction.rounds, "clocks"
     cost = (
         None
-        if network.levels
+        if network.levels or codes
         else closed_form(algorithm.collective, algorithm.name, size, segments)
     )
     if cost is None:
@@ -217,13 +241,16 @@ def _entry(
     nbytes: int,
     segment_bytes: int,
     prediction: tuple[float, int, str],
+    codes: Codes | None,
 ) -> dict[str, Any]:
     seconds, rounds, how = prediction
-    bound = least_seconds(algorithm.collective, size, nbytes, network)
+    share = codes.share if codes else 1
+    bound = least_seconds(algorithm.collective, size, share * nbytes, network)
     algbw = nbytes / seconds / 1e9 if seconds else float("inf")
     return {
         "collective": algorithm.collective,
         "algorithm": algorithm.name,
+        **({"compression": codes.name} if codes else {}),
         "size": size,
         "segment_bytes": segment_bytes if algorithm.blocks == "segments" else None,
         "bytes": nbytes,
@@ -262,5 +289,6 @@ def _write(arguments: Namespace, network: Network, results: list[dict[str, Any]]
     if arguments.plot and results:
         where = f" in nodes of {arguments.ranks_per_node}" if network.levels else ""
         what = f"{results[0]['collective']}, {arguments.size} ranks{where}"
+        what += f", {arguments.compression}" if arguments.compression else ""
         title = f"{what}, {arguments.alpha}, {arguments.bandwidth} (simulated)"
         draw_results(arguments.plot, results, title, [bandwidth(), share_of_bound()])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..codes import codes_of
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
@@ -30,6 +31,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_shared(parser, "--dtype", sizes="1K:16M", factor=4, min_time=2.0)
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="segment sizes to try")
+    add(
+        "--compression",
+        metavar="A,B",
+        help="also find from how many bytes these codes save time between nodes: int8,int4",
+    )
     add("--device", default="cpu", help="where the arrays of this table are: cpu, cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
     add("--plot", metavar="FILE.svg", help="draw what the table chooses here, over bytes and ranks")
@@ -63,14 +69,19 @@ def run(arguments: Namespace) -> None:
         raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
     if arguments.nccl and arguments.device == "cpu":
         raise ArgumentError("--nccl needs arrays in device memory: add --device cuda")
+    codes = arguments.compression.split(",") if arguments.compression else []
+    compressions = [codes_of(name.strip()).name for name in codes]
+    if compressions and facts["nodes"] == 1:
+        raise ArgumentError("--compression: expected ranks on several nodes, got one")
     outfiles.check(arguments, comm)
     if root:
         _check_table(output)
     module = device_module(arguments.device, comm)
     tick = _progress(len(names) * len(sizes), root)
     entries, link = tuning.tune(
-        comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl
-    )
+        comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl,
+        compressions,
+    )  # fmt: skip
     if root:
         table.write(output, facts, entries, link)
         if arguments.plot:
@@ -142,3 +153,5 @@ def _summary(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
                 else ""
             )
             yield f"  from {rule['from']:>4}: {rule['algorithm']}{pieces}"
+        for name, low in entry.get("compressed_from", {}).items():
+            yield f"  compressed, {name}: {'never' if low == 'inf' else f'from {low} bytes'}"

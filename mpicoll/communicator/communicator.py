@@ -423,8 +423,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         -------
         Explanation
             algorithm, size, nbytes, rounds, messages, bytes_sent (by this rank), lower_bound
-            (bytes), predicted_seconds, segment_bytes and reason; printable. None where this rank
-            cannot know, or nothing was measured.
+            (bytes), predicted_seconds, segment_bytes and reason; of a compressed call also
+            compression, quantisations and expected_error; printable. None where this rank cannot
+            know, or nothing was measured.
 
         Raises
         ------

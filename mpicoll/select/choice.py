@@ -22,7 +22,7 @@ from . import table
 #: Below this many bytes MPI's own call is faster: a schedule takes microseconds of Python per
 #: round, so no probe is made, and 0.1 ms to bind, so tables do not hold for calls bound only once.
 SMALL = 16 << 10
-#: bytes from which on codes in the place of elements save time
+#: bytes from which on codes in the place of elements save time, where no table says it
 COMPRESSED_FROM = 64 << 10
 #: segments of pipelined algorithms by default
 SEGMENT_BYTES = 256 << 10
@@ -96,6 +96,11 @@ def choose(
     if query.compression and explicit is None and (reason := _exact_is_faster(query)):
         choice = choose(query._replace(compression=""), None, segment_bytes, probe)
         return choice._replace(reason=f"{choice.reason}; not compressed: {reason}")
+    if query.compression:
+        query = query._replace(
+            unfit=query.unfit or "MPI's messages are not compressed",
+            nccl=query.nccl or "NCCL's messages are not compressed",
+        )
     if explicit is not None:
         # MPI itself reports a count of the caller's type that is too large
         moved = explicit == NATIVE and not collectives.find(query.collective).reduces
@@ -116,9 +121,20 @@ def _exact_is_faster(query: Query) -> str:
     """Why codes in the place of elements would not save time; "" where they do."""
     if query.topology.node_count == 1:
         return "all ranks are on one node"
-    if (query.nbytes or 0) < COMPRESSED_FROM:
-        return f"below {format_bytes(COMPRESSED_FROM)} bytes that takes no less time"
-    return ""
+    low = _compressed_from(query)
+    if (query.nbytes or 0) >= low:
+        return ""
+    sizes = "here" if low == inf else f"below {format_bytes(int(low))} bytes"
+    return f"{sizes} that takes no less time"
+
+
+def _compressed_from(query: Query) -> float:
+    """Bytes from which codes in the place of elements save time."""
+    for tuning in _tables():
+        low = tuning.compressed_from(query.collective, query.topology, query.compression)
+        if low is not None:
+            return low
+    return COMPRESSED_FROM
 
 
 def _checked(segment_bytes: Any) -> int:

@@ -16,6 +16,9 @@ are reached. `mpi` is the library's name, with or without its version. `ranks` i
 `"engine": "c"` holds for calls whose schedules the extension executes on all ranks: repeated
 blocking calls of plain arrays, inside a node through shared memory or between nodes.
 
+An entry may have `"compressed_from": {"int8": "256K"}`: the bytes from which a call that allows
+these codes is compressed between nodes; "inf": never.
+
 Beside `entries` there may be `"reduce_on_device": {"float32": "1M"}`: the bytes of a vector from
 which a type is reduced on the device although its messages pass through the host. Without it,
 16-bit types always are, others never.
@@ -29,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import algorithms, collectives
+from ..codes import codes_of
 from ..errors import ArgumentError
 from ..schedule import power_of_two
 from ..simulate import closed_form
@@ -39,6 +43,7 @@ from ..support.units import format_bytes, parse_bytes
 from ..transport import Topology
 
 SCHEMA = 1
+_ENGINES = (settings.C, settings.PYTHON)
 _RANKS: dict[object, Callable[[int], bool]] = {
     "any": lambda size: True,
     "power_of_two": lambda size: size == power_of_two(size),
@@ -76,6 +81,8 @@ class TableEntry(NamedTuple):
     rules: tuple[Rule, ...]
     #: what executes schedules: "c", "python", or "any"
     engine: str = "any"
+    #: by the name of a compression, bytes from which it saves time
+    compressed_from: tuple[tuple[str, float], ...] = ()
 
     def is_about(self, topology: Topology) -> bool:
         """Whether this entry is for that MPI library and transport."""
@@ -154,6 +161,17 @@ class TuningTable(NamedTuple):
         rules = [entry.rule(nbytes, size) for entry in fitting]
         return [rule for rule in rules if rule]
 
+    def compressed_from(
+        self, collective: str, topology: Topology, compression: str
+    ) -> float | None:
+        """Bytes from which compression saves time there; None where no entry says so."""
+        for entry in self.entries:
+            lows = dict(entry.compressed_from)
+            is_there = any(entry.fits(collective, topology, each) for each in _ENGINES)
+            if compression in lows and is_there:
+                return lows[compression]
+        return None
+
     def knows(self, topology: Topology) -> bool:
         """Whether it has entries for this library and transport."""
         return any(entry.is_about(topology) for entry in self.entries)
@@ -215,9 +233,11 @@ def _entry(entry: dict[str, Any]) -> TableEntry:
     collective = collectives.find(entry["collective"]).name
     rules = tuple([_rule(collective, rule) for rule in entry["rules"]])
     engine = entry.get("engine", "any")
-    if engine not in (settings.C, settings.PYTHON, "any"):
+    if engine not in (*_ENGINES, "any"):
         raise ArgumentError(f"expected c, python or any for engine, got {engine!r}")
-    return TableEntry(mpi, transport, ranks, nodes, collective, rules, engine)
+    lows = entry.get("compressed_from", {}).items()
+    compressed_from = tuple((codes_of(name).name, parse_bytes(low)) for name, low in lows)
+    return TableEntry(mpi, transport, ranks, nodes, collective, rules, engine, compressed_from)
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:

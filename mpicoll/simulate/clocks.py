@@ -14,21 +14,27 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from .. import collectives
+from ..algorithms import crossing
+from ..codes import ITEMSIZE, Codes
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import (
     SENDS,
     Copy,
     Operation,
     Output,
+    Part,
     Recv,
     Reduce,
     Send,
     bounds,
     deadlock,
+    is_coded,
+    offsets,
     pieces,
     unmatched,
 )
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from ..algorithms import Algorithm
     from .network import Network
 
-    Measure = Callable[[int, int], int]
+    Measure = Callable[[Part], int]
     Channel = tuple[int, int]  # source, target
 
 #: seconds; clocks count whole ticks, so that sums are exact and simultaneous events have one time
@@ -89,6 +95,7 @@ def predict(
     segments: int = 1,
     nodes: tuple[int, ...] | None = None,
     itemsize: int = 1,
+    codes: Codes | None = None,
 ) -> Prediction:
     """Predict the time of an algorithm.
 
@@ -106,6 +113,8 @@ def predict(
         The node of each rank, for algorithms that use it; for example `network.nodes(size)`.
     itemsize : int
         The vector is cut between elements of this many bytes.
+    codes : codes.Codes, optional
+        What messages have in the place of float32 elements, for a `compressible` algorithm.
 
     Raises
     ------
@@ -127,12 +136,21 @@ def predict(
         )
     network.check(size)
     blocks = algorithm.vector_blocks(size, segments, nodes)
+    itemsize = ITEMSIZE if codes else itemsize
     elements = nbytes // itemsize
-    if collectives.find(algorithm.collective).personal:  # blocks have equal sizes
+    collective = collectives.find(algorithm.collective)
+    if collective.personal:  # blocks have equal sizes
         elements = -(-elements // blocks) * blocks
-    measure = _measure(bounds(elements, blocks), itemsize)
-    price: dict[type, int] = {Reduce: _ticks(network.gamma), Copy: _ticks(network.copying)}
-    programs = _programs(algorithm, size, root, blocks, nodes, range(size))
+    edges = bounds(elements, blocks)
+    if codes and not collective.blocks_of_ranks:
+        edges = codes.edges(elements, blocks)
+    measure = _measure(edges, itemsize, codes)
+    price: dict[type, int] = {
+        Reduce: _ticks(network.gamma),
+        Copy: _ticks(network.copying),
+        Codes: _ticks(network.coding),
+    }
+    programs = _programs(algorithm, size, root, blocks, nodes, range(size), codes is not None)
     phases = [_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)]
     clocks = Clocks(phases, network)
     ticks = clocks.play()
@@ -146,6 +164,7 @@ def estimate_work(
     root: int = 0,
     segments: int = 1,
     nodes: tuple[int, ...] | None = None,
+    compressed: bool = False,
 ) -> int:
     """The approximate number of rounds and transfers of all ranks, to which time is proportional.
 
@@ -156,8 +175,9 @@ def estimate_work(
     blocks = algorithm.vector_blocks(size, segments, nodes)
     sample = sorted({crc32(b"%d %d" % (number, size)) * size >> 32 for number in range(_SAMPLE)})
     counts = []
-    for rank, program in zip(sample, _programs(algorithm, size, root, blocks, nodes, sample)):
-        phases = _by_rounds(rank, program, lambda first, count: 1, {Reduce: 0, Copy: 0})
+    programs = _programs(algorithm, size, root, blocks, nodes, sample, compressed)
+    for rank, program in zip(sample, programs):
+        phases = _by_rounds(rank, program, lambda part: 1, {Reduce: 0, Copy: 0, Codes: 0})
         counts.append(sum(1 + len(phase.starts) for phase in phases))
     counts.sort()
     return counts[3 * len(counts) // 4] * size
@@ -170,21 +190,39 @@ def _programs(
     blocks: int,
     nodes: tuple[int, ...] | None,
     ranks: Iterable[int],
+    compressed: bool,
 ) -> list[Iterator[tuple[Operation, ...]]]:
     """The rounds of these ranks, as iterators."""
-    collective = collectives.find(algorithm.collective)
-    generator = algorithm.placed(nodes)
-    return [collective.program(generator, rank, size, root, blocks) for rank in ranks]
+    program = collectives.find(algorithm.collective).program
+    generator = algorithm.placed(nodes, compressed)
+    if not compressed:
+        return [program(generator, rank, size, root, blocks) for rank in ranks]
+    return [
+        program(generator, rank, size, root, blocks, crossing(algorithm, size, nodes, rank))
+        for rank in ranks
+    ]
 
 
-def _measure(edges: Sequence[int], itemsize: int) -> Measure:
-    """A function (first, count) that returns the bytes of a cyclic range of blocks."""
+def _measure(edges: Sequence[int], itemsize: int, codes: Codes | None) -> Measure:
+    """A function that returns the bytes of a cyclic range of blocks, as elements or as codes."""
+    if codes is None:
+        return _bytes_of_items(edges, itemsize)
+    as_elements = _bytes_of_items(edges, itemsize)
+    groups = offsets(codes.groups(high - low) for low, high in pairwise(edges))
+    as_codes = _bytes_of_items(groups, codes.nbytes)
 
+    def measure(part: Part) -> int:
+        return as_codes(part) if is_coded(part) else as_elements(part)
+
+    return measure
+
+
+def _bytes_of_items(edges: Sequence[int], itemsize: int) -> Measure:
     @cache
     def measure(first: int, count: int) -> int:
         return itemsize * sum(end - start for start, end in pieces(Output(first, count), edges))
 
-    return measure
+    return lambda part: measure(part.first, part.count)
 
 
 def _by_rounds(
@@ -192,7 +230,7 @@ def _by_rounds(
 ) -> Iterator[Phase]:
     """Yield a `Phase` for each round, which waits for all its transfers.
 
-    price: ticks per byte of local operations.
+    price: ticks per byte of local operations; of `Codes`: of elements that are coded or decoded.
     """
     started = 0
     try:
@@ -201,8 +239,11 @@ def _by_rounds(
             work = 0
             for op in operations:
                 kind = type(op)
-                _, first, count = op[-1]  # the blocks that are sent, received or changed
-                nbytes = measure(first, count)
+                part = op[-1]  # the blocks that are sent, received or changed
+                if kind is Copy and is_coded(op.source) != is_coded(part):
+                    kind = Codes
+                    part = op.source if is_coded(part) else part
+                nbytes = measure(part)
                 if kind in price:
                     work += price[kind] * nbytes
                 elif nbytes:

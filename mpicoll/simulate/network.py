@@ -39,6 +39,8 @@ class Network(NamedTuple):
     copying: float = 0.0
     #: the groups, innermost first
     levels: tuple[Level, ...] = ()
+    #: seconds per byte of elements that are coded or decoded
+    coding: float = 0.0
 
     def path(self, source: int, target: int) -> tuple[float, float, list[Hashable]]:
         """(alpha, bandwidth, ports) of a message between two ranks; ports are hashable values."""
@@ -65,8 +67,9 @@ class Network(NamedTuple):
             if not (0 <= link.alpha < inf and link.bandwidth > 0):
                 expected = "alpha from 0 s up and bandwidth above 0 bytes/s"
                 raise ArgumentError(f"{where}: expected {expected}, got {link}")
-        if not (0 <= self.gamma < inf and 0 <= self.copying < inf):
-            got = f"gamma {self.gamma}, copying {self.copying}"
+        local = self.gamma, self.copying, self.coding
+        if not all(0 <= seconds < inf for seconds in local):
+            got = f"gamma {self.gamma}, copying {self.copying}, coding {self.coding}"
             raise ArgumentError(f"network: expected 0 or more seconds per byte, got {got}")
         for where, level in levels:
             if isinstance(level.group, int):

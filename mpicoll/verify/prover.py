@@ -15,7 +15,7 @@ It counts rounds, messages and bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _MOST_ROUNDS = 64
 #: CPU seconds after which the generator of a rank is endless; ours take milliseconds at 512 ranks
 _LONGEST = 5.0
+#: ranks at which values are quantised as often as at any larger number
+_ENOUGH = 5
 
 
 class RankCost(NamedTuple):
@@ -173,6 +175,35 @@ def check(
     messages, sent, received, reduced = map(max, zip(*ranks))
     return Cost(
         rounds, messages, sent, received, reduced, in_order, ranks, canonical, quantisations)
+
+
+def quantisations(
+    algorithm: algorithms.Algorithm, size: int, nodes: Sequence[int] | None = None
+) -> int:
+    """How often a value is quantised at most, with codes in the messages of an algorithm.
+
+    It is counted at a few ranks, which have as many as any more. Of an algorithm that knows nodes
+    only messages between them have codes.
+
+    Parameters
+    ----------
+    algorithm : algorithms.Algorithm
+        One that is `compressible`.
+    size : int
+        Ranks.
+    nodes : sequence of int, optional
+        The node of each rank; default: each has its own.
+    """
+    apart = len(set(nodes)) if nodes and algorithm.node_aware else size
+    return _counted(algorithm, min(apart, _ENOUGH))
+
+
+@lru_cache(maxsize=None)
+def _counted(algorithm: algorithms.Algorithm, size: int) -> int:
+    each_alone = tuple(range(size))
+    cost = check(
+        algorithm.collective, algorithm.generator, size, nodes=each_alone, compressed=True)
+    return cost.quantisations
 
 
 def _prove_messages(

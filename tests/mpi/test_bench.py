@@ -12,16 +12,20 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import algorithms, collectives
 from mpicoll.bench.compare import Candidate, compare
+from mpicoll.bench.gaussian import GaussianWorkload
 from mpicoll.bench.workload import UNEVEN, Workload, split_counts
 from mpicoll.cli import info
 from mpicoll.cli import main as command_line
 from mpicoll.cluster import NAMES
+from mpicoll.codes import codes_of
 from mpicoll.errors import ArgumentError
+from mpicoll.execute import Context
 from mpicoll.gpu import cuda_awareness
 from mpicoll.measure.provenance import measured_on
 from mpicoll.measure.timing import alternate, repeats_for
 from mpicoll.schedule import Recv, Reduce, Send, rounds
 from mpicoll.support.arrays import element_type
+from mpicoll.verify import quantisations
 
 pytestmark = pytest.mark.mpi
 
@@ -49,6 +53,37 @@ def test_blocks_of_uneven_size(comm, collective, split):
         assert [(row["algorithm"], row["split"], row["wrong"]) for row in rows] == [(word, split, 0) for word in words]
     counts = split_counts(split, 1000 * SIZE, SIZE)
     assert sum(counts) == 1000 * SIZE and (SIZE < 3 or max(counts) > 1.2 * min(counts))
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "bcast", "reduce"])
+def test_compressed_results_are_compared_with_their_bound(comm, collective):
+    nodes = Context.of(WORLD).topology.nodes
+    words = [each.name for each in algorithms.registered(collective) if each.compressible]
+    names = ("int8", "bfloat16")
+    candidates = [Candidate(word, compression=name) for name in names for word in [*words, "auto"]]
+    for nbytes, root, in_place in ((4, 0, True), (40_000 * SIZE, SIZE - 1, False)):
+        options = {"root": root, "in_place": in_place}
+        rows = compare(comm, collective, [Candidate("native"), *candidates], nbytes, np.dtype("f4"), repeats=1, **options)
+        assert [row["wrong"] for row in rows] == [0] * len(rows) and "compression" not in rows[0]
+        for row in rows[1:]:
+            word = row.get("chose", row["algorithm"])
+            expected = 0 if row["algorithm"] == "auto" else quantisations(algorithms.find(collective, word), SIZE, nodes)
+            assert row["quantisations"] == expected and row["of_bound"] <= 1
+            most = codes_of(row["compression"]).expected_error(expected) if expected else 1e-6
+            assert row["rms_error"] <= 1.05 * most or nbytes == 4
+
+
+def test_elements_beyond_the_bound_are_wrong(comm):
+    case = GaussianWorkload(comm, "allreduce", 1000, np.dtype("f4"))
+    asked = "pairwise", None, "int8"
+    case.prepare(poison=True)
+    case.call(*asked)()
+    assert case.errors(*asked).wrong == 0
+    if RANK == SIZE - 1:
+        case.result[[3, 500]] += 1
+        case.result[7] = np.nan
+    errors = case.errors(*asked)
+    assert errors.wrong == 3 and errors.largest == np.inf and errors.of_bound > 1
 
 
 def test_collectives_without_blocks_of_ranks_have_none_that_are_uneven(comm):

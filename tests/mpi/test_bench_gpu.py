@@ -3,9 +3,11 @@
 import json
 import os
 
+import numpy as np
 import pytest
 
 from benchmarks import gpu
+from mpicoll.bench import Candidate, compare
 from mpicoll.gpu.device import optional_cupy
 from mpicoll.errors import ArgumentError
 from tests.support.fakes import fakearithmetic, fakecupy
@@ -65,3 +67,10 @@ def test_a_trial_without_a_device(directory):
     document = measured(directory, "--device", "cpu")
     if document:
         assert document["limits"] == [] and not any(row["wrong"] for row in document["results"])
+
+
+def test_compressed_results_on_a_device_are_compared_with_their_bound(comm, xp):
+    candidates = [Candidate("native"), Candidate("pairwise", compression="int8")]
+    rows = compare(comm, "allreduce", candidates, 40_000, np.dtype("f4"), repeats=1, module=xp)
+    assert [row["wrong"] for row in rows] == [0, 0] and rows[1]["of_bound"] <= 1
+    assert rows[1]["quantisations"] == (2 if comm.size > 1 else 0)

@@ -353,3 +353,57 @@ def test_fit_finds_the_figures_that_made_the_times():
     place = topology.Topology(tuple(range(7)), "tcp", "An MPI 1")
     found = tune.fit(place, rows)
     assert [found[name] for name in ("alpha", "bandwidth", "gamma")] == pytest.approx([alpha, bandwidth, gamma], rel=1e-6)
+
+
+# ---- from how many bytes codes save time
+
+
+def test_a_table_says_from_how_many_bytes_calls_are_compressed(configured, tmp_path):
+    place = topology.Topology((0, 1, 2), "tcp", "An MPI 5")
+    lows = {"int8": "1M", "int4": "inf"}
+    anywhere = {"mpi": "An MPI", "transport": "tcp", "ranks": "any", "nodes": "any"}
+    text = written([{"from": "0", "algorithm": "ring"}], **anywhere, compressed_from=lows)
+    configured(MPICOLL_TUNING_FILE=shared(tmp_path, text))
+
+    def chosen(nbytes, compression, where=place):
+        return select.choose(select.Query("allreduce", where, nbytes, compression=compression, unfit="MPI sends elements"))
+
+    assert [chosen(nbytes, "int8").compressed for nbytes in ((1 << 20) - 4, 1 << 20, 1 << 24)] == [False, True, True]
+    assert "not compressed: below 1M bytes that takes no less time" in chosen(1 << 16, "int8").reason
+    assert not chosen(1 << 26, "int4").compressed and "not compressed: here that takes no" in chosen(1 << 26, "int4").reason
+    # what no table says
+    assert [chosen(nbytes, "float16").compressed for nbytes in (1 << 15, 1 << 16)] == [False, True]
+    elsewhere = topology.Topology((0, 1, 2), "tcp", "Another MPI 1")
+    assert [chosen(nbytes, "int8", elsewhere).compressed for nbytes in (1 << 15, 1 << 16)] == [False, True]
+    with pytest.raises(mpicoll.ArgumentError, match="compression: expected None, .* got 'int9'"):
+        table.parse(written([], compressed_from={"int9": "1M"}), "mine")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_compressed_calls_are_compared_with_the_fastest_exact_one(configured, monkeypatch):
+    comm = configured()
+    seconds = {}
+
+    def compared(comm, collective, candidates, nbytes, dtype, **options):
+        return [
+            {"algorithm": one.algorithm, "compression": one.compression, "bytes": nbytes, "wrong": 0,
+             "median_us": seconds[nbytes, one.compression]} for one in candidates
+        ]  # fmt: skip
+
+    exact = [{"bytes": nbytes, "algorithm": word, "segment_bytes": None, "median_us": us, "wrong": 0}
+             for nbytes in (1024, 2048, 4096) for word, us in (("native", 20.0), ("ring", 10.0))]  # fmt: skip
+    for nbytes, int8, int4 in ((1024, 5.0, 5.0), (2048, 9.0, 11.0), (4096, 5.0, 9.9)):
+        seconds |= {(nbytes, ""): 10.0, (nbytes, "int8"): int8, (nbytes, "int4"): int4}
+    monkeypatch.setattr(tune, "compare", compared)
+    found = tune.compressed_from(comm, "allreduce", ["int8", "int4"], exact, np.dtype("f4"), 0.01)
+    assert found == {"int8": "1K", "int4": "inf"}  # int4: at the largest size less than 3 % faster
+    seconds[2048, "int8"] = 11.0
+    assert tune.compressed_from(comm, "allreduce", ["int8"], exact, np.dtype("f4"), 0.01) == {"int8": "4K"}
+    assert tune.compressed_from(comm, "alltoall", ["int8"], exact, np.dtype("f4"), 0.01) == {}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tuning_measures_compressed_calls(configured):
+    rows = compare(comm := configured(), "allreduce", [Candidate("ring")], 1 << 16, np.dtype("f4"), repeats=1)
+    found = tune.compressed_from(comm, "allreduce", ["int8"], rows, np.dtype("f4"), 0.01)
+    assert found in ({"int8": "64K"}, {"int8": "inf"}) and len(set(WORLD.allgather(str(found)))) == 1

@@ -74,6 +74,20 @@ def test_bench(installation, tmp_path):
     assert "python -m mpicoll bench" in (tmp_path / "done").read_text()
 
 
+def test_bench_of_compressed_calls(tmp_path):
+    written = tmp_path / "bench.json"
+    options = ["--compression", "int8", "--algorithms", "pairwise,auto", "--sizes", "64K", "--repeats", 3]
+    output = mpiexec(installations()[0], 3, "bench", *options, "--json", written, module="mpicoll")
+    assert re.search(r"--compression int8: pairwise,\s+(# )?auto\s+(# )?are\s+(# )?run\s+(# )?compressed", output), output
+    assert re.search(r"64K ~pairwise .* 0$", output, re.MULTILINE) and "errors at most: RMS 0.00" in output, output
+    rows = json.loads(written.read_text())["results"]
+    said = [(row["algorithm"], row.get("compression"), row.get("quantisations")) for row in rows]
+    # inside a node auto sends elements as they are
+    assert said == [("native", None, None), ("auto", None, None), ("pairwise", "int8", 2), ("auto", "int8", 0)]
+    assert not any(row["wrong"] for row in rows) and 0.5 < rows[2]["of_bound"] <= 1
+    assert 0.008 < rows[2]["rms_error"] < 0.01 and rows[3]["rms_error"] < 1e-6
+
+
 def _has(installation, module):
     return subprocess.run([installation.python, "-c", f"import {module}"], capture_output=True).returncode == 0
 
@@ -104,6 +118,9 @@ def test_a_wrong_result_is_an_exit_status(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize(("options", "message"), [
     (["--sizes", "64M:4K"], "--sizes"), (["--algorithms", "rign"], "rign"), (["--op", "plus"], "plus"),
+    (["--compression", "int8", "--algorithms", "ring"], "ring cannot be compressed; these can: parameter_server"),
+    (["--compression", "int8", "--op", "max"], "expected --op sum, got max"), (["--compression", "int3"], "got 'int3'"),
+    (["--compression", "int8", "--dtype", "int32"], "expected --dtype float32, float64, float16, bfloat16, got int32"),
     (["--dtype", "float31"], "float31"), (["--root", "2"], "root 2"), (["--json", "missing/file.json"], "cannot write"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):

@@ -43,6 +43,45 @@ def test_the_summary():
     ]
 
 
+def coded(algorithm, nbytes, us, quantisations=2, rms=0.0098, part=0.8, **more):
+    said = {"compression": "int8", "quantisations": quantisations, "max_error": 0.05, "rms_error": rms, "of_bound": part}
+    return row(algorithm, nbytes, us, **more) | said
+
+
+COMPRESSED = [
+    [row("native", 4096, 8.0), row("auto", 4096, 8.2, "native"), coded("auto", 4096, 8.3, 0, 3e-8, 0.1, chose="native")],
+    [row("native", 1 << 20, 3000.0), row("auto", 1 << 20, 1200.0, "ring"), coded("allgather_reduce", 1 << 20, 900.0),
+     coded("auto", 1 << 20, 400.0, chose="pairwise", wrong=3, part=1.5)],
+]  # fmt: skip
+
+
+def test_compressed_candidates_have_their_errors_beside_their_times():
+    lines = Lines(candidates=4, sizes=2, everything=False, compression="int8")
+    shown = [line for rows in COMPRESSED for line in lines.of_size(rows)]
+    assert [line[7] for line in shown] == [" ", " ", " ", " ", " ", "~", "~"]
+    assert shown[1].split() == ["4K", "auto:", "native", "8.20us", "0.98", "-", "-", "-", "0"]
+    assert shown[2].split() == ["4K", "auto:", "native", "8.30us", "0.96", "0.05", "3e-08", "0.10", "0"]
+    assert shown[6].split() == ["1M", "~auto:", "pairwise", "400us", "7.50", "0.05", "0.0098", "1.50", "3"]
+    assert max(map(len, (*shown, lines.heading()))) <= 80
+
+
+def test_what_would_be_more_than_a_screenful_shows_the_fastest_compressed_one():
+    lines = Lines(candidates=4, sizes=15, everything=False, compression="int8")
+    shown = [next(lines.of_size(rows)).split() for rows in COMPRESSED]
+    assert shown[0] == ["4K", "8.00us", "8.20us", *["-"] * 6]
+    assert shown[1] == ["1M", "3.00ms", "1.20ms", "400us", "7.50", "3.00", "0.0098", "1.50", "pairwise", "WRONG"]
+    assert len(lines.heading()) <= 80 and lines.heading().split()[:4] == ["bytes", "native", "auto", "int8"]
+
+
+def test_the_summary_of_compressed_candidates():
+    assert list(summary([one for rows in COMPRESSED for one in rows])) == [
+        "int8, the fastest, x auto: 3.00 at 1M",
+        "int8, errors at most: RMS 0.0098, 1.50 of the bound",
+        "wrong elements: 3",
+    ]
+    assert list(summary(COMPRESSED[0]))[0] == "nothing was compressed: auto does so between nodes, from 64K bytes on"
+
+
 @pytest.mark.parametrize(("columns", "expected"), [("", 80), ("100", 100), ("5", 80)])
 def test_lines_are_as_long_as_columns_says(monkeypatch, columns, expected):
     monkeypatch.setenv("COLUMNS", columns)

@@ -58,6 +58,35 @@ def test_results_as_json_and_as_a_picture(simulate, tmp_path):
     assert "<!-- share of the bound -->" in (tmp_path / "out.svg").read_text()
 
 
+def test_links_carry_codes(simulate, tmp_path):
+    options = "--size", 7, "--bytes", 7 * 256 * 4, "--alpha", "0", "--bandwidth", "8Gb/s", "--compression", "int8"
+    written = tmp_path / "out.json"
+    status, lines, _ = simulate("allreduce", "--algorithms", "pairwise", *options, "--json", written)
+    assert status == 0 and lines[1][:2] == ["7K", "pairwise"]
+    (row,) = json.loads(written.read_text())["results"]
+    assert row["compression"] == "int8" and row["rounds"] == 12
+    # a group for each rank: 12 messages of 260 bytes, one after the other
+    assert row["us"] == pytest.approx(12 * 0.260) and row["x_bound"] == pytest.approx(1)
+    simulate("allreduce", "--algorithms", "pairwise", *options, "--coding", "1ns", "--json", written)
+    (coded,) = json.loads(written.read_text())["results"]
+    # of 256 elements: 6 blocks that are sent, 6 that come, and the sum, which is coded and decoded
+    assert coded["us"] == pytest.approx(row["us"] + (6 + 6 + 2 + 6) * 1.024)
+
+
+def test_only_what_can_be_compressed_is(simulate):
+    for collective in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce"):
+        for options in ([], ["--ranks-per-node", 2]):
+            status, lines, _ = simulate(collective, "--size", 5, "--bytes", "1K", "--compression", "int4", *options)
+            words = [each.name for each in algorithms.registered(collective)
+                     if each.compressible and (options or not each.node_aware)]  # fmt: skip
+            assert status == 0 and [line[1] for line in lines[1:]] == words
+    status, _, error = simulate("allreduce", "--algorithms", "ring", "--compression", "int8")
+    assert status == 2 and "--compression int8: ring cannot be compressed; these can: parameter_server, pairwise" in error
+    status, _, error = simulate("alltoall", "--compression", "int8")
+    assert status == 2 and "--compression int8: alltoall cannot be compressed" in error
+    assert "expected None, 'float16'" in simulate("bcast", "--compression", "int5")[2]
+
+
 def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
     status, lines, _ = simulate("allreduce", "--algorithms", "ring", "--size", 4096, "--bytes", "1M")
     expected = closed_form("allreduce", "ring", 4096).seconds(1 << 20, 5e-6, 12.5e9)
