@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from math import lcm
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from ..codes import Codes
 from ..schedule import INPUT, MAX_MESSAGE_BYTES, OUTPUT, Part, is_coded, offsets, pieces
 
 _ALIGN = 64
@@ -24,18 +25,6 @@ class Vector(NamedTuple):
     array: Any
     base: int = 0
     edges: list[int] | None = None
-
-
-class Grouping(Protocol):
-    """The part of `buffers.Compression`, in a later room, that lays out memory."""
-
-    @property
-    def group(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def groups(self, elements: int) -> int: ...
 
 
 class _Arena:
@@ -70,7 +59,7 @@ class _Arena:
 class Memory:
     """Input and output vectors, and scratch laid out by the rounds that need it.
 
-    compression: of the call; its groups begin anew in each block, whose codes thus do not depend
+    codes: of a compressed call; their groups begin anew in each block, whose codes thus do not depend
     on other blocks.
     """
 
@@ -82,11 +71,11 @@ class Memory:
         dtype: Any,
         acquire: Callable[[int], Any],
         segment_bytes: int | None = None,
-        compression: Grouping | None = None,
+        codes: Codes | None = None,
     ) -> None:
         self.vectors = vectors
         most_bytes = min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        group = 1 if compression is None else compression.group
+        group = 1 if codes is None else codes.group
         #: the groups of one message, at most, and its elements
         self._groups = max(1, most_bytes // (dtype.itemsize * group))
         self._limit = self._groups * group
@@ -94,9 +83,9 @@ class Memory:
         linger = 1 if segment_bytes else 0
         self._elements = _Arena(
             steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part))
-        if compression is not None:
-            lengths = [compression.groups(high - low) for low, high in pairwise(edges)]
-            nbytes = compression.nbytes
+        if codes is not None:
+            lengths = [codes.groups(high - low) for low, high in pairwise(edges)]
+            nbytes = codes.nbytes
             self._codes = _Arena(
                 steps, offsets(lengths), f"V{nbytes}", nbytes, acquire, linger, is_coded)
 

@@ -8,7 +8,7 @@ import pytest
 from mpicoll import algorithms, collectives, engine
 from mpicoll.binding import Memory, Vector
 from mpicoll.buffers import compression_of
-from mpicoll.buffers.compression import NAMES
+from mpicoll.codes import NAMES
 from mpicoll.engine.lowering import COMPRESSIONS, Code, Packed
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import Coded, Copy, Input, Output, Recv, Scratch, Send, compressed, is_coded
@@ -212,7 +212,7 @@ def test_pieces_of_elements_and_of_their_codes_agree_beyond_2_to_the_31_elements
     steps = [tuple(Copy(Input(block), Coded("mine", block)) for block in range(4))]
     vectors = {"input": Vector(untouched(4 * count).view("f4"))}
     compression = compression_of("int8")
-    memory = Memory(steps, edges, vectors, np.dtype("f4"), untouched, compression=compression)
+    memory = Memory(steps, edges, vectors, np.dtype("f4"), untouched, codes=compression)
     end = 0
     for block in range(4):
         pairs = list(zip(memory.views(Input(block)), memory.views(Coded("mine", block)), strict=True))

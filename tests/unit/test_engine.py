@@ -124,7 +124,8 @@ def test_instructions_have_the_size_that_python_packs():
 
 @built
 @pytest.mark.parametrize("wrong", [
-    Packed(9), Packed(Code.SEND, request=1), Packed(Code.WAIT, request=-1), Packed(Code.COPY, size=-1),
+    Packed(11), Packed(Code.ENCODE, kind=(4, 0)), Packed(Code.DECODE, kind=(-1, 0)),
+    Packed(Code.SEND, request=1), Packed(Code.WAIT, request=-1), Packed(Code.COPY, size=-1),
     Packed(Code.REDUCE, kind=(8, 4)), Packed(Code.REDUCE, kind=(99, 0)), Packed(Code.NEAR_SEND),
     Packed(Code.COPY, places=((4, 0),)), Packed(Code.SEND, size=1 << 31),
 ])  # fmt: skip

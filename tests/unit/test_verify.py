@@ -37,7 +37,7 @@ def chain(rank, size):
 
 def test_cost_of_a_schedule():
     cost = mpicoll.verify.check("allreduce", exchange, 2, count=10, itemsize=4)
-    assert cost == (1, 1, 40, 40, 40, True, ((1, 40, 40, 40),) * 2, True)
+    assert cost == (1, 1, 40, 40, 40, True, ((1, 40, 40, 40),) * 2, True, 0)
     assert check("allreduce", chain, 3)[:6] == (4, 2, 6, 6, 3, True)
 
 
