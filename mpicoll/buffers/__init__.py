@@ -1,9 +1,9 @@
 """Buffer arguments, in host or device memory: made contiguous vectors, and written back."""
 
+from ..schedule import CompressionName
 from . import ops
 from .compression import (
     Compression,
-    CompressionName,
     as_float32,
     cannot_be_compressed,
     compression_of,

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from mpi4py import MPI
 
 from ..errors import ArgumentError, did_you_mean
+from ..schedule import CompressionName, bounds
 from .device import reading, writing
 from .operand import Operand, bytes_of
 
 #: what `compression` may be, beside None
-CompressionName = Literal["float16", "bfloat16", "int8", "int4"]
 NAMES: tuple[CompressionName, ...] = get_args(CompressionName)
 #: element types of compressed calls, by name; work is done in float32
 TYPES = ("float32", "float64", "float16", "bfloat16")
@@ -63,6 +63,11 @@ class Compression(NamedTuple):
     def groups(self, elements: int) -> int:
         """The groups of a block of so many elements."""
         return -(-elements // self.group)
+
+    def edges(self, elements: int, blocks: int) -> list[int]:
+        """Where the blocks of a vector that is cut evenly begin and end: between groups."""
+        groups = bounds(self.groups(elements), blocks)
+        return [min(edge * self.group, elements) for edge in groups]
 
     def encode(self, codes: Any, elements: Any, module: Any = np) -> None:
         """Write the codes of some elements.

@@ -59,8 +59,7 @@ def _edges(count: int, blocks: int, compression: Compression | None) -> list[int
     """The edges of the blocks of a vector that is cut evenly, between groups with one scale."""
     if compression is None:
         return bounds(count, blocks)
-    groups = bounds(compression.groups(count), blocks)
-    return [min(edge * compression.group, count) for edge in groups]
+    return compression.edges(count, blocks)
 
 
 def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> ScheduledCall:

@@ -30,7 +30,7 @@ No MPI, no NumPy.
 
 from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two
 from .combinators import folded, renamed, rounds, segmented
-from .compression import compressed
+from .compression import CompressionName, compressed
 from .deadlock import deadlock, unmatched
 from .operations import (
     INPUT,
@@ -58,8 +58,8 @@ from .operations import (
 )
 
 __all__ = [
-    "Coded", "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message",
-    "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS",
+    "Coded", "CompressionName", "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES",
+    "Message", "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS",
     "Scratch", "Send", "Write", "Written", "bounds", "compressed", "deadlock", "folded",
     "is_coded", "joined", "offsets", "operations_of", "pieces", "power_of_two", "renamed",
     "rounds", "segmented", "unmatched",

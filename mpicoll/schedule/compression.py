@@ -8,6 +8,7 @@ rank has sent in codes it uses decoded itself, so that all ranks have the same b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeAlias
 
 from ..errors import ScheduleError
 from .operations import (
@@ -26,6 +27,8 @@ from .operations import (
     operations_of,
 )
 
+#: what `compression` may be, beside None
+CompressionName: TypeAlias = Literal["float16", "bfloat16", "int8", "int4"]
 #: the place of elements of the input as other ranks decode them
 _DECODED = "decoded"
 

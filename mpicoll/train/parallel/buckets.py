@@ -5,7 +5,7 @@ Pure: no arrays, no MPI.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,13 +17,14 @@ from ..model import Tensor
 class Bucket(NamedTuple):
     """Elements start to stop of the flat buffer: whole tensors (by number), then padding.
 
-    Padding makes all shards equal.
+    Padding makes all shards equal. is_exact: its tensors are never compressed.
     """
 
     number: int
     start: int
     stop: int
     tensors: tuple[int, ...]
+    is_exact: bool = False
 
     @property
     def size(self) -> int:
@@ -42,6 +43,9 @@ class BucketLayout:
     A bucket ends where the next tensor would exceed the limit, but not before it is half full:
     small tensors go with a large neighbour instead of alone.
 
+    Tensors that are never compressed (`exact`) have buckets of their own, the last of which is
+    ready after all others.
+
     tensors: in forward order. order: their numbers in the order in which backward finishes them.
     shards: how many equal parts a bucket has. `tensors` and `places` (first element in the flat
     buffer) are by number; `size` counts the padding. The *plain* order of the elements, in which
@@ -54,31 +58,42 @@ class BucketLayout:
     """
 
     def __init__(
-        self, tensors: Iterable[Tensor], order: Iterable[int], shards: int, limit: float
+        self,
+        tensors: Iterable[Tensor],
+        order: Iterable[int],
+        shards: int,
+        limit: float,
+        exact: Container[int] = (),
     ) -> None:
         self.tensors = list(tensors)
         self.shards = shards
         self.places = [0] * len(self.tensors)
         self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
-        held: list[int] = []
+        held: dict[bool, list[int]] = {False: [], True: []}
         for number in order:
-            size = sum(self.tensors[tensor].size for tensor in held)
+            is_exact = number in exact
+            together = held[is_exact]
+            size = sum(self.tensors[tensor].size for tensor in together)
             if 2 * size >= limit and size + self.tensors[number].size > limit:
-                self._close(held)
-                held = []
-            held.append(number)
-        self._close(held)
+                self._close(together, is_exact)
+                together.clear()
+            together.append(number)
+        for is_exact, together in held.items():
+            if together:
+                self._close(together, is_exact)
+        if not self.buckets:
+            self._close([], False)
         self.plain = [0, *accumulate(tensor.size for tensor in self.tensors)]
 
-    def _close(self, held: Sequence[int]) -> None:
+    def _close(self, held: Sequence[int], is_exact: bool) -> None:
         start = end = self.size
         for number in held:
             self.places[number] = end
             end = end + self.tensors[number].size
             self.bucket_of[number] = len(self.buckets)
         stop = start + -(-(end - start) // self.shards) * self.shards
-        self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held)))
+        self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held), is_exact))
 
     @property
     def size(self) -> int:
@@ -121,6 +136,14 @@ class BucketLayout:
             if place <= element < place + self.tensors[number].size:
                 return self.tensors[number].name
         return "padding"
+
+
+def exempt(tensors: Sequence[Tensor]) -> set[int]:
+    """The numbers of the tensors that are never compressed: of one dimension at most.
+
+    Biases and the weights of norms are a small part of the bytes, and sensitive to errors.
+    """
+    return {number for number, tensor in enumerate(tensors) if len(tensor.shape) < 2}
 
 
 def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:

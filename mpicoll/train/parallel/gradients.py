@@ -83,6 +83,7 @@ class GradientStore(ABC):
         self._rank = comm.Get_rank()
         self._ranks = comm.Get_size()
         self._algorithms = options.algorithms
+        self._compression = options.compression
         self._scatters = options.collectives[0] == "reduce_scatter"
         self.group_limit, _ = options.bucket_elements(like.itemsize)
         self._allocate(options)
@@ -138,12 +139,20 @@ class GradientStore(ABC):
         return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
     def _allreduce(self, bucket: Bucket, gradients: Any, sums: Array) -> Reduction:
-        plan = self._comm.Allreduce_init(gradients, sums, algorithm=self._algorithms["allreduce"])
+        plan = self._comm.Allreduce_init(
+            gradients,
+            sums,
+            algorithm=self._algorithms["allreduce"],
+            compression=None if bucket.is_exact else self._compression,
+        )
         return plan, self._owned_part(bucket, sums)
 
-    def _reduce_scatter(self, gradients: Any, part: Array) -> Collective:
+    def _reduce_scatter(self, bucket: Bucket, gradients: Any, part: Array) -> Collective:
         return self._comm.Reduce_scatter_block_init(
-            gradients, part, algorithm=self._algorithms["reduce_scatter"]
+            gradients,
+            part,
+            algorithm=self._algorithms["reduce_scatter"],
+            compression=None if bucket.is_exact else self._compression,
         )
 
 
@@ -165,7 +174,7 @@ class FullGradients(GradientStore):
         if self._ranks == 1:
             return None, buffer
         if self._scatters:  # in place, which for MPI means that the result is at the front
-            plan = self._reduce_scatter(MPI.IN_PLACE, buffer)
+            plan = self._reduce_scatter(bucket, MPI.IN_PLACE, buffer)
             return plan, buffer[: bucket.size // self._ranks]
         return self._allreduce(bucket, MPI.IN_PLACE, buffer)
 
@@ -272,7 +281,7 @@ class ShardedGradients(GradientStore):
         part = self._shard(bucket)
         if not self._direct:
             part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
-        return self._reduce_scatter(buffer, part), part
+        return self._reduce_scatter(bucket, buffer, part), part
 
 
 class SeparateGradients(GradientStore):
@@ -307,7 +316,7 @@ class SeparateGradients(GradientStore):
         mine = Contributions(rows, self.layout.edges(bucket))
         if self._scatters:
             part = self._sums[bucket.start // self._ranks : bucket.stop // self._ranks]
-            return self._reduce_scatter(mine, part), part
+            return self._reduce_scatter(bucket, mine, part), part
         sums = self._sums[bucket.start : bucket.stop]
         if not self._served:
             return self._allreduce(bucket, mine, sums)
