@@ -18,9 +18,9 @@ class ErrorFeedback:
     """The residuals of one rank, a float32 for each element of the flat buffer. Local.
 
     Of each step the gradients and the residuals together are sent. The residuals after it are
-    what the codes lost of this sum: codes are made here as the schedule makes them, of the same
-    groups of elements. The block that a rank sums itself it never sends, and loses nothing of it.
-    What the codes of a sum lose on their way back to all ranks is in no residual.
+    what the codes lost of this: codes are made here as the schedule makes them, of the same groups
+    of elements. The shard that a rank sums itself it never sends, and loses nothing of it; there it
+    keeps what is lost of the sum, where that is sent in codes, too.
 
     Residuals are in units of the gradients without a loss scale. Those of a step count once it is
     `commit`ted: one that is skipped leaves them as they were.
@@ -34,8 +34,6 @@ class ErrorFeedback:
         self._module = module_of(like)
         self._rank = rank
         self._compression = compression_of(options.compression)
-        #: whether ranks sum equal shards of a bucket, and not whole groups of elements
-        self._scatters = options.collectives[0] == "reduce_scatter"
         #: the factor of the loss in this step
         self.scale = 1.0
         #: after the last step that was committed, and after the one under way
@@ -73,21 +71,31 @@ class ErrorFeedback:
             wanted += gradients
             gradients[...] = wanted
             sent[...] = gradients
-            for block in self._coded_blocks(bucket):
-                self._as_decoded(sent[block])
+            for shard in self._coded_shards(bucket):
+                self._as_decoded(sent[shard])
             self._module.subtract(wanted, sent, out=after)
             after /= numpy.float32(self.scale)
 
-    def _coded_blocks(self, bucket: Bucket) -> Iterator[slice]:
-        """Parts of a bucket that are coded: groups begin anew at each."""
+    def feed_sum(self, bucket: Bucket, sums: Array) -> None:
+        """Note what will be lost of the sums of this rank's shard, which are about to be sent."""
+        after = self._pending[bucket.shard(self._rank, self._layout.shards)]
+        wanted = self._wanted[: len(sums)]
+        sent = self._sent[: len(sums)]
+        with numpy.errstate(all="ignore"):
+            wanted[...] = sums
+            sent[...] = wanted
+            self._as_decoded(sent)
+            wanted -= sent
+            wanted /= numpy.float32(self.scale)
+            after += wanted
+
+    def _coded_shards(self, bucket: Bucket) -> Iterator[slice]:
+        """The shards of a bucket that other ranks sum: groups begin anew at each."""
         ranks = self._layout.shards
-        if self._scatters:
-            edges = bounds(bucket.size, ranks)
-        else:
-            edges = self._compression.edges(bucket.size, ranks)
-        for block in range(ranks):
-            if block != self._rank:
-                yield slice(edges[block], edges[block + 1])
+        edges = bounds(bucket.size, ranks)
+        for owner in range(ranks):
+            if owner != self._rank:
+                yield slice(edges[owner], edges[owner + 1])
 
     def _as_decoded(self, elements: Array) -> None:
         """Replace elements by what is decoded of their codes."""

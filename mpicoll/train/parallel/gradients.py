@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,6 +16,8 @@ from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from ..options import Options
 from .buckets import Bucket, BucketLayout
+from .feedback import ErrorFeedback
+from .halves import AllreduceInHalves, proceed
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -59,6 +62,7 @@ class GradientStore(ABC):
     A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is
     this rank's part of the sums. It is None in place on one rank. like: an array of the parameters'
     dtype and module. owned: for each bucket the slice of the flat buffer that this rank updates.
+    feedback: is told of sums before they are sent in codes.
     """
 
     #: whether each micro-batch is reduced, not only their sum
@@ -75,9 +79,15 @@ class GradientStore(ABC):
         comm: Communicator,
         options: Options,
         owned: Sequence[slice],
+        feedback: ErrorFeedback | None = None,
     ) -> None:
         self.layout = layout
         self.owned = owned
+        self._feedback = feedback
+        #: reductions in the first of two halves
+        self._halves: deque[AllreduceInHalves] = deque()
+        #: of the second halves
+        self._gathering = comm if feedback is None else comm.Dup()
         self._like = like[:0]
         self._comm = comm
         self._rank = comm.Get_rank()
@@ -138,7 +148,13 @@ class GradientStore(ABC):
         owned = self.owned[bucket.number]
         return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
+    def proceed(self) -> None:
+        """Start the second halves of reductions whose first has ended."""
+        proceed(self._halves)
+
     def _allreduce(self, bucket: Bucket, gradients: Any, sums: Array) -> Reduction:
+        if self._feedback is not None and not bucket.is_exact:
+            return self._allreduce_in_halves(bucket, sums), self._owned_part(bucket, sums)
         plan = self._comm.Allreduce_init(
             gradients,
             sums,
@@ -146,6 +162,26 @@ class GradientStore(ABC):
             compression=None if bucket.is_exact else self._compression,
         )
         return plan, self._owned_part(bucket, sums)
+
+    def _allreduce_in_halves(self, bucket: Bucket, gradients: Array) -> Collective:
+        """In place. What the codes of sums lose is noted."""
+        feedback = self._feedback
+        assert feedback is not None
+        sums = zeros(bucket.size // self._ranks, self._like, self._comm)
+        gather = self._gathering.Allgather_init(
+            MPI.IN_PLACE,
+            gradients,
+            algorithm=self._algorithms["allgather"],
+            compression=self._compression,
+        )
+        own = gradients[self._rank * len(sums) : (self._rank + 1) * len(sums)]
+
+        def between() -> None:
+            feedback.feed_sum(bucket, sums)
+            own[...] = sums
+
+        scatter: Any = self._reduce_scatter(bucket, gradients, sums)
+        return AllreduceInHalves(scatter, gather, sums, between, self._halves)
 
     def _reduce_scatter(self, bucket: Bucket, gradients: Any, part: Array) -> Collective:
         return self._comm.Reduce_scatter_block_init(
@@ -331,6 +367,7 @@ def gradient_store(
     comm: Communicator,
     options: Options,
     owned: Sequence[slice],
+    feedback: ErrorFeedback | None = None,
 ) -> GradientStore:
     """The gradients of a rank as its strategy keeps them."""
     store: type[GradientStore] = FullGradients
@@ -340,4 +377,4 @@ def gradient_store(
         store = ServedGradients
     elif options.scattered and comm.Get_size() > 1:  # one rank's shard is everything
         store = ShardedGradients
-    return store(layout, like, comm, options, owned)
+    return store(layout, like, comm, options, owned, feedback)

@@ -99,10 +99,12 @@ class Reducer:
 
         buckets = self.layout.buckets
         self.owned = [self._owned(bucket, options) for bucket in buckets]
-        self.gradients = gradient_store(self.layout, like, comm, options, self.owned)
         self.feedback: ErrorFeedback | None = None
         if options.error_feedback:
             self.feedback = ErrorFeedback(self.layout, like, self.rank, options)
+        self.gradients = gradient_store(
+            self.layout, like, comm, options, self.owned, self.feedback
+        )
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
         weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
@@ -229,6 +231,7 @@ class Reducer:
         """
         if gradient is not None:
             self._accept(number, gradient)
+        self.gradients.proceed()
         bucket = self.layout.bucket_of[number]
         self._missing[bucket] -= 1
         if not self._missing[bucket] and (self._overlaps or self.gradients.every_micro_batch):
