@@ -167,7 +167,7 @@ def _restore_residuals(checkpoint: Checkpoint, strategy: Strategy) -> None:
     elements = strategy.reducer.layout.elements
     former = checkpoint.totals.get(_RESIDUALS, 0) // max(1, elements)
     for rank in range(strategy.rank, former, strategy.size):
-        feedback.add(0, checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
+        feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
 
 
 def _losses_of(checkpoint: Checkpoint) -> list[float]:

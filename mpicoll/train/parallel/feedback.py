@@ -72,7 +72,7 @@ class ErrorFeedback:
             gradients[...] = wanted
             sent[...] = gradients
             for shard in self._coded_shards(bucket):
-                self._as_decoded(sent[shard])
+                self._compression.quantise(sent[shard], self._codes, self._module)
             self._module.subtract(wanted, sent, out=after)
             after /= numpy.float32(self.scale)
 
@@ -84,7 +84,7 @@ class ErrorFeedback:
         with numpy.errstate(all="ignore"):
             wanted[...] = sums
             sent[...] = wanted
-            self._as_decoded(sent)
+            self._compression.quantise(sent, self._codes, self._module)
             wanted -= sent
             wanted /= numpy.float32(self.scale)
             after += wanted
@@ -96,13 +96,6 @@ class ErrorFeedback:
         for owner in range(ranks):
             if owner != self._rank:
                 yield slice(edges[owner], edges[owner + 1])
-
-    def _as_decoded(self, elements: Array) -> None:
-        """Replace elements by what is decoded of their codes."""
-        groups = self._compression.groups(len(elements))
-        codes = self._codes[: groups * self._compression.nbytes]
-        self._compression.encode(codes, elements, self._module)
-        self._compression.decode(elements, codes, self._module)
 
     def commit(self) -> None:
         """The update of this step was made."""
@@ -123,11 +116,14 @@ class ErrorFeedback:
         stretches = self._layout.runs()
         return [(plain, self._kept[first : first + size]) for plain, first, size in stretches]
 
-    def add(self, start: int, values: Any) -> None:
-        """Add to the residuals, in plain order, from `start` on."""
+    def plain(self) -> Array:
+        """A copy of the residuals in plain order."""
+        copy = self._zeros(self._layout.elements)
+        for start, stretch in self.vector():
+            copy[start : start + len(stretch)] = stretch
+        return copy
+
+    def add(self, values: Any) -> None:
+        """Add to the residuals; values: of all elements, in plain order."""
         for plain, first, size in self._layout.runs():
-            low = max(plain, start)
-            high = min(plain + size, start + len(values))
-            if low < high:
-                part = self._module.asarray(values[low - start : high - start])
-                self._kept[first + low - plain : first + high - plain] += part
+            self._kept[first : first + size] += self._module.asarray(values[plain : plain + size])
