@@ -43,8 +43,7 @@ class BucketLayout:
     A bucket ends where the next tensor would exceed the limit, but not before it is half full:
     small tensors go with a large neighbour instead of alone.
 
-    Tensors that are never compressed (`exact`) have buckets of their own, the last of which is
-    ready after all others.
+    Tensors that are never compressed (`exact`) have buckets of their own.
 
     tensors: in forward order. order: their numbers in the order in which backward finishes them.
     shards: how many equal parts a bucket has. `tensors` and `places` (first element in the flat
@@ -70,21 +69,29 @@ class BucketLayout:
         self.places = [0] * len(self.tensors)
         self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
-        held: dict[bool, list[int]] = {False: [], True: []}
-        for number in order:
-            is_exact = number in exact
-            together = held[is_exact]
-            size = sum(self.tensors[tensor].size for tensor in together)
-            if 2 * size >= limit and size + self.tensors[number].size > limit:
-                self._close(together, is_exact)
-                together.clear()
-            together.append(number)
-        for is_exact, together in held.items():
-            if together:
-                self._close(together, is_exact)
+        order = list(order)
+        together = self._together([number for number in order if number not in exact], limit)
+        apart = self._together([number for number in order if number in exact], limit)
+        place = {number: at for at, number in enumerate(order)}
+        # as their last gradients come
+        for held in sorted(together + apart, key=lambda held: place[held[-1]]):
+            self._close(held, held[-1] in exact)
         if not self.buckets:
             self._close([], False)
         self.plain = [0, *accumulate(tensor.size for tensor in self.tensors)]
+
+    def _together(self, order: Iterable[int], limit: float) -> list[list[int]]:
+        """The tensors of each bucket."""
+        buckets: list[list[int]] = []
+        size = 0
+        for number in order:
+            more = self.tensors[number].size
+            if not buckets or (2 * size >= limit and size + more > limit):
+                buckets.append([])
+                size = 0
+            buckets[-1].append(number)
+            size += more
+        return buckets
 
     def _close(self, held: Sequence[int], is_exact: bool) -> None:
         start = end = self.size
