@@ -7,7 +7,6 @@ import mpicoll
 from mpicoll.support.arrays import element_type
 from mpicoll.train import SGD, Dataset, Trainer
 from mpicoll.train.monitor import summary
-from mpicoll.train.options import Options
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.compressing import CompressedSum, quantised
@@ -351,11 +350,6 @@ def test_residuals_are_finite_after_a_gradient_that_is_not(strategy):
 ])  # fmt: skip
 def test_what_is_refused(options, text):
     raises(text, Trainer, function(), SGD(1.0), WORLD, params=[numpy.zeros((3, 3))], **options)
-
-
-def test_error_feedback_is_not_elastic():
-    options = Options(compression="int8", error_feedback=True, elastic=True)
-    raises("error_feedback: expected False with elastic: what the codes of a dead rank lost", options.check)
 
 
 def test_one_node_is_not_compressed_unless_an_algorithm_is_named(data):

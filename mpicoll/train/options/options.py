@@ -96,7 +96,8 @@ class Options:
         uncompressed, too, in float32 masters.
     error_feedback : bool
         Adds to the gradients of each step what the codes of this rank lost in the steps before.
-        That takes two float32 vectors of all parameters on each rank. Not with elastic.
+        That takes two float32 vectors of all parameters on each rank. With elastic, what the codes
+        of ranks that die have lost is not made good.
     reproducible : bool or int
         The same bits on any number of ranks: each batch is cut into so many micro-batches (True:
         8), and their gradients are summed in fixed point. A rank holds those of each of its
@@ -194,8 +195,6 @@ class Options:
         check("error_feedback", True, compressed, "False without compression: nothing is lost")
         expected = f"{PAIRWISE} with error_feedback: others send no codes of what one rank has"
         check("algorithm", self.algorithm, self.algorithm in (None, PAIRWISE), expected)
-        expected = "False with elastic: what the codes of a dead rank lost is on no other rank"
-        check("error_feedback", True, not self.elastic, expected)
 
     def _can_compress(self, algorithm: str) -> bool:
         """Whether it can send codes in all collectives that are to be compressed."""
