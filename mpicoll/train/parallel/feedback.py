@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy
@@ -12,6 +13,9 @@ from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from ..options import Options
 from .buckets import Bucket, BucketLayout
+
+#: elements of a piece, whole groups: what is computed of it stays in the cache
+_PIECE = 1 << 15
 
 
 class ErrorFeedback:
@@ -40,7 +44,8 @@ class ErrorFeedback:
         self._kept = self._zeros(layout.size)
         self._pending = self._zeros(layout.size)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
-        # of one bucket: what is wanted, and what the others get
+        largest = min(largest, _PIECE if self._module is numpy else largest)
+        # of one piece: what is wanted, what the others get, and its codes
         self._wanted = self._zeros(largest)
         self._sent = self._zeros(largest)
         groups = self._compression.groups(largest)
@@ -64,38 +69,44 @@ class ErrorFeedback:
         part = slice(bucket.start, bucket.stop)
         before = self._pending[part] if again else self._kept[part]
         after = self._pending[part]
-        wanted = self._wanted[: bucket.size]
-        sent = self._sent[: bucket.size]
+        scale = numpy.float32(self.scale)
         with numpy.errstate(all="ignore"):  # a gradient that is not finite is found later
-            self._module.multiply(before, numpy.float32(self.scale), out=wanted)
-            wanted += gradients
-            gradients[...] = wanted
-            sent[...] = gradients
-            for shard in self._coded_shards(bucket):
-                self._compression.quantise(sent[shard], self._codes, self._module)
-            self._module.subtract(wanted, sent, out=after)
-            after /= numpy.float32(self.scale)
+            for owner, piece in self._pieces(bucket):
+                wanted = self._wanted[: piece.stop - piece.start]
+                sent = self._sent[: piece.stop - piece.start]
+                self._module.multiply(before[piece], scale, out=wanted)
+                wanted += gradients[piece]
+                gradients[piece] = wanted
+                sent[...] = gradients[piece]
+                if owner != self._rank:
+                    self._compression.quantise(sent, self._codes, self._module)
+                wanted -= sent
+                self._module.divide(wanted, scale, out=after[piece])
 
     def feed_sum(self, bucket: Bucket, sums: Array) -> None:
         """Note what will be lost of the sums of this rank's shard, which are about to be sent."""
         after = self._pending[bucket.shard(self._rank, self._layout.shards)]
-        wanted = self._wanted[: len(sums)]
-        sent = self._sent[: len(sums)]
+        scale = numpy.float32(self.scale)
         with numpy.errstate(all="ignore"):
-            wanted[...] = sums
-            sent[...] = wanted
-            self._compression.quantise(sent, self._codes, self._module)
-            wanted -= sent
-            wanted /= numpy.float32(self.scale)
-            after += wanted
+            for start in range(0, len(sums), len(self._wanted)):
+                part = sums[start : start + len(self._wanted)]
+                wanted = self._wanted[: len(part)]
+                sent = self._sent[: len(part)]
+                wanted[...] = part
+                sent[...] = wanted
+                self._compression.quantise(sent, self._codes, self._module)
+                wanted -= sent
+                wanted /= scale
+                after[start : start + len(part)] += wanted
 
-    def _coded_shards(self, bucket: Bucket) -> Iterator[slice]:
-        """The shards of a bucket that other ranks sum: groups begin anew at each."""
-        ranks = self._layout.shards
-        edges = bounds(bucket.size, ranks)
-        for owner in range(ranks):
-            if owner != self._rank:
-                yield slice(edges[owner], edges[owner + 1])
+    def _pieces(self, bucket: Bucket) -> Iterator[tuple[int, slice]]:
+        """The pieces of a bucket, each with the rank that sums it.
+
+        Each begins with a group: groups begin anew with the shard of each rank.
+        """
+        for owner, (first, last) in enumerate(pairwise(bounds(bucket.size, self._layout.shards))):
+            for start in range(first, last, len(self._wanted)):
+                yield owner, slice(start, min(start + len(self._wanted), last))
 
     def commit(self) -> None:
         """The update of this step was made."""
