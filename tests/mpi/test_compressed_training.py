@@ -1,12 +1,16 @@
 """Trainings whose gradients are sent in codes: the bits of a simulation in NumPy, and nothing is lost by error feedback."""
 
+from contextlib import contextmanager
+
 import numpy
 import pytest
+from mpi4py import MPI
 
 import mpicoll
 from mpicoll.support.arrays import element_type
 from mpicoll.train import SGD, Dataset, Trainer
 from mpicoll.train.monitor import summary
+from mpicoll.train.parallel import fitting
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.compressing import CompressedSum, quantised
@@ -359,6 +363,32 @@ def test_one_node_is_not_compressed_unless_an_algorithm_is_named(data):
     assert asked.losses == plain.losses and asked.options.compression is None and asked.report()["residual_bytes"] == 0
     why = "there is one rank" if SIZE == 1 else "all ranks are on one node, where it saves no time"
     assert f"nothing was compressed: {why}" in summary(asked, WORLD)
+
+
+def on_nodes_of(ranks, monkeypatch):
+    """Trainers take so many ranks for a node."""
+    monkeypatch.setattr(fitting, "ranks_of_node", lambda comm: closing_group(comm, ranks))
+
+
+@contextmanager
+def closing_group(comm, ranks):
+    group = MPI.Intracomm.Split(comm, comm.rank // ranks, comm.rank)
+    yield group
+    group.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_between_nodes_an_algorithm_that_can_send_codes_is_taken(strategy, monkeypatch):
+    on_nodes_of(1, monkeypatch)
+    for is_fed_back in (False, True):
+        trainer = trained(strategy, error_feedback=is_fed_back, algorithm=None, bucket_bytes=1 << 20)
+        assert trainer.options.algorithm == "pairwise" and trainer.options.compression == "int8"
+        equal(trainer, simulated(strategy, "int8", is_fed_back))
+    if SIZE > 2:
+        on_nodes_of(2, monkeypatch)
+        runs = [trained(strategy, algorithm=None, error_feedback=is_fed_back) for is_fed_back in (False, True)]
+        assert [run.options.algorithm for run in runs] == ["hierarchical", "pairwise"]
 
 
 @pytest.mark.mpi(min_size=2)

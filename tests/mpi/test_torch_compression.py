@@ -124,6 +124,12 @@ def test_hooks_that_there_are_not(arguments, text):
         mpicoll.torch.compression_hook("int8", True, algorithm="hierarchical")
 
 
+@pytest.mark.usefixtures("group")
+def test_a_process_group_that_is_not_ours():
+    with pytest.raises(ArgumentError, match='process group: expected one of the backend "mpicoll"'):
+        mpicoll.torch.compression_hook("int8")(object(), None)
+
+
 # ---- wrap
 
 
