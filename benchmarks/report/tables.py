@@ -36,6 +36,7 @@ REPORTS = {
     "gpu": devices.table,
     "cores": cores.table,
     "training": trained.table,
+    "compressed-training": trained.compressed_table,
     "torch": trained.torch_table,
     "backend": trained.backend_table,
     "bits": trusted.bits,

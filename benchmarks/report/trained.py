@@ -46,9 +46,9 @@ def _read(path):
 
 def _caption(facts):
     date = facts["date"].partition("T")[0]
-    where = f"{facts['size']} ranks on {facts['nodes']} hosts, links of {facts['link']}"
-    if facts["nodes"] == 1:
-        where = f"{facts['size']} ranks on one host"
+    where = f"{facts['size']} ranks on one host"
+    if facts["nodes"] > 1:
+        where = f"{facts['size']} ranks on {facts['nodes']} hosts, links of {facts['link']}"
     return f"{facts['mpi']}, {where}, {facts['machine']}, {date}"
 
 
@@ -149,6 +149,36 @@ def _allreduce_table(rows):
             ],
         ]
     )
+
+
+def compressed_table():
+    """A table per result: what is learned with compressed gradients, means over seeds."""
+    return "".join(_compressed_table(_read(path)) for path in _found("compressed-training-*"))
+
+
+def _compressed_table(document):
+    header = [
+        "gradients",
+        "bytes sent per step",
+        "loss",
+        "spread",
+        "to float32",
+        "test accuracy",
+        "spread",
+        "to float32",
+    ]
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
+    for row in document["results"]:
+        cells = [row["name"], f"{row['bytes_sent_per_step']:,}"]
+        for name in ("loss", "test_accuracy"):
+            spread = row[f"{name}_spread"]
+            difference = round(row[f"{name}_difference"], 4) + 0.0  # no negative zero
+            cells += [f"{row[name]:.4f}", f"{spread:.4f}", f"{difference:+.4f}"]
+        lines.append(cells)
+    seeds = len({run["seed"] for run in document["runs"]})
+    parameters = f"{document['runs'][0]['parameters']:,} parameters"
+    what = f"`{document['strategy']}`, {parameters}, {document['epochs']} epochs, {seeds} seeds"
+    return f"{_caption(document['environment'])}: {what}\n\n" + _markdown(lines)
 
 
 def _markdown(lines):

@@ -1,6 +1,5 @@
 """Buffer arguments, in host or device memory: made contiguous vectors, and written back."""
 
-from ..codes import CompressionName
 from . import ops
 from .compression import Compression, as_float32, cannot_be_compressed, compression_of
 from .device import device_of, host_copies, note_begin, stage
@@ -13,7 +12,7 @@ from .ops import HALF, OWN_TYPES, PREDEFINED
 from .overlap import coincide, overlap
 
 __all__ = [
-    "Compression", "CompressionName", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
+    "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
     "PREDEFINED", "address", "as_float32", "at", "bytes_at", "cannot_be_compressed", "cannot_be_fixed",
     "coincide", "compression_of", "device_of", "host_copies", "in_place", "note_begin", "operand",
     "ops", "overlap", "packed", "span", "stage",

@@ -125,6 +125,12 @@ class Compression(Codes):
         scales = np.maximum(groups.max(axis=1) / self.largest, _LEAST)
         return np.repeat(scales, self.group)[:count]
 
+    def quantise(self, elements: Any, codes: Any, module: Any = np) -> None:
+        """Replace elements by what is decoded of their codes, for which there is room."""
+        codes = codes[: self.groups(len(elements)) * self.nbytes]
+        self.encode(codes, elements, module)
+        self.decode(elements, codes, module)
+
     def _pieces(self, elements: Any, codes: Any, module: Any) -> Iterator[tuple[Any, Any]]:
         """Parts of both."""
         step = _PIECE if module is np else _DEVICE_PIECE

@@ -12,6 +12,7 @@ from ..calls import arguments, begin, key_of, run_begun
 from ..execute import Context
 from ..failure import Record
 from ..progress import PROGRESS, Task, until_done
+from ..codes import CompressionName
 from ..support.arrays import Array
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS
@@ -26,6 +27,7 @@ _IN_FLIGHT = 2
 def begin_task(
     comm: Base, method: str, args: Sequence[object], then: Callable[[], object],
     finish: Callable[[], object] | None = None, algorithm: str | None = None,
+    compression: CompressionName | None = None,
 ) -> Task:  # fmt: skip
     """Begin a collective without waiting; returns its `Task`.
 
@@ -41,7 +43,7 @@ def begin_task(
         Called once the task has ended, in any thread; it may wait for other tasks.
     finish : callable, optional
         The last step of the task: no thread sees the end of the task before.
-    algorithm : str, optional
+    algorithm, compression : str, optional
         As in the method.
 
     Raises
@@ -57,7 +59,7 @@ def begin_task(
         steps = _followed_by(steps, finish)
         return context.submit(steps, record, device=device_of(operands), then=then, track=track)
 
-    return _begin(comm, method, args, algorithm, submit)
+    return _begin(comm, method, args, algorithm, submit, compression)
 
 
 def run_task(
@@ -102,10 +104,11 @@ def run_task(
 
 def _begin(
     comm: Base, method: str, args: Sequence[object], algorithm: str | None,
-    submit: Callable[..., Task],
+    submit: Callable[..., Task], compression: CompressionName | None = None,
 ) -> Task:  # fmt: skip
     parse = getattr(arguments, method.lower(), None)
     if parse is not None:
+        parse = arguments.allowing(parse, compression)
         begun = comm._begin_with(parse, tuple(args), algorithm, None, submit)
     else:
         begun = getattr(MPI.Intracomm, f"I{method.lower()}")(comm, *args)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
         ReduceScatterName, ScatterName,
     )
-    from ..buffers import CompressionName, Contributions
+    from ..buffers import Contributions
+    from ..codes import CompressionName
 
 
 class Blocking(Base):

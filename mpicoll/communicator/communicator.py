@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..algorithms import AnyName
-    from ..buffers import CompressionName
+    from ..codes import CompressionName
     from ..calls import Explanation
     from ..collectives import CallName
     from ..support.settings import CheckMode

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
         ReduceScatterName, ScatterName,
     )
-    from ..buffers import CompressionName, Contributions
+    from ..buffers import Contributions
+    from ..codes import CompressionName
     from .handles import Plan
 
 

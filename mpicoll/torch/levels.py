@@ -18,6 +18,7 @@ from ..errors import MpicollError
 from ..execute import Context
 from ..failure import ABANDONED
 from ..progress import PROGRESS
+from ..codes import CompressionName
 from ..support import settings
 from .futures import Future
 from .halves import ARE_KEPT, Halves
@@ -81,12 +82,15 @@ class CallLevel:
         memory: object,
         finishes: Sequence[Finish],
         algorithm: str | None = None,
+        compression: CompressionName | None = None,
     ) -> CollectiveWork:
         """Begin a collective; returns its work. memory: must live until the collective ends."""
         self._sequence.enter(method, arguments)
         work = CollectiveWork(self, result, memory)
         finish = finish_all(finishes)
-        work.task = begin_task(self.comm, method, arguments, self.complete, finish, algorithm)
+        work.task = begin_task(
+            self.comm, method, arguments, self.complete, finish, algorithm, compression
+        )
         self._works.append(work)
         if self._halves is not None:
             self._halves.keep(work)

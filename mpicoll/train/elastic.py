@@ -157,6 +157,7 @@ def recover(
         new.backup.whole = False
     else:
         losses = _hand_over(source, plan, new)
+        _keep_residuals(old, plan, new)
         new.backup.before = source
         new.backup.costs = source.costs
         recovery["step"] = len(losses)
@@ -201,6 +202,20 @@ def _planned(
                 return levels[size], plan, None
     reading = "ranks died while the state of others that died was read from a checkpoint"
     return newest, None, lost or ShardsLost(reading)
+
+
+def _keep_residuals(old: Strategy, plan: RecoveryPlan, new: Strategy) -> None:
+    """Let this rank keep what its codes have lost, if that is what they had lost by then.
+
+    There are no copies of it, which would be more bytes than codes save. So what those of the dead
+    have lost is not added to any gradient, nor what those of a rank have that is a step ahead.
+    """
+    former = old.reducer.feedback
+    feedback = new.reducer.feedback
+    if former is None or feedback is None or old.backup is None:
+        return
+    if old.backup.newest == plan.generation:
+        feedback.add(former.plain())
 
 
 def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]:

@@ -17,6 +17,8 @@ from .parallel import Strategy
 
 #: the vector of a checkpoint that has the loss of each step
 _LOSSES = "losses"
+#: the one that has what codes lost: of all elements, rank by rank
+_RESIDUALS = "residuals"
 
 
 class Snapshots:
@@ -68,7 +70,13 @@ class Snapshots:
         history.losses += strategy.reduce_losses()
         scale = strategy.update.scale
         vectors = strategy.update.vectors()
-        totals = dict.fromkeys(vectors, strategy.reducer.layout.elements)
+        elements = strategy.reducer.layout.elements
+        totals = dict.fromkeys(vectors, elements)
+        feedback = strategy.reducer.feedback
+        if feedback is not None:
+            start = strategy.rank * elements
+            vectors[_RESIDUALS] = [(start + plain, part) for plain, part in feedback.vector()]
+            totals[_RESIDUALS] = strategy.size * elements
         # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
         own_losses = [(0, numpy.array(history.losses, "f8"))] if strategy.rank == 0 else []
         meta = self._identity() | {
@@ -101,9 +109,10 @@ class Snapshots:
         def restore() -> None:
             history.losses = _losses_of(checkpoint)
             strategy.update.restore(checkpoint, meta["updates"])
+            _restore_residuals(checkpoint, strategy)
 
         self._checkpoints.together(f"read {checkpoint.path}", restore)
-        strategy.reducer.replaced()
+        strategy.replaced()
         if strategy.update.scale is not None and meta["scale"] is not None:
             strategy.update.scale.restore(meta["scale"])
         history.epochs = list(meta["epochs"])
@@ -144,6 +153,21 @@ class Snapshots:
             scale is None or figures,
             "value, good and skipped of a loss scale, or null",
         )
+
+
+def _restore_residuals(checkpoint: Checkpoint, strategy: Strategy) -> None:
+    """Give each rank its own residuals; their sum stays where there were more or fewer ranks.
+
+    Each former rank's are added to those of one rank now. A checkpoint may have none.
+    """
+    feedback = strategy.reducer.feedback
+    if feedback is None:
+        return
+    feedback.clear()
+    elements = strategy.reducer.layout.elements
+    former = checkpoint.totals.get(_RESIDUALS, 0) // max(1, elements)
+    for rank in range(strategy.rank, former, strategy.size):
+        feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
 
 
 def _losses_of(checkpoint: Checkpoint) -> list[float]:

@@ -53,7 +53,8 @@ class Trainer:
     **options
         The other fields of `mpicoll.train.options.Options`, by name: overlap, bucket_bytes,
         parameter_bucket_bytes, reduction, accumulate, clip_norm, loss_scale, algorithm,
-        reproducible, elastic. With elastic `comm` is the communicator of those that live.
+        compression, parameter_compression, error_feedback, reproducible, elastic. With elastic
+        `comm` is the communicator of those that live.
 
     Raises
     ------
@@ -120,7 +121,8 @@ class Trainer:
         if self.model.parameters.dtype != wide or self.model.is_lent:
             self.model.to(dtype=wide)
         self.optimizer = optimizer
-        self._asked = self.options
+        #: the options before they were fitted to the ranks
+        self.asked = self.options
         self._history = History()
         #: the history with which the present fit began
         self._begun = History()
@@ -130,8 +132,8 @@ class Trainer:
     def _made(self, comm: Communicator) -> Strategy:
         """The strategy on some ranks; its options fit these. Collective."""
         values = self.model.parameters
-        nbytes = values.size * element_type(self._asked.precision).itemsize
-        self.options = fitted(self._asked, nbytes, comm, module_of(values) is numpy)
+        nbytes = values.size * element_type(self.asked.precision).itemsize
+        self.options = fitted(self.asked, nbytes, comm, module_of(values) is numpy)
         return Strategy(self.model, self.optimizer, comm, self.options)
 
     @property
@@ -380,7 +382,8 @@ class Trainer:
             - `data_bytes_sent_per_step` (samples).
 
             Bytes held: `parameter_bytes`, `gradient_bytes`, `optimizer_bytes` (float32 masters
-            included), `scratch_bytes` (of the bucket collectives, where they are schedules).
+            included), `scratch_bytes` (of the bucket collectives, where they are schedules),
+            `residual_bytes` (of error feedback, with what it computes in).
 
             With elastic, of a step: `copy_bytes_per_step`, sent to the holder; `copy_s`, from first
             to last, pauses for gradients and parameters included; `copy_exposed_s`, in which this
@@ -415,6 +418,7 @@ class Trainer:
                 "gradient_bytes": strategy.reducer.gradients.nbytes,
                 "optimizer_bytes": strategy.update.nbytes,
                 "scratch_bytes": strategy.reducer.scratch_bytes,
+                "residual_bytes": strategy.reducer.residual_bytes,
             }
         )
 

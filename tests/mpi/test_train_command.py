@@ -32,6 +32,25 @@ def test_command_writes_its_result(excepthooks, capsys, mpi_tmp_path, strategy):
         assert not printed.out and not printed.err
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_compressed(excepthooks, capsys, mpi_tmp_path, strategy):
+    pytest.importorskip("tqdm")
+    path = mpi_tmp_path / "run.json"
+    words = ["--data", "synthetic:90,5,3", "--hidden", "20,20", "--epochs", "2", "--strategy", strategy, "--json", str(path)]
+    words += ["--compression", "int8", "--error-feedback", "--algorithm", "pairwise"]
+    if strategy != "allreduce":
+        words += ["--parameter-compression", "int4"]
+    train_command(*words)
+    if RANK == 0:
+        result = json.loads(path.read_text())
+        assert result["config"]["compression"] == "int8" and result["config"]["error_feedback"] is True
+        assert result["report"]["bytes_sent_per_step"] == result["report"]["bytes_predicted"]
+        assert result["report"]["residual_bytes"] > 0
+        assert "pairwise of int8 with error feedback" in " ".join(capsys.readouterr().out.split())
+    WORLD.Barrier()
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint64", "bool"])
 def test_labels_of_any_integer_type_train_as_those_of_int64(excepthooks, mpi_tmp_path, strategy, dtype):

@@ -303,6 +303,24 @@ def test_masters_go_on_to_the_bit():
 
 
 @OPEN
+@pytest.mark.parametrize("strategy", ["allreduce", pytest.param("zero1", marks=THOROUGH), "zero2"])
+@pytest.mark.parametrize("place", [STEP, f"{PARALLEL}.feedback:ErrorFeedback.feed"])
+def test_compressed_gradients(strategy, place, tmp_path):
+    """What the codes of the dead have lost is the one difference."""
+    words = ["mpicoll", "train", "--data", "synthetic:300,8,3", "--hidden", "32,32", "--steps", "40", "--strategy", strategy]
+    words += ["--compression", "int8", "--error-feedback", "--algorithm", "pairwise", "--elastic"]
+    results = []
+    for number, deaths in enumerate(([], [[1, place, 11]])):
+        path = tmp_path / f"{number}.json"
+        status, output = run("openmpi", 3, "-m", "benchmarks.run.dying", json.dumps(deaths), *words, "--json", path)
+        assert status == 0, output
+        results.append(json.loads(path.read_text()))
+    whole, rest = results
+    assert len(rest["losses"]) == 40 and [one["ranks"] for one in rest["report"]["recoveries"]] == [2]
+    assert rest["losses"] == pytest.approx(whole["losses"], rel=0.05)
+
+
+@OPEN
 def test_changes_that_no_copy_has_yet_are_not_lost_silently():
     sending = f"{PARALLEL}.backup:Backup._send"  # one when a fit begins with new state, four in its steps
     status, results, output = refit(3, [[1, sending, 6]], options={"strategy": "zero2", "elastic": True},

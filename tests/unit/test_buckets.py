@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from mpicoll.train.model import Tensor
-from mpicoll.train.parallel.buckets import Bucket, BucketLayout, groups
+from mpicoll.train.parallel.buckets import Bucket, BucketLayout, exempt, groups
 
 
 def drawn(seed):
@@ -102,3 +102,21 @@ def test_groups_keep_order_and_limit():
         for group, following in zip(grouped, grouped[1:]):
             assert sum(bucket.size for bucket in group) + following[0].size > limit
     assert groups([], 5) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_never_compressed_lies_apart(seed):
+    draw = random.Random(seed)
+    shapes = [tuple(draw.randrange(1, 6) for _ in range(draw.randrange(0, 4))) for _ in range(draw.randrange(1, 9))]
+    tensors = [Tensor(f"t{number}", shape, number) for number, shape in enumerate(shapes)]
+    order = draw.sample(range(len(tensors)), len(tensors))
+    exact = exempt(tensors)
+    layout = BucketLayout(tensors, order, 3, draw.choice([1, 7, 30, 10**9]), exact)
+    assert exact == {number for number, shape in enumerate(shapes) if len(shape) < 2}
+    for bucket in layout.buckets:
+        assert all((number in exact) == bucket.is_exact for number in bucket.tensors)
+        assert [order.index(number) for number in bucket.tensors] == sorted(order.index(number) for number in bucket.tensors)
+    assert sorted(number for bucket in layout.buckets for number in bucket.tensors) == sorted(order)
+    assert [bucket.start for bucket in layout.buckets] == [0] + [bucket.stop for bucket in layout.buckets[:-1]]
+    closed = [max(order.index(number) for number in bucket.tensors) for bucket in layout.buckets]
+    assert closed == sorted(closed)  # none waits for one that is complete later

@@ -29,6 +29,8 @@ class Trained(Protocol):
 
     comm: Communicator
     options: Any
+    #: the options before they were fitted to the ranks
+    asked: Any
     model: Any
     optimizer: Any
     strategy: Any
@@ -110,6 +112,10 @@ def _outcome(trainer: Trained) -> str:
 def _events(trainer: Trained) -> Iterator[str]:
     """What was out of the ordinary."""
     steps = len(trainer.losses)
+    if trainer.asked.compresses and not trainer.options.compresses:
+        alone = trainer.comm.Get_size() == 1
+        why = "there is one rank" if alone else "all ranks are on one node, where it saves no time"
+        yield f"nothing was compressed: {why}"
     if not trainer.strategy.meter.steps:
         yield "nothing was left to do: the checkpoint has all steps already"
     if trainer.stopped:
@@ -243,6 +249,8 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
             ("optimizer", "optimizer"),
         )
     ]
+    if residuals := report["residual_bytes"]:
+        held.append(f"{residuals:,} residuals of error feedback (theory {theory['residual']:,})")
     yield f"bytes held: {', '.join(held)}"
     passing = report["gradient_bytes"] - theory["gradient"]
     if trainer.options.scattered and passing > theory["gradient"]:
@@ -283,6 +291,8 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
         "optimizer": arrays
         * owned
         * (itemsize if update.masters is None else update.masters.itemsize),
+        # before and after a step, in float32
+        "residual": 2 * 4 * elements if options.error_feedback else 0,
     }
 
 

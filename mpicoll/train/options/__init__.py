@@ -2,6 +2,7 @@
 
 from .options import (
     LARGEST,
+    PAIRWISE,
     RING,
     SHARDED,
     OptionKeywords,
@@ -15,6 +16,7 @@ from .options import (
 
 __all__ = [
     "LARGEST",
+    "PAIRWISE",
     "RING",
     "SHARDED",
     "OptionKeywords",

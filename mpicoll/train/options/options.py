@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
-from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms
+from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms, registered
 from ...collectives import CollectiveName
+from ...codes import CompressionName
 from ...support.checks import check, check_integer, check_word
 from ...support.optional import require
 
@@ -26,6 +27,9 @@ SHARDED = {
 }
 #: of the bucket collectives, where none is asked for
 RING = "ring"
+#: the algorithm of compressed reductions: it sums what each rank sends in codes of its own. In
+#: that of several ranks on a node the codes are of the node's sum
+PAIRWISE = "pairwise"
 #: micro-batches of a reproducible training, where their number is not given
 MICRO_BATCHES = 8
 #: bytes of a bucket, where none are given, at most
@@ -45,6 +49,9 @@ class OptionKeywords(TypedDict, total=False):
     clip_norm: float | None
     loss_scale: Literal["dynamic"] | float | None
     algorithm: AllreduceName | None
+    compression: CompressionName | None
+    parameter_compression: CompressionName | None
+    error_feedback: bool
     reproducible: bool | int
     elastic: bool
 
@@ -79,7 +86,18 @@ class Options:
     algorithm : str, optional
         Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on
         GPUs; by default "circulant" where all ranks share a node and the model is in its memory,
-        else "ring".
+        else "ring"; with compression "pairwise", or "hierarchical" where ranks share nodes.
+    compression : {"int8", "int4", "bfloat16", "float16"}, optional
+        Sends such codes in the place of gradients, as the calls of that keyword do. Parameters of
+        one dimension, such as biases, are exempt: their gradients are summed exactly. Without
+        `algorithm` it is not used where all ranks share a node, which it would slow down.
+    parameter_compression : {"int8", "int4", "bfloat16", "float16"}, optional
+        The same of the parameters that zero1 and zero2 gather; each rank then keeps its shard
+        uncompressed, too, in float32 masters.
+    error_feedback : bool
+        Adds to the gradients of each step what the codes of this rank lost in the steps before.
+        That takes two float32 vectors of all parameters on each rank. With elastic, what the codes
+        of ranks that die have lost is not made good.
     reproducible : bool or int
         The same bits on any number of ranks: each batch is cut into so many micro-batches (True:
         8), and their gradients are summed in fixed point. A rank holds those of each of its
@@ -100,6 +118,9 @@ class Options:
     precision: Precision = "float32"
     loss_scale: Literal["dynamic"] | float | None = None
     algorithm: AllreduceName | None = None
+    compression: CompressionName | None = None
+    parameter_compression: CompressionName | None = None
+    error_feedback: bool = False
     reproducible: bool | int = False
     elastic: bool = False
 
@@ -128,6 +149,7 @@ class Options:
         )
         self._check_collectives()
         self._check_reproducible()
+        self._check_compression()
 
     def _check_reproducible(self) -> None:
         """What would make the result depend on who computes what is refused."""
@@ -142,6 +164,49 @@ class Options:
         )
         expected = "one that has a schedule: no library sums in fixed point"
         check("algorithm", self.algorithm, self.algorithm not in LIBRARIES, expected)
+
+    def _check_compression(self) -> None:
+        for name in ("compression", "parameter_compression"):
+            if getattr(self, name) is not None:
+                check_word(name, getattr(self, name), get_args(CompressionName))
+        check("error_feedback", self.error_feedback, self.error_feedback in (False, True),
+              "False or True")  # fmt: skip
+        if self.error_feedback:
+            self._check_error_feedback()
+        if not self.compresses:
+            return
+        expected = "one of allreduce, zero1, zero2 with compression: rank 0 alone has the state"
+        check("strategy", self.strategy, not self.served, expected)
+        good = self.parameter_compression is None or self.sharded
+        expected = f"None: {self.strategy} sends no parameters; zero1 and zero2 do"
+        check("parameter_compression", self.parameter_compression, good, expected)
+        expected = (
+            "False with compression: codes are made of what a rank has, and what they lose "
+            "depends on how many ranks share a batch"
+        )
+        check("reproducible", self.reproducible, self.reproducible is False, expected)
+        if self.algorithm is not None:
+            able = [name for name in list_algorithms("allreduce") if self._can_compress(name)]
+            expected = f"with compression one of {', '.join(able)}"
+            check("algorithm", self.algorithm, self.algorithm in able, expected)
+
+    def _check_error_feedback(self) -> None:
+        compressed = self.compression is not None
+        check("error_feedback", True, compressed, "False without compression: nothing is lost")
+        expected = f"{PAIRWISE} with error_feedback: others send no codes of what one rank has"
+        check("algorithm", self.algorithm, self.algorithm in (None, PAIRWISE), expected)
+
+    def _can_compress(self, algorithm: str) -> bool:
+        """Whether it can send codes in all collectives that are to be compressed."""
+        if not self._serves(algorithm):
+            return False
+        names = _counterparts(algorithm)
+        return all(
+            any(entry.name == names[collective] and entry.compressible
+                for entry in registered(collective))
+            for collective, compression in self.compressions.items()
+            if compression is not None
+        )  # fmt: skip
 
     def _check_collectives(self) -> None:
         allowed = get_args(Reduction) if self.sharded else ("allreduce",)
@@ -205,6 +270,17 @@ class Options:
         if not self.sharded:
             return ("allreduce",)
         return (self.reduction or "reduce_scatter", "allgather")
+
+    @property
+    def compressions(self) -> dict[CollectiveName, CompressionName | None]:
+        """The compression of each of `collectives`."""
+        both = (self.compression, self.parameter_compression)
+        return dict(zip(self.collectives, both))
+
+    @property
+    def compresses(self) -> bool:
+        """Whether anything is to be compressed."""
+        return self.compression is not None or self.parameter_compression is not None
 
     @property
     def counted(self) -> bool:

@@ -3,6 +3,7 @@
 from .backup import Backup, RecoveryPlan, ShardsLost
 from .buckets import Bucket
 from .drift import DriftCheck, ParametersDiffer
+from .feedback import ErrorFeedback
 from .fitting import fitted
 from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
@@ -14,6 +15,7 @@ __all__ = [
     "Backup",
     "Bucket",
     "DriftCheck",
+    "ErrorFeedback",
     "ParametersDiffer",
     "RecoveryPlan",
     "Reducer",

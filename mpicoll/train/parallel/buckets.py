@@ -5,7 +5,7 @@ Pure: no arrays, no MPI.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -17,13 +17,14 @@ from ..model import Tensor
 class Bucket(NamedTuple):
     """Elements start to stop of the flat buffer: whole tensors (by number), then padding.
 
-    Padding makes all shards equal.
+    Padding makes all shards equal. is_exact: its tensors are never compressed.
     """
 
     number: int
     start: int
     stop: int
     tensors: tuple[int, ...]
+    is_exact: bool = False
 
     @property
     def size(self) -> int:
@@ -42,6 +43,8 @@ class BucketLayout:
     A bucket ends where the next tensor would exceed the limit, but not before it is half full:
     small tensors go with a large neighbour instead of alone.
 
+    Tensors that are never compressed (`exact`) have buckets of their own.
+
     tensors: in forward order. order: their numbers in the order in which backward finishes them.
     shards: how many equal parts a bucket has. `tensors` and `places` (first element in the flat
     buffer) are by number; `size` counts the padding. The *plain* order of the elements, in which
@@ -54,31 +57,50 @@ class BucketLayout:
     """
 
     def __init__(
-        self, tensors: Iterable[Tensor], order: Iterable[int], shards: int, limit: float
+        self,
+        tensors: Iterable[Tensor],
+        order: Iterable[int],
+        shards: int,
+        limit: float,
+        exact: Container[int] = (),
     ) -> None:
         self.tensors = list(tensors)
         self.shards = shards
         self.places = [0] * len(self.tensors)
         self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
-        held: list[int] = []
-        for number in order:
-            size = sum(self.tensors[tensor].size for tensor in held)
-            if 2 * size >= limit and size + self.tensors[number].size > limit:
-                self._close(held)
-                held = []
-            held.append(number)
-        self._close(held)
+        order = list(order)
+        together = self._together([number for number in order if number not in exact], limit)
+        apart = self._together([number for number in order if number in exact], limit)
+        place = {number: at for at, number in enumerate(order)}
+        # as their last gradients come
+        for held in sorted(together + apart, key=lambda held: place[held[-1]]):
+            self._close(held, held[-1] in exact)
+        if not self.buckets:
+            self._close([], False)
         self.plain = [0, *accumulate(tensor.size for tensor in self.tensors)]
 
-    def _close(self, held: Sequence[int]) -> None:
+    def _together(self, order: Iterable[int], limit: float) -> list[list[int]]:
+        """The tensors of each bucket."""
+        buckets: list[list[int]] = []
+        size = 0
+        for number in order:
+            more = self.tensors[number].size
+            if not buckets or (2 * size >= limit and size + more > limit):
+                buckets.append([])
+                size = 0
+            buckets[-1].append(number)
+            size += more
+        return buckets
+
+    def _close(self, held: Sequence[int], is_exact: bool) -> None:
         start = end = self.size
         for number in held:
             self.places[number] = end
             end = end + self.tensors[number].size
             self.bucket_of[number] = len(self.buckets)
         stop = start + -(-(end - start) // self.shards) * self.shards
-        self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held)))
+        self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held), is_exact))
 
     @property
     def size(self) -> int:
@@ -121,6 +143,14 @@ class BucketLayout:
             if place <= element < place + self.tensors[number].size:
                 return self.tensors[number].name
         return "padding"
+
+
+def exempt(tensors: Sequence[Tensor]) -> set[int]:
+    """The numbers of the tensors that are never compressed: of one dimension at most.
+
+    Biases and the weights of norms are a small part of the bytes, and sensitive to errors.
+    """
+    return {number for number, tensor in enumerate(tensors) if len(tensor.shape) < 2}
 
 
 def groups(buckets: Iterable[Bucket], limit: int) -> list[list[Bucket]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -15,6 +16,8 @@ from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from ..options import Options
 from .buckets import Bucket, BucketLayout
+from .feedback import ErrorFeedback
+from .halves import AllreduceInHalves, proceed
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -59,6 +62,7 @@ class GradientStore(ABC):
     A plan is started after `prepare`; `arrived` is called when it is done, and then `reduced` is
     this rank's part of the sums. It is None in place on one rank. like: an array of the parameters'
     dtype and module. owned: for each bucket the slice of the flat buffer that this rank updates.
+    feedback: is told of sums before they are sent in codes.
     """
 
     #: whether each micro-batch is reduced, not only their sum
@@ -75,14 +79,21 @@ class GradientStore(ABC):
         comm: Communicator,
         options: Options,
         owned: Sequence[slice],
+        feedback: ErrorFeedback | None = None,
     ) -> None:
         self.layout = layout
         self.owned = owned
+        self._feedback = feedback
+        #: reductions in the first of two halves
+        self._halves: deque[AllreduceInHalves] = deque()
+        #: of the second halves, which ranks start between other calls of theirs
+        self._gathering: Communicator | None = None
         self._like = like[:0]
         self._comm = comm
         self._rank = comm.Get_rank()
         self._ranks = comm.Get_size()
         self._algorithms = options.algorithms
+        self._compression = options.compression
         self._scatters = options.collectives[0] == "reduce_scatter"
         self.group_limit, _ = options.bucket_elements(like.itemsize)
         self._allocate(options)
@@ -137,13 +148,49 @@ class GradientStore(ABC):
         owned = self.owned[bucket.number]
         return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
+    def proceed(self) -> None:
+        """Start the second halves of reductions whose first has ended."""
+        proceed(self._halves)
+
     def _allreduce(self, bucket: Bucket, gradients: Any, sums: Array) -> Reduction:
-        plan = self._comm.Allreduce_init(gradients, sums, algorithm=self._algorithms["allreduce"])
+        if self._feedback is not None and not bucket.is_exact:
+            return self._allreduce_in_halves(bucket, sums), self._owned_part(bucket, sums)
+        plan = self._comm.Allreduce_init(
+            gradients,
+            sums,
+            algorithm=self._algorithms["allreduce"],
+            compression=None if bucket.is_exact else self._compression,
+        )
         return plan, self._owned_part(bucket, sums)
 
-    def _reduce_scatter(self, gradients: Any, part: Array) -> Collective:
+    def _allreduce_in_halves(self, bucket: Bucket, gradients: Array) -> Collective:
+        """In place. What the codes of sums lose is noted."""
+        feedback = self._feedback
+        assert feedback is not None
+        if self._gathering is None:
+            self._gathering = self._comm.Dup()
+        sums = zeros(bucket.size // self._ranks, self._like, self._comm)
+        gather = self._gathering.Allgather_init(
+            MPI.IN_PLACE,
+            gradients,
+            algorithm=self._algorithms["allgather"],
+            compression=self._compression,
+        )
+        own = gradients[self._rank * len(sums) : (self._rank + 1) * len(sums)]
+
+        def between() -> None:
+            feedback.feed_sum(bucket, sums)
+            own[...] = sums
+
+        scatter: Any = self._reduce_scatter(bucket, gradients, sums)
+        return AllreduceInHalves(scatter, gather, sums, between, self._halves)
+
+    def _reduce_scatter(self, bucket: Bucket, gradients: Any, part: Array) -> Collective:
         return self._comm.Reduce_scatter_block_init(
-            gradients, part, algorithm=self._algorithms["reduce_scatter"]
+            gradients,
+            part,
+            algorithm=self._algorithms["reduce_scatter"],
+            compression=None if bucket.is_exact else self._compression,
         )
 
 
@@ -165,7 +212,7 @@ class FullGradients(GradientStore):
         if self._ranks == 1:
             return None, buffer
         if self._scatters:  # in place, which for MPI means that the result is at the front
-            plan = self._reduce_scatter(MPI.IN_PLACE, buffer)
+            plan = self._reduce_scatter(bucket, MPI.IN_PLACE, buffer)
             return plan, buffer[: bucket.size // self._ranks]
         return self._allreduce(bucket, MPI.IN_PLACE, buffer)
 
@@ -272,7 +319,7 @@ class ShardedGradients(GradientStore):
         part = self._shard(bucket)
         if not self._direct:
             part = self._arrivals[bucket.number % len(self._arrivals)][: len(part)]
-        return self._reduce_scatter(buffer, part), part
+        return self._reduce_scatter(bucket, buffer, part), part
 
 
 class SeparateGradients(GradientStore):
@@ -307,7 +354,7 @@ class SeparateGradients(GradientStore):
         mine = Contributions(rows, self.layout.edges(bucket))
         if self._scatters:
             part = self._sums[bucket.start // self._ranks : bucket.stop // self._ranks]
-            return self._reduce_scatter(mine, part), part
+            return self._reduce_scatter(bucket, mine, part), part
         sums = self._sums[bucket.start : bucket.stop]
         if not self._served:
             return self._allreduce(bucket, mine, sums)
@@ -322,6 +369,7 @@ def gradient_store(
     comm: Communicator,
     options: Options,
     owned: Sequence[slice],
+    feedback: ErrorFeedback | None = None,
 ) -> GradientStore:
     """The gradients of a rank as its strategy keeps them."""
     store: type[GradientStore] = FullGradients
@@ -331,4 +379,4 @@ def gradient_store(
         store = ServedGradients
     elif options.scattered and comm.Get_size() > 1:  # one rank's shard is everything
         store = ShardedGradients
-    return store(layout, like, comm, options, owned)
+    return store(layout, like, comm, options, owned, feedback)

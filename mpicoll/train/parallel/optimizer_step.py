@@ -48,8 +48,8 @@ class Update:
 
     An update is `prepare`, `apply`, `publish`; `confirm` says later whether all ranks could do it.
 
-    masters: keep the owned parameters in float32 besides the 16-bit ones that are sent. With a loss
-    scale, a step whose gradients are not finite is skipped, on all ranks together. A norm costs one
+    masters: keep the owned parameters in float32 besides those that are sent, which have 16 bits or
+    are compressed. With a loss scale, a step whose gradients are not finite is skipped, on all ranks together. A norm costs one
     allreduce of 8 bytes, and waits for all buckets.
 
     Without a norm only its owner sees that a gradient is not finite. The ranks vote on it while
@@ -83,7 +83,8 @@ class Update:
         self.masters: Array | None = None
         if masters:
             owned = [reducer.parameters[part] for part in reducer.owned]
-            self.masters = reducer.module.concatenate(owned).astype("float32")
+            wide = numpy.result_type("float32", reducer.parameters.dtype)
+            self.masters = reducer.module.concatenate(owned).astype(wide)
         optimizer.allocate(self.total, reducer.parameters if self.masters is None else self.masters)
 
     @property

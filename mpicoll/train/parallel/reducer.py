@@ -20,7 +20,8 @@ from ...support.arrays import Array, module_of
 from ..model import Tensor
 from ..monitor import Mark, Meter
 from ..options import Options
-from .buckets import Bucket, BucketLayout, groups
+from .buckets import Bucket, BucketLayout, exempt, groups
+from .feedback import ErrorFeedback
 from .gradients import Collective, PersistentCollective, gradient_store, zeros
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Reducer:
             self.layout = BucketLayout(tensors, range(len(tensors)), 1, float("inf"))
         else:
             limit = min(gradient_limit, parameter_limit) if options.sharded else gradient_limit
-            self.layout = BucketLayout(tensors, order, self.size, limit)
+            exact = exempt(tensors) if options.compresses else ()
+            self.layout = BucketLayout(tensors, order, self.size, limit, exact)
         self.parameters = zeros(self.layout.size, like, comm)
         #: whether ranks own different parts
         self.divided = options.sharded or options.served
@@ -97,7 +99,12 @@ class Reducer:
 
         buckets = self.layout.buckets
         self.owned = [self._owned(bucket, options) for bucket in buckets]
-        self.gradients = gradient_store(self.layout, like, comm, options, self.owned)
+        self.feedback: ErrorFeedback | None = None
+        if options.error_feedback:
+            self.feedback = ErrorFeedback(self.layout, like, self.rank, options)
+        self.gradients = gradient_store(
+            self.layout, like, comm, options, self.owned, self.feedback
+        )
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
         weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
@@ -134,17 +141,32 @@ class Reducer:
     def _publications(self, options: Options) -> list[Collective]:
         """What brings the owned parameters of each bucket to all ranks."""
         comm = self.comm
-        parts = [self.parameters[bucket.start : bucket.stop] for bucket in self.layout.buckets]
+        buckets = self.layout.buckets
+        parts = [self.parameters[bucket.start : bucket.stop] for bucket in buckets]
         if options.served:
             return [partial(comm.Bcast, part, root=0, algorithm="binomial") for part in parts]
         algorithm = options.algorithms["allgather"]
-        return [comm.Allgather_init(MPI.IN_PLACE, part, algorithm=algorithm) for part in parts]
+        compression = options.parameter_compression
+        return [
+            comm.Allgather_init(
+                MPI.IN_PLACE,
+                part,
+                algorithm=algorithm,
+                compression=None if bucket.is_exact else compression,
+            )
+            for bucket, part in zip(buckets, parts)
+        ]
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes that the collectives hold beside the buffers that they are bound to."""
         plans = (*self.gradients.plans, *self._gathers)
         return sum(getattr(plan, "scratch", 0) for plan in plans)  # MPI's own request does not say
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of error feedback."""
+        return 0 if self.feedback is None else self.feedback.nbytes
 
     @property
     def sendings(self) -> int:
@@ -209,6 +231,7 @@ class Reducer:
         """
         if gradient is not None:
             self._accept(number, gradient)
+        self.gradients.proceed()
         bucket = self.layout.bucket_of[number]
         self._missing[bucket] -= 1
         if not self._missing[bucket] and (self._overlaps or self.gradients.every_micro_batch):
@@ -270,6 +293,10 @@ class Reducer:
         if is_last and self.before_last is not None:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
+        if self.feedback is not None and not bucket.is_exact:
+            again = self.gradients.every_micro_batch and not self._first
+            with self.meter.computing(f"feedback {bucket.number}"):
+                self.feedback.feed(bucket, self.gradients.buffer(bucket), again)
         collective = self.gradients.plans[bucket.number]
         if collective is None or not self._start(f"reduce {bucket.number}", collective):
             self._arrived(bucket)

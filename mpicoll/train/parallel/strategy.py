@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import numpy
 from mpi4py import MPI
 
+from ...buffers import compression_of
+from ...collectives import CollectiveName
+from ...codes import CompressionName
 from ...support.arrays import element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
@@ -56,8 +59,9 @@ class Strategy:
             flat[first : first + count] = values[plain : plain + count]
         if not options.counted:  # a library moves the buckets: the least that it can send
             self.meter.estimate = self.predicted_bytes()
-        narrow = values.dtype != stored  # 16 bits on the wire, float32 here
-        self.update = together(comm, lambda: Update(optimizer, self.reducer, narrow, options))
+        # 16 bits or codes on the wire, float32 here
+        masters = values.dtype != stored or options.parameter_compression is not None
+        self.update = together(comm, lambda: Update(optimizer, self.reducer, masters, options))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if options.served else LocalLoader
@@ -90,8 +94,23 @@ class Strategy:
         times = options.accumulate if options.scattered else 1
         words = max(2, 8 // parameters.itemsize) if self.comm.reproducible else 1
         reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
-        halves = reductions + options.sharded
-        return halves * (self.size - 1) * parameters.nbytes // self.size
+        sent = reductions * self._bytes_on_the_wire(options.compression)
+        sent += options.sharded * self._bytes_on_the_wire(options.parameter_compression)
+        return (self.size - 1) * sent // self.size
+
+    def _bytes_on_the_wire(self, compression: CompressionName | None) -> int:
+        """Bytes of all buckets, with codes in those that are compressed."""
+        itemsize = self.reducer.parameters.itemsize
+        if compression is None:
+            return self.reducer.layout.size * itemsize
+        codes = compression_of(compression)
+        nbytes = 0
+        for bucket in self.reducer.layout.buckets:
+            if bucket.is_exact:
+                nbytes += bucket.size * itemsize
+            else:
+                nbytes += self.size * codes.groups(bucket.size // self.size) * codes.nbytes
+        return nbytes
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
@@ -101,6 +120,9 @@ class Strategy:
         """
         update = self.update
         backup = self.backup
+        feedback = self.reducer.feedback
+        if feedback is not None:
+            feedback.scale = update.loss_scale
         losses = []
         for number, (features, labels) in enumerate(batches):
             self.reducer.begin(number == 0, number == len(batches) - 1)
@@ -120,6 +142,8 @@ class Strategy:
         factor = update.prepare()
         if factor is not None:  # else all ranks skip the step
             update.apply(factor)
+            if feedback is not None:
+                feedback.commit()
         self._losses.append(losses)
         if backup is not None:
             backup.record(losses[0], factor)
@@ -137,6 +161,8 @@ class Strategy:
         Raises ArgumentError where ranks have not made the same updates.
         """
         self.reducer.abandon()
+        if self.reducer.feedback is not None:
+            self.reducer.feedback.mend()
         everyone = self.comm.allgather({"the updates that were made": self.update.optimizer.steps})
         must_agree(
             everyone,
@@ -144,6 +170,17 @@ class Strategy:
         )
         del self._losses[min(self.comm.allgather(len(self._losses))) :]
         return self.reduce_losses()
+
+    def replaced(self) -> None:
+        """All parameters on this rank are those of a checkpoint. Collective.
+
+        Where they are sent in codes, ranks compute with what is decoded of these.
+        """
+        if self.options.parameter_compression is not None:
+            self.reducer.invalidate()
+            self.reducer.publish()
+        else:
+            self.reducer.replaced()
 
     def forget(self) -> None:
         """Drop the losses and what is in flight: parameters and state are about to be replaced.
@@ -187,8 +224,18 @@ class Strategy:
         options = self.options
         if options.served:
             return "parameter_server (scatterv linear, gather linear, bcast binomial)"
-        used = ", ".join(f"{name} {options.algorithms[name]}" for name in options.collectives)
+        used = ", ".join(self._described(name) for name in options.collectives)
         return (
             f"{options.strategy} ({used}; {many(len(self.reducer.layout.buckets), 'bucket')}, "
             f"overlap {options.overlap})"
         )
+
+    def _described(self, collective: CollectiveName) -> str:
+        """A collective with its algorithm and what it sends."""
+        options = self.options
+        words = [collective, options.algorithms[collective]]
+        if compression := options.compressions[collective]:
+            words += ["of", compression]
+            if options.error_feedback and collective != "allgather":
+                words += ["with error feedback"]
+        return " ".join(words)

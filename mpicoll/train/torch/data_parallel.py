@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,10 +12,17 @@ import numpy
 from ...errors import ArgumentError
 from ...support.checks import check
 from ...support.optional import require
-from ...support.tensors import broadcast, in_torchs_stream, torch, torchs_stream
+from ...support.tensors import (
+    array_of,
+    broadcast,
+    in_torchs_stream,
+    tensor_of,
+    torch,
+    torchs_stream,
+)
 from ..monitor import Meter
 from ..options import Options
-from ..parallel import Reducer
+from ..parallel import ErrorFeedback, Reducer
 from .flat_parameters import Flat, forget
 from .sharded_optimizer import sharded
 
@@ -248,9 +255,24 @@ class DataParallel(torch.nn.Module):
         if self._sends and not self.options.sharded:
             for flat in self.flats:
                 flat.reducer.collect()
+            self.commit()
         self._running = False
         self._first = False
         self._reduced = self._sends
+
+    def _feedbacks(self) -> list[ErrorFeedback]:
+        """Of each flat buffer, where there is error feedback."""
+        feedbacks = (flat.reducer.feedback for flat in self.flats)
+        return [feedback for feedback in feedbacks if feedback is not None]
+
+    def commit(self) -> None:
+        """Gradients have come: what their codes lost is added to the next ones."""
+        for feedback in self._feedbacks():
+            feedback.commit()
+
+    def residuals(self) -> list[torch.Tensor]:
+        """What codes have lost on this rank, of each flat buffer, in plain order."""
+        return [tensor_of(feedback.plain()) for feedback in self._feedbacks()]
 
     # The order of things.
 
@@ -332,8 +354,8 @@ class DataParallel(torch.nn.Module):
         }
 
     @in_torchs_stream
-    def adopt(self, cut: Mapping[str, Any]) -> None:
-        """Cut the parameters as they were for a `cut`.
+    def adopt(self, cut: Mapping[str, Any], residuals: Sequence[torch.Tensor] = ()) -> None:
+        """Cut the parameters as they were for a `cut`; take over what codes had lost then.
 
         Collective. Raises ArgumentError where that cannot be.
         """
@@ -347,6 +369,9 @@ class DataParallel(torch.nn.Module):
                 cut[name] == own[name],
                 f"{own[name]}, as in this run",
             )
+        for feedback, values in zip(self._feedbacks(), residuals):
+            feedback.clear()
+            feedback.add(array_of(values))
 
     # Figures.
 
@@ -362,6 +387,11 @@ class DataParallel(torch.nn.Module):
     def gradient_bytes(self) -> int:
         """Bytes of all gradient buffers on this rank, once the first backward has made them."""
         return sum(flat.reducer.gradients.nbytes for flat in self.flats)
+
+    @property
+    def residual_bytes(self) -> int:
+        """Bytes of error feedback on this rank, once the first backward has made them."""
+        return sum(flat.reducer.residual_bytes for flat in self.flats)
 
     @contextmanager
     def step(self) -> Iterator[None]:

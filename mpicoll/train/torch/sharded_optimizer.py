@@ -75,6 +75,7 @@ class Sharded:
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
                     super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
                     piece.grad = None
+        model.commit()
         for flat in model.flats:
             flat.reducer.publish()
         model.zero_grad()
@@ -93,7 +94,8 @@ class Sharded:
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state, to be loaded on the same rank of as many ranks."""
-        return {**super().state_dict(), "cut": self.model.cut()}  # type: ignore[misc]
+        state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        return {**state, "cut": self.model.cut(), "residuals": self.model.residuals()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
@@ -102,5 +104,5 @@ class Sharded:
         after the first backward of a model whose buckets have another order.
         """
         state = dict(state_dict)
-        self.model.adopt(state.pop("cut"))
+        self.model.adopt(state.pop("cut"), state.pop("residuals", ()))
         super().load_state_dict(state)  # type: ignore[misc]

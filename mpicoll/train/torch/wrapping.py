@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from ...algorithms import AllreduceName
+    from ...codes import CompressionName
 
 
 def wrap(
@@ -38,6 +39,8 @@ def wrap(
     accumulate: int = 1,
     clip_norm: float | None = None,
     algorithm: AllreduceName | None = None,
+    compression: CompressionName | None = None,
+    error_feedback: bool = False,
     **optimizer_options: Any,
 ) -> DataParallel:
     """Make a module data-parallel: all ranks have the same parameters after each step.
@@ -60,8 +63,9 @@ def wrap(
     optimizer : subclass of torch.optim.Optimizer, optional
         Made with `optimizer_options`. For zero1 and zero2, on this rank's shard: its update must be
         element by element, and all parameters have the same options.
-    overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm
-        As of `mpicoll.train.options.Options`.
+    overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm, compression, error_feedback
+        As of `mpicoll.train.options.Options`. With zero1 and zero2 the residuals of error feedback
+        are part of the optimizer's `state_dict`; with allreduce they begin as zeros.
     accumulate : int
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional
@@ -95,6 +99,8 @@ def wrap(
         accumulate,
         clip_norm,
         algorithm=algorithm,
+        compression=compression,
+        error_feedback=error_feedback,
     )
     named = [*module.named_parameters(), *module.named_buffers()]
     facts = {

@@ -1,0 +1,58 @@
+"""Error feedback of each rank, beside a simulation of all: the same residuals, whatever pieces they are computed in."""
+
+import numpy
+import pytest
+
+from mpicoll.train.model import Tensor
+from mpicoll.train.options import Options
+from mpicoll.train.parallel.buckets import BucketLayout
+from mpicoll.train.parallel.feedback import ErrorFeedback
+from tests.support.compressing import CompressedSum, quantised
+from tests.support.exact import in_canonical_order
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "float16"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 7, 300, 1 << 15, 200_001])
+@pytest.mark.parametrize("is_gathered", [False, True])
+def test_what_is_lost_is_what_a_simulation_loses(kind, ranks, size, is_gathered):
+    layout = BucketLayout([Tensor("w", (1, size), 0)], [0], ranks, float("inf"))
+    bucket, = layout.buckets
+    options = Options(compression=kind, error_feedback=True)
+    feedbacks = [ErrorFeedback(layout, numpy.zeros(0, "f4"), rank, options) for rank in range(ranks)]
+    reference = CompressedSum(ranks, bucket.size, kind, True, is_gathered)
+    random = numpy.random.default_rng(size)
+    for scale in (1.0, 8.0, 2.0):
+        gradients = [random.standard_normal(bucket.size).astype("f4") * numpy.float32(scale) for _ in range(ranks)]
+        reference(gradients, scale)
+        for feedback, vector in zip(feedbacks, gradients):
+            feedback.scale = scale
+            feedback.feed(bucket, vector, again=False)
+        if is_gathered:
+            for owner, feedback in enumerate(feedbacks):
+                shard = bucket.shard(owner, ranks)
+                parts = [vector[shard] if rank == owner else quantised(vector[shard], kind)
+                         for rank, vector in enumerate(gradients)]  # fmt: skip
+                feedback.feed_sum(bucket, in_canonical_order(parts))
+        for rank, feedback in enumerate(feedbacks):
+            feedback.commit()
+            numpy.testing.assert_array_equal(feedback.plain(), reference.lost[rank][:size])
+
+
+def test_what_is_not_committed_is_forgotten_and_what_is_not_finite_can_be():
+    layout = BucketLayout([Tensor("w", (4, 100), 0)], [0], 2, float("inf"))
+    feedback = ErrorFeedback(layout, numpy.zeros(0, "f4"), 0, Options(compression="int8", error_feedback=True))
+    random = numpy.random.default_rng(0)
+    gradients = random.standard_normal(400).astype("f4")
+    feedback.feed(layout.buckets[0], gradients.copy(), again=False)
+    assert not feedback.plain().any()
+    feedback.commit()
+    before = feedback.plain()
+    assert before.any()
+    gradients[300] = numpy.inf
+    feedback.feed(layout.buckets[0], gradients.copy(), again=False)
+    numpy.testing.assert_array_equal(feedback.plain(), before)
+    feedback.commit()
+    assert not numpy.isfinite(feedback.plain()).all()
+    feedback.mend()
+    assert numpy.isfinite(feedback.plain()).all()
