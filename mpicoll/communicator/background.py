@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 from ..buffers import Operand, device_of
 from ..calls import arguments, begin, key_of, run_begun
+from ..codes import CompressionName
 from ..execute import Context
 from ..failure import Record
 from ..progress import PROGRESS, Task, until_done
-from ..codes import CompressionName
 from ..support.arrays import Array
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS

@@ -10,9 +10,9 @@ import torch
 from mpi4py import MPI
 
 from ..buffers import compression_of
+from ..codes import CompressionName
 from ..communicator import Communicator
 from ..execute import Context
-from ..codes import CompressionName
 from ..support.arrays import Array
 from ..support.checks import check
 from .ops import ReduceOp, reduction

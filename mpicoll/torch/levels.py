@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..codes import CompressionName
 from ..communicator import Communicator, begin_task, run_task
 from ..errors import MpicollError
 from ..execute import Context
 from ..failure import ABANDONED
 from ..progress import PROGRESS
-from ..codes import CompressionName
 from ..support import settings
 from .futures import Future
 from .halves import ARE_KEPT, Halves

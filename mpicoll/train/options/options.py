@@ -9,8 +9,8 @@ from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms, registered
-from ...collectives import CollectiveName
 from ...codes import CompressionName
+from ...collectives import CollectiveName
 from ...support.checks import check, check_integer, check_word
 from ...support.optional import require
 

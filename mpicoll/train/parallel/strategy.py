@@ -11,8 +11,8 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import compression_of
-from ...collectives import CollectiveName
 from ...codes import CompressionName
+from ...collectives import CollectiveName
 from ...support.arrays import element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
