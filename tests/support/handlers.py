@@ -3,9 +3,12 @@
 ARRAYS: shared (`comm.empty`), or ordinary. Each rank prints "done" where results are right.
 """
 
+import shutil
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -16,14 +19,28 @@ WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 SCENARIO, ARRAYS = sys.argv[1:]
 LAST = SIZE - 1
+#: what ranks tell each other without MPI, by the names of files
+FOLDER = Path(WORLD.bcast(tempfile.mkdtemp() if RANK == 0 else None))
 
 
 class Interrupted(Exception):
     """What the handler raises."""
 
+    def __init__(self):
+        super().__init__()
+        self.at = time.perf_counter()
+
 
 def interrupt(number, frame):
+    (FOLDER / "interrupted").touch()
     raise Interrupted
+
+
+def wait_for(name):
+    """Wait until rank 0 has told that."""
+    while not (FOLDER / name).exists():
+        time.sleep(0.01)
+    (FOLDER / name).unlink()
 
 
 def summed(comm, x, algorithm):
@@ -32,8 +49,8 @@ def summed(comm, x, algorithm):
     assert (x == SIZE * (SIZE + 1) // 2).all(), x
 
 
-def ends_first(count, calls_before, late=0.3, alarm=0.1):
-    """The last rank is late; a handler raises on rank 0 meanwhile: after the call, whose result is right; so are later ones."""
+def ends_first(count, calls_before, late=0.2, alarm=0.1):
+    """The last rank is late; a handler raises on rank 0 before: after the call, whose result is right; so are later ones."""
     comm = mpicoll.Communicator(WORLD.Dup())
     x = comm.empty(count) if ARRAYS == "shared" else np.empty(count)
     for algorithm in ("ring", "recursive_doubling", "reduce_bcast"):
@@ -42,17 +59,17 @@ def ends_first(count, calls_before, late=0.3, alarm=0.1):
         x[:] = RANK + 1
         error = None
         WORLD.Barrier()
-        begun = time.perf_counter()
-        if RANK == LAST:
-            time.sleep(late)
         if RANK == 0:
             signal.setitimer(signal.ITIMER_REAL, alarm)
+        if RANK == LAST:
+            wait_for("interrupted")
+            time.sleep(late)
         try:
             comm.Allreduce(MPI.IN_PLACE, x, algorithm=algorithm)
         except Interrupted as raised:
             error = raised
         assert (error is not None) == (RANK == 0), error
-        assert RANK or time.perf_counter() - begun >= late
+        assert RANK or time.perf_counter() - error.at >= late
         assert (x == SIZE * (SIZE + 1) // 2).all(), (algorithm, x)
         for _ in range(3):
             summed(comm, x, algorithm)
@@ -84,12 +101,13 @@ def stuck():
         if RANK == 0:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
         if RANK == LAST:
-            time.sleep(3)
+            wait_for("over")
         try:
             comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
             raise AssertionError("it ended")
         except Interrupted:
             assert RANK == 0 and time.perf_counter() - begun > 0.9
+            (FOLDER / "over").touch()
         except mpicoll.MpicollError as error:
             assert RANK and "rank 0" in str(error), error
         comm.Free()
@@ -97,4 +115,7 @@ def stuck():
 
 signal.signal(signal.SIGALRM, interrupt)
 {"first": first, "repeated": repeated, "stuck": stuck}[SCENARIO]()
+WORLD.Barrier()
+if RANK == 0:
+    shutil.rmtree(FOLDER)
 print("done", flush=True)
