@@ -157,14 +157,16 @@ def persist(
     context = call.context
     context.require_working()
     record = context.recorder.blocking
+    text = call.text
     try:
-        record.begin(call.text, call_site())
+        record.begin(text, call_site())
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
         choice = choose(call, algorithm, segment_bytes)
         context.wait_for(counts_for(call, choice.name), COMPARING)
         return operation_of(call, choice).persistent(info)
     except BaseException as error:
-        context.lose_step(call.text, error)  # the other ranks have one plan more
+        context.lost = text, error
+        context.lose_step(*context.lost)  # the other ranks have one plan more
         raise
     finally:
         record.end()
@@ -338,7 +340,8 @@ def _counted(context: Context, text: str, start: Callable[[Record], object]) -> 
         return start(record)
     except BaseException as error:
         if record.place:
-            context.lose_step(text, error)
+            context.lost = text, error
+            context.lose_step(*context.lost)
         record.end()
         raise
 

@@ -361,6 +361,8 @@ class Context(Waits):
         try:
             result = function()
         except BaseException as error:
+            if record.place and is_scheduled:
+                self.lost = record.text, error  # stored before any handler can raise again
             explained = self.explained(error) if isinstance(error, Exception) else error
             if record.place and is_scheduled:
                 self.lose_step(record.text, explained)
@@ -412,6 +414,7 @@ class Context(Waits):
 
         Not from within MPI's Comm_free (quirk: free-holds-the-lock).
         """
+        self.see_to_what_was_lost()
         with suppress(MpicollError):  # a rank gave up: the threads that wait for these calls raise
             for task in () if self.broken else self.queue.tasks:
                 PROGRESS.wait(task)

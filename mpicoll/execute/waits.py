@@ -61,6 +61,9 @@ class Waits:
         self.accounts = Accounts(channel, self.recorder)
         self.queue = Queue(self.check_wait, self.explained, self.lose_step)
         self.held = Held()
+        #: a call that counts and has ended with an error, in words, and the error: until that is
+        #: seen to, which a signal handler that raises once more may prevent
+        self.lost: tuple[str, BaseException] | None = None
         #: the communicator's handle
         self.comm = MPI.Intracomm(comm)
         #: ranks in COMM_WORLD that were dead before the communicator was made
@@ -303,6 +306,12 @@ class Waits:
         """
         if not isinstance(error, (MpicollError, MPI.Exception)):
             self.in_disorder(self.reason(text, error))
+        self.lost = None
+
+    def see_to_what_was_lost(self) -> None:
+        """See to a call whose end a signal handler has cut short, see `lost`."""
+        if self.lost is not None:
+            self.lose_step(*self.lost)
 
     def in_disorder(self, error: Error, tell: bool = True) -> Error:
         """Serve no further call, and end those under way with an error: messages no longer match.
@@ -332,6 +341,7 @@ class Waits:
 
     def require_working(self) -> None:
         """Raise where no call can be served: RankFailure if ranks died, else MpicollError."""
+        self.see_to_what_was_lost()
         PROGRESS.end_failed(self.queue)
         if isinstance(self.queue.error, RankFailure):
             raise RankFailure(*self.queue.error.args)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.calls import serving
+from mpicoll.execute import Context
 from mpicoll.shared_memory import HEAP
 from tests.support.cases import RANK, SIZE, WORLD
 
@@ -67,4 +69,28 @@ def test_other_calls_have_ended(slow_heap, raises):
             with pytest.raises(mpicoll.MpicollError):
                 request.Wait()
     WORLD.Barrier()
+    comm.Free()
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def interrupted(*arguments):
+    raise Interrupted
+
+
+@pytest.mark.parametrize("form", ["Allreduce", "Iallreduce", "Allreduce_init"])
+def test_what_raises_again_before_the_others_are_told_does_not_keep_them_from_it(monkeypatch, form):
+    """A call is counted and then ended by a handler, which raises once more before that has any effect."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = np.ones(1000)
+    if RANK == 0:
+        with monkeypatch.context() as patched:
+            patched.setattr(serving, "comparing", interrupted)
+            patched.setattr(Context, "lose_step", interrupted)
+            with pytest.raises(Interrupted):
+                getattr(comm, form)(x, np.empty_like(x), algorithm="ring")
+    with pytest.raises(mpicoll.MpicollError, match="cannot be used any more: I?[Aa]llreduce" if RANK == 0 else "rank 0"):
+        comm.Allreduce(x, np.empty_like(x), algorithm="ring")
     comm.Free()
