@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import beside, chosen, compared, cores, devices, front, gallery, quirks, trained, trusted
+from . import beside, chosen, compared, compressed, cores, devices, front, gallery, quirks, trained, trusted
 from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +36,7 @@ REPORTS = {
     "gpu": devices.table,
     "cores": cores.table,
     "training": trained.table,
+    "compressed": compressed.table,
     "compressed-training": trained.compressed_table,
     "torch": trained.torch_table,
     "backend": trained.backend_table,

@@ -1,0 +1,64 @@
+"""The tables of compressed calls: their times beside exact ones, and their errors."""
+
+import json
+from pathlib import Path
+
+from mpicoll.support.units import format_bytes
+
+from .markdown import table_of
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def table():
+    """A table per result."""
+    paths = sorted(RESULTS.glob("compressed-*-[0-9][0-9].json"))
+    if not paths:
+        raise SystemExit("there is no compressed-*.json: run python -m benchmarks.run.suite compressed")
+    return "\n".join(_table(json.loads(path.read_text(encoding="utf-8"))) for path in paths)
+
+
+def _table(document):
+    facts = document["environment"]
+    rows = document["results"]
+    sizes = sorted({row["bytes"] for row in rows})
+    by_size = {size: [row for row in rows if row["bytes"] == size] for size in sizes}
+    wrong = sum(row["wrong"] for row in rows)
+    caption = (
+        f"allreduce, {facts['mpi']}, float32, {facts['nodes']} hosts, links of {facts['link']},"
+        f" virtual cluster on {facts['machine']}, {facts['date'].partition('T')[0]}, wrong elements: {wrong}"
+    )
+    lines = [["", *map(format_bytes, sizes)], ["---"] + ["---:"] * len(sizes)]
+    natives = [_fastest(by_size[size], lambda row: row["algorithm"] == "native") for size in sizes]
+    forced = [_fastest(by_size[size], _is_native) for size in sizes]
+    exact = [_fastest(by_size[size], _is_ours) for size in sizes]
+    lines.append(["MPI's own, ms", *map(_ms, natives)])
+    lines.append(["MPI's best algorithm, forced, ms", *map(_ms, forced)])
+    lines.append(["ours, exact, ms", *map(_ms, exact)])
+    for name in dict.fromkeys(row["compression"] for row in rows if "compression" in row):
+        coded = [
+            _fastest(by_size[size], lambda row: row.get("compression") == name) for size in sizes
+        ]
+        lines.append([f"**{name}, ms**", *map(_ms, coded)])
+        for others, what in ((exact, "ours, exact"), (natives, "MPI's own"), (forced, "its best")):
+            ratios = [other["median_us"] / row["median_us"] for other, row in zip(others, coded)]
+            lines.append([f"x {what}", *(f"**{ratio:.2f}**" for ratio in ratios)])
+        lines.append(["error, RMS", *(f"{row['rms_error']:.4f}" for row in coded)])
+        lines.append(["largest error, of the bound", *(f"{row['of_bound']:.2f}" for row in coded)])
+    return f"{caption}\n\n{table_of(lines)}"
+
+
+def _fastest(rows, is_meant):
+    return min(filter(is_meant, rows), key=lambda row: row["median_us"])
+
+
+def _is_native(row):
+    return row["algorithm"].startswith("native")
+
+
+def _is_ours(row):
+    return not _is_native(row) and "compression" not in row
+
+
+def _ms(row):
+    return f"{row['median_us'] / 1e3:.3g}"
