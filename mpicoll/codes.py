@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Literal, get_args
 
 from .errors import ArgumentError, did_you_mean
-from .schedule import bounds
+from .schedule import MAX_MESSAGE_BYTES, bounds
 
 #: what `compression` may be, beside None
 CompressionName = Literal["float16", "bfloat16", "int8", "int4"]
@@ -50,6 +50,11 @@ class Codes:
     def groups(self, elements: int) -> int:
         """The groups of a block of so many elements."""
         return -(-elements // self.group)
+
+    def per_message(self, most_bytes: int) -> int:
+        """The groups in a message of at most so many bytes; their elements fit into one, too."""
+        most = MAX_MESSAGE_BYTES // (self.group * ITEMSIZE)
+        return max(1, min(most_bytes // self.nbytes, most))
 
     def edges(self, count: int, blocks: int) -> list[int]:
         """The edges of the blocks of a vector that is cut evenly, between groups.

@@ -75,10 +75,11 @@ class Memory:
     ) -> None:
         self.vectors = vectors
         most_bytes = min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-        group = 1 if codes is None else codes.group
-        #: the groups of one message, at most, and its elements
-        self._groups = max(1, most_bytes // (dtype.itemsize * group))
-        self._limit = self._groups * group
+        #: the elements of one message, at most
+        self._limit = max(1, most_bytes // dtype.itemsize)
+        if codes is not None:
+            self._groups = codes.per_message(most_bytes)
+            self._limit = self._groups * codes.group
         # in pieces, arrivals of the next round must not wait for memory of this round
         linger = 1 if segment_bytes else 0
         self._elements = _Arena(

@@ -157,12 +157,13 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
     """Rounds that this rank takes part in, and the messages and bytes that it sends."""
     schedule = schedule_of(call, name, segment_bytes)
     most_bytes = min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
-    elements = _Items(schedule.edges, call.dtype.itemsize, call.dtype.itemsize, most_bytes)
-    codes = elements
+    itemsize = call.dtype.itemsize
+    elements = codes = _Items(schedule.edges, itemsize, most_bytes // itemsize)
     if call.codes is not None:
         groups = [call.codes.groups(high - low) for low, high in pairwise(schedule.edges)]
-        whole_group = call.codes.group * call.dtype.itemsize
-        codes = _Items(offsets(groups), call.codes.nbytes, whole_group, most_bytes)
+        limit = call.codes.per_message(most_bytes)
+        codes = _Items(offsets(groups), call.codes.nbytes, limit)
+        elements = _Items(schedule.edges, itemsize, limit * call.codes.group)
     rounds = 0
     messages = 0
     nbytes = 0
@@ -180,11 +181,10 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
 class _Items:
     """What messages are made of: elements, or the codes of groups of elements."""
 
-    def __init__(self, edges: list[int], nbytes: int, covered: int, most_bytes: int) -> None:
+    def __init__(self, edges: list[int], nbytes: int, limit: int) -> None:
         self._edges = edges
         self._nbytes = nbytes
-        # messages are cut by the bytes of the elements
-        self._limit = max(1, most_bytes // covered)
+        self._limit = max(1, limit)
 
     def messages(self, part: Part) -> Iterator[int]:
         """The bytes of each message of a part."""

@@ -379,7 +379,7 @@ def run_begun(
 
     request = MPI.REQUEST_NULL
     try:
-        record.begin(entry.text)
+        record.begin(entry.text, call_site())
         request = entry.method(comm, *args)
         PROGRESS.wait_soon(is_over)
     except MPI.Exception as error:

@@ -360,9 +360,21 @@ class Progress:
                 name="mpicoll progress",
                 daemon=True,
             )
-            self._thread.start()
+            self._start(self._thread)
         self._attendance.interrupt()
         self._awake.set()
+
+    def _start(self, thread: threading.Thread) -> None:
+        try:
+            thread.start()
+        except BaseException as error:  # of a signal handler
+            if thread.ident is None:
+                self._thread = None
+            self._awake.set()
+            # once the thread has begun, Python makes a KeyError of what a handler raises
+            if isinstance(error, KeyError) and error.__context__ is not None:
+                raise error.__context__ from None
+            raise
 
     def stop(self) -> None:
         """End the thread, before MPI is finalized; what is under way stays where it is."""

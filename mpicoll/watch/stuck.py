@@ -69,8 +69,11 @@ def _call_of(context: Context) -> BlockedCall | None:
             return None
         if frame.f_code is Turn.take.__code__:  # it waits for another thread of this process
             return None
-        site = site_text(record.site) or site_of(frame)
-        return BlockedCall(f"{text} at {site}", (number, *_instruction(frame)))
+        # not `site_of` the frame: the thread may go on meanwhile, and what the frame of a generator
+        # then says of its caller need not be there any more
+        site = site_text(record.site)
+        where = f"{text} at {site}" if site else text
+        return BlockedCall(where, (number, *_instruction(frame)))
     # a call through a door has no record; on an invalid communicator it cannot end
     for frame in frames.values() if context.broken else ():
         name = _method_in(frame, context)

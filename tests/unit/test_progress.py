@@ -82,6 +82,34 @@ def test_a_handler_that_raises_while_the_thread_is_woken_breaks_nothing():
     assert not other.is_alive() and flag.is_set()
 
 
+@pytest.mark.skipif(MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="without THREAD_MULTIPLE there is no thread")
+def test_a_handler_that_raises_while_the_thread_starts_is_what_the_caller_sees(monkeypatch):
+    """`threading.Thread.start`, interrupted so once the thread runs, raises a KeyError of its own."""
+    start, engine = threading.Thread.start, type(PROGRESS)()
+
+    def interrupted(thread):
+        start(thread)
+        try:
+            raise Interrupted
+        except Interrupted:
+            raise KeyError(thread)  # noqa: B904
+
+    over, queue = threading.Event(), Queue()
+
+    def steps():
+        while not over.is_set():
+            yield None
+
+    task = Task(steps(), queue)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(Interrupted):
+            engine.submit(task)
+    over.set()
+    assert until(lambda: task.ended), "the thread that has begun serves nobody"
+    engine.stop()
+
+
 @pytest.fixture
 def moves(monkeypatch):
     """Of a rhythm, as many moves so many seconds after the last: `moves(rhythm, seconds, count)`."""
