@@ -4,11 +4,11 @@ The verifier proves schedules against them, the executor binds buffers by them, 
 `schedule.folded` takes the blocks of extra ranks from them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from .errors import ArgumentError, did_you_mean
-from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, compressed, rounds
+from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
 
 CollectiveName: TypeAlias = Literal[
     "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"
@@ -108,16 +108,11 @@ class Collective(NamedTuple):
         return range(source, source + 1)
 
     def program(
-        self, generator: Generator, rank: int, size: int, root: int | None, blocks: int,
-        crosses: Callable[[int], bool] | None = None,
-    ) -> Iterator[tuple[Operation, ...]]:  # fmt: skip
-        """Iterate over the rounds of one rank; at one rank every collective is the same copy.
-
-        crosses: of a compressed call, see `schedule.compressed`.
-        """
+        self, generator: Generator, rank: int, size: int, root: int | None, blocks: int
+    ) -> Iterator[tuple[Operation, ...]]:
+        """Iterate over the rounds of one rank; at one rank every collective is the same copy."""
         if size > 1:
-            steps = rounds(generator, rank, size, root if self.rooted else None, blocks)
-            yield from steps if crosses is None else compressed(steps, blocks, crosses)
+            yield from rounds(generator, rank, size, root if self.rooted else None, blocks)
         elif self.place != OUTPUT:
             yield (Copy(Part(self.place, 0, blocks), Part(OUTPUT, 0, blocks)),)
 

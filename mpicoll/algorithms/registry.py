@@ -11,11 +11,11 @@ from functools import lru_cache, partial
 from inspect import signature
 from itertools import chain
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .. import collectives
 from ..errors import ArgumentError, did_you_mean
-from ..schedule import Generator, Operation, joined, renamed
+from ..schedule import Generator, Operation, compressed, joined, renamed, rounds
 from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
 from .names import AlgorithmName
 from .patterns import NodeMap, node_members
@@ -29,6 +29,9 @@ NCCL = "nccl"
 #: names without a schedule
 LIBRARIES = {NATIVE: "MPI's own call", NCCL: "NVIDIA's NCCL"}
 _OF_NCCL = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
+
+
+Crossing: TypeAlias = Callable[[int, int], Callable[[int], bool]]
 
 
 class Algorithm(NamedTuple):
@@ -90,23 +93,43 @@ class Algorithm(NamedTuple):
 
     def placed(self, nodes: tuple[int, ...] | None, compressed: bool = False) -> Generator:
         """The generator for ranks on these nodes (the node of each rank; None: unknown)."""
-        generator = _placed(self, nodes) if nodes else self.generator
-        if compressed and "compressed" in signature(self.generator).parameters:
-            return partial(generator, compressed=True)
-        return generator
+        if compressed:
+            return _in_codes(self, nodes)
+        return _placed(self, nodes) if nodes else self.generator
 
 
-def crossing(
-    algorithm: Algorithm | None, size: int, nodes: Sequence[int] | None, rank: int
-) -> Callable[[int], bool]:
-    """Which peers of a rank a compressed call sends codes to, and has them from.
+def in_codes(generator: Generator, crossing: Crossing = lambda rank, size: _anyone) -> Generator:
+    """The generator with codes in its messages.
 
-    Of an algorithm that knows nodes those on other nodes, else all.
+    crossing: crossing(rank, size) is a function of a peer: whether messages to it and from it have
+    codes.
     """
-    if algorithm is None or not algorithm.node_aware:
-        return lambda peer: True
-    node_of = NodeMap.of(size, nodes).node_of
-    return lambda peer: node_of[peer] != node_of[rank]
+
+    def coded(rank: int, size: int, *root: int, blocks: int) -> Iterator[tuple[Operation, ...]]:
+        steps = rounds(generator, rank, size, root[0] if root else None, blocks)
+        return compressed(steps, blocks, crossing(rank, size))
+
+    return coded
+
+
+def _anyone(peer: int) -> bool:
+    return True
+
+
+@lru_cache(maxsize=1024)
+def _in_codes(algorithm: Algorithm, nodes: tuple[int, ...] | None) -> Generator:
+    """Of an algorithm that knows nodes, with codes in the messages between them alone."""
+    generator = _placed(algorithm, nodes) if nodes else algorithm.generator
+    if not algorithm.node_aware:
+        return in_codes(generator)
+    if "compressed" in signature(algorithm.generator).parameters:
+        generator = partial(generator, compressed=True)
+
+    def crossing(rank: int, size: int) -> Callable[[int], bool]:
+        node_of = NodeMap.of(size, nodes).node_of
+        return lambda peer: node_of[peer] != node_of[rank]
+
+    return in_codes(generator, crossing)
 
 
 @lru_cache(maxsize=1024)

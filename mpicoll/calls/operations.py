@@ -47,11 +47,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         count = nbytes // call.dtype.itemsize
         edges = bounds(count, blocks) if call.codes is None else call.codes.edges(count, blocks)
     generator = entry.placed(nodes, call.codes is not None)
-    crosses = None
-    if call.codes is not None:
-        crosses = algorithms.crossing(entry, call.size, nodes, call.rank)
-    rounds = call.collective.program(
-        generator, call.rank, call.size, call.root, blocks, crosses)
+    rounds = call.collective.program(generator, call.rank, call.size, call.root, blocks)
     cut = segment_bytes if entry.cuttable else None
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from .. import collectives
-from ..algorithms import crossing
 from ..codes import ITEMSIZE, Codes
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import (
@@ -195,12 +194,7 @@ def _programs(
     """The rounds of these ranks, as iterators."""
     program = collectives.find(algorithm.collective).program
     generator = algorithm.placed(nodes, compressed)
-    if not compressed:
-        return [program(generator, rank, size, root, blocks) for rank in ranks]
-    return [
-        program(generator, rank, size, root, blocks, crossing(algorithm, size, nodes, rank))
-        for rank in ranks
-    ]
+    return [program(generator, rank, size, root, blocks) for rank in ranks]
 
 
 def _measure(edges: Sequence[int], itemsize: int, codes: Codes | None) -> Measure:

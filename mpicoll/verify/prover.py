@@ -14,8 +14,8 @@ It counts rounds, messages and bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from traceback import extract_tb
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,8 +31,6 @@ from .writing import must_leave_alone_what_is_written, writes
 if TYPE_CHECKING:
     from ..collectives import Collective, CollectiveName
     from .symbolic import Observer
-
-    Crosses = Callable[[int], bool]
 
 
 #: rounds per rank and block from which a generator is endless; the registry's have at most four
@@ -149,9 +147,11 @@ def check(
     if blocks < 1 or (collective.blocks_of_ranks and blocks % size):
         raise ArgumentError(f"{collective.name} needs a multiple of {size} blocks, got {blocks}")
     ordered = entry.ordered if ordered is None and entry else bool(ordered)
-    placed = entry.placed(nodes, compressed) if entry else generator
-    crossing = partial(algorithms.crossing, entry, size, nodes) if compressed else None
-    programs = programs_of(collective, placed, size, root, blocks, crossing)
+    if entry:
+        generator = entry.placed(nodes, compressed)
+    elif compressed:
+        generator = algorithms.in_codes(generator)
+    programs = programs_of(collective, generator, size, root, blocks)
     expressions = Expressions(collective.contributions(size, blocks))
     run = Execution(collective, root, blocks, programs, expressions, observer=observer)
     in_order, canonical, quantisations = _prove(run, collective, root, blocks, ordered)
@@ -230,26 +230,21 @@ def _prove_messages(
 
 
 def programs_of(
-    collective: Collective, generator: Generator, size: int, root: int, blocks: int,
-    crossing: Callable[[int], Crosses] | None = None,
-) -> list[list[SortedRound]]:  # fmt: skip
-    """The sorted rounds of every rank. crossing: of a compressed call, by rank."""
-    return [
-        _program_of(collective, generator, rank, size, root, blocks, crossing and crossing(rank))
-        for rank in range(size)
-    ]
+    collective: Collective, generator: Generator, size: int, root: int, blocks: int
+) -> list[list[SortedRound]]:
+    """The sorted rounds of every rank."""
+    return [_program_of(collective, generator, rank, size, root, blocks) for rank in range(size)]
 
 
 def _program_of(
-    collective: Collective, generator: Generator, rank: int, size: int, root: int, blocks: int,
-    crosses: Crosses | None,
-) -> list[SortedRound]:  # fmt: skip
+    collective: Collective, generator: Generator, rank: int, size: int, root: int, blocks: int
+) -> list[SortedRound]:
     """The sorted rounds of one rank."""
     most = _MOST_ROUNDS * size * blocks
     what = f"the generator of rank {rank}"
     try:
         with EndsWithin(_LONGEST):
-            rounds = collective.program(generator, rank, size, root, blocks, crosses)
+            rounds = collective.program(generator, rank, size, root, blocks)
             program = [sort(step) for step in islice(rounds, most)]
     except Exception as error:  # a user's generator may raise anything
         reason = error if isinstance(error, ScheduleError) else repr(error)

@@ -187,7 +187,7 @@ def test_codes_do_not_meet_elements():
 def test_codes_that_come_are_sent_on_as_they_are():
     bcast = collectives.BCAST
     pipeline = algorithms.find("bcast", "pipeline").generator
-    [*rounds] = bcast.program(pipeline, 1, 4, 0, 2, lambda peer: True)
+    [*rounds] = bcast.program(algorithms.in_codes(pipeline), 1, 4, 0, 2)
     operations = [operation for step in rounds for operation in step]
     assert all(is_coded(operation.part) for operation in operations if type(operation) in (Send, Recv))
     assert all(is_coded(operation.source) for operation in operations if type(operation) is Copy)
