@@ -336,7 +336,7 @@ WIDE static void decode_i4(const void *source, void *target, size_t count)
 HALF_CODES(f2)
 HALF_CODES(b2)
 
-/* engine/lowering.py has their names */
+/* codes.py has their names, in this order */
 static const struct {
     Convert *encode, *decode;
 } COMPRESSIONS[] = {

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from .errors import ArgumentError, did_you_mean
 from .schedule import MAX_MESSAGE_BYTES, bounds
 
-#: what `compression` may be, beside None
+#: what `compression` may be, beside None; in the order of the extension's table
 CompressionName = Literal["float16", "bfloat16", "int8", "int4"]
 NAMES: tuple[CompressionName, ...] = get_args(CompressionName)
 #: element types of compressed calls, by name; work is done in float32

@@ -13,6 +13,7 @@ from ..buffers import compression_of
 from ..calls import allowing, arguments, schedule_of
 from ..execute import Context
 from ..measure import collect
+from ..select import Choice
 from ..verify import quantisations
 from .workload import Array, Workload
 
@@ -81,7 +82,9 @@ class GaussianWorkload(Workload):
         self, algorithm: str, segment_bytes: int | None, compression: str | None
     ) -> int:
         """How often a value is quantised in the call with these arguments; 0: it is exact."""
-        choice = self.served_by(algorithm, segment_bytes, compression)
+        return self._quantisations(self.served_by(algorithm, segment_bytes, compression))
+
+    def _quantisations(self, choice: Choice) -> int:
         if not choice.compressed:
             return 0
         entry = algorithms.find(self.collective.name, choice.name)
@@ -94,17 +97,17 @@ class GaussianWorkload(Workload):
         if self.result is None or self.after is None:
             return
         codes = compression_of(compression)
-        often = self.quantisations(algorithm, segment_bytes, compression)
+        choice = self.served_by(algorithm, segment_bytes, compression)
+        often = self._quantisations(choice)
         nodes = None
         edges = [0, self.count]
         if often:
-            choice = self.served_by(algorithm, segment_bytes, compression)
             edges = self._edges(choice.name, choice.segment_bytes, compression)
             entry = algorithms.find(self.collective.name, choice.name)
             if entry.node_aware and self.collective.reduces:
                 nodes = Context.of(self.comm).topology.nodes
         tables = self._contributions()
-        exact_table = self._result_table()
+        exact_table = sum(tables, np.zeros(self.period))
         resolution = max(2.0**-23, self._resolution)
         for low, high in _cut(edges, self.after.start, self.after.stop):
             places = np.arange(low, high) % self.period

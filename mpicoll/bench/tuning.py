@@ -68,19 +68,19 @@ def measure(
     rows: Rows = []
     for nbytes in sizes:
         tried = candidates(collective, comm.Get_size(), nbytes, segments, nccl)
-        results = compare(
-            comm,
-            collective,
-            tried,
-            nbytes,
-            dtype,
-            seconds=seconds,
-            hopeless=HOPELESS,
-            module=module,
-        )
+        results = _measured(comm, collective, tried, nbytes, dtype, seconds, module)
         tick(results)
         rows += results
     return rows
+
+
+def _measured(
+    comm: Any, collective: str, tried: list[Candidate], nbytes: int, dtype: "np.dtype[Any]",
+    seconds: float, module: ModuleType,
+) -> Rows:  # fmt: skip
+    """Entries of all candidates at one size; hopeless ones are left early."""
+    return compare(
+        comm, collective, tried, nbytes, dtype, seconds=seconds, hopeless=HOPELESS, module=module)
 
 
 def entry(topology: Topology, collective: str, rows: Rows) -> dict[str, Any]:
@@ -142,16 +142,7 @@ def compressed_from(
         best = min(exact, key=lambda row: float(row["median_us"]))
         tried = [Candidate(best["algorithm"], best["segment_bytes"], always=True)]
         tried += [Candidate(word, compression=name) for name in saving for word in able]
-        results = compare(
-            comm,
-            collective,
-            tried,
-            nbytes,
-            dtype,
-            seconds=seconds,
-            hopeless=HOPELESS,
-            module=module,
-        )
+        results = _measured(comm, collective, tried, nbytes, dtype, seconds, module)
         limit = results[0]["median_us"] / EQUAL
         fast = [row for row in results[1:] if row["median_us"] < limit and not row["wrong"]]
         saving = [name for name in saving if name in {row["compression"] for row in fast}]

@@ -77,18 +77,17 @@ class Memory:
         most_bytes = min(segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
         #: the elements of one message, at most
         self._limit = max(1, most_bytes // dtype.itemsize)
+        # in pieces, arrivals of the next round must not wait for memory of this round
+        linger = 1 if segment_bytes else 0
         if codes is not None:
             self._groups = codes.per_message(most_bytes)
             self._limit = self._groups * codes.group
-        # in pieces, arrivals of the next round must not wait for memory of this round
-        linger = 1 if segment_bytes else 0
+            groups = offsets(codes.groups(high - low) for low, high in pairwise(edges))
+            dtype_of_group = f"V{codes.nbytes}"
+            self._codes = _Arena(
+                steps, groups, dtype_of_group, codes.nbytes, acquire, linger, is_coded)
         self._elements = _Arena(
             steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part))
-        if codes is not None:
-            lengths = [codes.groups(high - low) for low, high in pairwise(edges)]
-            nbytes = codes.nbytes
-            self._codes = _Arena(
-                steps, offsets(lengths), f"V{nbytes}", nbytes, acquire, linger, is_coded)
 
     @property
     def scratch(self) -> Any:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from ..codes import FLOATS, Codes, CompressionName, codes_of
 from .device import reading, writing
-from .operand import Operand, bytes_of
+from .operand import Operand, room_of
 
 #: a scale is at least so large: with a smaller one, a division could have no finite result
 _LEAST = float(np.finfo(np.float32).tiny)
@@ -250,11 +250,7 @@ def as_float32(operand: Operand) -> Operand:
     dtype = np.dtype(np.float32)
     wide = Operand(operand.buffer, MPI.FLOAT, dtype, count * dtype.itemsize)
     wide.footprint = operand.footprint
-    wide.device = operand.device
-    wide.caller_stream = operand.caller_stream
-    wide.packs_on = operand.packs_on
-    wide.staged = operand.staged
-    wide.mirror = operand.mirror
+    wide.lie_with(operand)
     wide.pack = partial(_widen, operand)
     wide.unpack = partial(_narrow, operand)
     return wide
@@ -262,7 +258,7 @@ def as_float32(operand: Operand) -> Operand:
 
 def _widen(operand: Operand, work: Any) -> None:
     with reading(operand), np.errstate(all="ignore"):
-        elements = _room_of(operand)
+        elements = room_of(operand)
         if operand.packed:
             operand.pack(elements)
         work.view(np.float32)[...] = elements.view(operand.dtype)
@@ -270,14 +266,7 @@ def _widen(operand: Operand, work: Any) -> None:
 
 def _narrow(operand: Operand, work: Any) -> None:
     with writing(operand), np.errstate(all="ignore"):
-        elements = _room_of(operand)
+        elements = room_of(operand)
         elements.view(operand.dtype)[...] = work.view(np.float32)
         if operand.packed:
             operand.unpack(elements)
-
-
-def _room_of(operand: Operand) -> Any:
-    """The caller's bytes, or room for them where they have to be packed."""
-    if operand.packed:
-        return operand.packs_on.empty(operand.nbytes, np.uint8)
-    return bytes_of(operand)

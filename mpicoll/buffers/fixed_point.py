@@ -22,7 +22,7 @@ from mpi4py import MPI
 from ..errors import ArgumentError
 from ..gpu import computes
 from .device import reading, writing
-from .operand import Operand, bytes_of
+from .operand import Operand, bytes_of, room_of
 
 #: bits of the largest number of a contribution
 FRACTION = 50
@@ -143,7 +143,7 @@ class FixedPoint:
         """The contributions as vectors of real numbers; a contribution with gaps is copied."""
         if self._rows is not None:
             return self._rows
-        room = self._module.empty(self._source.nbytes, np.uint8)
+        room = room_of(self._source)
         self._source.pack(room)
         return [room.view(self._real)]
 
@@ -164,14 +164,9 @@ class FixedPoint:
 
         operands: the caller's; the words lie in the same kind of memory as the first.
         """
-        like = operands[0]
         buffers = tuple(operand.buffer for operand in operands)
         words = Operand(buffers, MPI.INT64_T, _WORD, self.bytes_of_words(nbytes))
-        words.device = like.device
-        words.caller_stream = like.caller_stream
-        words.packs_on = like.packs_on
-        words.staged = like.staged
-        words.mirror = like.mirror
+        words.lie_with(operands[0])
         words.pack = self.encode
         return words
 
@@ -236,10 +231,7 @@ class FixedPoint:
         each = self._each
         words = work.view(_WORD)
         first = base * self.words // each  # in real numbers, as `edges`
-        if target.packed:
-            room = target.packs_on.empty(target.nbytes, np.uint8)
-        else:
-            room = bytes_of(target)
+        room = room_of(target)
         out = room.view(self._real)[: len(words) // each]
         if target.packed and out.nbytes < room.nbytes:  # unpacking keeps the rest of the target
             target.pack(room)

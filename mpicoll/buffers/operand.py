@@ -71,6 +71,14 @@ class Operand:
         """An event in the caller's stream after the work on this operand until now, or `begun`."""
         return self.begun or self.caller_stream().record()
 
+    def lie_with(self, other: "Operand") -> None:
+        """It lies in the same kind of memory as the other one, and travels as that does."""
+        self.device = other.device
+        self.caller_stream = other.caller_stream
+        self.packs_on = other.packs_on
+        self.staged = other.staged
+        self.mirror = other.mirror
+
     def pack_from(self, footprint: Footprint) -> None:
         """Pack these bytes of host memory."""
         self.footprint = footprint
@@ -101,6 +109,13 @@ class Operand:
     def key(self) -> tuple[int, int]:
         """Where its memory begins, and how many bytes it has."""
         return address(self.vector), self.nbytes
+
+
+def room_of(operand: Operand) -> Any:
+    """An operand's bytes, or room for them where they have to be packed."""
+    if operand.packed:
+        return operand.packs_on.empty(operand.nbytes, np.uint8)
+    return bytes_of(operand)
 
 
 def bytes_of(operand: Operand) -> Any:

@@ -8,6 +8,7 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from ..binding import Decode, Encode, Instruction, Places, Program, Span
+from ..codes import NAMES as COMPRESSIONS
 from ..schedule import Copy, Recv, Reduce, Send, Write, Written
 
 _STRUCT = Struct("=10i9q")
@@ -18,8 +19,6 @@ TYPES = (
     *_INTEGERS, "float32", "float64", "complex64", "complex128", "bool", "float16", "bfloat16",
 )  # fmt: skip
 OPS = ("SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR")
-#: the rows of its table of codes
-COMPRESSIONS = ("float16", "bfloat16", "int8", "int4")
 #: what is defined there for types that are not integers
 _DEFINED = {
     **dict.fromkeys(

@@ -16,7 +16,7 @@ from ..binding import Decode, Encode, Instruction, Places, Program, Step, lies_i
 from ..schedule import Reduce
 from ..transport import Channel, Near
 from .cache import KEPT_REQUESTS, KNOWN_CALLS
-from .staging import Work
+from .staging import BYTES, Work
 from .tracing import Tracer
 
 #: a function and its arguments
@@ -69,10 +69,10 @@ class Machine:
             return self._work.reduce, tuple(map(array, piece.spans))
         (source,), (target,) = piece.reads, piece.writes
         if piece.kind is Encode:
-            return self._work.encode, (self._work.codes(target), array(source))
+            return self._work.encode, (array(target, BYTES), array(source))
         if piece.kind is Decode:
-            return self._work.decode, (array(target), self._work.codes(source))
-        return self._work.copyto, (self._work.codes(target), self._work.codes(source))
+            return self._work.decode, (array(target), array(source, BYTES))
+        return self._work.copyto, (array(target, BYTES), array(source, BYTES))
 
     def _copying(self, piece: Instruction) -> Callable[[int], Any]:
         start = self._work.device_copy(piece)

@@ -200,15 +200,10 @@ class Work(Staging):
                     return span[0] + shift, span[1] + shift
         return span
 
-    def array(self, span: Span) -> Any:
-        """The elements that lie there, where they are reduced."""
+    def array(self, span: Span, dtype: Any = None) -> Any:
+        """The elements that lie there, where they are reduced. dtype: if it is another one."""
         at = buffers.at if self._reduces_on is np else gpu.at_device
-        return at(span[0], span[1] - span[0], self.dtype)
-
-    def codes(self, span: Span) -> Any:
-        """The bytes that lie there."""
-        at = buffers.at if self._reduces_on is np else gpu.at_device
-        return at(span[0], span[1] - span[0], BYTES)
+        return at(span[0], span[1] - span[0], self.dtype if dtype is None else dtype)
 
     def device_copy(self, copy: Instruction) -> Callable[[], object]:
         """A function that starts this `Fetch` or `Put`, and returns it as a request."""
