@@ -18,10 +18,13 @@ def pytest_ignore_collect(collection_path, config):
 def empty_directory(request, tmp_path_factory, monkeypatch):
     """Each test starts in an empty directory: none may depend on where pytest is started, or on what lies there.
 
-    Ranks under mpiexec start in one that `tests.support.launching` makes for the job.
+    The temporary files of its jobs have another: a killed `mpiexec` of Open MPI leaves some there that are named after its
+    process id, and the next one of that id would not start. Ranks under mpiexec take both from their job.
     """
     if not request.config.getoption("--with-mpi", default=False):
-        monkeypatch.chdir(mkdtemp(prefix="empty", dir=tmp_path_factory.getbasetemp()))
+        base = tmp_path_factory.getbasetemp()
+        monkeypatch.chdir(mkdtemp(prefix="empty", dir=base))
+        monkeypatch.setenv("TMPDIR", mkdtemp(prefix="temporary", dir=base))
 
 
 @pytest.fixture

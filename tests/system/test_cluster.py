@@ -240,9 +240,10 @@ def is_interrupted_by(signum, installation, tmp_path):
 
 
 def temporary():
-    """What launchers may leave in /tmp that is of a cluster: it has the name of a host, or names one."""
-    found = {path for path in Path("/tmp").iterdir() if re.search(r"\b(host0|login)\b", path.name)}
-    return found | {path for path in Path("/tmp").glob("hydra*") if b"host0" in content(path)}
+    """What launchers may leave behind that is of a cluster: it has the name of a host, or names one."""
+    there = [path for place in ("/tmp", os.environ["TMPDIR"]) for path in Path(place).iterdir()]
+    named = {path for path in there if re.search(r"\b(host0|login)\b", path.name)}
+    return named | {path for path in there if path.name.startswith("hydra") and b"host0" in content(path)}
 
 
 def content(path):
