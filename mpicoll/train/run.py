@@ -124,7 +124,7 @@ class Run:
         self._tests = tests
         self._done = done
         self._every = options.checkpoint_every or len(sampler)
-        self._drift = DriftCheck(strategy.update, strategy.comm)
+        self._drift = DriftCheck(strategy)
         self._vote = Vote(strategy.comm)
 
     def write_down(self) -> None:
@@ -166,6 +166,8 @@ class Run:
         history = self._history
         first = len(self._strategy.meter.steps)
         self._steps(batches, observers)
+        if self._done == self._options.steps_of(self._sampler):
+            self._strategy.finish()
         if not history.stopped or self._done % len(self._sampler) == 0:
             self._write_down(first)
             epoch = history.epochs[-1]
@@ -181,15 +183,16 @@ class Run:
         # too, which cannot end itself
         with closing(loading) as loaded:
             for batch in batches:
-                if observers.stop:
-                    self._vote.begin(observers.stop.received is not None)
+                stop = observers.stop if strategy.meets(self._done + 1) else None
+                if stop:
+                    self._vote.begin(stop.received is not None)
                 with strategy.meter.step():
                     loss = strategy.step(next(loaded), len(batch))
                 self._done += 1
                 self._report(len(batch), loss, observers)
                 self._drift.after(self._done)
-                if observers.stop and self._vote.end():
-                    signals = strategy.comm.allgather(observers.stop.received)
+                if stop and self._vote.end():
+                    signals = strategy.comm.allgather(stop.received)
                     self._history.stopped = next(filter(None, signals))
                     break
                 if self._done % self._every == 0 and self._done % len(self._sampler):

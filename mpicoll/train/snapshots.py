@@ -69,9 +69,10 @@ class Snapshots:
         history = self._history
         history.losses += strategy.reduce_losses()
         scale = strategy.update.scale
-        vectors = strategy.update.vectors()
+        state = strategy.vectors()
+        totals = {name: total for name, (total, _) in state.items()}
+        vectors = {name: pieces for name, (_, pieces) in state.items()}
         elements = strategy.reducer.layout.elements
-        totals = dict.fromkeys(vectors, elements)
         feedback = strategy.reducer.feedback
         if feedback is not None:
             start = strategy.rank * elements
@@ -108,7 +109,7 @@ class Snapshots:
 
         def restore() -> None:
             history.losses = _losses_of(checkpoint)
-            strategy.update.restore(checkpoint, meta["updates"])
+            strategy.restore(checkpoint, meta["updates"])
             _restore_residuals(checkpoint, strategy)
 
         self._checkpoints.together(f"read {checkpoint.path}", restore)

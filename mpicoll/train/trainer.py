@@ -19,7 +19,7 @@ from .history import History
 from .model import AnyModel, Arrays, FunctionModel, LossFunction, Model
 from .optim import Optimizer
 from .options import OptionKeywords, Options, Precision, StrategyName
-from .parallel import ShardsLost, Strategy, fitted
+from .parallel import LocalSteps, ShardsLost, Strategy, fitted
 from .run import FitOptions, Run
 from .snapshots import Snapshots
 
@@ -42,9 +42,11 @@ class Trainer:
         Built alike on every rank.
     comm : Communicator or mpi4py.MPI.Intracomm
         Who trains together.
-    strategy : {"allreduce", "parameter_server", "zero1", "zero2"}
+    strategy : {"allreduce", "parameter_server", "zero1", "zero2", "diloco"}
         How the ranks share the work: all update everything; rank 0 updates; each updates its shard
-        (zero1), and keeps only its shard of the gradients, too (zero2).
+        (zero1), and keeps only its shard of the gradients, too (zero2). With diloco each rank, or
+        node, trains by itself for `inner_steps`, between which the ranks average what these have
+        changed: losses are then not those of a single process.
     params : dict or sequence of arrays, optional
         What the function trains; of one floating dtype.
     precision : {"float64", "float32", "float16", "bfloat16"}, optional
@@ -53,8 +55,9 @@ class Trainer:
     **options
         The other fields of `mpicoll.train.options.Options`, by name: overlap, bucket_bytes,
         parameter_bucket_bytes, reduction, accumulate, clip_norm, loss_scale, algorithm,
-        compression, parameter_compression, error_feedback, reproducible, elastic. With elastic
-        `comm` is the communicator of those that live.
+        compression, parameter_compression, error_feedback, reproducible, elastic; of diloco
+        inner_steps, fragments, inner, outer_lr, outer_momentum. With elastic `comm` is the
+        communicator of those that live.
 
     Raises
     ------
@@ -69,8 +72,9 @@ class Trainer:
     Notes
     -----
     Cost: bytes that a rank sends per step, of K ranks with N bytes of parameters: 2 (K-1)/K N with
-    allreduce and zero1; (A+1) (K-1)/K N with zero2 and A micro-batches. With parameter_server
-    rank 0 receives (K-1) N, and sends about log2(K) N.
+    allreduce and zero1; (A+1) (K-1)/K N with zero2 and A micro-batches; with diloco those of
+    allreduce in `inner_steps`. With parameter_server rank 0 receives (K-1) N, and sends about
+    log2(K) N.
 
     Examples
     --------
@@ -134,7 +138,8 @@ class Trainer:
         values = self.model.parameters
         nbytes = values.size * element_type(self.asked.precision).itemsize
         self.options = fitted(self.asked, nbytes, comm, module_of(values) is numpy)
-        return Strategy(self.model, self.optimizer, comm, self.options)
+        strategy = LocalSteps if self.options.is_local else Strategy
+        return strategy(self.model, self.optimizer, comm, self.options)
 
     @property
     def losses(self) -> list[float]:
@@ -165,8 +170,7 @@ class Trainer:
 
         Waits for those in flight.
         """
-        self.strategy.reducer.wait()
-        return self.strategy.reducer.named()
+        return self.strategy.common()[1]
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model. Local.
@@ -385,6 +389,10 @@ class Trainer:
             included), `scratch_bytes` (of the bucket collectives, where they are schedules),
             `residual_bytes` (of error feedback, with what it computes in).
 
+            With diloco figures of a step are means over `inner_steps`. `outer_bytes` are held for
+            the outer steps. `drift` is how far this rank's parameters were from the average of all
+            when they were exchanged, as a part of their norm: a median over the rounds.
+
             With elastic, of a step: `copy_bytes_per_step`, sent to the holder; `copy_s`, from first
             to last, pauses for gradients and parameters included; `copy_exposed_s`, in which this
             rank did nothing but copy or wait for it (what copies delay is not in it);
@@ -403,11 +411,10 @@ class Trainer:
             name: meter.typical(name)
             for name in ("step_s", "compute_s", "communication_s", "exposed_s")
         }
-        copies = {} if strategy.backup is None else strategy.backup.report()
         return (
             seconds
             | (meter.ranks or {})
-            | copies
+            | strategy.report()
             | {
                 "hidden": meter.hidden(),
                 "bytes_sent_per_step": meter.typical("bytes"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median, median_low
 from time import perf_counter
@@ -58,6 +58,8 @@ class Meter:
         self.tracing = False
         self.events: list[Event] = []
         self.ranks: dict[str, Any] | None = None
+        #: steps after which what they cost repeats
+        self.period = 1
 
     def adopt(self, other: Meter, steps: int) -> None:
         """Continue another meter, of a strategy that ended, after its first `steps` steps."""
@@ -161,8 +163,18 @@ class Meter:
 
     def typical(self, field: str, start: int = 0, stop: int | None = None) -> float:
         """Median of a field over the steps start to stop; of bytes, one that occurred."""
-        values = [step[field] for step in self.steps[start:stop]]
+        values = self._values(field, start, stop)
         return median_low(values) if field.endswith("bytes") else median(values)
+
+    def _values(self, field: str, start: int = 0, stop: int | None = None) -> Sequence[float]:
+        """A field of each step; where steps differ by turns, means over whole turns of them."""
+        values = [step[field] for step in self.steps[start:stop]]
+        if self.period == 1:
+            return values
+        begins = range(0, max(1, len(values) - self.period + 1), self.period)
+        turns = [values[begin : begin + self.period] for begin in begins]
+        means = [sum(turn) / len(turn) for turn in turns]
+        return list(map(round, means)) if field.endswith("bytes") else means
 
     def hidden(self, start: int = 0, stop: int | None = None) -> float | None:
         """Which part of the communication that computation could hide was hidden.
@@ -177,10 +189,11 @@ class Meter:
         steps = self.steps[start:stop]
         if not steps or self.estimate is not None:
             return None
-        hideable = min(
-            self.typical(field, start, stop) for field in ("compute_s", "communication_s")
+        communication, exposed = (
+            self._values(field, start, stop) for field in ("communication_s", "exposed_s")
         )
-        hidden = median(max(0.0, step["communication_s"] - step["exposed_s"]) for step in steps)
+        hideable = min(self.typical("compute_s", start, stop), median(communication))
+        hidden = median(max(0.0, whole - part) for whole, part in zip(communication, exposed))
         return min(1.0, hidden / hideable) if hideable else None
 
     def summary_of_ranks(self) -> dict[str, Any]:

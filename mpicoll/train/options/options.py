@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
@@ -14,19 +14,23 @@ from ...collectives import CollectiveName
 from ...support.checks import check, check_integer, check_word
 from ...support.optional import require
 
-StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2"]
+StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2", "diloco"]
 Overlap: TypeAlias = Literal["none", "gradients", "all"]
 Precision: TypeAlias = Literal["float64", "float32", "float16", "bfloat16"]
 Reduction: TypeAlias = Literal["allreduce", "reduce_scatter"]
+Inner: TypeAlias = Literal["rank", "node"]
 #: strategies: whether optimizer state is sharded, and whether gradients are kept as shards only
 SHARDED = {
     "parameter_server": (False, False),
     "allreduce": (False, False),
     "zero1": (True, False),
     "zero2": (True, True),
+    "diloco": (False, False),
 }
 #: of the bucket collectives, where none is asked for
 RING = "ring"
+#: instead of a ring where all ranks are on one node, whose messages cost more than their bytes
+WITHIN_NODE = "circulant"
 #: the algorithm of compressed reductions: it sums what each rank sends in codes of its own. In
 #: that of several ranks on a node the codes are of the node's sum
 PAIRWISE = "pairwise"
@@ -54,6 +58,11 @@ class OptionKeywords(TypedDict, total=False):
     error_feedback: bool
     reproducible: bool | int
     elastic: bool
+    inner_steps: int
+    fragments: int
+    inner: Inner
+    outer_lr: float
+    outer_momentum: float
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,9 @@ class Options:
 
     Parameters
     ----------
-    strategy : {"allreduce", "parameter_server", "zero1", "zero2"}
-        zero1 shards the optimizer state over the ranks, zero2 the gradients too.
+    strategy : {"allreduce", "parameter_server", "zero1", "zero2", "diloco"}
+        zero1 shards the optimizer state over the ranks, zero2 the gradients too. With diloco each
+        rank trains by itself, and the ranks average what their steps have changed now and then.
     overlap : {"all", "gradients", "none"}
         What is in flight while ranks compute: the reduction of gradients, with the rest of
         backward; with "all" the allgather of zero1 and zero2 too, with the next forward.
@@ -106,6 +116,19 @@ class Options:
         When ranks die, the others go on with the last completed step and the same global batches.
         Needs Open MPI under ``mpirun --with-ft ulfm``, and 2 ranks. Not with parameter_server,
         where rank 0 alone has the state.
+    inner_steps : int
+        Of diloco: steps from one exchange of a parameter to its next.
+    fragments : int
+        Of diloco: parts of the parameters, exchanged one after the other at equal intervals; at
+        most as many as there are inner steps.
+    inner : {"rank", "node"}
+        Of diloco: who takes the inner steps: each rank by itself, or the ranks of a node together,
+        which sum their gradients in each step.
+    outer_lr : float
+        Of diloco: the learning rate of the outer steps, which take the average change of the
+        parameters for a gradient. With 1, and no momentum, parameters are averaged.
+    outer_momentum : float
+        Of diloco: the Nesterov momentum of the outer steps, from 0 to below 1.
     """
 
     strategy: StrategyName = "allreduce"
@@ -123,6 +146,11 @@ class Options:
     error_feedback: bool = False
     reproducible: bool | int = False
     elastic: bool = False
+    inner_steps: int = 30
+    fragments: int = 4
+    inner: Inner = "rank"
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
 
     def check(self) -> None:
         """Raise ArgumentError for the first unusable value, LaunchError for a missing package."""
@@ -150,6 +178,7 @@ class Options:
         self._check_collectives()
         self._check_reproducible()
         self._check_compression()
+        self._check_local_steps()
 
     def _check_reproducible(self) -> None:
         """What would make the result depend on who computes what is refused."""
@@ -189,6 +218,26 @@ class Options:
             able = [name for name in list_algorithms("allreduce") if self._can_compress(name)]
             expected = f"with compression one of {', '.join(able)}"
             check("algorithm", self.algorithm, self.algorithm in able, expected)
+
+    def _check_local_steps(self) -> None:
+        check_integer("inner_steps", self.inner_steps, 1)
+        check_integer("fragments", self.fragments, 1)
+        check_word("inner", self.inner, get_args(Inner))
+        check("outer_lr", self.outer_lr, 0 < self.outer_lr < math.inf, "a number above 0")
+        momentum = self.outer_momentum
+        check("outer_momentum", momentum, 0 <= momentum < 1, "a number from 0 to below 1")
+        if not self.is_local:
+            return
+        expected = f"at most the {self.inner_steps} inner steps"
+        check("fragments", self.fragments, self.fragments <= self.inner_steps, expected)
+        refused = {
+            "reproducible": "False with diloco: what a rank learns depends on its samples alone",
+            "error_feedback": "False with diloco, which keeps no residuals",
+            "loss_scale": "None with diloco: ranks would skip different steps",
+        }
+        for name, expected in refused.items():
+            value = getattr(self, name)
+            check(name, value, value is None or value is False, expected)
 
     def _check_error_feedback(self) -> None:
         compressed = self.compression is not None
@@ -253,6 +302,19 @@ class Options:
     def served(self) -> bool:
         """Whether rank 0 updates everything for the others."""
         return self.strategy == "parameter_server"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether ranks train by themselves, and exchange parameters now and then."""
+        return self.strategy == "diloco"
+
+    @property
+    def alone(self) -> Options:
+        """Those of the ranks that take inner steps together, where `is_local`."""
+        algorithm: Any = WITHIN_NODE if self.inner == "node" else RING
+        return replace(
+            self, strategy="allreduce", algorithm=algorithm, compression=None, elastic=False
+        )
 
     @property
     def sharded(self) -> bool:

@@ -5,6 +5,7 @@ from .buckets import Bucket
 from .drift import DriftCheck, ParametersDiffer
 from .feedback import ErrorFeedback
 from .fitting import fitted
+from .local_steps import LocalSteps
 from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
 from .reducer import Reducer
@@ -16,6 +17,7 @@ __all__ = [
     "Bucket",
     "DriftCheck",
     "ErrorFeedback",
+    "LocalSteps",
     "ParametersDiffer",
     "RecoveryPlan",
     "Reducer",

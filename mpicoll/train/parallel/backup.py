@@ -458,6 +458,11 @@ class _Window:
         self._vectors = vectors
         self._low = low
 
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """Elements by name."""
+        return {name: len(vector) for name, vector in self._vectors.items()}
+
     def read(self, name: str, start: int, stop: int) -> Array:
         """Elements in plain order."""
         return self._vectors[name][start - self._low : stop - self._low]

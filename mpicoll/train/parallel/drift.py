@@ -12,10 +12,9 @@ from ...errors import MpicollError
 from ...support.arrays import Array, module_of
 from ...support.checks import groups, ranks_text
 from ...support.settings import ALWAYS, OFF
-from .optimizer_step import Update
 
 if TYPE_CHECKING:
-    from ...communicator import Communicator
+    from .strategy import Strategy
 
 #: steps from one comparison to the next, unless MPICOLL_CHECK asks for each or none
 EVERY = 100
@@ -38,9 +37,9 @@ class DriftCheck:
     differs between machines, or broken memory.
     """
 
-    def __init__(self, update: Update, comm: Communicator) -> None:
-        self._update = update
-        self._comm = comm
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._comm = comm = strategy.comm
         check = comm._context.check
         self._every = {ALWAYS: 1, OFF: 0}.get(check, EVERY) if comm.Get_size() > 1 else 0
         #: the step after which they were the same
@@ -55,18 +54,22 @@ class DriftCheck:
         """Raise ParametersDiffer on all ranks where they are not the same after `step` steps."""
         if not self._every or self._good == step:
             return
-        self._update.confirm()
-        reducer = self._update.reducer
-        reducer.wait()
-        everyone = self._comm.allgather((self._update.optimizer.rate, digest(reducer.parameters)))
+        self._strategy.confirm()
+        flat, _ = self._strategy.common()
+        everyone = self._comm.allgather((self._rate, digest(flat)))
         if any(facts != everyone[0] for facts in everyone):
             self._complain(step)
         self._good = step
 
     def _complain(self, step: int) -> None:
-        named = {name: digest(view) for name, view in self._update.reducer.named().items()}
-        everyone = self._comm.allgather({RATE: self._update.optimizer.rate, **named})
+        _, by_name = self._strategy.common()
+        named = {name: digest(view) for name, view in by_name.items()}
+        everyone = self._comm.allgather({RATE: self._rate, **named})
         raise ParametersDiffer(_difference(everyone, step, self._good))
+
+    @property
+    def _rate(self) -> float:
+        return self._strategy.update.optimizer.rate
 
 
 def _difference(everyone: Sequence[Mapping[str, Any]], step: int, good: int | None) -> str:

@@ -7,10 +7,8 @@ from mpi4py import MPI
 
 from ...support.checks import check
 from ...support.node import ranks_of_node
-from ..options import LARGEST, PAIRWISE, RING, Options
+from ..options import LARGEST, PAIRWISE, RING, WITHIN_NODE, Options
 
-#: instead of a ring where all ranks are on one node, whose messages cost more than their bytes
-WITHIN_NODE = "circulant"
 #: the same on a deterministic communicator
 CANONICAL = "pairwise"
 #: of compressed reductions where ranks share nodes: codes are made once a node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy
 from mpi4py import MPI
@@ -18,6 +18,7 @@ from ..options import Options
 from .buckets import Bucket, BucketLayout
 from .feedback import ErrorFeedback
 from .halves import AllreduceInHalves, proceed
+from .in_flight import Collective
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -28,18 +29,6 @@ SLOTS = 3
 SLOTS_ADDING = 2
 
 
-class PersistentCollective(Protocol):
-    """What `Allreduce_init` and its like return."""
-
-    def Start(self) -> object: ...
-
-    def Wait(self) -> object: ...
-
-    def Free(self) -> object: ...
-
-
-#: one that is started and awaited; or a blocking call, where nothing is done meanwhile
-Collective: TypeAlias = PersistentCollective | Callable[[], object]
 #: a collective, None where there is nothing to do, and where this rank finds its part of the sums
 Reduction: TypeAlias = tuple[Collective | None, Array]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, NoReturn, Protocol
 
@@ -27,6 +27,9 @@ _NO_SCALE_HELPS = (
 
 class Readable(Protocol):
     """A checkpoint: vectors by name, in plain order."""
+
+    @property
+    def totals(self) -> Mapping[str, int]: ...
 
     def read(self, name: str, start: int, stop: int) -> Array: ...
 

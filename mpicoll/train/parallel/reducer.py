@@ -10,7 +10,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
@@ -18,11 +17,12 @@ from mpi4py import MPI
 from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
 from ..model import Tensor
-from ..monitor import Mark, Meter
+from ..monitor import Meter
 from ..options import Options
 from .buckets import Bucket, BucketLayout, exempt, groups
 from .feedback import ErrorFeedback
-from .gradients import Collective, PersistentCollective, gradient_store, zeros
+from .gradients import gradient_store, zeros
+from .in_flight import Collective, InFlight, free
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 class StaleParameters(MpicollError, RuntimeError):
     """A parameter was read before the values of the last update had come."""
-
-
-class _Started(NamedTuple):
-    plan: PersistentCollective
-    time: float
-    needed: Mark
 
 
 class _Moment(NamedTuple):
@@ -106,7 +100,7 @@ class Reducer:
             self.layout, like, comm, options, self.owned, self.feedback
         )
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
-        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
+        weakref.finalize(self, free, [*self.gradients.plans, *self._gathers])
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 
@@ -128,7 +122,7 @@ class Reducer:
         #: gradients whose memory another bucket still has, by tensor
         self._staged: dict[int, Array] = {}
         self._views: dict[tuple[int, int], Array] = {}
-        self._started: dict[str, _Started] = {}  # collectives in flight, by name
+        self._in_flight = InFlight(meter)
 
     def _owned(self, bucket: Bucket, options: Options) -> slice:
         if options.sharded:
@@ -177,7 +171,7 @@ class Reducer:
 
     def begin(self, first: bool, last: bool) -> None:
         """A micro-batch begins; first, last: of the step."""
-        if first and self._started:  # of a backward pass whose gradients were dropped
+        if first and self._in_flight:  # of a backward pass whose gradients were dropped
             self.collect()
         step, micro_batch, _ = self._place
         self._place = _Moment(step + 1, 1, last) if first else _Moment(step, micro_batch + 1, last)
@@ -298,7 +292,7 @@ class Reducer:
             with self.meter.computing(f"feedback {bucket.number}"):
                 self.feedback.feed(bucket, self.gradients.buffer(bucket), again)
         collective = self.gradients.plans[bucket.number]
-        if collective is None or not self._start(f"reduce {bucket.number}", collective):
+        if collective is None or not self._in_flight.start(f"reduce {bucket.number}", collective):
             self._arrived(bucket)
         if self.gradients.every_micro_batch and not self._overlaps:
             self._collect(bucket)
@@ -322,7 +316,7 @@ class Reducer:
 
     def _collect(self, bucket: Bucket) -> None:
         """Wait for the reduction of a bucket, if it is on its way."""
-        if self._wait(f"reduce {bucket.number}"):
+        if self._in_flight.wait(f"reduce {bucket.number}"):
             self._arrived(bucket)
 
     def _arrived(self, bucket: Bucket) -> None:
@@ -343,7 +337,7 @@ class Reducer:
             self.end()
         self.collect()
         for bucket in self.layout.buckets:
-            if self._wait(f"gather {bucket.number}"):
+            if self._in_flight.wait(f"gather {bucket.number}"):
                 self._current[bucket.number] = self.generation
 
     def _reached(self) -> _Moment:
@@ -383,7 +377,7 @@ class Reducer:
             return
         for group in self._parameter_groups:
             for bucket in group:
-                if not self._start(f"gather {bucket.number}", self._gathers[bucket.number]):
+                if not self._in_flight.start(f"gather {bucket.number}", self._gathers[bucket.number]):
                     self._current[bucket.number] = self.generation
         if not self._gathers_later:
             self.wait()
@@ -406,7 +400,7 @@ class Reducer:
         if self._current[number] == self.generation:
             return
         bucket = self.layout.buckets[number]
-        if not self._wait(f"gather {number}"):
+        if not self._in_flight.wait(f"gather {number}"):
             names = ", ".join(self.layout.tensors[tensor].name for tensor in bucket.tensors)
             raise StaleParameters(
                 f"parameters {names} are those of update {self._current[number]}, expected update "
@@ -436,38 +430,3 @@ class Reducer:
         for plain, first, size in self.layout.runs():
             copy[plain : plain + size] = self.parameters[first : first + size]
         return copy
-
-    # Collectives in flight.
-
-    def _start(self, name: str, collective: Collective) -> bool:
-        """Whether it is in flight now; a blocking one is done."""
-        if callable(collective):
-            with self.meter.communicating(name):
-                collective()
-            return False
-        self._started[name] = _Started(collective, perf_counter(), self.meter.mark())
-        self.meter.count(getattr(collective, "nbytes", 0))
-        collective.Start()
-        return True
-
-    def _wait(self, name: str) -> bool:
-        """Whether there was something to wait for."""
-        started = self._started.pop(name, None)
-        if started is None:
-            return False
-        with self.meter.waiting(name):
-            started.plan.Wait()
-        # MPI's own request has no task: it is known when it was started and awaited
-        task = getattr(started.plan, "task", None)
-        begun, ended = (task.begun, task.ended) if task else (started.time, perf_counter())
-        self.meter.in_flight(name, begun, ended, after=started.needed)
-        return True
-
-
-def _free(collectives: Iterable[Collective | None]) -> None:
-    """Free the plans of a reducer that is gone, or at exit, when those in flight cannot be."""
-    for collective in collectives:
-        if collective is None or callable(collective):
-            continue
-        if not getattr(collective, "in_flight", False):
-            collective.Free()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy
 from mpi4py import MPI
@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ...buffers import compression_of
 from ...codes import CompressionName
 from ...collectives import CollectiveName
-from ...support.arrays import element_type, module_of
+from ...support.arrays import Array, element_type, module_of
 from ...support.checks import must_agree, together
 from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
@@ -23,11 +23,15 @@ from ..optim import Optimizer
 from ..options import Options
 from .backup import Backup
 from .hooks import ReducerHooks
-from .optimizer_step import Update
+from .optimizer_step import Readable, Update
 from .reducer import Reducer
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
+
+
+#: of a checkpoint, by name: elements of all ranks, and this rank's pieces as (start, array)
+Vectors: TypeAlias = dict[str, tuple[int, list[tuple[int, Array]]]]
 
 
 class Strategy:
@@ -36,10 +40,16 @@ class Strategy:
     All calls are collective.
 
     model: its first parameters are those of rank 0; it then lives in the reducer's buffers.
+    group: the ranks that take each step together, where these are not all.
     """
 
     def __init__(
-        self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options
+        self,
+        model: AnyModel,
+        optimizer: Optimizer,
+        comm: Communicator,
+        options: Options,
+        group: Communicator | None = None,
     ) -> None:
         self.model = model
         self.comm = comm
@@ -51,9 +61,10 @@ class Strategy:
         stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         self.meter = Meter(comm, module)
-        self.reducer = Reducer(
-            model.tensors, self._order(), module.empty(0, stored), comm, self.meter, options
-        )
+        of_group = options if group is None else options.alone
+        group = comm if group is None else group
+        like = module.empty(0, stored)
+        self.reducer = Reducer(model.tensors, self._order(), like, group, self.meter, of_group)
         flat = self.reducer.parameters
         for plain, first, count in self.reducer.layout.runs():
             flat[first : first + count] = values[plain : plain + count]
@@ -61,14 +72,14 @@ class Strategy:
             self.meter.estimate = self.predicted_bytes()
         # 16 bits or codes on the wire, float32 here
         masters = values.dtype != stored or options.parameter_compression is not None
-        self.update = together(comm, lambda: Update(optimizer, self.reducer, masters, options))
+        self.update = together(comm, lambda: Update(optimizer, self.reducer, masters, of_group))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
         model.lend(self.reducer.plain)
         loader = ScatteringLoader if options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         #: of each step those of its micro-batches on this rank, or that of the whole batch
         self._losses: list[list[float]] = []
-        self.backup = Backup(self.update, options) if options.elastic else None
+        self.backup = Backup(self.update, options) if of_group.elastic else None
 
     def _order(self) -> list[int]:
         """Numbers of the tensors in the order in which backward finishes them."""
@@ -123,16 +134,8 @@ class Strategy:
         feedback = self.reducer.feedback
         if feedback is not None:
             feedback.scale = update.loss_scale
-        losses = []
-        for number, (features, labels) in enumerate(batches):
-            self.reducer.begin(number == 0, number == len(batches) - 1)
-            with self.meter.computing("forward and backward"):
-                losses.append(
-                    self.model.learn(features, labels, samples, self.hooks, update.loss_scale)
-                )
-            self.reducer.end()
-        rows = sum(len(labels) for _, labels in batches)
-        own_loss = sum(losses) * samples / max(1, rows)
+        losses = self._learn(batches, samples)
+        own_loss = sum(losses) * samples / max(1, rows_of(batches))
 
         # the vote of the step before is over by now: asked for earlier, ranks would wait for it
         update.confirm()
@@ -152,6 +155,40 @@ class Strategy:
         if backup is not None:
             backup.send()
         return own_loss
+
+    def _learn(self, batches: Sequence[Batch], samples: int) -> list[float]:
+        """Send the gradients of this rank's micro-batches; returns their parts of the loss."""
+        losses = []
+        for number, (features, labels) in enumerate(batches):
+            self.reducer.begin(number == 0, number == len(batches) - 1)
+            with self.meter.computing("forward and backward"):
+                losses.append(
+                    self.model.learn(
+                        features, labels, samples, self.hooks, self.update.loss_scale
+                    )
+                )
+            self.reducer.end()
+        return losses
+
+    def confirm(self) -> None:
+        """Raise BadGradient, on all ranks, where any could not make its part of an update."""
+        self.update.confirm()
+
+    def meets(self, step: int) -> bool:
+        """Whether all ranks wait for each other in this step, counted from 1, in any case."""
+        return True
+
+    def common(self) -> tuple[Array, dict[str, Array]]:
+        """What all ranks have alike between two steps: flat, and by the names of parameters."""
+        self.reducer.wait()
+        return self.reducer.parameters, self.reducer.named()
+
+    def finish(self) -> None:
+        """The steps of a fit are over."""
+
+    def report(self) -> dict[str, Any]:
+        """What `Trainer.report` says of this strategy alone."""
+        return {} if self.backup is None else self.backup.report()
 
     def take_up(self) -> list[float]:
         """Continue after an exception that left a step: the losses of the completed steps.
@@ -197,7 +234,7 @@ class Strategy:
 
         Raises BadGradient, on all ranks, for the last step.
         """
-        self.update.confirm()
+        self.confirm()
         self.reducer.wait()
         losses = [sum(step) for step in self._losses]
         if self.backup is None and self.options.micro_batches is not None:
@@ -219,6 +256,17 @@ class Strategy:
         everyone = self.comm.allgather(sum(known) if len(known) == len(counts) else None)
         return None if None in everyone else sum(everyone)
 
+    # Checkpoints.
+
+    def vectors(self) -> Vectors:
+        """This rank's share of the state, in plain order."""
+        elements = self.reducer.layout.elements
+        return {name: (elements, pieces) for name, pieces in self.update.vectors().items()}
+
+    def restore(self, checkpoint: Readable, steps: int) -> None:
+        """Take the state from a checkpoint, and the number of updates. Local."""
+        self.update.restore(checkpoint, steps)
+
     def describe(self) -> str:
         """Which collectives run in each step."""
         options = self.options
@@ -239,3 +287,8 @@ class Strategy:
             if options.error_feedback and collective != "allgather":
                 words += ["with error feedback"]
         return " ".join(words)
+
+
+def rows_of(batches: Sequence[Batch]) -> int:
+    """Samples of some micro-batches."""
+    return sum(len(labels) for _, labels in batches)

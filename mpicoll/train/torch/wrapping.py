@@ -130,7 +130,7 @@ def _check(
     check(
         "strategy",
         options.strategy,
-        options.strategy != "parameter_server",
+        options.strategy in ("allreduce", "zero1", "zero2"),
         "allreduce, zero1 or zero2",
     )
     options.check()

@@ -1,0 +1,191 @@
+"""Training in which ranks take steps of their own, and exchange parameters now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from mpi4py import MPI
+
+from ...buffers import compression_of
+from ...schedule import bounds
+from ...support.arrays import Array
+from ...support.units import many
+from ..data import Batch
+from ..model import AnyModel
+from ..optim import Optimizer
+from ..options import Options
+from .optimizer_step import BadGradient, Readable
+from .outer_steps import CHANGES, PARAMETERS, OuterSteps
+from .strategy import Strategy, Vectors, rows_of
+
+if TYPE_CHECKING:
+    from ...communicator import Communicator
+
+#: what a checkpoint has of each group's own parameters, group by group
+REPLICAS = "replicas"
+
+
+class LocalSteps(Strategy):
+    """Each *group* of ranks, one rank or those of a node, trains a replica of the model.
+
+    Its inner steps need no other group. `OuterSteps` bring the replicas together.
+    """
+
+    def __init__(
+        self, model: AnyModel, optimizer: Optimizer, comm: Communicator, options: Options
+    ) -> None:
+        rank = comm.Get_rank()
+        group_of = list(range(comm.Get_size()))
+        if options.inner == "node":
+            group_of = list(comm._context.topology.nodes)
+        super().__init__(model, optimizer, comm, options, comm.Split(group_of[rank], rank))
+        #: which replica this is, of how many
+        self._replica = group_of[rank]
+        self._replicas = max(group_of) + 1
+        self._members = [other for other, group in enumerate(group_of) if group == self._replica]
+        self.meter.period = options.inner_steps
+        self.outer = OuterSteps(self.update, comm, self.meter, options)
+
+    def step(self, batches: Sequence[Batch], samples: int) -> float:
+        """One inner step, and the outer steps that are due; see `Strategy.step`.
+
+        The mean loss and its gradients are those of the samples of this group. A group whose
+        gradients are not finite stops, and all ranks raise BadGradient after the next exchange.
+        """
+        shares = [last - first for first, last in pairwise(bounds(samples, self.size))]
+        of_group = max(1, sum(shares[member] for member in self._members))
+        losses = [math.nan]
+        steps = self.update.optimizer.steps
+        if self.outer.failure is None:
+            losses = self._learn(batches, of_group)
+            try:
+                factor = self.update.prepare()
+                assert factor is not None  # there is no loss scale
+                self.update.apply(factor)
+                self.update.publish()
+                self.update.confirm()
+            except BadGradient as failure:  # on all ranks of the group
+                self.outer.failure = str(failure)
+        self.update.optimizer.steps = steps + 1
+        own = sum(losses) * of_group
+        self._losses.append([own, shares[self.rank]])
+        self.outer.after(steps + 1)
+        return own / max(1, rows_of(batches))
+
+    def confirm(self) -> None:
+        self.outer.confirm()
+
+    def meets(self, step: int) -> bool:
+        return self.outer.meets(step)
+
+    def common(self) -> tuple[Array, dict[str, Array]]:
+        layout = self.outer.layout
+        named = {
+            tensor.name: layout.view(self.outer.common, number)
+            for number, tensor in enumerate(layout.tensors)
+        }
+        return self.outer.common, named
+
+    def finish(self) -> None:
+        """Bring all ranks to the same parameters."""
+        self.outer.settle(self.update.optimizer.steps)
+
+    def take_up(self) -> list[float]:
+        self.outer.failure = None
+        return super().take_up()
+
+    def replaced(self) -> None:
+        super().replaced()
+        self.outer.resume(self.update.optimizer.steps)
+
+    def forget(self) -> None:
+        super().forget()
+        self.outer.drop()
+
+    def reduce_losses(self) -> list[float]:
+        """Means over the samples of all ranks."""
+        self.confirm()
+        sums = numpy.array(self._losses, "f8").reshape(-1, 2)
+        self.comm.Allreduce(MPI.IN_PLACE, sums, algorithm="recursive_doubling")
+        self._losses = []
+        losses: list[float] = (sums[:, 0] / sums[:, 1]).tolist()
+        return losses
+
+    def count_correct(self) -> int | None:
+        """Those of the common parameters."""
+        with self.outer.shown():
+            return super().count_correct()
+
+    def predicted_bytes(self) -> int:
+        compression = self.options.compression
+        itemsize = self.outer.common.itemsize
+        nbytes = 0
+        for bucket in self.outer.layout.buckets:
+            if bucket.is_exact or compression is None:
+                nbytes += bucket.size * itemsize
+            else:
+                codes = compression_of(compression)
+                nbytes += codes.groups(bucket.size) * codes.nbytes
+        return 2 * (self.size - 1) * nbytes // self.size // self.options.inner_steps
+
+    def report(self) -> dict[str, Any]:
+        return self.outer.report()
+
+    def describe(self) -> str:
+        options = self.options
+        parts = many(options.fragments, "fragment")
+        return (
+            f"diloco ({self._described('allreduce')}; {many(self._replicas, 'replica')}, {parts}, "
+            f"each every {many(options.inner_steps, 'step')}, overlap {options.overlap})"
+        )
+
+    # Checkpoints.
+
+    def vectors(self) -> Vectors:
+        """The common state, and of each replica its parameters and the state of its optimizer.
+
+        These are rank by rank; so the first of them are what another strategy takes for its own.
+        """
+        elements = self.outer.layout.elements
+        common = self.outer.vectors(self.rank, self.size)
+        state: Vectors = {name: (elements, pieces) for name, pieces in common.items()}
+        group = self.reducer.comm
+        own = self.update.vectors()
+        own[REPLICAS] = own.pop(PARAMETERS)
+        if self.outer.is_under_way():
+            own[CHANGES] = self.outer.changes_under_way(group.Get_rank(), group.Get_size())
+        start = self._replica * elements
+        for name, pieces in own.items():
+            shifted = [(start + plain, part) for plain, part in pieces]
+            state[name] = (self._replicas * elements, shifted)
+        return state
+
+    def restore(self, checkpoint: Readable, steps: int) -> None:
+        """Replicas beyond those of a checkpoint begin as copies of these."""
+        replica = _Replica(checkpoint, self._replica, self.outer.layout.elements)
+        self.update.restore(replica, steps)
+        self.outer.restore(checkpoint, replica)
+
+
+class _Replica:
+    """What a checkpoint has of one replica, read as that of a training without others."""
+
+    def __init__(self, checkpoint: Readable, number: int, elements: int) -> None:
+        self._checkpoint = checkpoint
+        self._number = number
+        self._elements = elements
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        return self._checkpoint.totals
+
+    def read(self, name: str, start: int, stop: int) -> Array:
+        if name == PARAMETERS and REPLICAS in self.totals:
+            name = REPLICAS
+        replicas = max(1, self.totals[name] // max(1, self._elements))
+        first = self._number % replicas * self._elements
+        return self._checkpoint.read(name, first + start, first + stop)

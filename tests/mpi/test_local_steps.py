@@ -1,0 +1,270 @@
+"""Local steps (strategy="diloco") beside a simulation of all ranks in one process."""
+
+import numpy
+import pytest
+
+from mpicoll.schedule import bounds
+from mpicoll.train import SGD, Adam, Sampler, Trainer, mlp
+from mpicoll.train.parallel import ParametersDiffer
+from mpicoll.train.parallel.optimizer_step import BadGradient
+from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.training import WIDTHS, blobs, raises, same_bits
+
+pytestmark = pytest.mark.mpi
+
+DATA = blobs(76, WIDTHS[0])
+BATCH = 13
+#: each begins at another step, and is awaited in other steps of the next ones
+ROUNDS = [
+    {"inner_steps": 6, "fragments": 1, "overlap": "none"},
+    {"inner_steps": 5, "fragments": 2, "overlap": "none"},
+    {"inner_steps": 6, "fragments": 3, "overlap": "all"},
+    {"inner_steps": 12, "fragments": 2, "overlap": "gradients"},
+    {"inner_steps": 1, "fragments": 1, "overlap": "all"},
+]
+
+
+def trained(comm=WORLD, optimizer=Adam, steps=17, length={}, strategy="diloco", widths=WIDTHS, **options):
+    options = {"precision": "float64", **options}
+    trainer = Trainer(mlp(widths, seed=comm.Get_rank(), dtype="float64"), optimizer(), comm, strategy, **options)
+    trainer.fit(DATA, steps=steps, batch_size=BATCH, seed=3, **length)
+    return trainer
+
+
+def flat(trainer):
+    return numpy.concatenate([array.reshape(-1) for array in trainer.params.values()])
+
+
+class Replica:
+    """What one rank has."""
+
+    def __init__(self, rank, optimizer):
+        self.sampler = Sampler(61, BATCH, 3, rank, SIZE)
+        self.model = mlp(WIDTHS, seed=0, dtype="float64")
+        self.optimizer = optimizer()
+        self.sent = {}
+
+    def step(self, batch):
+        features, labels = DATA.take(self.sampler.share(batch))
+        loss = self.model.learn(features, labels, max(1, len(labels))) if len(labels) else 0.0
+        if not len(labels):
+            self.model.gradients[...] = 0
+        self.optimizer.update(self.model.parameters, self.model.gradients)
+        return loss * len(labels)
+
+
+def simulated(steps, inner_steps, fragments, overlap, optimizer=Adam, lr=0.7, momentum=0.9):
+    """Losses and common parameters."""
+    replicas = [Replica(rank, optimizer) for rank in range(SIZE)]
+    common = replicas[0].model.parameters.copy()
+    velocity = numpy.zeros_like(common)
+    delay = 0 if overlap == "none" else max(1, inner_steps // (2 * fragments))
+    edges = bounds(len(common), fragments)
+    begins = [(number + 1) * inner_steps // fragments for number in range(fragments)]
+
+    def begin(number):
+        part = slice(*edges[number:number + 2])
+        for replica in replicas:
+            replica.sent[number] = replica.model.parameters[part].copy()
+
+    def finish(number):
+        part = slice(*edges[number:number + 2])
+        change = common[part] - sum(replica.sent[number] for replica in replicas) / SIZE
+        velocity[part] = momentum * velocity[part] + change
+        common[part] -= lr * (change + momentum * velocity[part])
+        for replica in replicas:
+            replica.model.parameters[part] += common[part] - replica.sent.pop(number)
+
+    losses = []
+    batches = replicas[0].sampler.epochs(steps)
+    for step, batch in enumerate((batch for epoch in batches for batch in epoch), 1):
+        losses.append(sum(replica.step(batch) for replica in replicas) / len(batch))
+        for due, act in ((step - delay, finish), (step, begin)) if delay else ((step, begin), (step, finish)):
+            for number in range(fragments):
+                if due > 0 and (due - begins[number]) % inner_steps == 0:
+                    act(number)
+    under_way = list(replicas[0].sent)
+    if delay or fragments > 1 or steps % inner_steps:
+        for act, numbers in ((finish, under_way), (begin, range(fragments)), (finish, range(fragments))):
+            for number in numbers:
+                act(number)
+    return losses, common
+
+
+@pytest.mark.parametrize("optimizer", [Adam, SGD])
+@pytest.mark.parametrize("options", ROUNDS)
+def test_is_that_of_a_simulation(options, optimizer):
+    trainer = trained(optimizer=optimizer, **options)
+    losses, parameters = simulated(17, optimizer=optimizer, **options)
+    same_bits(trainer)
+    assert numpy.allclose(trainer.losses, losses, rtol=1e-9)
+    assert numpy.allclose(flat(trainer), parameters, rtol=1e-7, atol=1e-9)
+
+
+def test_other_outer_steps():
+    options = {"inner_steps": 4, "fragments": 2, "overlap": "all"}
+    _, parameters = simulated(17, lr=1.0, momentum=0.0, **options)
+    trainer = trained(outer_lr=1.0, outer_momentum=0.0, **options)
+    assert numpy.allclose(flat(trainer), parameters, rtol=1e-7, atol=1e-9)
+    assert trainer.strategy.outer.optimizer.state == {}
+
+
+def test_averages_after_each_step_are_steps_of_all_ranks():
+    averages = {"inner_steps": 1, "fragments": 1, "overlap": "none", "outer_lr": 1.0, "outer_momentum": 0.0}
+
+    def fitted(**options):
+        trainer = Trainer(mlp(WIDTHS, dtype="float64"), SGD(), WORLD, precision="float64", **options)
+        trainer.fit(blobs(15 * SIZE, WIDTHS[0]), steps=4, batch_size=3 * SIZE)
+        return trainer
+
+    synchronous, local = fitted(strategy="allreduce"), fitted(strategy="diloco", **averages)
+    assert numpy.allclose(local.losses, synchronous.losses, rtol=1e-12)
+    assert numpy.allclose(flat(local), flat(synchronous), rtol=1e-10)
+
+
+def test_ranks_of_a_node_take_inner_steps_together():
+    """All ranks are on one node: there is one replica, whose outer steps add momentum alone."""
+    options = {"outer_lr": 1.0, "outer_momentum": 0.0}
+    together = trained(inner="node", inner_steps=4, fragments=2, **options)
+    alone = trained(strategy="allreduce")
+    assert numpy.allclose(together.losses, alone.losses, rtol=1e-9)
+    assert numpy.allclose(flat(together), flat(alone), rtol=1e-7, atol=1e-9)
+    assert together.report()["drift"] < 1e-12
+
+
+@pytest.mark.parametrize("options", ROUNDS)
+def test_goes_on_from_a_checkpoint_with_the_same_bits(options, directory):
+    """That of step 14, after which exchanges of two of these are on their way."""
+    length = {"checkpoint": directory, "checkpoint_every": 7, "keep": 9}
+    whole = trained(steps=17, length=length, **options)
+    keep_only(directory, 14)
+    resumed = trained(steps=17, length={**length, "resume": True}, **options)
+    assert resumed.losses == whole.losses and same_bits(resumed) == same_bits(whole)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="there are no fewer ranks")
+@pytest.mark.parametrize("fewer_first", [True, False])
+def test_goes_on_with_other_numbers_of_ranks(fewer_first, directory):
+    options = {"inner_steps": 6, "fragments": 3}
+    length = {"checkpoint": directory, "checkpoint_every": 7, "keep": 9}
+    fewer = WORLD.Split(RANK < SIZE - 1)
+    first, then = (fewer, WORLD) if fewer_first else (WORLD, fewer)
+    if first is WORLD or RANK < SIZE - 1:
+        before = trained(first, steps=14, length=length, **options)
+    WORLD.Barrier()
+    if then is WORLD or RANK < SIZE - 1:
+        trainer = trained(then, steps=24, length={**length, "resume": True}, **options)
+        assert len(trainer.losses) == 24 and trainer.losses[-1] < trainer.losses[0]
+        if RANK < SIZE - 1:
+            assert trainer.losses[:14] == before.losses
+    WORLD.Barrier()
+    fewer.Free()
+
+
+@pytest.mark.parametrize("first, then", [("allreduce", "diloco"), ("diloco", "zero1")])
+def test_goes_on_from_another_strategy(first, then, directory):
+    options = {"diloco": {"inner_steps": 5, "fragments": 2}}
+    before = trained(strategy=first, steps=10, length={"checkpoint": directory}, **options.get(first, {}))
+    parameters = flat(before)
+    keep_only(directory, 10)
+    length = {"checkpoint": directory, "resume": True}
+    same = trained(strategy=then, steps=10, length=length, **options.get(then, {}))
+    assert numpy.array_equal(flat(same), parameters)
+    after = trained(strategy=then, steps=25, length=length, **options.get(then, {}))
+    assert after.losses[:10] == before.losses and after.losses[-1] < before.losses[-1]
+    same_bits(after)
+
+
+@pytest.fixture
+def directory(tmp_path_factory):
+    """One for all ranks."""
+    return WORLD.bcast(tmp_path_factory.mktemp("checkpoints") if RANK == 0 else None)
+
+
+def keep_only(directory, step):
+    """Drop the checkpoints of later steps."""
+    WORLD.Barrier()
+    if RANK == 0:
+        found = [path for path in directory.iterdir() if path.name.startswith("step")]
+        assert any(int(path.name.partition("-")[2]) == step for path in found), found
+        for path in found:
+            if int(path.name.partition("-")[2]) > step:
+                for file in path.iterdir():
+                    file.unlink()
+                path.rmdir()
+    WORLD.Barrier()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("compression", ["int8", "int4", "bfloat16"])
+def test_changes_are_sent_in_codes(compression, precision):
+    options = {"inner_steps": 5, "fragments": 2, "precision": precision, "steps": 40, "widths": [7, 200, 4]}
+    coded = trained(compression=compression, algorithm="pairwise", **options)
+    exact = trained(**options)
+    same_bits(coded)
+    assert abs(coded.losses[-1] - exact.losses[-1]) < 0.2 * exact.losses[0]
+    if SIZE > 1 and compression == "int8" and precision == "float32":
+        assert coded.report()["bytes_sent_per_step"] < exact.report()["bytes_sent_per_step"]
+
+
+def test_the_report_tells_of_the_exchanges():
+    trainer = trained(inner_steps=5, fragments=2, steps=20)
+    report = trainer.report()
+    elements = trainer.strategy.reducer.layout.elements
+    assert report["outer_bytes"] >= 4 * 8 * elements
+    assert report["drift"] == 0 if SIZE == 1 else 0 < report["drift"] < 1
+    assert abs(report["bytes_sent_per_step"] - report["bytes_predicted"]) <= 16 * SIZE
+    assert "each every 5 steps" in trainer.strategy.describe()
+
+
+def test_accuracy_is_that_of_the_common_parameters():
+    trainer = trained(inner_steps=40, fragments=1, steps=20)
+    right = 0
+    arrays = list(trainer.params.values())
+    *first, (weights, biases) = zip(arrays[::2], arrays[1::2])
+    for row, label in zip(*DATA.take_test(slice(0, DATA.tests))):
+        for weight, bias in first:
+            row = numpy.maximum(row @ weight + bias, 0)
+        right += int(numpy.argmax(row @ weights + biases) == label)
+    assert trainer.test_accuracy == right / DATA.tests
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}])
+def test_a_rank_whose_gradients_are_not_finite_stops_all(options):
+    calls = []
+
+    def learn(params, batch):
+        calls.append(1)
+        bad = RANK == SIZE - 1 and len(calls) == 3
+        return 1.0, {"w": numpy.full_like(params["w"], numpy.nan if bad else 0.1)}
+
+    trainer = Trainer(learn, SGD(), WORLD, "diloco", params={"w": numpy.ones((8, 9))}, inner_steps=8, fragments=4, **options)
+    with pytest.raises(BadGradient, match=rf"rank {SIZE - 1}: update 3: expected finite gradients.* w"):
+        trainer.fit(DATA, steps=12, batch_size=BATCH)
+    trainer.fit(DATA, steps=12, batch_size=BATCH)
+    same_bits(trainer)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank cannot differ")
+def test_common_parameters_that_are_not_the_same_are_found():
+    trainer = trained(inner_steps=4, fragments=2)
+    if RANK == 0:
+        next(iter(trainer.params.values()))[0, 0] += 1
+    with pytest.raises(ParametersDiffer, match="on rank 0"):
+        trainer.fit(DATA, steps=4, batch_size=BATCH)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"inner_steps": 0}, "inner_steps: expected"),
+    ({"fragments": 31}, "fragments: expected at most the 30 inner steps, got 31"),
+    ({"inner": "core"}, "inner: expected one of rank, node"),
+    ({"outer_lr": 0}, "outer_lr: expected"),
+    ({"outer_momentum": 1}, "outer_momentum: expected"),
+    ({"loss_scale": "dynamic"}, "loss_scale: expected None with diloco"),
+    ({"reproducible": True}, "reproducible: expected False with diloco"),
+    ({"compression": "int8", "error_feedback": True}, "error_feedback: expected False with diloco"),
+    ({"parameter_compression": "int8"}, "parameter_compression: expected None"),
+    ({"reduction": "reduce_scatter"}, "reduction: expected for diloco one of allreduce"),
+])  # fmt: skip
+def test_what_it_does_not_know_is_refused(options, message):
+    raises(message, trained, **options)
