@@ -14,9 +14,10 @@ from mpi4py import MPI
 from ..communicator import Communicator, all_agree, deaths, note_missing, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
-from .parallel import Backup, RecoveryPlan, ShardsLost, Strategy, bad_gradient
+from .parallel import Backup, LocalSteps, RecoveryPlan, ShardsLost, Strategy, bad_gradient
 
 Result = TypeVar("Result")
+_READING = "ranks died while the state of others that died was read from a checkpoint"
 
 
 def living(world: MPI.Intracomm) -> Communicator:
@@ -142,35 +143,74 @@ def recover(
     if names := sorted({name for bad in comm.allgather(old.update.bad) for name in bad}):
         raise bad_gradient(old.update.optimizer.steps, names)
     steps = min(comm.allgather(len(old.meter.steps)))
-    assert old.backup is not None
-    source, plan, lost = _planned(old.backup, comm)
-    if lost is not None and not has_checkpoint:
-        raise lost
+    state: _HandingReplicas | _HandingCopies
+    if isinstance(old, LocalSteps):
+        state = _HandingReplicas(old, comm)
+    else:
+        state = _HandingCopies(old, comm)
+    if state.lost is not None and not has_checkpoint:
+        raise state.lost
     _detach(old)
     new = make(comm)
     new.meter.adopt(old.meter, steps)
-    assert new.backup is not None
+    assert old.survival is not None and new.survival is not None
     losses = None
     recovery: dict[str, Any] = {"ranks": comm.Get_size(), "step": 0}
     where = "from a checkpoint"
-    if plan is None:
-        new.backup.whole = False
+    if state.lost is not None:
+        new.survival.whole = False
     else:
-        losses = _hand_over(source, plan, new)
-        _keep_residuals(old, plan, new)
-        new.backup.before = source
-        new.backup.costs = source.costs
+        losses = state.hand_over(new)
         recovery["step"] = len(losses)
         where = f"after step {len(losses)}"
-        if plan.is_open:
+        if state.is_open:
             losses = None
     comm.Barrier()
     recovery["seconds"] = perf_counter() - begin
-    new.backup.recoveries = [*old.backup.recoveries, recovery]
+    new.survival.recoveries = [*old.survival.recoveries, recovery]
     if comm.Get_rank() == 0:
         taken = f"{recovery['ranks']} go on {where}, which took {recovery['seconds']:.2f} s"
         print(f"mpicoll: ranks died; {taken}", file=sys.stderr, flush=True)
-    return Recovered(new, losses, lost)
+    return Recovered(new, losses, state.lost)
+
+
+class _HandingReplicas:
+    """Each rank that lives goes on with its own replica."""
+
+    def __init__(self, old: LocalSteps, comm: Communicator) -> None:
+        self._former = old.former()
+        fits = old.fits
+        everyone = comm.allgather((fits.is_secure, fits.whole))
+        #: whether the base of the fit is still to be secured
+        self.is_open = not all(is_secure for is_secure, _ in everyone)
+        #: why the base must come from a checkpoint, where it must
+        self.lost: ShardsLost | None = None
+        if not all(whole for _, whole in everyone):
+            self.lost = ShardsLost(_READING)
+
+    def hand_over(self, new: Strategy) -> list[float]:
+        """Give the state to a new strategy; returns the losses of its steps."""
+        assert isinstance(new, LocalSteps)
+        return new.take_over(self._former)
+
+
+class _HandingCopies:
+    """The newest generation that all can have, of their own and of the copies of the dead."""
+
+    def __init__(self, old: Strategy, comm: Communicator) -> None:
+        assert old.backup is not None
+        self._old = old
+        self._source, self._plan, self.lost = _planned(old.backup, comm)
+        self.is_open = self._plan is not None and self._plan.is_open
+
+    def hand_over(self, new: Strategy) -> list[float]:
+        """As that of replicas."""
+        assert self._plan is not None and new.backup is not None
+        losses = _hand_over(self._source, self._plan, new)
+        _keep_residuals(self._old, self._plan, new)
+        new.backup.before = self._source
+        new.backup.costs = self._source.costs
+        return losses
 
 
 def _detach(old: Strategy) -> None:
@@ -200,8 +240,7 @@ def _planned(
         else:
             if plan is not None:
                 return levels[size], plan, None
-    reading = "ranks died while the state of others that died was read from a checkpoint"
-    return newest, None, lost or ShardsLost(reading)
+    return newest, None, lost or ShardsLost(_READING)
 
 
 def _keep_residuals(old: Strategy, plan: RecoveryPlan, new: Strategy) -> None:

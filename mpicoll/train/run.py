@@ -166,8 +166,6 @@ class Run:
         history = self._history
         first = len(self._strategy.meter.steps)
         self._steps(batches, observers)
-        if self._done == self._options.steps_of(self._sampler):
-            self._strategy.finish()
         if not history.stopped or self._done % len(self._sampler) == 0:
             self._write_down(first)
             epoch = history.epochs[-1]
@@ -217,6 +215,8 @@ class Run:
         """Loss and accuracy of an epoch, and what its steps cost from `first` of the meter on."""
         strategy = self._strategy
         history = self._history
+        if self._done == self._options.steps_of(self._sampler):
+            strategy.finish()
         history.losses += strategy.reduce_losses()
         count = (self._done - 1) % len(self._sampler) + 1
         losses = history.losses[-count:]

@@ -103,8 +103,8 @@ class Snapshots:
         strategy = self._strategy
         history = self._history
         meta = checkpoint.meta
-        if strategy.backup is not None:
-            strategy.backup.whole = False
+        if strategy.survival is not None:
+            strategy.survival.whole = False
         strategy.forget()
 
         def restore() -> None:

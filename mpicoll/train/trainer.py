@@ -259,10 +259,10 @@ class Trainer:
             metrics,
         )
         self._begun = self._history.copy()
-        if self.strategy.backup is None:
+        if self.strategy.survival is None:
             self._fit(dataset, options)
         else:
-            self.strategy.backup.open(self.losses)
+            self.strategy.survival.open(self.losses)
             elastic.surviving(self.comm, lambda comm: self._fit_on(comm, dataset, options))
 
     def _fit_on(self, comm: Communicator, dataset: Dataset | None, options: FitOptions) -> None:
@@ -286,7 +286,7 @@ class Trainer:
         together(self.comm, options.check)
         together(self.comm, self._check_model)
         strategy = self.strategy
-        backup = strategy.backup
+        survival = strategy.survival
         history = self._history
         losses = None
         lost = None
@@ -326,14 +326,14 @@ class Trainer:
         known = len(self._begun.epochs) + done // epoch + cut_short
         del history.epochs[known:]
         run = Run(strategy, history, sampler, options, snapshots, facts["test samples"], done)
-        if backup is not None:
-            backup.secure(history.losses)
+        if survival is not None:
+            survival.secure(history.losses)
         if len(history.epochs) < known:  # ranks died when its steps were made
             run.write_down()
         run()
         strategy.hooks.rest()
-        if backup is not None:
-            backup.wait()
+        if survival is not None:
+            survival.wait()
         if strategy.meter.steps:
             strategy.meter.summary_of_ranks()
 
@@ -349,8 +349,8 @@ class Trainer:
         if lost is not None:
             if not done:
                 raise lost
-            assert self.strategy.backup is not None
-            self.strategy.backup.recoveries[-1]["step"] = len(history.losses)
+            assert self.strategy.survival is not None
+            self.strategy.survival.recoveries[-1]["step"] = len(history.losses)
         self._begun.losses = history.losses[: len(history.losses) - done]
         history.cut_short = history.cut_short and done % epoch > 0  # else it was another fit's
         if history.cut_short and done < steps:

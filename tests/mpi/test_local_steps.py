@@ -1,19 +1,20 @@
 """Local steps (strategy="diloco") beside a simulation of all ranks in one process."""
 
+from random import Random
+
 import numpy
 import pytest
 
-from mpicoll.schedule import bounds
-from mpicoll.train import SGD, Adam, Sampler, Trainer, mlp
+from mpicoll.train import SGD, Adam, Trainer, mlp
+from mpicoll.train.monitor import summary
 from mpicoll.train.parallel import ParametersDiffer
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.local_steps import BATCH, DATA, flat, simulated, trained
 from tests.support.training import WIDTHS, blobs, raises, same_bits
 
 pytestmark = pytest.mark.mpi
 
-DATA = blobs(76, WIDTHS[0])
-BATCH = 13
 #: each begins at another step, and is awaited in other steps of the next ones
 ROUNDS = [
     {"inner_steps": 6, "fragments": 1, "overlap": "none"},
@@ -24,78 +25,11 @@ ROUNDS = [
 ]
 
 
-def trained(comm=WORLD, optimizer=Adam, steps=17, length={}, strategy="diloco", widths=WIDTHS, **options):
-    options = {"precision": "float64", **options}
-    trainer = Trainer(mlp(widths, seed=comm.Get_rank(), dtype="float64"), optimizer(), comm, strategy, **options)
-    trainer.fit(DATA, steps=steps, batch_size=BATCH, seed=3, **length)
-    return trainer
-
-
-def flat(trainer):
-    return numpy.concatenate([array.reshape(-1) for array in trainer.params.values()])
-
-
-class Replica:
-    """What one rank has."""
-
-    def __init__(self, rank, optimizer):
-        self.sampler = Sampler(61, BATCH, 3, rank, SIZE)
-        self.model = mlp(WIDTHS, seed=0, dtype="float64")
-        self.optimizer = optimizer()
-        self.sent = {}
-
-    def step(self, batch):
-        features, labels = DATA.take(self.sampler.share(batch))
-        loss = self.model.learn(features, labels, max(1, len(labels))) if len(labels) else 0.0
-        if not len(labels):
-            self.model.gradients[...] = 0
-        self.optimizer.update(self.model.parameters, self.model.gradients)
-        return loss * len(labels)
-
-
-def simulated(steps, inner_steps, fragments, overlap, optimizer=Adam, lr=0.7, momentum=0.9):
-    """Losses and common parameters."""
-    replicas = [Replica(rank, optimizer) for rank in range(SIZE)]
-    common = replicas[0].model.parameters.copy()
-    velocity = numpy.zeros_like(common)
-    delay = 0 if overlap == "none" else max(1, inner_steps // (2 * fragments))
-    edges = bounds(len(common), fragments)
-    begins = [(number + 1) * inner_steps // fragments for number in range(fragments)]
-
-    def begin(number):
-        part = slice(*edges[number:number + 2])
-        for replica in replicas:
-            replica.sent[number] = replica.model.parameters[part].copy()
-
-    def finish(number):
-        part = slice(*edges[number:number + 2])
-        change = common[part] - sum(replica.sent[number] for replica in replicas) / SIZE
-        velocity[part] = momentum * velocity[part] + change
-        common[part] -= lr * (change + momentum * velocity[part])
-        for replica in replicas:
-            replica.model.parameters[part] += common[part] - replica.sent.pop(number)
-
-    losses = []
-    batches = replicas[0].sampler.epochs(steps)
-    for step, batch in enumerate((batch for epoch in batches for batch in epoch), 1):
-        losses.append(sum(replica.step(batch) for replica in replicas) / len(batch))
-        for due, act in ((step - delay, finish), (step, begin)) if delay else ((step, begin), (step, finish)):
-            for number in range(fragments):
-                if due > 0 and (due - begins[number]) % inner_steps == 0:
-                    act(number)
-    under_way = list(replicas[0].sent)
-    if delay or fragments > 1 or steps % inner_steps:
-        for act, numbers in ((finish, under_way), (begin, range(fragments)), (finish, range(fragments))):
-            for number in numbers:
-                act(number)
-    return losses, common
-
-
 @pytest.mark.parametrize("optimizer", [Adam, SGD])
 @pytest.mark.parametrize("options", ROUNDS)
 def test_is_that_of_a_simulation(options, optimizer):
     trainer = trained(optimizer=optimizer, **options)
-    losses, parameters = simulated(17, optimizer=optimizer, **options)
+    losses, parameters = simulated(SIZE, 17, optimizer=optimizer, **options)
     same_bits(trainer)
     assert numpy.allclose(trainer.losses, losses, rtol=1e-9)
     assert numpy.allclose(flat(trainer), parameters, rtol=1e-7, atol=1e-9)
@@ -103,10 +37,23 @@ def test_is_that_of_a_simulation(options, optimizer):
 
 def test_other_outer_steps():
     options = {"inner_steps": 4, "fragments": 2, "overlap": "all"}
-    _, parameters = simulated(17, lr=1.0, momentum=0.0, **options)
+    _, parameters = simulated(SIZE, 17, lr=1.0, momentum=0.0, **options)
     trainer = trained(outer_lr=1.0, outer_momentum=0.0, **options)
     assert numpy.allclose(flat(trainer), parameters, rtol=1e-7, atol=1e-9)
     assert trainer.strategy.outer.optimizer.state == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_round(seed):
+    any_of = Random(seed)
+    steps = any_of.randint(1, 9)
+    options = {"inner_steps": steps, "fragments": any_of.randint(1, steps), "overlap": any_of.choice(("none", "all"))}
+    lr, momentum, length = any_of.choice((0.3, 1.0)), any_of.choice((0.0, 0.5)), any_of.randint(1, 25)
+    losses, parameters = simulated(SIZE, length, lr=lr, momentum=momentum, **options)
+    more = {"bucket_bytes": any_of.choice((None, 8, 900)), "accumulate": any_of.choice((1, 3))}
+    trainer = trained(steps=length, outer_lr=lr, outer_momentum=momentum, **options, **more)
+    assert numpy.allclose(trainer.losses, losses, rtol=1e-9)
+    assert numpy.allclose(flat(trainer), parameters, rtol=1e-7, atol=1e-9)
 
 
 def test_averages_after_each_step_are_steps_of_all_ranks():
@@ -214,7 +161,8 @@ def test_the_report_tells_of_the_exchanges():
     assert report["outer_bytes"] >= 4 * 8 * elements
     assert report["drift"] == 0 if SIZE == 1 else 0 < report["drift"] < 1
     assert abs(report["bytes_sent_per_step"] - report["bytes_predicted"]) <= 16 * SIZE
-    assert "each every 5 steps" in trainer.strategy.describe()
+    text = " ".join(summary(trainer, WORLD).split())
+    assert "2 fragments, each every 5 steps" in text and "bytes held for outer steps" in text
 
 
 def test_accuracy_is_that_of_the_common_parameters():

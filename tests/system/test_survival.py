@@ -109,6 +109,49 @@ def test_a_training_goes_on_with_the_same_losses(strategy, deaths, more):
     assert row["recoveries"][-1]["step"] > 0
 
 
+@OPEN
+@pytest.mark.parametrize("rank, step, options", [
+    (0, 12, {"inner_steps": 8, "fragments": 2, "overlap": "all"}),
+    pytest.param(1, 6, {"inner_steps": 6, "fragments": 1, "overlap": "none"}, marks=THOROUGH),
+    pytest.param(2, 3, {"inner_steps": 1, "fragments": 1, "overlap": "all"}, marks=THOROUGH),
+])  # fmt: skip
+def test_local_steps_lose_those_of_the_dead_alone(rank, step, options):
+    """Not a step of the others: they have the parameters of a simulation in which that rank was left out."""
+    status, output = run("openmpi", 3, "-m", "tests.support.local_steps", rank, step, json.dumps(options))
+    assert status == 0 and output.count("as simulated") == 2, output
+
+
+OUTER = f"{PARALLEL}.outer_steps:OuterSteps"
+
+
+@pytest.mark.thorough
+@OPEN
+@pytest.mark.parametrize("deaths, inner", [
+    ([[1, f"{OUTER}._finish", 9]], "rank"),
+    ([[2, f"{OUTER}._put_in", 7]], "rank"),
+    ([[0, f"{OUTER}.settle", 1]], "rank"),
+    ([[1, f"{OUTER}._begin", 9], [3, f"{OUTER}.take_over", 1]], "rank"),
+    ([[1, "mpicoll.train.checkpoint.directory:Checkpoints._write_files", 2]], "rank"),
+    ([[1, "mpicoll.train.run:Run._write_down", 2]], "rank"),
+    ([[1, f"{PARALLEL}.optimizer_step:Update._apply", 29]], "node"),
+])  # fmt: skip
+def test_local_steps_go_on(deaths, inner):
+    options = ("--strategy", "diloco", "--inner-steps", "6", "--fragments", "2", "--precision", "float32", "--inner", inner)
+    plan = Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), "checkpoint" in deaths[0][1])
+    row = trained(plan, tolerance=1.0)  # of the losses, which are those of other samples
+    assert row["outcome"] == "went on" and row["died"] == len(deaths), told(row)
+
+
+@pytest.mark.thorough
+@OPEN
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_local_steps_go_on_without_a_host_that_is_cut_off(monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_detector_timeout", "10")  # no other is cut off, although a busy machine is late
+    options = ("--strategy", "diloco", "--inner-steps", "6", "--fragments", "2", "--precision", "float32")
+    row = trained(Plan(0, 4, options, "", ((3, f"{OUTER}._begin", 5, CUT),), False, 4), 1.0)
+    assert row["outcome"] == "went on" and row["cut"] == 1, told(row)
+
+
 TRAIN = ["-m", "mpicoll", "train", "--data", "synthetic:120,6,3", "--hidden", "8", "--batch-size", "16", "--steps", "3",
          "--elastic"]  # fmt: skip
 BOTH_COPIES = [[1, f"{PARALLEL}.backup:Backup._copy_gradients", 25],

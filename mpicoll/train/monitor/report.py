@@ -96,6 +96,7 @@ def summary(trainer: Trained, comm: MPI.Intracomm) -> str:
             *_times(trainer, report),
             *_hidden(trainer, report, everywhere),
             *_bytes(trainer, report),
+            *_outer_steps(trainer, report),
             *_copies(report),
         ]
     return "\n".join(lines)
@@ -261,6 +262,16 @@ def _bytes(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
             "the model"
         )
         yield f"of the gradients {passing:,} are {why}; with many smaller ones less is held"
+
+
+def _outer_steps(trainer: Trained, report: Mapping[str, Any]) -> Iterator[str]:
+    """Of local steps: how far ranks went apart, and what outer steps hold."""
+    if not trainer.options.is_local:
+        return
+    held = f"{report['outer_bytes']:,} bytes held for outer steps"
+    drift = report["drift"]
+    far = "nothing was exchanged yet" if drift is None else f"drift {drift:.2g} of the norm"
+    yield f"{far}; {held}"
 
 
 def memory_in_theory(trainer: Trained) -> dict[str, int]:

@@ -421,7 +421,7 @@ class Backup:
                 comm.Allreduce(MPI.IN_PLACE, bits, op=MPI.BOR)
                 vectors[name] = window
             self._check(vectors[PARAMETERS], low, steps)
-            update.restore(_Window(vectors, low), steps, low, low + WINDOW)
+            update.restore(Window(vectors, low), steps, low, low + WINDOW)
 
     def _state_of(self, owner: int, plan: RecoveryPlan) -> list[Array]:
         if not self._divided or plan.is_open and owner == self.rank:
@@ -451,8 +451,8 @@ class ShardsLost(RankFailure):
     """Part of the state was on no rank that lives."""
 
 
-class _Window:
-    """Part of the vectors of a generation, as a checkpoint is read."""
+class Window:
+    """Vectors in plain order from element `low` on, as a checkpoint is read."""
 
     def __init__(self, vectors: Mapping[str, Array], low: int) -> None:
         self._vectors = vectors

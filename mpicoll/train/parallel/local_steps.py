@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 from mpi4py import MPI
@@ -18,6 +18,7 @@ from ..data import Batch
 from ..model import AnyModel
 from ..optim import Optimizer
 from ..options import Options
+from .backup import Window
 from .optimizer_step import BadGradient, Readable
 from .outer_steps import CHANGES, PARAMETERS, OuterSteps
 from .strategy import Strategy, Vectors, rows_of
@@ -27,6 +28,29 @@ if TYPE_CHECKING:
 
 #: what a checkpoint has of each group's own parameters, group by group
 REPLICAS = "replicas"
+
+
+class Fits:
+    """How far the fits of a training are, for when ranks die: a `Survival`."""
+
+    def __init__(self) -> None:
+        self.whole = True
+        self.recoveries: list[dict[str, Any]] = []
+        #: whether the steps of the present fit have begun
+        self.is_secure = False
+        #: losses of the first steps, which all ranks know
+        self.losses: list[float] = []
+
+    def open(self, losses: Sequence[float]) -> None:
+        self.losses = list(losses)
+        self.is_secure = False
+
+    def secure(self, losses: Sequence[float]) -> None:
+        self.losses = list(losses)
+        self.is_secure = self.whole = True
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
 
 
 class LocalSteps(Strategy):
@@ -49,6 +73,9 @@ class LocalSteps(Strategy):
         self._members = [other for other, group in enumerate(group_of) if group == self._replica]
         self.meter.period = options.inner_steps
         self.outer = OuterSteps(self.update, comm, self.meter, options)
+        self.fits = Fits()
+        if options.elastic:
+            self.survival = self.fits
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One inner step, and the outer steps that are due; see `Strategy.step`.
@@ -113,6 +140,7 @@ class LocalSteps(Strategy):
         self.comm.Allreduce(MPI.IN_PLACE, sums, algorithm="recursive_doubling")
         self._losses = []
         losses: list[float] = (sums[:, 0] / sums[:, 1]).tolist()
+        self.fits.losses += losses
         return losses
 
     def count_correct(self) -> int | None:
@@ -130,10 +158,14 @@ class LocalSteps(Strategy):
             else:
                 codes = compression_of(compression)
                 nbytes += codes.groups(bucket.size) * codes.nbytes
-        return 2 * (self.size - 1) * nbytes // self.size // self.options.inner_steps
+        outer = 2 * (self.size - 1) * nbytes // self.size // self.options.inner_steps
+        members = len(self._members)
+        gradients = self.reducer.layout.size * self.reducer.parameters.itemsize
+        return outer + 2 * (members - 1) * gradients // members
 
     def report(self) -> dict[str, Any]:
-        return self.outer.report()
+        survived = {"recoveries": self.fits.recoveries} if self.options.elastic else {}
+        return self.outer.report() | survived
 
     def describe(self) -> str:
         options = self.options
@@ -168,7 +200,68 @@ class LocalSteps(Strategy):
         """Replicas beyond those of a checkpoint begin as copies of these."""
         replica = _Replica(checkpoint, self._replica, self.outer.layout.elements)
         self.update.restore(replica, steps)
-        self.outer.restore(checkpoint, replica)
+        self.outer.restore(checkpoint, replica, steps)
+
+    # When ranks have died.
+
+    def former(self) -> Former:
+        """What this rank has for a strategy of fewer ranks."""
+        update = self.update
+        values = self.reducer.parameters if update.masters is None else update.masters
+        state = {PARAMETERS: values, **update.optimizer.state}
+        own = Window({name: self._plain(array) for name, array in state.items()}, 0)
+        return Former(update.optimizer.steps, own, self.outer, self.fits, self._losses)
+
+    def _plain(self, array: Array) -> Array:
+        layout = self.reducer.layout
+        plain: Array = self.reducer.module.empty(layout.elements, array.dtype)
+        for start, first, size in layout.runs():
+            plain[start : start + size] = array[first : first + size]
+        return plain
+
+    def take_over(self, former: Former) -> list[float]:
+        """Go on with this rank's replica after the last step that all have made. Collective.
+
+        A rank that was ahead makes its steps since then once more. Returns the losses of all
+        steps: of those that not all knew, of the samples of the ranks that live.
+        """
+        steps = min(self.comm.allgather(former.steps))
+        self.update.restore(former.own, steps)
+        self.reducer.replaced()
+        group = self.reducer.comm
+        for array in (
+            self.reducer.parameters,
+            *([] if self.update.masters is None else [self.update.masters]),
+            *self.update.optimizer.state.values(),
+        ):
+            group.Bcast(array, root=0)
+        self.outer.take_over(former.outer, group)
+        losses = self._known(former)
+        self.outer.resume(steps)
+        return losses
+
+    def _known(self, former: Former) -> list[float]:
+        known = former.fits.losses
+        lengths = self.comm.allgather(len(known))
+        longest: list[float] = self.comm.bcast(known, root=lengths.index(max(lengths)))
+        left = former.losses[len(longest) - len(known) :]
+        self._losses = left[: min(self.comm.allgather(len(left)))]
+        self.fits.losses = longest
+        self.reduce_losses()
+        return list(self.fits.losses)
+
+
+class Former(NamedTuple):
+    """What a rank has of local steps when others have died."""
+
+    #: inner steps
+    steps: int
+    #: this rank's parameters and the state of its optimizer
+    own: Window
+    outer: OuterSteps
+    fits: Fits
+    #: of the steps whose losses are not known to all
+    losses: list[list[float]]
 
 
 class _Replica:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,10 +87,10 @@ class OuterSteps:
         exchanges = [each for part in self.fragments for _, each, _ in part.exchanges]
         weakref.finalize(self, free, exchanges)
         self._in_flight = InFlight(meter)
-        #: inner steps after which all ranks had the common parameters
-        self._settled = 0
-        #: whether a checkpoint had changes whose exchange was on its way
-        self._changed = False
+        #: of each fragment: when the changes that are there were made, and those of the last outer
+        #: step, in inner steps
+        self._changed = [0.0] * options.fragments
+        self._made = [0.0] * options.fragments
         #: squares of the distances of this rank's fragments from the averages, of the last round
         self._distances = [0.0] * options.fragments
         self._drifts: list[float] = []
@@ -140,10 +140,9 @@ class OuterSteps:
             for fragment in self._due(step - self._delay):
                 self._finish(fragment)
         for fragment in self._due(step):
-            self._begin(fragment)
+            self._begin(fragment, step)
             if not self._delay:
                 self._finish(fragment, at_once=True)
-                self._settled = step if len(self.fragments) == 1 else 0
 
     def meets(self, step: int) -> bool:
         """Whether an exchange is awaited in this step."""
@@ -157,23 +156,24 @@ class OuterSteps:
 
     def settle(self, step: int) -> None:
         """Exchange everything, so that all ranks have the common parameters. Collective."""
-        if self._settled == step:
-            return
         for fragment in self.fragments:
             self._finish(fragment)
-        for fragment in self.fragments:
-            self._begin(fragment)
-        for fragment in self.fragments:
+        is_settled = not self._delay and len(self.fragments) == 1
+        end = step if is_settled else step + 0.5
+        left = [part for part in self.fragments if self._made[part.number] < end]
+        for fragment in left:
+            self._begin(fragment, end)
+        for fragment in left:
             self._finish(fragment, at_once=True)
-        self._settled = step
 
-    def _begin(self, fragment: Fragment) -> None:
+    def _begin(self, fragment: Fragment, step: float) -> None:
         with self._meter.computing(f"change {fragment.number}"):
             for ours, own in fragment.places:
                 numpy.subtract(self.common[ours], self._own[own], out=self.changes[ours])
             if self.failure is not None:
                 for _, _, part in fragment.exchanges:
                     self.changes[part] = numpy.nan
+        self._changed[fragment.number] = step
         self._send(fragment)
 
     def _send(self, fragment: Fragment) -> None:
@@ -196,21 +196,30 @@ class OuterSteps:
                 self._sums[part] /= self._comm.Get_size()
             self._require_finite(fragment)
             self._note_distance(fragment)
-            for ours, own in fragment.places:  # what was changed since
-                if at_once:
-                    self._own[own] = 0
-                else:
-                    self._own[own] += self.changes[ours]
-                    self._own[own] -= self.common[ours]
+            self._take_out(fragment, at_once)
             self.optimizer.advance()
             for _, _, part in fragment.exchanges:
                 self.optimizer.apply(
                     self.common[part], self._sums[part], part.start, self.layout.size
                 )
-            for ours, own in fragment.places:
-                self._own[own] += self.common[ours]
-                if self._own is not self._parameters:
-                    self._parameters[own] = self._own[own]
+            self._put_in(fragment)
+
+    def _take_out(self, fragment: Fragment, at_once: bool) -> None:
+        """Of this rank's parameters leave what it has changed since the exchange began."""
+        for ours, own in fragment.places:
+            if at_once:
+                self._own[own] = 0
+            else:
+                self._own[own] += self.changes[ours]
+                self._own[own] -= self.common[ours]
+
+    def _put_in(self, fragment: Fragment) -> None:
+        """Add to that the common parameters."""
+        for ours, own in fragment.places:
+            self._own[own] += self.common[ours]
+            if self._own is not self._parameters:
+                self._parameters[own] = self._own[own]
+        self._made[fragment.number] = self._changed[fragment.number]
 
     def _require_finite(self, fragment: Fragment) -> None:
         for _, _, part in fragment.exchanges:
@@ -292,21 +301,34 @@ class OuterSteps:
         runs = self.layout.runs(slice(low, high))
         return [(plain, array[first : first + count]) for plain, first, count in runs]
 
-    def restore(self, common: Readable, replica: Readable) -> None:
-        """Take the state from a checkpoint; replica: what that has of this rank. Local."""
+    def restore(self, common: Readable, replica: Readable, step: int) -> None:
+        """Take the state after inner step number `step` from a checkpoint. Local.
+
+        replica: what that has of this rank.
+        """
         self.failure = None
-        self._settled = 0
         self._read(common, PARAMETERS, self.common)
         for slot, array in self.optimizer.state.items():
             self._read(common, f"outer {slot}", array)
-        self._changed = CHANGES in replica.totals
         self._read(replica, CHANGES, self.changes)
+        for fragment in self.fragments:
+            number = fragment.number
+            last = step - (step - fragment.begin) % self._round
+            self._made[number] = last if last <= step - self._delay else last - self._round
+            self._changed[number] = last if CHANGES in replica.totals else 0
 
     def resume(self, step: int) -> None:
-        """Send again what was on its way after inner step number `step`. Collective."""
-        since = range(step - self._delay + 1, step + 1) if self._changed else ()
-        for fragment in [part for begin in since for part in self._due(begin)]:
-            self._send(fragment)
+        """Go on after inner step number `step`: send again what was on its way. Collective."""
+        for begin in range(step - self._delay, step + 1):
+            for fragment in self._due(begin):
+                if self._made[fragment.number] >= begin:
+                    continue
+                if self._changed[fragment.number] == begin:
+                    self._send(fragment)
+                else:
+                    self._begin(fragment, begin)
+                if begin == step - self._delay:
+                    self._finish(fragment, at_once=not self._delay)
 
     def _read(self, checkpoint: Readable, name: str, array: Array) -> None:
         """Zeros where a checkpoint has none: it may be of another strategy."""
@@ -315,3 +337,36 @@ class OuterSteps:
             if name in checkpoint.totals:
                 read = module_of(array).asarray(checkpoint.read(name, plain, plain + size))
             array[first : first + size] = read
+
+    # When ranks have died.
+
+    def take_over(self, old: OuterSteps, group: Communicator) -> None:
+        """Take the state of this rank's former outer steps, and the newest of any. Collective.
+
+        group: the ranks that have one replica, that of the first of them.
+        """
+        pairs = [(self.common, old.common), (self.changes, old.changes)]
+        pairs += zip(self.optimizer.state.values(), old.optimizer.state.values())
+        for array, former in pairs:
+            array[...] = former
+        self._made = list(old._made)
+        self._drifts = old._drifts
+        group.Bcast(self.changes, root=0)
+        self._changed, self.failure = group.bcast((old._changed, old.failure))
+        everyone = self._comm.allgather(self._made)
+        for fragment in self.fragments:
+            made = [steps[fragment.number] for steps in everyone]
+            if min(made) < max(made):
+                self._catch_up(fragment, made)
+
+    def _catch_up(self, fragment: Fragment, made: Sequence[float]) -> None:
+        """Take the result of an outer step from a rank that has it. made: as on each rank."""
+        root = made.index(max(made))
+        is_behind = self._made[fragment.number] < max(made)
+        if is_behind:
+            self._take_out(fragment, at_once=False)
+        for _, _, part in fragment.exchanges:
+            for array in (self.common, *self.optimizer.state.values()):
+                self._comm.Bcast(array[part], root=root)
+        if is_behind:
+            self._put_in(fragment)

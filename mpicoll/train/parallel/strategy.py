@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import fsum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy
 from mpi4py import MPI
@@ -32,6 +32,24 @@ if TYPE_CHECKING:
 
 #: of a checkpoint, by name: elements of all ranks, and this rank's pieces as (start, array)
 Vectors: TypeAlias = dict[str, tuple[int, list[tuple[int, Array]]]]
+
+
+class Survival(Protocol):
+    """What a training keeps of its fits for when ranks die."""
+
+    #: whether the state is whole: not where a checkpoint is being read, or is to be
+    whole: bool
+    #: of each time that ranks were lost: `ranks` left, last completed `step`, `seconds` taken
+    recoveries: list[dict[str, Any]]
+
+    def open(self, losses: Sequence[float]) -> None:
+        """A fit begins, after steps of these losses. Local."""
+
+    def secure(self, losses: Sequence[float]) -> None:
+        """The state is that with which its steps begin. Collective."""
+
+    def wait(self) -> None:
+        """The steps are over. Collective."""
 
 
 class Strategy:
@@ -80,6 +98,8 @@ class Strategy:
         #: of each step those of its micro-batches on this rank, or that of the whole batch
         self._losses: list[list[float]] = []
         self.backup = Backup(self.update, options) if of_group.elastic else None
+        #: with elastic
+        self.survival: Survival | None = self.backup
 
     def _order(self) -> list[int]:
         """Numbers of the tensors in the order in which backward finishes them."""
