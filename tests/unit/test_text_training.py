@@ -27,7 +27,8 @@ def test_a_piece_is_followed_by_its_label(pieces):
 def test_outputs_are_the_characters_that_follow(torch):
     from benchmarks.peers.pieces import tensors_of
 
-    inputs, outputs = tensors_of(numpy.array([[1, 2, 3], [4, 5, 6]], "float32"), numpy.array([7, 8]))
+    features = numpy.array([[1, 2, 3], [4, 5, 6]], "float32")
+    inputs, outputs = tensors_of(features, numpy.array([7, 8]))
     assert inputs.tolist() == [[1, 2, 3], [4, 5, 6]] and outputs.tolist() == [[2, 3, 7], [5, 6, 8]]
 
 
@@ -48,3 +49,13 @@ def test_gradients_are_those_of_finite_differences(torch, pieces):
         sides = [{**params, name: array + step * direction} for step in (-1e-5, 1e-5)]
         slope = numpy.diff([function.loss(side, batch) for side in sides])[0] / 2e-5
         assert slope == pytest.approx((gradients[name] * direction).sum(), rel=1e-4, abs=1e-8), name
+
+
+def test_a_smoothed_loss(torch):
+    from benchmarks.run.time_to_loss import first_below, smooth
+
+    losses = [3.0, 1.0] * 10 + [0.0] * 20
+    smoothed = smooth(losses)
+    assert smoothed[:3] == [3.0, 2.0, pytest.approx(7 / 3)] and smoothed[19] == 2.0
+    assert smoothed[29] == 1.0 and smoothed[39] == 0.0  # the means of the last 20
+    assert first_below(smoothed, 1.04) == 30 and first_below(smoothed, 0.0) is None
