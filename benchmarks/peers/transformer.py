@@ -22,10 +22,9 @@ class Text:
     """Pieces of a text as numbers of its characters, drawn at random, others on every rank."""
 
     def __init__(self, text, rank, length):
-        self.letters = sorted(set(text))
+        self.letters, codes = numbered(text)
         self.length = length
-        number = {letter: index for index, letter in enumerate(self.letters)}
-        self.codes = torch.tensor([number[letter] for letter in text])
+        self.codes = torch.tensor(codes)
         self.generator = torch.Generator().manual_seed(rank)
 
     def batch(self, rows):
@@ -61,6 +60,13 @@ class Transformer(torch.nn.Module):
 def loss_of(model, inputs, outputs):
     """Mean cross entropy per character, in nats."""
     return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), outputs.flatten())
+
+
+def numbered(text):
+    """The characters that occur in a text, and the number of each character of the text."""
+    letters = sorted(set(text))
+    numbers = {letter: index for index, letter in enumerate(letters)}
+    return letters, [numbers[letter] for letter in text]
 
 
 def help_pages():

@@ -38,6 +38,8 @@ REPORTS = {
     "training": trained.table,
     "compressed": compressed.table,
     "compressed-training": trained.compressed_table,
+    "compressed-text": lambda: trained.compressed_table("compressed-text-*"),
+    "time-to-loss": trained.time_to_loss_table,
     "torch": trained.torch_table,
     "backend": trained.backend_table,
     "bits": trusted.bits,

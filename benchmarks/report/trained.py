@@ -1,4 +1,6 @@
-"""Tables and the picture of the training measurements (results/training-*, torch-*, backend-*)."""
+"""Tables and the picture of the training measurements: results/training-*, torch-*, backend-*,
+compressed-training-*, compressed-text-*, time-to-loss-*.
+"""
 
 import json
 from pathlib import Path
@@ -151,26 +153,26 @@ def _allreduce_table(rows):
     )
 
 
-def compressed_table():
+#: what is measured on samples that were not trained on, and how its column is called
+MEASURES = {"test_accuracy": "test accuracy", "held_out_loss": "held-out loss"}
+
+
+def compressed_table(pattern="compressed-training-*"):
     """A table per result: what is learned with compressed gradients, means over seeds."""
-    return "".join(_compressed_table(_read(path)) for path in _found("compressed-training-*"))
+    return "".join(compressed(_read(path)) for path in _found(pattern))
 
 
-def _compressed_table(document):
-    header = [
-        "gradients",
-        "bytes sent per step",
-        "loss",
-        "spread",
-        "to float32",
-        "test accuracy",
-        "spread",
-        "to float32",
-    ]
+def compressed(document):
+    """The table of a result of `benchmarks.run.compressed_training`."""
+    rows = document["results"]
+    measure = next(name for name in MEASURES if name in rows[0])
+    header = ["gradients", "bytes sent per step"]
+    for title in ("loss", MEASURES[measure]):
+        header += [title, "spread", "to float32"]
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
-    for row in document["results"]:
+    for row in rows:
         cells = [row["name"], f"{row['bytes_sent_per_step']:,}"]
-        for name in ("loss", "test_accuracy"):
+        for name in ("loss", measure):
             spread = row[f"{name}_spread"]
             difference = round(row[f"{name}_difference"], 4) + 0.0  # no negative zero
             cells += [f"{row[name]:.4f}", f"{spread:.4f}", f"{difference:+.4f}"]
@@ -179,6 +181,42 @@ def _compressed_table(document):
     parameters = f"{document['runs'][0]['parameters']:,} parameters"
     what = f"`{document['strategy']}`, {parameters}, {document['epochs']} epochs, {seeds} seeds"
     return f"{_caption(document['environment'])}: {what}\n\n" + _markdown(lines)
+
+
+#: what the seconds of the others are compared with
+EXACT = ("mpicoll, exact", "DDP, gloo")
+
+
+def time_to_loss_table():
+    """A table per result: seconds until a loss is reached."""
+    return "".join(time_to_loss(_read(path)) for path in _found("time-to-loss-*"))
+
+
+def time_to_loss(document):
+    """The table of a result of `benchmarks.run.time_to_loss`."""
+    facts = document["environment"]
+    rows = document["results"]
+    seconds = {row["name"]: row["seconds_to_loss"] for row in rows}
+    header = ["", "step, ms", "steps to loss", "seconds to loss"]
+    header += [f"times as fast as {name}" for name in EXACT]
+    header.append("loss at the end")
+    lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
+    for row in rows:
+        own = row["seconds_to_loss"]
+        cells = [row["name"], f"{row['step_s'] * 1e3:.0f}"]
+        cells += ["-", "not reached"] if own is None else [row["steps_to_loss"], f"{own:.1f}"]
+        for name in EXACT:
+            known = own is not None and seconds[name] is not None
+            cells.append(f"{seconds[name] / own:.2f}" if known else "-")
+        lines.append([*cells, f"{row['loss']:.3f}"])
+    samples = facts["rows"] * facts["size"]
+    what = (
+        f"{facts['parameters']:,} parameters, {samples} pieces of {facts['length']} characters a"
+        f" step, {facts['steps']} steps, loss {facts['target_loss']:g} (mean of {facts['window']}"
+        f" steps); of a step, computing alone takes {facts['computing_s'] * 1e3:.0f} ms and the"
+        f" links {facts['links_s'] * 1e3:.0f} for exact sums"
+    )
+    return f"{_caption(facts)}, PyTorch {facts['torch']}: {what}\n\n" + _markdown(lines)
 
 
 def _markdown(lines):

@@ -10,8 +10,9 @@ moves (reduce, gather, scatter, blocks of uneven size), alltoall (7 hosts), betw
 hosts that no rule was made from), compressed (allreduce in int8 and int4, 7 and 13 hosts), placed
 (4 hosts x 2 ranks, two placements), law (parameter server against ring, 2 to 8 hosts), bits (what
 the same bits cost; one host, 4 and 7), training, torch and backend (2, 4 and 7 hosts, of `backend`
-also 4 x 2), beside (calls that do not block beside a computation, 2 and 7 hosts). Each job leaves
-one file in benchmarks/results/; `python -m benchmarks.report.tables` then makes the tables.
+also 4 x 2), loss (seconds until a training has reached a loss, 7 hosts), beside (calls that do not
+block beside a computation, 2 and 7 hosts). Each job leaves one file in benchmarks/results/; `python
+-m benchmarks.report.tables` then makes the tables.
 """
 
 import argparse
@@ -200,6 +201,8 @@ def _training(mpi):
             name = f"backend-{mpi}-{hosts}{'' if ranks == 1 else f'x{ranks}'}"
             options = "--most 16M --rounds 3"
             yield Job("backend", name, mpi, hosts, options, backend, rate, ranks)
+    reached = "benchmarks.run.time_to_loss"
+    yield Job("loss", f"time-to-loss-{mpi}-7", mpi, 7, "", reached, SLOW[7])
 
 
 def main():
