@@ -24,6 +24,7 @@ from mpicoll.measure import measured_on
 from mpicoll.schedule import bounds
 from mpicoll.support.node import share_cores
 from mpicoll.train import Adam, Dataset, Trainer, digits, mlp
+from mpicoll.train.optim import Optimizer
 
 #: name: options of the trainer, instead of OPTIONS and --strategy
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -79,7 +80,13 @@ class HelpPages:
         self.text = Pieces(options.length)
         self.facts = {name: getattr(options, name) for name in ("layers", "width", "length")}
 
-    def trainer(self, comm: Communicator, seed: int, options: dict[str, Any]) -> Trainer:
+    def trainer(
+        self,
+        comm: Communicator,
+        seed: int,
+        options: dict[str, Any],
+        optimizer: Optimizer | None = None,
+    ) -> Trainer:
         """One that has trained nothing."""
         import torch
 
@@ -88,7 +95,8 @@ class HelpPages:
 
         torch.manual_seed(seed)
         self.function = TorchFunction(Transformer(self.text.letters, **self.facts))
-        return Trainer(self.function, Adam(1e-3), comm, params=self.function.params, **options)
+        optimizer = optimizer or Adam(1e-3)
+        return Trainer(self.function, optimizer, comm, params=self.function.params, **options)
 
     def data(self, seed: int) -> Dataset:
         """The pieces, the same for all seeds."""
@@ -120,7 +128,7 @@ def main() -> None:
             rows.append(_trained(comm, workload, name, seed, epochs, options.strategy))
             if comm.Get_rank() == 0:
                 print(rows[-1], flush=True)
-    results = [_summed_up(name, rows, workload.measure) for name in CANDIDATES]
+    results = [summed_up(name, rows, workload.measure, "float32") for name in CANDIDATES]
     facts = measured_on(comm)
     if comm.Get_rank() == 0:
         for result in results:
@@ -162,10 +170,12 @@ def _trained(
     }
 
 
-def _summed_up(name: str, rows: list[dict[str, Any]], measure: str) -> dict[str, Any]:
-    """Means and spreads of a candidate."""
+def summed_up(
+    name: str, rows: list[dict[str, Any]], measure: str, beside: str
+) -> dict[str, Any]:
+    """Means and spreads of a candidate, and its differences from another one."""
     own = [row for row in rows if row["name"] == name]
-    exact = {row["seed"]: row for row in rows if row["name"] == "float32"}
+    exact = {row["seed"]: row for row in rows if row["name"] == beside}
     result: dict[str, Any] = {"name": name, "bytes_sent_per_step": own[0]["bytes_sent_per_step"]}
     for what in ("loss", measure):
         values = [row[what] for row in own]
