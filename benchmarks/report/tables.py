@@ -40,6 +40,7 @@ REPORTS = {
     "compressed-training": trained.compressed_table,
     "compressed-text": lambda: trained.compressed_table("compressed-text-*"),
     "time-to-loss": trained.time_to_loss_table,
+    "local-steps": trained.local_steps_table,
     "torch": trained.torch_table,
     "backend": trained.backend_table,
     "bits": trusted.bits,

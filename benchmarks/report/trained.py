@@ -1,5 +1,5 @@
 """Tables and the picture of the training measurements: results/training-*, torch-*, backend-*,
-compressed-training-*, compressed-text-*, time-to-loss-*.
+compressed-training-*, compressed-text-*, time-to-loss-*, local-steps-*.
 """
 
 import json
@@ -164,11 +164,25 @@ def compressed_table(pattern="compressed-training-*"):
 
 def compressed(document):
     """The table of a result of `benchmarks.run.compressed_training`."""
-    rows = document["results"]
+    what = f"`{document['strategy']}`, {_trained(document)}, {document['epochs']} epochs"
+    learned = _learned(document["results"], "gradients", "float32")
+    return f"{_caption(document['environment'])}: {what}, {_seeds(document)}\n\n{learned}"
+
+
+def _trained(document):
+    return f"{document['runs'][0]['parameters']:,} parameters"
+
+
+def _seeds(document):
+    return f"{len({run['seed'] for run in document['runs']})} seeds"
+
+
+def _learned(rows, title, beside):
+    """Losses of each candidate, and the mean of their differences from another one's."""
     measure = next(name for name in MEASURES if name in rows[0])
-    header = ["gradients", "bytes sent per step"]
-    for title in ("loss", MEASURES[measure]):
-        header += [title, "spread", "to float32"]
+    header = [title, "bytes sent per step"]
+    for name in ("loss", MEASURES[measure]):
+        header += [name, "spread", f"to {beside}"]
     lines = [header, ["---"] + ["---:"] * (len(header) - 1)]
     for row in rows:
         cells = [row["name"], f"{row['bytes_sent_per_step']:,}"]
@@ -177,10 +191,35 @@ def compressed(document):
             difference = round(row[f"{name}_difference"], 4) + 0.0  # no negative zero
             cells += [f"{row[name]:.4f}", f"{spread:.4f}", f"{difference:+.4f}"]
         lines.append(cells)
-    seeds = len({run["seed"] for run in document["runs"]})
-    parameters = f"{document['runs'][0]['parameters']:,} parameters"
-    what = f"`{document['strategy']}`, {parameters}, {document['epochs']} epochs, {seeds} seeds"
-    return f"{_caption(document['environment'])}: {what}\n\n" + _markdown(lines)
+    return _markdown(lines)
+
+
+def local_steps_table():
+    """A table per result: local steps beside synchronous ones."""
+    return "".join(local_steps(_read(path)) for path in _found("local-steps-*"))
+
+
+def local_steps(document):
+    """The table of a result of `benchmarks.run.local_steps`."""
+    rows = document["results"]
+    facts = document["environment"] | {"link": document["link"]}
+    round_of = f"{document['round']} inner steps"
+    if document["what"] == "learned":
+        after = f"{document['epochs']} epochs, the first {document['warmup']} synchronous"
+        what = f"{_trained(document)}, {round_of}, {after}, {_seeds(document)}"
+        learned = _learned(rows, "", "synchronous")
+        return f"{_caption(facts)}: {what}\n\n{learned}"
+    lines = [("", "step, ms", "samples/s", "of computing alone", "bytes sent per step", "hidden")]
+    lines.append(["---"] + ["---:"] * 5)
+    for row in rows:
+        hidden = "-" if row["hidden"] is None else f"{row['hidden']:.0%}"
+        step = f"{row['step_s'] * 1e3:.0f}"
+        alone = f"{row['of_computing_alone']:.0%}"
+        sent = f"{row['bytes_sent_per_step']:,}"
+        lines.append((row["name"], step, f"{row['samples_per_s']:.0f}", alone, sent, hidden))
+    each = f"{document['batch_per_rank']} samples per rank"
+    what = f"{rows[0]['parameters']:,} parameters, {each}, {round_of}"
+    return f"{_caption(facts)}: {what}\n\n{_markdown(lines)}"
 
 
 #: what the seconds of the others are compared with

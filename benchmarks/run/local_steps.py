@@ -39,7 +39,6 @@ LOCAL = {"strategy": "diloco", "inner_steps": ROUND, "fragments": 4}
 LEARNED: dict[str, dict[str, Any]] = {
     "synchronous": {"strategy": "allreduce"},
     "local steps": LOCAL,
-    "local steps, int8": LOCAL | {"compression": "int8", "algorithm": "pairwise"},
     "local steps, int4": LOCAL | {"compression": "int4", "algorithm": "pairwise"},
 }
 FAST = {
