@@ -376,6 +376,15 @@ def test_the_report_has_all_bytes_that_are_held(strategy):
     assert float(output.split("held ")[1]) < 1.1, output
 
 
+@OPEN
+@pytest.mark.parametrize("strategy", ["zero1", "allreduce"])
+def test_a_training_frees_the_communicator_of_its_copies(strategy, monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "always")
+    options = {"strategy": strategy, "compression": "int8", "error_feedback": True, "algorithm": "pairwise", "elastic": True}
+    status, output = run("openmpi", 2, "-m", "tests.support.left_by_training", json.dumps(options))
+    assert status == 0 and output.count("done") == 2 and "at the end of the program" not in output, output
+
+
 REPORT, OUTFILES = "mpicoll.train.monitor.report", "mpicoll.cli.outfiles"
 
 

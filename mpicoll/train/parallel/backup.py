@@ -24,6 +24,7 @@ good, and is said.
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -34,7 +35,7 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
-from ...communicator import Exchange
+from ...communicator import Exchange, release
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
@@ -160,6 +161,7 @@ class Backup:
             self._replicas[owner] = replica
         # copies do not wait for the buckets, nor buckets for them
         self._comm: Communicator = self.reducer.comm.Dup()
+        weakref.finalize(self, release, self._comm)
 
     def _shard(self, owner: int, row: Array | None = None) -> Array:
         """A rank's part of the parameters, in memory of its own, or in `row`."""

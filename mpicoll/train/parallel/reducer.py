@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
 
+from ...communicator import release
 from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
 from ..model import Tensor
@@ -106,7 +107,8 @@ class Reducer:
             self.layout, like, comm, options, self.owned, self.feedback
         )
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
-        weakref.finalize(self, _free, [*self.gradients.plans, *self._gathers])
+        plans = [*self.gradients.plans, *self._gathers]
+        weakref.finalize(self, _free, plans, self.gradients.gathering)
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 
@@ -464,10 +466,15 @@ class Reducer:
         return True
 
 
-def _free(collectives: Iterable[Collective | None]) -> None:
-    """Free the plans of a reducer that is gone, or at exit, when those in flight cannot be."""
+def _free(collectives: Iterable[Collective | None], comm: Communicator | None) -> None:
+    """Free the plans of a reducer that is gone, or at exit, when those in flight cannot be.
+
+    comm: a communicator of its own.
+    """
     for collective in collectives:
         if collective is None or callable(collective):
             continue
         if not getattr(collective, "in_flight", False):
             collective.Free()
+    if comm is not None:
+        release(comm)
