@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -77,7 +77,7 @@ class Averaging:
         self._algorithm = algorithm
         #: by the number of a bucket
         self._residuals: dict[int, Residuals] = {}
-        #: what was lost of parameters, by identity, whose buckets were made anew
+        #: what was lost of parameters, by identity, whose buckets are still to be made
         self._loose: dict[int, Array] = {}
 
     def begin(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
@@ -155,6 +155,18 @@ class Averaging:
         )
         work.wait()
 
+    def lost(self) -> dict[int, Array]:
+        """What was lost of each parameter's gradient, by its identity."""
+        lost = dict(self._loose)
+        for residuals in self._residuals.values():
+            lost.update(zip(map(id, residuals.parameters), residuals.lost()))
+        return lost
+
+    def restore(self, lost: Mapping[int, Array]) -> None:
+        """Go on with what `lost` gave."""
+        self._loose = dict(lost)
+        self._residuals.clear()
+
     def _residuals_of(self, bucket: Any, comm: Communicator) -> Residuals:
         """Those of a bucket; of parameters that were in another one before, with what was lost."""
         parameters = bucket.parameters()
@@ -163,9 +175,7 @@ class Averaging:
         if residuals is not None and _same(residuals.parameters, parameters):
             return residuals
         if residuals is not None:
-            for former in self._residuals.values():
-                self._loose.update(zip(map(id, former.parameters), former.lost()))
-            self._residuals.clear()
+            self.restore(self.lost())
         residuals = Residuals(parameters, self._compression, comm)
         for parameter, lost in zip(residuals.parameters, residuals.lost()):
             if id(parameter) in self._loose:
