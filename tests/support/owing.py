@@ -1,7 +1,8 @@
 """A training with error feedback that goes on when ranks die, on ranks: python -m … STRATEGY FOLDER.
 
-Gradients depend on samples alone, each of which is learnt once. Ranks write to the folder what their codes have lost, after
-each step of all ranks (`after-RANK-STEP`), where they begin to go on (`taken-RANK`), and at the end (`end-RANK`).
+Gradients depend on samples alone, each of which is learnt once. Ranks write to the folder what their codes have lost: after
+each step, counted since there are so many ranks (`after-RANKS-RANK-STEP`, the rank in COMM_WORLD), where they begin to go on
+(`taken-RANK`), and at the end (`end-RANK`).
 """
 
 import sys
@@ -35,8 +36,9 @@ def main(strategy, folder):
 
     def record_and_write(backup, *arguments):
         record(backup, *arguments)
-        if backup.size == MPI.COMM_WORLD.Get_size():
-            numpy.savez(Path(folder, f"after-{rank}-{backup.newest}.npz"), lost=backup.reducer.feedback.plain())
+        path = Path(folder, f"after-{backup.size}-{rank}-{backup.newest}.npz")
+        if backup.reducer.feedback is not None:
+            numpy.savez(path, lost=backup.reducer.feedback.plain())
 
     def take_over_and_write(source, plan, updates, new):
         take_over(source, plan, updates, new)

@@ -352,7 +352,8 @@ def test_what_the_codes_of_the_dead_lost_is_owed_by_those_that_live(strategy, ra
     dead = {rank for rank, *_ in deaths}
     living = set(range(ranks)) - dead
     step = int(found[f"taken-{min(living)}"]["generation"])
-    lost = [whole[f"after-{rank}-{step}"]["lost"] if step else numpy.zeros(owing_program.SIZE, "f4") for rank in range(ranks)]
+    nothing = {"lost": numpy.zeros(owing_program.SIZE, "f4")}
+    lost = [whole.get(f"after-{ranks}-{rank}-{step}", nothing)["lost"] for rank in range(ranks)]
     copies = [quantised(values, owing_program.CODES) for values in lost]
     missing = sum(values.astype("f8") for values in lost)
     for rank in living:
@@ -371,6 +372,23 @@ def test_what_the_codes_of_the_dead_lost_is_owed_by_those_that_live(strategy, ra
         applied = -end["weights"].astype("f8").reshape(-1)
         numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
     assert not step or min(abs(lost[rank]).max() for rank in dead) > 1e-3
+
+
+@OPEN
+def test_what_was_taken_over_is_owed_when_that_rank_dies_too():
+    """Rank 2 takes over what rank 1 owed, and dies some steps later: what the codes of both copies lose is left out alone."""
+    found, output = owing(4, "allreduce", json.dumps([[1, FEED_SUM, 12], [2, FEED_SUM, 18]]))
+    assert output.count("ranks died") == 2, output
+    missing = 0.0
+    for name in ("after-4-1-", "after-3-2-"):  # the last that each has written down: all copies of that step had come
+        last = max((key for key in found if key.startswith(name)), key=lambda key: int(key.removeprefix(name)))
+        lost = found[last]["lost"]
+        missing += lost.astype("f8") - quantised(lost, owing_program.CODES)
+        assert abs(lost).max() > 5 * abs(missing).max() > 0
+    ends = [found[f"end-{rank}"] for rank in (0, 3)]
+    applied = -ends[0]["weights"].astype("f8").reshape(-1)
+    unapplied = missing + sum(end["lost"].astype("f8") for end in ends)
+    numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
 
 
 @OPEN
