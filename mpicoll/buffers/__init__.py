@@ -1,6 +1,7 @@
 """Buffer arguments, in host or device memory: made contiguous vectors, and written back."""
 
 from . import ops
+from .coding_loss import CodingLoss
 from .compression import Compression, as_float32, cannot_be_compressed, compression_of
 from .device import device_of, host_copies, note_begin, stage
 from .fixed_point import Contributions, FixedPoint, cannot_be_fixed
@@ -12,7 +13,7 @@ from .ops import HALF, OWN_TYPES, PREDEFINED
 from .overlap import coincide, overlap
 
 __all__ = [
-    "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
+    "CodingLoss", "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
     "PREDEFINED", "address", "as_float32", "at", "bytes_at", "cannot_be_compressed", "cannot_be_fixed",
     "coincide", "compression_of", "device_of", "host_copies", "in_place", "note_begin", "operand",
     "ops", "overlap", "packed", "span", "stage",

@@ -177,6 +177,11 @@ class Exchange:
             in_flight.append(send())
         yield from until_done([*in_flight, *receives])
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all messages have come and been sent."""
+        return self._task.ended > 0 and self._task.error is None
+
     def wait(self) -> float:
         """Wait for all messages, now without lower priority; returns the seconds that they took.
 

@@ -15,7 +15,7 @@ from .. import collectives, engine, select
 from ..calls import allowing, arguments, compare_at_exit, compare_end, explain, in_place_form
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..execute import Context, list_at_exit
-from ..failure import all_agree, note_missing, refusal
+from ..failure import all_agree, deaths, note_missing, refusal
 from ..launch import check_launch
 from ..select import table
 from ..shared_memory import shared_array
@@ -485,6 +485,16 @@ class DistgraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride
 
     def _plain(self) -> type[Any]:
         return Communicator
+
+
+def release(comm: Communicator) -> None:
+    """Free a communicator of which no rank makes a call any more. Local.
+
+    Ranks may do so at different times, as for objects that are garbage: unlike in `Free` nothing is
+    compared, and no rank waits for another one. What is given up stays with MPI.
+    """
+    if not MPI.Is_finalized() and comm and not comm._context.broken and not deaths():
+        MPI.Intracomm.Free(comm)
 
 
 def wrapped(comm: MPI.Intracomm) -> Communicator:

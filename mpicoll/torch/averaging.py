@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
 from mpi4py import MPI
 
-from ..buffers import compression_of
+from ..buffers import CodingLoss, compression_of
 from ..codes import CompressionName
 from ..communicator import Communicator
 from ..execute import Context
@@ -26,57 +26,44 @@ _GATHER = "ring"
 class Residuals:
     """Error feedback of one bucket: what codes lost of its gradients, in float32.
 
-    The bucket is cut into equal shards, the last ones padded. Of the shard that this rank sums it
-    keeps what is lost of the sum, see `mpicoll.train.parallel.feedback`.
+    The bucket is cut into equal shards, the last ones padded (`CodingLoss`).
     """
 
     def __init__(
         self, parameters: Sequence[torch.Tensor], compression: CompressionName, comm: Communicator
     ) -> None:
         self.parameters = list(parameters)
-        self._compression = compression_of(compression)
         self._rank = comm.Get_rank()
-        size = comm.Get_size()
+        self._shards = comm.Get_size()
         self._count = sum(parameter.numel() for parameter in parameters)
-        shard = -(-self._count // size)
-        self._lost: Array = numpy.zeros((size, shard), numpy.float32)
+        shard = -(-self._count // self._shards)
+        self._lost: Array = numpy.zeros(self._shards * shard, numpy.float32)
         #: the gradients of this rank with what was lost before; later the averages
-        self.gradients: Array = numpy.zeros((size, shard), numpy.float32)
+        self.gradients: Array = numpy.zeros(self._shards * shard, numpy.float32)
         self.sums: Array = numpy.zeros(shard, numpy.float32)
-        nbytes = self._compression.groups(shard) * self._compression.nbytes
-        self._codes: Array = numpy.zeros(nbytes, numpy.uint8)
+        self._own = slice(self._rank * shard, (self._rank + 1) * shard)
+        self._loss = CodingLoss(compression_of(compression), self._rank, len(self._lost))
 
     def lost(self) -> list[Array]:
         """What was lost of each parameter's gradient; views."""
-        flat = self._lost.reshape(-1)
         ends = numpy.cumsum([parameter.numel() for parameter in self.parameters])
-        return numpy.split(flat[: self._count], ends[:-1])
+        return numpy.split(self._lost[: self._count], ends[:-1])
 
     def feed(self, bucket: torch.Tensor) -> None:
         """Take the gradients of a bucket, and note what will be lost of them."""
-        with numpy.errstate(all="ignore"):
-            flat = torch.from_numpy(self.gradients.reshape(-1))
-            flat[: self._count].copy_(bucket)
-            flat[self._count :].zero_()
-            self.gradients += self._lost
-            numpy.copyto(self._lost, self.gradients)
-            for owner, shard in enumerate(self._lost):
-                if owner != self._rank:
-                    self._compression.quantise(shard, self._codes)
-            numpy.subtract(self.gradients, self._lost, out=self._lost)
+        flat = torch.from_numpy(self.gradients)
+        flat[: self._count].copy_(bucket)
+        flat[self._count :].zero_()
+        self._loss.feed(self.gradients, self._lost, self._lost, self._shards)
 
     def feed_sums(self) -> None:
         """The sums of this rank's shard are about to be sent: note what will be lost of them."""
-        with numpy.errstate(all="ignore"):
-            lost = self._lost[self._rank]
-            self.gradients[self._rank] = self.sums
-            numpy.copyto(lost, self.sums)
-            self._compression.quantise(lost, self._codes)
-            numpy.subtract(self.sums, lost, out=lost)
+        self.gradients[self._own] = self.sums
+        self._loss.feed_sums(self.sums, self._lost[self._own])
 
     def averages(self) -> torch.Tensor:
         """What has come."""
-        return torch.from_numpy(self.gradients.reshape(-1)[: self._count])
+        return torch.from_numpy(self.gradients[: self._count])
 
 
 class Averaging:
@@ -90,7 +77,7 @@ class Averaging:
         self._algorithm = algorithm
         #: by the number of a bucket
         self._residuals: dict[int, Residuals] = {}
-        #: what was lost of parameters, by identity, whose buckets were made anew
+        #: what was lost of parameters, by identity, whose buckets are still to be made
         self._loose: dict[int, Array] = {}
 
     def begin(self, group: Any, bucket: Any) -> torch.futures.Future[Any]:
@@ -168,6 +155,18 @@ class Averaging:
         )
         work.wait()
 
+    def lost(self) -> dict[int, Array]:
+        """What was lost of each parameter's gradient, by its identity."""
+        lost = dict(self._loose)
+        for residuals in self._residuals.values():
+            lost.update(zip(map(id, residuals.parameters), residuals.lost()))
+        return lost
+
+    def restore(self, lost: Mapping[int, Array]) -> None:
+        """Go on with what `lost` gave."""
+        self._loose = dict(lost)
+        self._residuals.clear()
+
     def _residuals_of(self, bucket: Any, comm: Communicator) -> Residuals:
         """Those of a bucket; of parameters that were in another one before, with what was lost."""
         parameters = bucket.parameters()
@@ -176,9 +175,7 @@ class Averaging:
         if residuals is not None and _same(residuals.parameters, parameters):
             return residuals
         if residuals is not None:
-            for former in self._residuals.values():
-                self._loose.update(zip(map(id, former.parameters), former.lost()))
-            self._residuals.clear()
+            self.restore(self.lost())
         residuals = Residuals(parameters, self._compression, comm)
         for parameter, lost in zip(residuals.parameters, residuals.lost()):
             if id(parameter) in self._loose:

@@ -199,15 +199,14 @@ class _HandingCopies:
 
     def __init__(self, old: Strategy, comm: Communicator) -> None:
         assert old.backup is not None
-        self._old = old
         self._source, self._plan, self.lost = _planned(old.backup, comm)
         self.is_open = self._plan is not None and self._plan.is_open
 
     def hand_over(self, new: Strategy) -> list[float]:
         """As that of replicas."""
         assert self._plan is not None and new.backup is not None
-        losses = _hand_over(self._source, self._plan, new)
-        _keep_residuals(self._old, self._plan, new)
+        losses, updates = _hand_over(self._source, self._plan, new)
+        _take_over_residuals(self._source, self._plan, updates, new)
         new.backup.before = self._source
         new.backup.costs = self._source.costs
         return losses
@@ -243,22 +242,24 @@ def _planned(
     return newest, None, lost or ShardsLost(_READING)
 
 
-def _keep_residuals(old: Strategy, plan: RecoveryPlan, new: Strategy) -> None:
-    """Let this rank keep what its codes have lost, if that is what they had lost by then.
+def _take_over_residuals(
+    source: Backup, plan: RecoveryPlan, updates: int, new: Strategy
+) -> None:
+    """Let the ranks that live owe what the codes of all have lost up to a generation.
 
-    There are no copies of it, which would be more bytes than codes save. So what those of the dead
-    have lost is not added to any gradient, nor what those of a rank have that is a step ahead.
+    Each takes its own residuals, and those of a rank that died from its copy. updates: see
+    `Backup.owed`.
     """
-    former = old.reducer.feedback
     feedback = new.reducer.feedback
-    if former is None or feedback is None or old.backup is None:
+    if feedback is None:  # no codes are sent any more
         return
-    if old.backup.newest == plan.generation:
-        feedback.add(former.plain())
+    living = new.comm.allgather(source.rank)
+    for residuals in source.owed(plan, updates, living):
+        feedback.add(residuals)
 
 
-def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]:
-    """Give a generation to a new strategy; returns the losses of its steps."""
+def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> tuple[list[float], int]:
+    """Give a generation to a new strategy; returns the losses of its steps, and its updates."""
     comm = new.comm
     server = min(plan.servers.values())
     counts = source.counts(plan) if comm.Get_rank() == server else None
@@ -267,4 +268,4 @@ def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> list[float]
     source.hand_over(comm, plan, new.update, updates)
     if new.update.scale is not None and scale is not None:
         new.update.scale.restore(scale)
-    return losses
+    return losses, updates

@@ -13,6 +13,7 @@ from mpicoll.execute import Context
 from mpicoll.transport import WATCH
 from tests.support import leaks
 from tests.support.cases import SIZE, WORLD
+from tests.support.left_by_training import train
 
 pytestmark = pytest.mark.mpi
 
@@ -79,6 +80,20 @@ def test_a_communicator_takes_its_plans_and_its_wire_along():
     assert context.cache
     comm.Free()
     assert not context.cache and context.channel.wire.comm == MPI.COMM_NULL
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1"])
+def test_a_training_frees_the_communicators_that_it_makes(strategy):
+    options = {"strategy": strategy, "compression": "int8", "error_feedback": True, "algorithm": "pairwise"}
+    train(options)
+    before = len(Context.living())
+    train(options)
+
+    def freed():
+        gc.collect()
+        return len(Context.living()) == before
+
+    assert leaks.eventually(freed)
 
 
 def test_the_watcher_leaves_a_communicator_alone_that_is_freed():

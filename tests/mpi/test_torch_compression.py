@@ -1,11 +1,14 @@
 """Gradients of PyTorch modules that are sent in codes: by a hook of DistributedDataParallel, and by `wrap`."""
 
+import io
 from copy import deepcopy
 
+import numpy
 import pytest
 
 from mpicoll.errors import ArgumentError
 from tests.support.cases import RANK, SIZE, WORLD
+from tests.support.compressing import quantised
 from tests.support.torch_group import torch
 
 import mpicoll.torch
@@ -130,6 +133,83 @@ def test_a_process_group_that_is_not_ours():
         mpicoll.torch.compression_hook("int8")(object(), None)
 
 
+def saved(state):
+    """As a checkpoint gives it back."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def hooked(module=None, state=None, **options):
+    """A module with a hook, and both."""
+    model = torch.nn.parallel.DistributedDataParallel(module or network(), **options)
+    hook = mpicoll.torch.compression_hook("int4", True, algorithm="pairwise")
+    model.register_comm_hook(None, hook)
+    if state is not None:
+        hook.load_state_dict(model, state)
+    return model, hook
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("caps", [(0.008, 0.008), (25, 0.008)])
+def test_what_was_given_and_what_the_state_of_the_hook_has_are_all_gradients(caps):
+    """Also where a second run goes on with the state of the first, in buckets of other sizes."""
+    steps = 5
+    exact = averages(None)
+    names = [name for name, _ in network().named_parameters()]
+    given = {name: torch.zeros(one.shape, dtype=torch.float64) for name, one in zip(names, exact)}
+    state, before = None, []
+    for cap in caps:
+        model, hook = hooked(state=state, bucket_cap_mb=cap)
+        for _ in range(steps):
+            model.zero_grad()
+            backward(model)
+            for name, parameter in model.module.named_parameters():
+                given[name] += parameter.grad.double()
+        state = saved(hook.state_dict(model))
+        weights = {name for name, parameter in model.module.named_parameters() if parameter.dim() > 1}
+        assert weights <= set(state) <= set(names) and hook.state_dict(model.module).keys() == state.keys()
+        left = {name: sum(WORLD.allgather(values.double())) for name, values in state.items()}
+        before.append(max(values.abs().max() for values in left.values()))
+    for name, one in zip(names, exact):
+        torch.testing.assert_close(given[name] + left.get(name, 0), 2 * steps * one, rtol=1e-5, atol=1e-6)
+    assert min(before) > 1e-4
+
+
+@pytest.mark.usefixtures("group")
+def test_a_resumed_run_of_the_hook_has_the_same_bits():
+    """Of a module with one bucket, which DistributedDataParallel does not make anew."""
+    losses = {}
+    for resumed in (False, True):
+        torch.manual_seed(0)
+        model, hook = hooked(torch.nn.Linear(40, 3, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        found = losses[resumed] = []
+        for step in range(8):
+            if resumed and step == 4:
+                state = saved({"model": model.module.state_dict(), "hook": hook.state_dict(model)})
+                module = torch.nn.Linear(40, 3, bias=False)
+                module.load_state_dict(state["model"])
+                model, hook = hooked(module, state["hook"])
+                optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            optimizer.zero_grad()
+            found.append(backward(model))
+            optimizer.step()
+    assert losses[True] == losses[False]
+
+
+@pytest.mark.usefixtures("group")
+def test_states_of_other_modules_are_refused():
+    model, hook = hooked()
+    assert hook.state_dict(model) == {}
+    with pytest.raises(ArgumentError, match="residuals of 7.weight: expected no parameter of that name"):
+        hook.load_state_dict(model, {"7.weight": torch.zeros(3)})
+    with pytest.raises(ArgumentError, match=r"residuals of 0.weight: expected shape \(70, 40\), got \(3,\)"):
+        hook.load_state_dict(model, {"0.weight": torch.zeros(3)})
+
+
 # ---- wrap
 
 
@@ -161,8 +241,11 @@ def test_a_module_learns_as_without(comm, strategy, error_feedback):
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2"])
-def test_residuals_are_part_of_the_state(comm, strategy):
-    options = {"compression": "int4", "error_feedback": True}
+@pytest.mark.parametrize("options", [
+    {"compression": "int4", "error_feedback": True}, {"parameter_compression": "int8"},
+    {"compression": "int8", "error_feedback": True, "parameter_compression": "int4"},
+])  # fmt: skip
+def test_residuals_and_masters_are_part_of_the_state(comm, strategy, options):
     model = wrapped(strategy, comm, **options)
     steps(model)
     saved = deepcopy((model.state_dict(), model.optimizer.state_dict()))
@@ -170,3 +253,58 @@ def test_residuals_are_part_of_the_state(comm, strategy):
     other.load_state_dict(saved[0])
     other.optimizer.load_state_dict(saved[1])
     assert steps(other) == steps(model)
+
+
+class Steady(torch.nn.Module):
+    """Gradients that do not depend on the parameters."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        random = torch.Generator().manual_seed(1)
+        self.weight = torch.nn.Parameter(torch.randn(70, 41, generator=random).to(dtype))
+        self.bias = torch.nn.Parameter(torch.randn(70, generator=random).to(dtype))
+        self.slopes = torch.randn(70, 41, generator=random).to(dtype)
+
+    def forward(self):
+        return (self.weight * self.slopes).sum() + self.bias.sum()
+
+
+def steady(strategy, comm, dtype, **options):
+    """The module after five steps, after values were written to some elements, and after two more; and its memory."""
+    model = wrap(Steady(dtype), comm, strategy, optimizer=torch.optim.SGD, lr=0.01, algorithm="pairwise", **options)
+    found = []
+    for count in (5, 2):
+        for _ in range(count):
+            model.optimizer.zero_grad()
+            model().backward()
+            model.optimizer.step()
+        model.settle()
+        found.append([parameter.detach().clone() for parameter in model.module.parameters()])
+        with torch.no_grad():
+            model.module.weight[20:50] = 3.0
+    return found, model.optimizer_bytes
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("strategy", ["zero1", "zero2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_parameters_in_codes_of_shards_that_are_exact(comm, strategy, dtype, kind):
+    """Updates add up, whatever codes lose; what a program writes counts."""
+    exact, held = steady(strategy, comm, dtype)
+    coded, more = steady(strategy, comm, dtype, parameter_compression=kind)
+    size = exact[0][0].numel()
+    shard = -(-size // SIZE)
+    assert more - held == shard * dtype.itemsize
+    for (weight, bias), (wanted, other) in zip(coded, exact):
+        same_on_all([weight, bias])
+        assert torch.equal(bias, other)
+        flat = numpy.zeros(shard * SIZE, "f4")
+        flat[:size] = wanted.float().reshape(-1)
+        decoded = numpy.concatenate([quantised(part, kind) for part in flat.reshape(SIZE, shard)])[:size]
+        numpy.testing.assert_array_equal(weight.float().reshape(-1), decoded)
+
+
+def test_parameters_of_allreduce_are_not_sent(comm):
+    with pytest.raises(ArgumentError, match="parameter_compression: expected None: allreduce sends no parameters"):
+        wrapped("allreduce", comm, parameter_compression="int8")

@@ -199,6 +199,15 @@ def test_what_a_program_leaves_over(installation):
     assert "at the end of the program" not in output, output
 
 
+@EACH
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1"])
+def test_a_training_leaves_nothing_over(installation, strategy):
+    """The communicators that it makes for itself are freed with it."""
+    options = {"strategy": strategy, "compression": "int8", "error_feedback": True, "algorithm": "pairwise"}
+    output = mpiexec(installation, 2, json.dumps(options), module="tests.support.left_by_training", MPICOLL_CHECK="always")
+    assert output.count("done") == 2 and "at the end of the program" not in output, output
+
+
 @ONE
 def test_the_live_view(installation, tmp_path):
     """By the folder of its reports, and by the number of a process of the job."""

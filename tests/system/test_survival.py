@@ -10,6 +10,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
+import numpy
 import pytest
 
 from benchmarks.run.dying import CUT
@@ -17,6 +18,8 @@ from benchmarks.run.survive import PARALLEL, Plan
 from benchmarks.run.survive import run as trained
 from mpicoll.cluster.job import Job
 from mpicoll.cluster.namespaces import unavailable
+from tests.support import owing as owing_program
+from tests.support.compressing import quantised
 from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 found = {one.name: one for one in installations()}
@@ -349,7 +352,7 @@ def test_masters_go_on_to_the_bit():
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("zero1", marks=THOROUGH), "zero2"])
 @pytest.mark.parametrize("place", [STEP, f"{PARALLEL}.feedback:ErrorFeedback.feed"])
 def test_compressed_gradients(strategy, place, tmp_path):
-    """What the codes of the dead have lost is the one difference."""
+    """With the losses of a run in which nobody died, as far as codes made by fewer ranks allow."""
     words = ["mpicoll", "train", "--data", "synthetic:300,8,3", "--hidden", "32,32", "--steps", "40", "--strategy", strategy]
     words += ["--compression", "int8", "--error-feedback", "--algorithm", "pairwise", "--elastic"]
     results = []
@@ -361,6 +364,86 @@ def test_compressed_gradients(strategy, place, tmp_path):
     whole, rest = results
     assert len(rest["losses"]) == 40 and [one["ranks"] for one in rest["report"]["recoveries"]] == [2]
     assert rest["losses"] == pytest.approx(whole["losses"], rel=0.05)
+
+
+@lru_cache
+def owing(ranks, strategy, deaths="[]"):
+    """What the ranks of a training wrote down of what their codes lost, see `tests.support.owing`, and its output."""
+    folder = Path(tempfile.mkdtemp(dir="."))
+    status, output = run("openmpi", ranks, "-m", "benchmarks.run.dying", deaths, "tests.support.owing", strategy, folder)
+    assert status == 0, output
+    return {path.stem: dict(numpy.load(path)) for path in folder.glob("*.npz")}, output
+
+
+FEED, FEED_SUM = f"{PARALLEL}.feedback:ErrorFeedback.feed", f"{PARALLEL}.feedback:ErrorFeedback.feed_sum"
+HAND_OVER = f"{PARALLEL}.backup:Backup.hand_over"
+
+
+@OPEN
+@pytest.mark.parametrize("strategy, ranks, deaths", [
+    ("allreduce", 3, [[1, FEED_SUM, 12]]), ("zero1", 3, [[1, FEED, 12]]), ("zero2", 3, [[2, STEP, 12]]),
+    ("allreduce", 4, [[1, FEED_SUM, 12], [3, HAND_OVER, 1]]),
+    pytest.param("zero2", 4, [[1, FEED, 12], [3, HAND_OVER, 1]], marks=THOROUGH),
+    pytest.param("allreduce", 3, [[1, STEP, 12]], marks=THOROUGH),
+    pytest.param("allreduce", 3, [[1, FEED, 12]], marks=THOROUGH),
+    pytest.param("zero1", 3, [[0, FEED, 1]], marks=THOROUGH), pytest.param("allreduce", 3, [[2, FEED_SUM, 1]], marks=THOROUGH),
+])  # fmt: skip
+def test_what_the_codes_of_the_dead_lost_is_owed_by_those_that_live(strategy, ranks, deaths):
+    """Residuals, bit for bit those of a run in which nobody died and NumPy's codes of these; and no gradient is missing."""
+    whole, _ = owing(ranks, strategy)
+    found, output = owing(ranks, strategy, json.dumps(deaths))
+    dead = {rank for rank, *_ in deaths}
+    living = set(range(ranks)) - dead
+    step = int(found[f"taken-{min(living)}"]["generation"])
+    nothing = {"lost": numpy.zeros(owing_program.SIZE, "f4")}
+    lost = [whole.get(f"after-{ranks}-{rank}-{step}", nothing)["lost"] for rank in range(ranks)]
+    copies = [quantised(values, owing_program.CODES) for values in lost]
+    missing = sum(values.astype("f8") for values in lost)
+    for rank in living:
+        taken = found[f"taken-{rank}"]
+        wanted = copies[rank] if taken["newest"] > step else lost[rank]
+        held = [owner for owner in dead if taken["holders"][owner] == rank and taken["held"] >= step]
+        if strategy != "allreduce" or deaths[0][1] == FEED_SUM:  # it died after the copy had come
+            assert held == [owner for owner in dead if taken["holders"][owner] == rank] and step >= deaths[0][2] - 2, output
+        for owner in held:
+            wanted = wanted + copies[owner]
+        numpy.testing.assert_array_equal(taken["residuals"], wanted)
+        missing -= wanted
+    ends = [found[f"end-{rank}"] for rank in living]
+    unapplied = missing + sum(end["lost"].astype("f8") for end in ends)
+    for end in ends:
+        applied = -end["weights"].astype("f8").reshape(-1)
+        numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
+    assert not step or min(abs(lost[rank]).max() for rank in dead) > 1e-3
+
+
+@OPEN
+def test_what_was_taken_over_is_owed_when_that_rank_dies_too():
+    """Rank 2 takes over what rank 1 owed, and dies some steps later: what the codes of both copies lose is left out alone."""
+    found, output = owing(4, "allreduce", json.dumps([[1, FEED_SUM, 12], [2, FEED_SUM, 18]]))
+    assert output.count("ranks died") == 2, output
+    missing = 0.0
+    for name in ("after-4-1-", "after-3-2-"):  # the last that each has written down: all copies of that step had come
+        last = max((key for key in found if key.startswith(name)), key=lambda key: int(key.removeprefix(name)))
+        lost = found[last]["lost"]
+        missing += lost.astype("f8") - quantised(lost, owing_program.CODES)
+        assert abs(lost).max() > 5 * abs(missing).max() > 0
+    ends = [found[f"end-{rank}"] for rank in (0, 3)]
+    applied = -ends[0]["weights"].astype("f8").reshape(-1)
+    unapplied = missing + sum(end["lost"].astype("f8") for end in ends)
+    numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
+
+
+@OPEN
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1"])
+def test_what_copies_of_residuals_cost(strategy):
+    found, _ = owing(3, strategy)
+    codes = 36 * -(-owing_program.SIZE // 64)  # those of int4
+    shard = 0 if strategy == "allreduce" else 4 * owing_program.SIZE // 3
+    for rank in range(3):
+        end = found[f"end-{rank}"]
+        assert end["copy_bytes_per_step"] == shard + codes
+        assert end["copy_bytes_held"] == 2 * (shard + 2 * (shard + codes))  # of this rank, and of that whose holder it is
 
 
 @OPEN
@@ -417,6 +500,15 @@ def test_the_report_has_all_bytes_that_are_held(strategy):
     status, output = run("openmpi", 3, "-c", HELD, strategy)
     assert status == 0, output
     assert float(output.split("held ")[1]) < 1.1, output
+
+
+@OPEN
+@pytest.mark.parametrize("strategy", ["zero1", "allreduce"])
+def test_a_training_frees_the_communicator_of_its_copies(strategy, monkeypatch):
+    monkeypatch.setenv("MPICOLL_CHECK", "always")
+    options = {"strategy": strategy, "compression": "int8", "error_feedback": True, "algorithm": "pairwise", "elastic": True}
+    status, output = run("openmpi", 2, "-m", "tests.support.left_by_training", json.dumps(options))
+    assert status == 0 and output.count("done") == 2 and "at the end of the program" not in output, output
 
 
 REPORT, OUTFILES = "mpicoll.train.monitor.report", "mpicoll.cli.outfiles"

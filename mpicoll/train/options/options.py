@@ -106,8 +106,8 @@ class Options:
         uncompressed, too, in float32 masters.
     error_feedback : bool
         Adds to the gradients of each step what the codes of this rank lost in the steps before.
-        That takes two float32 vectors of all parameters on each rank. With elastic, what the codes
-        of ranks that die have lost is not made good.
+        That takes two float32 vectors of all parameters on each rank. With elastic, the codes of
+        these are copied to another rank after each step.
     reproducible : bool or int
         The same bits on any number of ranks: each batch is cut into so many micro-batches (True:
         8), and their gradients are summed in fixed point. A rank holds those of each of its

@@ -12,6 +12,10 @@ has one in common, the newest that all of them have had:
   make the newest when it is wanted. Only those gradients are sent, while the next step computes:
   they are less than the arrays they change. The holder has them before any rank can complete that
   next step: the last reduction of a step begins when the gradients of the step before have come.
+* With error feedback each rank also has residuals, a float32 for each parameter, which no other
+  rank can compute. Its holder gets them after each step, in the codes of the gradients, with the
+  same message. An older copy would be worse than none: residuals of two steps have little in
+  common, and those of the older one have been sent since.
 
 A training may consist of several fits, and between two of them the program may write to the state.
 The *base* of a fit is the state with which it begins. It is `open` until it is `secure`, that is
@@ -24,8 +28,9 @@ good, and is said.
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,13 +39,14 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
-from ...communicator import Exchange
+from ...communicator import Exchange, release
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
 from ..optim import first_bad
 from ..options import Options
 from .buckets import within
+from .feedback import ErrorFeedback
 from .optimizer_step import Update, bad_gradient
 from .replica import Made, Replica
 
@@ -117,6 +123,9 @@ class Backup:
         self._state = update.optimizer.state
         self._values = self.reducer.parameters if update.masters is None else update.masters
         self._divided = self.reducer.divided
+        self._feedback = self.reducer.feedback
+        #: whether ranks keep copies of what another one alone has
+        self._copies = self._divided or self._feedback is not None
         self._separate = options.micro_batches is not None
         #: number of the base of the present fit, and of the newest generation; numbers go on from
         #: fit to fit
@@ -140,7 +149,7 @@ class Backup:
         self._copying: Exchange | None = None
         self._copied = 0.0
         self._replicas: dict[int, Replica] = {}  # of the shards of these ranks
-        if self._divided:
+        if self._copies:
             self._allocate()
 
     def _allocate(self) -> None:
@@ -151,15 +160,20 @@ class Backup:
         ]
         for owner in (self.rank, *self._theirs):
             replica = Replica(
-                list(self._state),
-                self.update.total,
+                list(self._state) if self._divided else (),
+                self.update.total if self._divided else 0,
                 self._values.dtype,
                 self.reducer.parameters.dtype,
+                0 if self._feedback is None else self._feedback.code_bytes,
             )
-            self._shard(owner, replica.vectors[0])
+            if self._divided:
+                self._shard(owner, replica.vectors[0])
+            if self._feedback is not None:  # zeros, as everywhere
+                self._feedback.encode(replica.residuals(0))
             self._replicas[owner] = replica
         # copies do not wait for the buckets, nor buckets for them
         self._comm: Communicator = self.reducer.comm.Dup()
+        weakref.finalize(self, release, self._comm)
 
     def _shard(self, owner: int, row: Array | None = None) -> Array:
         """A rank's part of the parameters, in memory of its own, or in `row`."""
@@ -193,6 +207,8 @@ class Backup:
                     self._shard(owner, replica.vectors[0])
             if changed:
                 self._replace()
+        if self._feedback is not None:
+            self._secure_residuals(self._feedback)
         self.losses = list(losses)
         self.first = self.newest
         self.whole = True
@@ -221,11 +237,24 @@ class Backup:
         for row, vector in zip(self._replicas[self.rank].vectors, self._vectors()):
             row[...] = vector
         self._held = -1
-        self._send(lambda replica: replica.vectors)
+        self._exchange(lambda replica: replica.vectors)
+        self._held = self.newest
+
+    def _secure_residuals(self, feedback: ErrorFeedback) -> None:
+        """Bring the copies of residuals to those now: they are others after a death, say."""
+        codes = self._replicas[self.rank].residuals(self.newest)
+        before = codes.copy()
+        feedback.encode(codes)
+        changed = not numpy.array_equal(codes, before)
+        if self.reducer.comm.allreduce(changed, MPI.LOR):
+            self._exchange(lambda replica: replica.residuals(self.newest))
+
+    def _exchange(self, of: Callable[[Replica], Array]) -> None:
+        """Send part of the replicas to their holders, and wait."""
+        self._send(of)
         if self._copying is not None:
             self._copying.wait()
             self._copying = None
-        self._held = self.newest
 
     def record(self, loss: float, factor: float | None) -> None:
         """An update was made, and its parameters are not sent yet.
@@ -240,10 +269,10 @@ class Backup:
         step = self.newest + 1
         self._made[step] = self._note(factor)
         self._made.pop(step - 2, None)
-        if self._divided:
+        if self._copies:
             begin = perf_counter()
             with self.reducer.meter.computing("copy"):
-                self._copy_gradients(self._replicas[self.rank].gradients(step))
+                self._copy(self._replicas[self.rank], step)
             self._copied += perf_counter() - begin
         self.newest = step
 
@@ -258,6 +287,13 @@ class Backup:
         if self._divided and self.update.masters is None:
             values = self._shard(self.rank)
         return [values, *self._state.values()]
+
+    def _copy(self, replica: Replica, step: int) -> None:
+        """Note what makes a generation of the one before."""
+        if self._divided:
+            self._copy_gradients(replica.gradients(step))
+        if self._feedback is not None:
+            self._feedback.encode(replica.residuals(step))
 
     def _copy_gradients(self, row: Array) -> None:
         for start, bucket in zip(self._starts, self._layout.buckets):
@@ -298,9 +334,9 @@ class Backup:
         self._copied = perf_counter() - begin
 
     def send(self) -> None:
-        """Send the gradients of the newest generation to the holder, after the parameters."""
-        if self._divided:
-            self._send(lambda replica: replica.gradients(self.newest))
+        """Send what makes the newest generation to the holder, after the parameters."""
+        if self._copies:
+            self._send(lambda replica: replica.message(self.newest))
 
     def _send(self, of: Callable[[Replica], Array]) -> None:
         if self.size == 1:
@@ -312,7 +348,7 @@ class Backup:
         )
 
     def wait(self) -> None:
-        """Wait until the gradients of the newest generation have come, and been sent."""
+        """Wait until the copies of the newest generation have come, and been sent."""
         copying = self._copying
         self._copying = None
         if copying is None:
@@ -342,9 +378,16 @@ class Backup:
         """What the others must know of this rank."""
         copied = not self._divided or self._secure
         if not copied:  # unless the replicas are those of the former fit's end, with all parameters
-            complete = self._held == self.newest and self.reducer.is_current()
+            complete = self._has_come == self.newest and self.reducer.is_current()
             copied = complete and not self._changed()
-        return BackupStatus(self.rank, self.newest, self._held, self._secure, self.whole, copied)
+        held = self._has_come
+        return BackupStatus(self.rank, self.newest, held, self._secure, self.whole, copied)
+
+    @property
+    def _has_come(self) -> int:
+        """Number of the generation of which all copies have come, awaited or not; or -1."""
+        arrived = self._copying is not None and self._copying.is_done
+        return self.newest if arrived else self._held
 
     def plan(self, statuses: Sequence[BackupStatus]) -> RecoveryPlan | None:
         """Where the survivors continue; None if that is for the backup before this to say.
@@ -395,6 +438,26 @@ class Backup:
         made = self._base if from_base else self._made[plan.generation]
         losses = self.losses[: len(self.losses) - self.newest + plan.generation]
         return losses, (made.optimizer.steps, made.scale)
+
+    def owed(self, plan: RecoveryPlan, updates: int, living: Container[int]) -> Iterator[Array]:
+        """What codes have lost up to a generation, in plain order, as far as it is for this rank.
+
+        That is its own, and that of the ranks that died and have their copies here. Nothing of one
+        whose copy of that generation had not come: the one before would only add an error.
+
+        updates: made up to the generation. living: those of the former ranks that live.
+        """
+        feedback = self._feedback
+        if feedback is None:
+            return
+        if self.newest > plan.generation:
+            yield feedback.decoded(self._replicas[self.rank].residuals(plan.generation))
+        else:  # a rank that is a step behind has sent all of that step
+            was_made = updates > self._made[self.newest].optimizer.steps
+            yield feedback.plain(self.newest == plan.generation or not was_made)
+        for owner in self._theirs:
+            if owner not in living and self._has_come >= plan.generation:
+                yield feedback.decoded(self._replicas[owner].residuals(plan.generation))
 
     def hand_over(self, comm: Communicator, plan: RecoveryPlan, update: Update, steps: int) -> None:
         """Give the planned generation to the update of those that live, which owns other parts.

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
-import numpy
-
-from ...buffers import compression_of
-from ...schedule import bounds
+from ...buffers import CodingLoss, compression_of
 from ...support.arrays import Array, module_of
 from ..options import Options
 from .buckets import Bucket, BucketLayout
-
-#: elements of a piece, whole groups: what is computed of it stays in the cache
-_PIECE = 1 << 15
 
 
 class ErrorFeedback:
     """The residuals of one rank, a float32 for each element of the flat buffer. Local.
 
-    Of each step the gradients and the residuals together are sent. The residuals after it are
-    what the codes lost of this: codes are made here as the schedule makes them, of the same groups
-    of elements. The shard that a rank sums itself it never sends, and loses nothing of it; there it
-    keeps what is lost of the sum, where that is sent in codes, too.
-
-    Residuals are in units of the gradients without a loss scale. Those of a step count once it is
-    `commit`ted: one that is skipped leaves them as they were.
-
-    Algorithms: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019.
+    Of each step the gradients and the residuals together are sent, and the residuals after it are
+    what the codes lost of this (`CodingLoss`). Those of a step count once it is `commit`ted: one
+    that is skipped leaves them as they were.
     """
 
     def __init__(self, layout: BucketLayout, like: Array, rank: int, options: Options) -> None:
@@ -37,19 +23,14 @@ class ErrorFeedback:
         self._layout = layout
         self._module = module_of(like)
         self._rank = rank
-        self._compression = compression_of(options.compression)
         #: the factor of the loss in this step
         self.scale = 1.0
         #: after the last step that was committed, and after the one under way
         self._kept = self._zeros(layout.size)
         self._pending = self._zeros(layout.size)
+        self._compression = compression_of(options.compression)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
-        largest = min(largest, _PIECE if self._module is numpy else largest)
-        # of one piece: what is wanted, what the others get, and its codes
-        self._wanted = self._zeros(largest)
-        self._sent = self._zeros(largest)
-        groups = self._compression.groups(largest)
-        self._codes = self._module.zeros(groups * self._compression.nbytes, "uint8")
+        self._loss = CodingLoss(self._compression, rank, largest, self._module)
 
     def _zeros(self, size: int) -> Array:
         array: Array = self._module.zeros(size, "float32")
@@ -58,8 +39,7 @@ class ErrorFeedback:
     @property
     def nbytes(self) -> int:
         """Bytes of it all."""
-        arrays = (self._kept, self._pending, self._wanted, self._sent, self._codes)
-        return sum(array.nbytes for array in arrays)
+        return self._kept.nbytes + self._pending.nbytes + self._loss.nbytes
 
     def feed(self, bucket: Bucket, gradients: Array, again: bool) -> None:
         """Add the residuals to the gradients of a bucket that is about to be sent.
@@ -68,45 +48,12 @@ class ErrorFeedback:
         """
         part = slice(bucket.start, bucket.stop)
         before = self._pending[part] if again else self._kept[part]
-        after = self._pending[part]
-        scale = numpy.float32(self.scale)
-        with numpy.errstate(all="ignore"):  # a gradient that is not finite is found later
-            for owner, piece in self._pieces(bucket):
-                wanted = self._wanted[: piece.stop - piece.start]
-                sent = self._sent[: piece.stop - piece.start]
-                self._module.multiply(before[piece], scale, out=wanted)
-                wanted += gradients[piece]
-                gradients[piece] = wanted
-                sent[...] = gradients[piece]
-                if owner != self._rank:
-                    self._compression.quantise(sent, self._codes, self._module)
-                wanted -= sent
-                self._module.divide(wanted, scale, out=after[piece])
+        self._loss.feed(gradients, before, self._pending[part], self._layout.shards, self.scale)
 
     def feed_sum(self, bucket: Bucket, sums: Array) -> None:
         """Note what will be lost of the sums of this rank's shard, which are about to be sent."""
-        after = self._pending[bucket.shard(self._rank, self._layout.shards)]
-        scale = numpy.float32(self.scale)
-        with numpy.errstate(all="ignore"):
-            for start in range(0, len(sums), len(self._wanted)):
-                part = sums[start : start + len(self._wanted)]
-                wanted = self._wanted[: len(part)]
-                sent = self._sent[: len(part)]
-                wanted[...] = part
-                sent[...] = wanted
-                self._compression.quantise(sent, self._codes, self._module)
-                wanted -= sent
-                wanted /= scale
-                after[start : start + len(part)] += wanted
-
-    def _pieces(self, bucket: Bucket) -> Iterator[tuple[int, slice]]:
-        """The pieces of a bucket, each with the rank that sums it.
-
-        Each begins with a group: groups begin anew with the shard of each rank.
-        """
-        for owner, (first, last) in enumerate(pairwise(bounds(bucket.size, self._layout.shards))):
-            for start in range(first, last, len(self._wanted)):
-                yield owner, slice(start, min(start + len(self._wanted), last))
+        part = bucket.shard(self._rank, self._layout.shards)
+        self._loss.feed_sums(sums, self._pending[part], self.scale)
 
     def commit(self) -> None:
         """The update of this step was made."""
@@ -120,21 +67,39 @@ class ErrorFeedback:
         """Forget what gradients that were not finite have left."""
         self._kept[~self._module.isfinite(self._kept)] = 0
 
-    # Checkpoints.
+    # Checkpoints and copies.
 
     def vector(self) -> list[tuple[int, Array]]:
         """The residuals in plain order: [(start, array), ...] of each stretch."""
         stretches = self._layout.runs()
         return [(plain, self._kept[first : first + size]) for plain, first, size in stretches]
 
-    def plain(self) -> Array:
-        """A copy of the residuals in plain order."""
+    def plain(self, is_committed: bool = True) -> Array:
+        """A copy of the residuals in plain order; where not `is_committed`, of the step under way."""
+        return self._in_plain_order(self._kept if is_committed else self._pending)
+
+    def _in_plain_order(self, flat: Array) -> Array:
         copy = self._zeros(self._layout.elements)
-        for start, stretch in self.vector():
-            copy[start : start + len(stretch)] = stretch
+        for plain, first, size in self._layout.runs():
+            copy[plain : plain + size] = flat[first : first + size]
         return copy
 
     def add(self, values: Any) -> None:
         """Add to the residuals; values: of all elements, in plain order."""
         for plain, first, size in self._layout.runs():
             self._kept[first : first + size] += self._module.asarray(values[plain : plain + size])
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of all residuals in codes."""
+        return self._compression.groups(self._layout.size) * self._compression.nbytes
+
+    def encode(self, codes: Array) -> None:
+        """Write the codes of the residuals."""
+        self._compression.encode(codes, self._kept, self._module)
+
+    def decoded(self, codes: Array) -> Array:
+        """In plain order, what is decoded of codes of a rank with the same layout."""
+        flat = self._zeros(self._layout.size)
+        self._compression.decode(flat, codes, self._module)
+        return self._in_plain_order(flat)

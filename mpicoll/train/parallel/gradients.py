@@ -76,7 +76,7 @@ class GradientStore(ABC):
         #: reductions in the first of two halves
         self._halves: deque[AllreduceInHalves] = deque()
         #: of the second halves, which ranks start between other calls of theirs
-        self._gathering: Communicator | None = None
+        self.gathering: Communicator | None = None
         self._like = like[:0]
         self._comm = comm
         self._rank = comm.Get_rank()
@@ -156,10 +156,10 @@ class GradientStore(ABC):
         """In place. What the codes of sums lose is noted."""
         feedback = self._feedback
         assert feedback is not None
-        if self._gathering is None:
-            self._gathering = self._comm.Dup()
+        if self.gathering is None:
+            self.gathering = self._comm.Dup()
         sums = zeros(bucket.size // self._ranks, self._like, self._comm)
-        gather = self._gathering.Allgather_init(
+        gather = self.gathering.Allgather_init(
             MPI.IN_PLACE,
             gradients,
             algorithm=self._algorithms["allgather"],

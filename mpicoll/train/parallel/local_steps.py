@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ from ..model import AnyModel
 from ..optim import Optimizer
 from ..options import Options
 from .backup import Window
+from .in_flight import free
 from .optimizer_step import BadGradient, Readable
 from .outer_steps import CHANGES, PARAMETERS, OuterSteps
 from .strategy import Strategy, Vectors, rows_of
@@ -66,7 +68,9 @@ class LocalSteps(Strategy):
         group_of = list(range(comm.Get_size()))
         if options.inner == "node":
             group_of = list(comm._context.topology.nodes)
-        super().__init__(model, optimizer, comm, options, comm.Split(group_of[rank], rank))
+        group = comm.Split(group_of[rank], rank)
+        super().__init__(model, optimizer, comm, options, group)
+        weakref.finalize(self, free, [], group)
         #: which replica this is, of how many
         self._replica = group_of[rank]
         self._replicas = max(group_of) + 1

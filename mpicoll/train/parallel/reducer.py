@@ -100,7 +100,8 @@ class Reducer:
             self.layout, like, comm, options, self.owned, self.feedback
         )
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
-        weakref.finalize(self, free, [*self.gradients.plans, *self._gathers])
+        plans = [*self.gradients.plans, *self._gathers]
+        weakref.finalize(self, free, plans, self.gradients.gathering)
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 

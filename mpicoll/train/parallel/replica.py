@@ -1,4 +1,4 @@
-"""A copy of a rank's shard, and the gradients that make later states from it."""
+"""A copy of what a rank alone has: its shard, and the gradients that make later states from it."""
 
 from __future__ import annotations
 
@@ -44,27 +44,41 @@ class Made(NamedTuple):
 
 
 class Replica:
-    """Of one shard of `total` elements. step: the one after which the `vectors` are.
+    """Of one rank: its shard of `total` elements, and what its codes have lost.
 
-    The gradients of two steps more have room, so that one may come while the other is needed: a
+    step: the one after which the `vectors` are. Two steps more have room, the gradients of the
+    shard and the residuals of the rank, in codes, so that one may come while the other is needed: a
     rank may be a step ahead.
     """
 
-    def __init__(self, names: Sequence[str], total: int, dtype: Any, sent: Any) -> None:
+    def __init__(
+        self, names: Sequence[str], total: int, dtype: Any, sent: Any, code_bytes: int = 0
+    ) -> None:
         self.step = 0
         self._names = names
         self.vectors: Array = numpy.zeros((1 + len(names), total), dtype)
-        self._gradients: Array = numpy.zeros((2, total), sent)
+        self._sent = numpy.dtype(sent)
+        self._gradient_bytes = total * self._sent.itemsize
+        nbytes = self._gradient_bytes + code_bytes
+        self._messages: list[Array] = [numpy.zeros(nbytes, "u1") for _ in range(2)]
 
     @property
     def nbytes(self) -> int:
         """Bytes of it all."""
-        return self.vectors.nbytes + self._gradients.nbytes
+        return self.vectors.nbytes + sum(message.nbytes for message in self._messages)
+
+    def message(self, step: int) -> Array:
+        """What is sent after a step: gradients and residuals."""
+        return self._messages[step % 2]
 
     def gradients(self, step: int) -> Array:
         """Where those of a step lie."""
-        found: Array = self._gradients[step % 2]
-        return found
+        gradients: Array = self.message(step)[: self._gradient_bytes].view(self._sent)
+        return gradients
+
+    def residuals(self, step: int) -> Array:
+        """Where the codes of those after a step lie."""
+        return self.message(step)[self._gradient_bytes :]
 
     def follow(self, step: int, made: Mapping[int, Made]) -> None:
         """Make the vectors those after a step; the ones before are then gone."""

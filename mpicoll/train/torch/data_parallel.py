@@ -274,6 +274,10 @@ class DataParallel(torch.nn.Module):
         """What codes have lost on this rank, of each flat buffer, in plain order."""
         return [tensor_of(feedback.plain()) for feedback in self._feedbacks()]
 
+    def masters(self) -> list[torch.Tensor]:
+        """What this rank has uncompressed of parameters that are sent in codes; copies."""
+        return [master.clone() for flat in self.flats for master in flat.masters]
+
     # The order of things.
 
     def _observed(self) -> Orders:
@@ -354,8 +358,13 @@ class DataParallel(torch.nn.Module):
         }
 
     @in_torchs_stream
-    def adopt(self, cut: Mapping[str, Any], residuals: Sequence[torch.Tensor] = ()) -> None:
-        """Cut the parameters as they were for a `cut`; take over what codes had lost then.
+    def adopt(
+        self,
+        cut: Mapping[str, Any],
+        residuals: Sequence[torch.Tensor] = (),
+        masters: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Cut the parameters as they were for a `cut`; take over `residuals` and `masters` of then.
 
         Collective. Raises ArgumentError where that cannot be.
         """
@@ -372,16 +381,21 @@ class DataParallel(torch.nn.Module):
         for feedback, values in zip(self._feedbacks(), residuals):
             feedback.clear()
             feedback.add(array_of(values))
+        own_masters = [master for flat in self.flats for master in flat.masters]
+        for master, values in zip(own_masters, masters):
+            master.copy_(values)
 
     # Figures.
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of the state of `optimizer` on this rank, if there is one."""
+        """Bytes of the state of `optimizer` on this rank, if there is one, and of masters."""
         states = () if self.optimizer is None else self.optimizer.state.values()
-        return sum(
-            value.nbytes for state in states for value in state.values() if torch.is_tensor(value)
-        )
+        tensors = [
+            value for state in states for value in state.values() if torch.is_tensor(value)
+        ]
+        masters = [master for flat in self.flats for master in flat.masters]
+        return sum(tensor.nbytes for tensor in [*tensors, *masters])
 
     @property
     def gradient_bytes(self) -> int:

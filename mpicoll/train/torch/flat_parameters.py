@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...buffers import compression_of
 from ...errors import ArgumentError
+from ...support.arrays import Array
 from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
@@ -60,8 +62,8 @@ class Flat:
 
     named: {name: parameter}, of one dtype and device. layers: for each, the number of the
     computation that needs it first. order: their numbers as backward finishes them. `pieces`: for
-    each bucket what this rank updates of it, as a Parameter. Gradients are averaged over the ranks.
-    Collective.
+    each bucket what this rank updates of it, as a Parameter: in memory of its own where parameters
+    are sent in codes (`masters`). Gradients are averaged over the ranks. Collective.
     """
 
     def __init__(
@@ -88,7 +90,53 @@ class Flat:
             parameter.data = view.copy_(parameter.data)
         self._places = [parameter.data_ptr() for parameter in self.parameters]
         self.views = [tensor_of(self.reducer.gradient(number)) for number in range(len(tensors))]
-        self.pieces = [torch.nn.Parameter(self.values[part]) for part in self.reducer.owned]
+        self._codes = options.parameter_compression
+        self.pieces = [
+            torch.nn.Parameter(values[part].clone() if self._is_coded(bucket) else values[part])
+            for bucket, part in zip(self.reducer.layout.buckets, self.reducer.owned)
+        ]
+
+    def _is_coded(self, bucket: Bucket) -> bool:
+        """Whether its parameters are sent in codes."""
+        return self._codes is not None and not bucket.is_exact
+
+    @property
+    def masters(self) -> list[torch.Tensor]:
+        """What this rank has uncompressed of the buckets that are sent in codes."""
+        buckets = self.reducer.layout.buckets
+        pairs = zip(buckets, self.pieces)
+        return [piece.data for bucket, piece in pairs if self._is_coded(bucket)]
+
+    def piece(self, bucket: Bucket) -> torch.nn.Parameter:
+        """What this rank updates of a bucket, whose parameters are those of the last update.
+
+        A master is used unless the program has written to the parameter since: then that counts.
+        """
+        piece = self.pieces[bucket.number]
+        if self._is_coded(bucket) and len(piece):
+            held = array_of(self.values[self.reducer.owned[bucket.number]])
+            masters = array_of(piece.data)
+            written = held != self._decoded(masters)
+            masters[written] = held[written]
+        return piece
+
+    def _decoded(self, masters: Array) -> Array:
+        """What the ranks have of them after they were sent."""
+        assert self._codes is not None
+        compression = compression_of(self._codes)
+        module = self.reducer.module
+        decoded = masters.astype("float32")
+        codes = module.empty(compression.groups(len(decoded)) * compression.nbytes, "uint8")
+        compression.quantise(decoded, codes, module)
+        return decoded.astype(masters.dtype)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Begin to bring the updated pieces to all ranks."""
+        for bucket, piece in zip(self.reducer.layout.buckets, self.pieces):
+            if self._is_coded(bucket):
+                self.values[self.reducer.owned[bucket.number]].copy_(piece)
+        self.reducer.publish()
 
     def check_places(self) -> None:
         """Raise ArgumentError for a parameter that left the flat buffer, which ZeRO updates."""

@@ -69,15 +69,16 @@ class Sharded:
         model.expect_gradients()
         factor = self._clip_factor()
         for flat in model.flats:
-            for (bucket, gradients), piece in zip(flat.reducer.updating(), flat.pieces):
+            for bucket, gradients in flat.reducer.updating():
                 with model.meter.computing(f"update {bucket.number}"):
+                    piece = flat.piece(bucket)
                     gradient = tensor_of(gradients)
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
                     super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
                     piece.grad = None
         model.commit()
         for flat in model.flats:
-            flat.reducer.publish()
+            flat.publish()
         model.zero_grad()
 
     def _clip_factor(self) -> float:
@@ -95,7 +96,12 @@ class Sharded:
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state, to be loaded on the same rank of as many ranks."""
         state: dict[str, Any] = super().state_dict()  # type: ignore[misc]
-        return {**state, "cut": self.model.cut(), "residuals": self.model.residuals()}
+        return {
+            **state,
+            "cut": self.model.cut(),
+            "residuals": self.model.residuals(),
+            "masters": self.model.masters(),
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave on this rank, and the order of the buckets. Collective.
@@ -104,5 +110,5 @@ class Sharded:
         after the first backward of a model whose buckets have another order.
         """
         state = dict(state_dict)
-        self.model.adopt(state.pop("cut"), state.pop("residuals", ()))
+        self.model.adopt(state.pop("cut"), state.pop("residuals", ()), state.pop("masters", ()))
         super().load_state_dict(state)  # type: ignore[misc]

@@ -40,6 +40,7 @@ def wrap(
     clip_norm: float | None = None,
     algorithm: AllreduceName | None = None,
     compression: CompressionName | None = None,
+    parameter_compression: CompressionName | None = None,
     error_feedback: bool = False,
     **optimizer_options: Any,
 ) -> DataParallel:
@@ -63,9 +64,11 @@ def wrap(
     optimizer : subclass of torch.optim.Optimizer, optional
         Made with `optimizer_options`. For zero1 and zero2, on this rank's shard: its update must be
         element by element, and all parameters have the same options.
-    overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm, compression, error_feedback
+    overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm, compression,
+    parameter_compression, error_feedback
         As of `mpicoll.train.options.Options`. With zero1 and zero2 the residuals of error feedback
-        are part of the optimizer's `state_dict`; with allreduce they begin as zeros.
+        are part of the optimizer's `state_dict`; with allreduce they begin as zeros. The shard that
+        a rank keeps uncompressed has the module's type, and is part of it, too.
     accumulate : int
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional
@@ -100,6 +103,7 @@ def wrap(
         clip_norm,
         algorithm=algorithm,
         compression=compression,
+        parameter_compression=parameter_compression,
         error_feedback=error_feedback,
     )
     named = [*module.named_parameters(), *module.named_buffers()]
