@@ -218,7 +218,7 @@ def test_different_arguments_of_fit():
 
 
 @pytest.mark.parametrize("options, text", [
-    ({"strategy": "zero9"}, "strategy: expected one of parameter_server, allreduce, zero1, zero2, got 'zero9'"),
+    ({"strategy": "zero9"}, "strategy: expected one of parameter_server, allreduce, zero1, zero2, diloco, got 'zero9'"),
     ({"precision": "int8"}, "precision: expected one of float64, float32, float16, bfloat16, got 'int8'"),
     ({"algorithm": "wave"}, "algorithm: expected one of .*ring.*, got 'wave'"),
     ({"strategy": "parameter_server", "algorithm": "native"}, "algorithm: expected for parameter_server one of ring"),
