@@ -103,7 +103,7 @@ srun -K --mpi=pmix python -m mpi4py train.py
 @pytest.mark.parametrize(("old", "new", "line", "message"), [
     ("--ntasks-per-node=2", "--ntasks=4", 2, "--ntasks alone fills nodes unevenly"),
     ("srun", ': "${LAUNCHER:=jsrun}"\nsrun', 3, "expected auto, srun, mpirun, mpiexec"),
-    ("srun", ': "${STRATEGY:=zero9}"\nsrun', 3, "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2"),
+    ("srun", ': "${STRATEGY:=zero9}"\nsrun', 3, "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2, diloco"),
     ("train.py", "train.py --checkpoint $TMPDIR/run", 3, "--checkpoint=$TMPDIR/run: each node has a directory of its own"),
     ("srun", ': "${DATA:=/tmp/x.npz}"\nsrun', 3, "a directory of its own"),
     ("srun", ': "${VENV:=/nowhere}"\nsrun', 3, "there is no bin/python"),
@@ -202,7 +202,7 @@ def test_scaling_of_nothing(tmp_path, directory):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--set", "STRATEGY=zero9"], "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2 (did you mean zero"),
+    (["--set", "STRATEGY=zero9"], "STRATEGY=zero9: expected parameter_server, allreduce, zero1, zero2, diloco (did you mean zero"),
     (["--set", "STRATGY=zero1"], "no setting STRATGY; it has LAUNCHER, VENV, STRATEGY"),
     (["--set", "CHECKPOINT=/tmp/run"], "CHECKPOINT=/tmp/run: each node has a directory of its own there"),
     (["--set", "ELASTIC=2", "--set", "LAUNCHER=srun"], "ELASTIC=2 with LAUNCHER=srun, which ends all ranks when one dies"),

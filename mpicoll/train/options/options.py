@@ -173,7 +173,7 @@ class Options:
             "strategy",
             self.strategy,
             not (self.served and self.elastic),
-            "with elastic one of allreduce, zero1, zero2: rank 0 alone has the state",
+            "with elastic one of allreduce, zero1, zero2, diloco: rank 0 alone has the state",
         )
         self._check_collectives()
         self._check_reproducible()
@@ -204,7 +204,9 @@ class Options:
             self._check_error_feedback()
         if not self.compresses:
             return
-        expected = "one of allreduce, zero1, zero2 with compression: rank 0 alone has the state"
+        expected = (
+            "one of allreduce, zero1, zero2, diloco with compression: rank 0 alone has the state"
+        )
         check("strategy", self.strategy, not self.served, expected)
         good = self.parameter_compression is None or self.sharded
         expected = f"None: {self.strategy} sends no parameters; zero1 and zero2 do"

@@ -20,7 +20,7 @@ WRONG = [
     ("mpich", "srun", {"DATA": "/nowhere.npz"}, "/nowhere.npz"),
     ("mpich", "srun", {"CHECKPOINT": "/proc/checkpoint"}, "cannot make /proc/checkpoint"),
     ("mpich", "srun", {"OUT": "/proc/results"}, "OUT=/proc/results: cannot be made"),
-    ("mpich", "srun", {"STRATEGY": "zero3"}, "expected one of parameter_server, allreduce, zero1, zero2, got 'zero3'"),
+    ("mpich", "srun", {"STRATEGY": "zero3"}, "expected one of parameter_server, allreduce, zero1, zero2, diloco, got 'zero3'"),
 ]  # fmt: skip
 
 
