@@ -13,7 +13,7 @@ SETTING = re.compile(r'^: "\$\{([A-Z_]+):=(.*?)\}"(.*)$')
 #: settings that take one of a few words
 WORDS = {
     "LAUNCHER": ("auto", "srun", "mpirun", "mpiexec"),
-    "STRATEGY": ("parameter_server", "allreduce", "zero1", "zero2"),
+    "STRATEGY": ("parameter_server", "allreduce", "zero1", "zero2", "diloco"),
     "COLLECTIVE": tuple(COLLECTIVES),
     "DEVICE": ("cpu", "cuda"),
 }
