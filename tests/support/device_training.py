@@ -36,6 +36,15 @@ class DeviceTraining:
         wanted = losses(numpy, data, optimizer=SGD, **options)
         numpy.testing.assert_allclose(losses(xp, data, optimizer=SGD, **options), wanted, atol=1e-4)
 
+    @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("overlap", ["none", "all"])
+    def test_local_steps(self, xp, mode, data, overlap, precision):
+        if precision == "bfloat16":
+            pytest.importorskip("ml_dtypes", reason="NumPy has no bfloat16 of its own")
+        options = {"strategy": "diloco", "inner_steps": 3, "fragments": 2, "overlap": overlap, "steps": 8}
+        options["precision"] = precision
+        numpy.testing.assert_allclose(losses(xp, data, **options), losses(numpy, data, **options), atol=1e-4)
+
     def test_on_a_stream_of_its_own(self, xp, mode, data):
         """Nothing else orders what is computed, copied and sent than the current stream."""
         with xp.cuda.Stream(non_blocking=True):
