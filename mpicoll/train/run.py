@@ -143,6 +143,7 @@ class Run:
                     break
             self._drift.compare(self._done)
             self._save()
+        self._strategy.finish()
 
     @contextmanager
     def _observed(self, steps: int) -> Iterator[Observers]:

@@ -170,7 +170,8 @@ class Trainer:
 
         Waits for those in flight.
         """
-        return self.strategy.common()[1]
+        self.strategy.reducer.wait()
+        return self.strategy.reducer.named()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model. Local.

@@ -1,5 +1,7 @@
 """Local steps (strategy="diloco") beside a simulation of all ranks in one process."""
 
+import os
+import signal
 from random import Random
 
 import numpy
@@ -7,7 +9,7 @@ import pytest
 
 from mpicoll.train import SGD, Adam, Trainer, mlp
 from mpicoll.train.monitor import summary
-from mpicoll.train.parallel import ParametersDiffer
+from mpicoll.train.parallel import LocalSteps, ParametersDiffer
 from mpicoll.train.parallel.optimizer_step import BadGradient
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.local_steps import BATCH, DATA, flat, simulated, trained
@@ -87,6 +89,45 @@ def test_goes_on_from_a_checkpoint_with_the_same_bits(options, directory):
     keep_only(directory, 14)
     resumed = trained(steps=17, length={**length, "resume": True}, **options)
     assert resumed.losses == whole.losses and same_bits(resumed) == same_bits(whole)
+
+
+def test_stopped_by_a_signal_it_goes_on_with_the_same_bits(directory):
+    """All ranks have the same parameters then; the checkpoint has those of each."""
+    options = {"inner_steps": 12, "fragments": 2}
+    whole = trained(steps=24, **options)
+    real = LocalSteps.step
+
+    def step(strategy, batches, samples):
+        if strategy.update.optimizer.steps == 7 and RANK == SIZE - 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return real(strategy, batches, samples)
+
+    LocalSteps.step = step
+    try:
+        stopped = trained(steps=24, length={"checkpoint": directory}, **options)
+    finally:
+        LocalSteps.step = real
+    assert stopped.stopped == "SIGUSR1" and 7 < len(stopped.losses) < 24
+    same_bits(stopped)
+    resumed = trained(steps=24, length={"checkpoint": directory, "resume": True}, **options)
+    assert resumed.losses == whole.losses and same_bits(resumed) == same_bits(whole)
+
+
+def test_what_a_program_writes_to_parameters_is_where_a_fit_begins():
+    options = {"inner_steps": 4, "fragments": 2, "outer_lr": 1e-9, "outer_momentum": 0.0}
+    trainer = trained(steps=6, **options)
+    for array in trainer.params.values():
+        array[...] = 0.25
+    trainer.fit(DATA, steps=6, batch_size=BATCH)
+    same_bits(trainer)
+    assert all(numpy.allclose(array, 0.25, atol=1e-6) for array in trainer.params.values())
+
+
+def test_exchanges_of_mpi_itself():
+    options = {"inner_steps": 5, "fragments": 2}
+    theirs, ours = trained(algorithm="native", **options), trained(**options)
+    assert numpy.allclose(flat(theirs), flat(ours), rtol=1e-7, atol=1e-9)
+    assert theirs.report()["bytes_estimated"]
 
 
 @pytest.mark.skipif(SIZE == 1, reason="there are no fewer ranks")

@@ -311,8 +311,8 @@ class Options:
         return self.strategy == "diloco"
 
     @property
-    def alone(self) -> Options:
-        """Those of the ranks that take inner steps together, where `is_local`."""
+    def of_group(self) -> Options:
+        """Those of the inner steps that some ranks take together, where `is_local`."""
         algorithm: Any = WITHIN_NODE if self.inner == "node" else RING
         return replace(
             self, strategy="allreduce", algorithm=algorithm, compression=None, elastic=False

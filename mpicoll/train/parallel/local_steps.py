@@ -20,6 +20,7 @@ from ..model import AnyModel
 from ..optim import Optimizer
 from ..options import Options
 from .backup import Window
+from .buckets import exempt
 from .in_flight import free
 from .optimizer_step import BadGradient, Readable
 from .outer_steps import CHANGES, PARAMETERS, OuterSteps
@@ -68,13 +69,13 @@ class LocalSteps(Strategy):
         group_of = list(range(comm.Get_size()))
         if options.inner == "node":
             group_of = list(comm._context.topology.nodes)
-        group = comm.Split(group_of[rank], rank)
-        super().__init__(model, optimizer, comm, options, group)
-        weakref.finalize(self, free, [], group)
         #: which replica this is, of how many
         self._replica = group_of[rank]
         self._replicas = max(group_of) + 1
         self._members = [other for other, group in enumerate(group_of) if group == self._replica]
+        group = comm.Split(self._replica, rank)
+        super().__init__(model, optimizer, comm, options, group)
+        weakref.finalize(self, free, [], group)
         self.meter.period = options.inner_steps
         self.outer = OuterSteps(self.update, comm, self.meter, options)
         self.fits = Fits()
@@ -127,7 +128,10 @@ class LocalSteps(Strategy):
 
     def take_up(self) -> list[float]:
         self.outer.failure = None
-        return super().take_up()
+        losses = super().take_up()
+        if self.outer.is_settled:  # the program may have written to them
+            self.outer.adopt()
+        return losses
 
     def replaced(self) -> None:
         super().replaced()
@@ -154,18 +158,17 @@ class LocalSteps(Strategy):
 
     def predicted_bytes(self) -> int:
         compression = self.options.compression
-        itemsize = self.outer.common.itemsize
-        nbytes = 0
-        for bucket in self.outer.layout.buckets:
-            if bucket.is_exact or compression is None:
-                nbytes += bucket.size * itemsize
-            else:
-                codes = compression_of(compression)
-                nbytes += codes.groups(bucket.size) * codes.nbytes
+        tensors = self.reducer.layout.tensors
+        exact = exempt(tensors) if compression is not None else range(len(tensors))
+        elements = [tensor.size for number, tensor in enumerate(tensors) if number not in exact]
+        itemsize = self.reducer.parameters.itemsize
+        nbytes = sum(tensors[number].size for number in exact) * max(4, itemsize)
+        if compression is not None:
+            codes = compression_of(compression)
+            nbytes += codes.groups(sum(elements)) * codes.nbytes
         outer = 2 * (self.size - 1) * nbytes // self.size // self.options.inner_steps
         members = len(self._members)
-        gradients = self.reducer.layout.size * self.reducer.parameters.itemsize
-        return outer + 2 * (members - 1) * gradients // members
+        return outer + 2 * (members - 1) * self.reducer.layout.size * itemsize // members
 
     def report(self) -> dict[str, Any]:
         survived = {"recoveries": self.fits.recoveries} if self.options.elastic else {}

@@ -94,6 +94,8 @@ class OuterSteps:
         #: squares of the distances of this rank's fragments from the averages, of the last round
         self._distances = [0.0] * options.fragments
         self._drifts: list[float] = []
+        #: whether all ranks have the common parameters, and no steps of their own since
+        self.is_settled = True
         #: why this rank has stopped to learn, for all to raise after the next exchange
         self.failure: str | None = None
         self.adopt()
@@ -136,6 +138,7 @@ class OuterSteps:
 
         Collective. Raises BadGradient, on all ranks, where one of them has stopped.
         """
+        self.is_settled = False
         if self._delay:
             for fragment in self._due(step - self._delay):
                 self._finish(fragment)
@@ -156,15 +159,18 @@ class OuterSteps:
 
     def settle(self, step: int) -> None:
         """Exchange everything, so that all ranks have the common parameters. Collective."""
+        if self.is_settled:
+            return
         for fragment in self.fragments:
             self._finish(fragment)
-        is_settled = not self._delay and len(self.fragments) == 1
-        end = step if is_settled else step + 0.5
+        is_done_at_once = not self._delay and len(self.fragments) == 1
+        end = step if is_done_at_once else step + 0.5
         left = [part for part in self.fragments if self._made[part.number] < end]
         for fragment in left:
             self._begin(fragment, end)
         for fragment in left:
             self._finish(fragment, at_once=True)
+        self.is_settled = True
 
     def _begin(self, fragment: Fragment, step: float) -> None:
         with self._meter.computing(f"change {fragment.number}"):
@@ -307,6 +313,7 @@ class OuterSteps:
         replica: what that has of this rank.
         """
         self.failure = None
+        self.is_settled = False
         self._read(common, PARAMETERS, self.common)
         for slot, array in self.optimizer.state.items():
             self._read(common, f"outer {slot}", array)
@@ -349,6 +356,7 @@ class OuterSteps:
         pairs += zip(self.optimizer.state.values(), old.optimizer.state.values())
         for array, former in pairs:
             array[...] = former
+        self.is_settled = False
         self._made = list(old._made)
         self._drifts = old._drifts
         group.Bcast(self.changes, root=0)

@@ -79,7 +79,7 @@ class Strategy:
         stored = element_type(options.precision)
         comm.Bcast(values, root=0, algorithm="binomial")
         self.meter = Meter(comm, module)
-        of_group = options if group is None else options.alone
+        of_group = options if group is None else options.of_group
         group = comm if group is None else group
         like = module.empty(0, stored)
         self.reducer = Reducer(model.tensors, self._order(), like, group, self.meter, of_group)
@@ -199,12 +199,12 @@ class Strategy:
         return True
 
     def common(self) -> tuple[Array, dict[str, Array]]:
-        """What all ranks have alike between two steps: flat, and by the names of parameters."""
+        """The parameters that all ranks have alike between two steps: flat, and by name."""
         self.reducer.wait()
         return self.reducer.parameters, self.reducer.named()
 
     def finish(self) -> None:
-        """The steps of a fit are over."""
+        """The steps of a fit are over. Does nothing the second time."""
 
     def report(self) -> dict[str, Any]:
         """What `Trainer.report` says of this strategy alone."""
