@@ -131,8 +131,8 @@ OUTER = f"{PARALLEL}.outer_steps:OuterSteps"
 @OPEN
 @pytest.mark.parametrize("deaths, inner", [
     ([[1, f"{OUTER}._finish", 9]], "rank"),
-    ([[2, f"{OUTER}._put_in", 7]], "rank"),
-    ([[0, f"{OUTER}.settle", 1]], "rank"),
+    ([[2, f"{OUTER}._add_common", 7]], "rank"),
+    ([[0, f"{OUTER}.synchronize", 1]], "rank"),
     ([[1, f"{OUTER}._begin", 9], [3, f"{OUTER}.take_over", 1]], "rank"),
     ([[1, "mpicoll.train.checkpoint.directory:Checkpoints._write_files", 2]], "rank"),
     ([[1, "mpicoll.train.run:Run._write_down", 2]], "rank"),

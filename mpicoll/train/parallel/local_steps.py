@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 REPLICAS = "replicas"
 
 
-class Fits:
+class FitRecord:
     """How far the fits of a training are, for when ranks die: a `Survival`."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class LocalSteps(Strategy):
         weakref.finalize(self, free, [], group)
         self.meter.period = options.inner_steps
         self.outer = OuterSteps(self.update, comm, self.meter, options)
-        self.fits = Fits()
+        self.fits = FitRecord()
         if options.elastic:
             self.survival = self.fits
 
@@ -124,12 +124,12 @@ class LocalSteps(Strategy):
 
     def finish(self) -> None:
         """Bring all ranks to the same parameters."""
-        self.outer.settle(self.update.optimizer.steps)
+        self.outer.synchronize(self.update.optimizer.steps)
 
     def take_up(self) -> list[float]:
         self.outer.failure = None
         losses = super().take_up()
-        if self.outer.is_settled:  # the program may have written to them
+        if self.outer.is_synchronized:  # the program may have written to them
             self.outer.adopt()
         return losses
 
@@ -266,7 +266,7 @@ class Former(NamedTuple):
     #: this rank's parameters and the state of its optimizer
     own: Window
     outer: OuterSteps
-    fits: Fits
+    fits: FitRecord
     #: of the steps whose losses are not known to all
     losses: list[list[float]]
 

@@ -87,15 +87,14 @@ class OuterSteps:
         exchanges = [each for part in self.fragments for _, each, _ in part.exchanges]
         weakref.finalize(self, free, exchanges)
         self._in_flight = InFlight(meter)
-        #: of each fragment: when the changes that are there were made, and those of the last outer
-        #: step, in inner steps
-        self._changed = [0.0] * options.fragments
-        self._made = [0.0] * options.fragments
+        #: by fragment, in inner steps: when the last exchange began, and that of the last outer step
+        self._begun_at = [0.0] * options.fragments
+        self._applied_at = [0.0] * options.fragments
         #: squares of the distances of this rank's fragments from the averages, of the last round
         self._distances = [0.0] * options.fragments
         self._drifts: list[float] = []
         #: whether all ranks have the common parameters, and no steps of their own since
-        self.is_settled = True
+        self.is_synchronized = True
         #: why this rank has stopped to learn, for all to raise after the next exchange
         self.failure: str | None = None
         self.adopt()
@@ -138,7 +137,7 @@ class OuterSteps:
 
         Collective. Raises BadGradient, on all ranks, where one of them has stopped.
         """
-        self.is_settled = False
+        self.is_synchronized = False
         if self._delay:
             for fragment in self._due(step - self._delay):
                 self._finish(fragment)
@@ -157,20 +156,20 @@ class OuterSteps:
             return []
         return [part for part in self.fragments if (step - part.begin) % self._round == 0]
 
-    def settle(self, step: int) -> None:
+    def synchronize(self, step: int) -> None:
         """Exchange everything, so that all ranks have the common parameters. Collective."""
-        if self.is_settled:
+        if self.is_synchronized:
             return
         for fragment in self.fragments:
             self._finish(fragment)
         is_done_at_once = not self._delay and len(self.fragments) == 1
         end = step if is_done_at_once else step + 0.5
-        left = [part for part in self.fragments if self._made[part.number] < end]
+        left = [part for part in self.fragments if self._applied_at[part.number] < end]
         for fragment in left:
             self._begin(fragment, end)
         for fragment in left:
             self._finish(fragment, at_once=True)
-        self.is_settled = True
+        self.is_synchronized = True
 
     def _begin(self, fragment: Fragment, step: float) -> None:
         with self._meter.computing(f"change {fragment.number}"):
@@ -179,7 +178,7 @@ class OuterSteps:
             if self.failure is not None:
                 for _, _, part in fragment.exchanges:
                     self.changes[part] = numpy.nan
-        self._changed[fragment.number] = step
+        self._begun_at[fragment.number] = step
         self._send(fragment)
 
     def _send(self, fragment: Fragment) -> None:
@@ -202,16 +201,19 @@ class OuterSteps:
                 self._sums[part] /= self._comm.Get_size()
             self._require_finite(fragment)
             self._note_distance(fragment)
-            self._take_out(fragment, at_once)
+            self._subtract_common(fragment, at_once)
             self.optimizer.advance()
             for _, _, part in fragment.exchanges:
                 self.optimizer.apply(
                     self.common[part], self._sums[part], part.start, self.layout.size
                 )
-            self._put_in(fragment)
+            self._add_common(fragment)
 
-    def _take_out(self, fragment: Fragment, at_once: bool) -> None:
-        """Of this rank's parameters leave what it has changed since the exchange began."""
+    def _subtract_common(self, fragment: Fragment, at_once: bool) -> None:
+        """Leave the progress of this rank since the exchange began in its parameters.
+
+        at_once: there is none.
+        """
         for ours, own in fragment.places:
             if at_once:
                 self._own[own] = 0
@@ -219,13 +221,13 @@ class OuterSteps:
                 self._own[own] += self.changes[ours]
                 self._own[own] -= self.common[ours]
 
-    def _put_in(self, fragment: Fragment) -> None:
-        """Add to that the common parameters."""
+    def _add_common(self, fragment: Fragment) -> None:
+        """Add the common parameters to that progress."""
         for ours, own in fragment.places:
             self._own[own] += self.common[ours]
             if self._own is not self._parameters:
                 self._parameters[own] = self._own[own]
-        self._made[fragment.number] = self._changed[fragment.number]
+        self._applied_at[fragment.number] = self._begun_at[fragment.number]
 
     def _require_finite(self, fragment: Fragment) -> None:
         for _, _, part in fragment.exchanges:
@@ -313,7 +315,7 @@ class OuterSteps:
         replica: what that has of this rank.
         """
         self.failure = None
-        self.is_settled = False
+        self.is_synchronized = False
         self._read(common, PARAMETERS, self.common)
         for slot, array in self.optimizer.state.items():
             self._read(common, f"outer {slot}", array)
@@ -321,16 +323,16 @@ class OuterSteps:
         for fragment in self.fragments:
             number = fragment.number
             last = step - (step - fragment.begin) % self._round
-            self._made[number] = last if last <= step - self._delay else last - self._round
-            self._changed[number] = last if CHANGES in replica.totals else 0
+            self._applied_at[number] = last if last <= step - self._delay else last - self._round
+            self._begun_at[number] = last if CHANGES in replica.totals else 0
 
     def resume(self, step: int) -> None:
         """Go on after inner step number `step`: send again what was on its way. Collective."""
         for begin in range(step - self._delay, step + 1):
             for fragment in self._due(begin):
-                if self._made[fragment.number] >= begin:
+                if self._applied_at[fragment.number] >= begin:
                     continue
-                if self._changed[fragment.number] == begin:
+                if self._begun_at[fragment.number] == begin:
                     self._send(fragment)
                 else:
                     self._begin(fragment, begin)
@@ -356,12 +358,12 @@ class OuterSteps:
         pairs += zip(self.optimizer.state.values(), old.optimizer.state.values())
         for array, former in pairs:
             array[...] = former
-        self.is_settled = False
-        self._made = list(old._made)
+        self.is_synchronized = False
+        self._applied_at = list(old._applied_at)
         self._drifts = old._drifts
         group.Bcast(self.changes, root=0)
-        self._changed, self.failure = group.bcast((old._changed, old.failure))
-        everyone = self._comm.allgather(self._made)
+        self._begun_at, self.failure = group.bcast((old._begun_at, old.failure))
+        everyone = self._comm.allgather(self._applied_at)
         for fragment in self.fragments:
             made = [steps[fragment.number] for steps in everyone]
             if min(made) < max(made):
@@ -370,11 +372,11 @@ class OuterSteps:
     def _catch_up(self, fragment: Fragment, made: Sequence[float]) -> None:
         """Take the result of an outer step from a rank that has it. made: as on each rank."""
         root = made.index(max(made))
-        is_behind = self._made[fragment.number] < max(made)
+        is_behind = self._applied_at[fragment.number] < max(made)
         if is_behind:
-            self._take_out(fragment, at_once=False)
+            self._subtract_common(fragment, at_once=False)
         for _, _, part in fragment.exchanges:
             for array in (self.common, *self.optimizer.state.values()):
                 self._comm.Bcast(array[part], root=root)
         if is_behind:
-            self._put_in(fragment)
+            self._add_common(fragment)
