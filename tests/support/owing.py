@@ -42,7 +42,7 @@ def main(strategy, folder):
 
     def take_over_and_write(source, plan, updates, new):
         take_over(source, plan, updates, new)
-        numpy.savez(Path(folder, f"taken-{source.rank}.npz"), residuals=new.reducer.feedback.plain(), newest=source.newest,
+        numpy.savez(Path(folder, f"taken-{rank}.npz"), residuals=new.reducer.feedback.plain(), newest=source.newest,
                     held=source._has_come, holders=source.holders, generation=plan.generation)  # fmt: skip
 
     Backup.record, elastic._take_over_residuals = record_and_write, take_over_and_write

@@ -110,7 +110,7 @@ class Flat:
     def piece(self, bucket: Bucket) -> torch.nn.Parameter:
         """What this rank updates of a bucket, whose parameters are those of the last update.
 
-        A master is used unless the program has written to the parameter since: then that counts.
+        A master is used unless the program has written another value to the parameter since.
         """
         piece = self.pieces[bucket.number]
         if self._is_coded(bucket) and len(piece):
