@@ -2,7 +2,7 @@
 
     text = Pieces(length=64)
     function = TorchFunction(Transformer(text.letters, 64))
-    Trainer(function, Adam(), comm, params=function.params).fit(text.dataset, epochs=3)
+    Trainer(function, Adam(), comm, params=function.params).fit(text.dataset, epochs=2)
 """
 
 from functools import partial

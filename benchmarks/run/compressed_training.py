@@ -68,7 +68,7 @@ class HelpPages:
 
     measure = "held_out_loss"
     batch_size = 32
-    epochs = 3
+    epochs = 2
 
     def __init__(self, options: argparse.Namespace) -> None:
         # the other workload does without PyTorch
@@ -122,30 +122,28 @@ def main() -> None:
     share_cores(comm)
     workload = WORKLOADS[options.workload](options)
     epochs = options.epochs or workload.epochs
+    facts = {
+        "environment": measured_on(comm),
+        "workload": options.workload,
+        "strategy": options.strategy,
+        **workload.facts,
+        "batch_size": workload.batch_size,
+        "epochs": epochs,
+    }
     rows: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for name in CANDIDATES:
             rows.append(_trained(comm, workload, name, seed, epochs, options.strategy))
             if comm.Get_rank() == 0:
                 print(rows[-1], flush=True)
-    results = [summed_up(name, rows, workload.measure, "float32") for name in CANDIDATES]
-    facts = measured_on(comm)
+        # after each seed: it takes long, and what there is counts
+        results = [summed_up(name, rows, workload.measure, "float32") for name in CANDIDATES]
+        if comm.Get_rank() == 0 and options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump({**facts, "results": results, "runs": rows}, file, indent=1)
     if comm.Get_rank() == 0:
         for result in results:
             print(result)
-        if options.json:
-            document = {
-                "environment": facts,
-                "workload": options.workload,
-                "strategy": options.strategy,
-                **workload.facts,
-                "batch_size": workload.batch_size,
-                "epochs": epochs,
-                "results": results,
-                "runs": rows,
-            }
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(document, file, indent=1)
 
 
 def _trained(
@@ -193,7 +191,7 @@ def _options() -> argparse.Namespace:
     add = parser.add_argument
     add("--workload", choices=WORKLOADS, default="digits")
     add("--seeds", type=int, default=5)
-    add("--epochs", type=int, help="default: 8 of the digits, 3 of the text")
+    add("--epochs", type=int, help="default: 8 of the digits, 2 of the text")
     add("--hidden", type=int, nargs="+", default=[960, 960], help="widths of layers; digits")
     add("--width", type=int, default=64, help="of the transformer; text")
     add("--layers", type=int, default=2, help="of the transformer; text")
