@@ -249,8 +249,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--link", required=True, help="the cluster's --rate; inside a node, what is to count as it")
-    add("--loss", type=float, default=2.35, help="that is to be reached (default 2.35)")
-    add("--steps", type=int, default=200)
+    add("--loss", type=float, default=2.4, help="that is to be reached (default 2.4)")
+    add("--steps", type=int, default=160)
     add("--block", type=int, default=20, help="steps of a training in its turn (default 20)")
     add("--rows", type=int, default=2, help="pieces of text per rank and step (default 2)")
     add("--length", type=int, default=64, help="characters of a piece (default 64)")
