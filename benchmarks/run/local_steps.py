@@ -68,6 +68,7 @@ def main() -> None:
             print(row, flush=True)
         if options.json:
             named = vars(options) | {"round": ROUND, "batch_per_rank": BATCH_PER_RANK}
+            del named["json"]
             document = {"environment": facts, **named, **results}
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(document, file, indent=1)

@@ -134,6 +134,7 @@ OUTER = f"{PARALLEL}.outer_steps:OuterSteps"
     ([[2, f"{OUTER}._add_common", 7]], "rank"),
     ([[0, f"{OUTER}.synchronize", 1]], "rank"),
     ([[1, f"{OUTER}._begin", 9], [3, f"{OUTER}.take_over", 1]], "rank"),
+    ([[1, f"{OUTER}._begin", 9], [3, f"{PARALLEL}.strategy:Strategy.__init__", 2]], "rank"),
     ([[1, "mpicoll.train.checkpoint.directory:Checkpoints._write_files", 2]], "rank"),
     ([[1, "mpicoll.train.run:Run._write_down", 2]], "rank"),
     ([[1, f"{PARALLEL}.optimizer_step:Update._apply", 29]], "node"),
@@ -143,6 +144,7 @@ def test_local_steps_go_on(deaths, inner):
     plan = Plan(0, 4 if len(deaths) > 1 else 3, options, "", tuple(map(tuple, deaths)), "checkpoint" in deaths[0][1])
     row = trained(plan, tolerance=1.0)  # of the losses, which are those of other samples
     assert row["outcome"] == "went on" and row["died"] == len(deaths), told(row)
+    assert row["recoveries"][-1]["step"] > 0
 
 
 @pytest.mark.thorough

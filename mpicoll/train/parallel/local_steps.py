@@ -79,6 +79,7 @@ class LocalSteps(Strategy):
         self.meter.period = options.inner_steps
         self.outer = OuterSteps(self.update, comm, self.meter, options)
         self.fits = FitRecord()
+        self._former: Former | None = None
         if options.elastic:
             self.survival = self.fits
 
@@ -212,7 +213,15 @@ class LocalSteps(Strategy):
     # When ranks have died.
 
     def former(self) -> Former:
-        """What this rank has for a strategy of fewer ranks."""
+        """What this rank has for a strategy of fewer ranks.
+
+        It stays the same: that strategy takes the optimizer, and others may die meanwhile.
+        """
+        if self._former is None:
+            self._former = self._read_former()
+        return self._former
+
+    def _read_former(self) -> Former:
         update = self.update
         values = self.reducer.parameters if update.masters is None else update.masters
         state = {PARAMETERS: values, **update.optimizer.state}
