@@ -215,9 +215,7 @@ class _HandingCopies:
 def _detach(old: Strategy) -> None:
     """Give the model and the optimizer memory of their own, until a strategy replaces it."""
     old.model.lend(old.reducer.plain_now)
-    masters = old.update.masters
-    # the dtype is that of the arithmetic
-    old.model.to(dtype=(old.reducer.parameters if masters is None else masters).dtype)
+    old.model.to(dtype=old.update.values.dtype)  # that of the arithmetic
     old.update.optimizer.state = {}
     old.update.optimizer.steps = 0
 

@@ -17,8 +17,6 @@ from .parallel import Strategy
 
 #: the vector of a checkpoint that has the loss of each step
 _LOSSES = "losses"
-#: the one that has what codes lost: of all elements, rank by rank
-_RESIDUALS = "residuals"
 
 
 class Snapshots:
@@ -72,12 +70,6 @@ class Snapshots:
         state = strategy.vectors()
         totals = {name: total for name, (total, _) in state.items()}
         vectors = {name: pieces for name, (_, pieces) in state.items()}
-        elements = strategy.reducer.layout.elements
-        feedback = strategy.reducer.feedback
-        if feedback is not None:
-            start = strategy.rank * elements
-            vectors[_RESIDUALS] = [(start + plain, part) for plain, part in feedback.vector()]
-            totals[_RESIDUALS] = strategy.size * elements
         # a number a step, which the manifest, read whole to look at a checkpoint, would grow with
         own_losses = [(0, numpy.array(history.losses, "f8"))] if strategy.rank == 0 else []
         meta = self._identity() | {
@@ -110,7 +102,6 @@ class Snapshots:
         def restore() -> None:
             history.losses = _losses_of(checkpoint)
             strategy.restore(checkpoint, meta["updates"])
-            _restore_residuals(checkpoint, strategy)
 
         self._checkpoints.together(f"read {checkpoint.path}", restore)
         strategy.replaced()
@@ -154,21 +145,6 @@ class Snapshots:
             scale is None or figures,
             "value, good and skipped of a loss scale, or null",
         )
-
-
-def _restore_residuals(checkpoint: Checkpoint, strategy: Strategy) -> None:
-    """Give each rank its own residuals; their sum stays where there were more or fewer ranks.
-
-    Each former rank's are added to those of one rank now. A checkpoint may have none.
-    """
-    feedback = strategy.reducer.feedback
-    if feedback is None:
-        return
-    feedback.clear()
-    elements = strategy.reducer.layout.elements
-    former = checkpoint.totals.get(_RESIDUALS, 0) // max(1, elements)
-    for rank in range(strategy.rank, former, strategy.size):
-        feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
 
 
 def _losses_of(checkpoint: Checkpoint) -> list[float]:

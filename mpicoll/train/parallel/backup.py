@@ -47,7 +47,7 @@ from ..optim import first_bad
 from ..options import Options
 from .buckets import within
 from .feedback import ErrorFeedback
-from .optimizer_step import Update, bad_gradient
+from .optimizer_step import PARAMETERS, Update, bad_gradient
 from .replica import Made, Replica
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 #: elements of one vector that are handed over at a time
 WINDOW = 1 << 22
-PARAMETERS = "parameters"
 
 
 def holders(nodes: Sequence[int]) -> list[int]:
@@ -121,7 +120,7 @@ class Backup:
         self._starts = update.starts
         # when ranks have died, the optimizer gets other arrays before these are handed over
         self._state = update.optimizer.state
-        self._values = self.reducer.parameters if update.masters is None else update.masters
+        self._values = update.values
         self._divided = self.reducer.divided
         self._feedback = self.reducer.feedback
         #: whether ranks keep copies of what another one alone has

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ...schedule import bounds
-from ...support.arrays import Array
+from ...support.arrays import Array, module_of
 from ..model import Tensor
 
 
@@ -116,6 +116,17 @@ class BucketLayout:
         """The tensor's shaped view of an array that holds the flat buffer from `start` on."""
         first = self.places[number] - start
         return flat[first : first + self.tensors[number].size].reshape(self.tensors[number].shape)
+
+    def named(self, flat: Array) -> dict[str, Array]:
+        """The shaped views of an array that holds the flat buffer, by the names of tensors."""
+        return {tensor.name: self.view(flat, number) for number, tensor in enumerate(self.tensors)}
+
+    def in_plain_order(self, flat: Array) -> Array:
+        """A copy of such an array in plain order, without padding."""
+        copy: Array = module_of(flat).empty(self.elements, flat.dtype)
+        for plain, first, size in self.runs():
+            copy[plain : plain + size] = flat[first : first + size]
+        return copy
 
     def edges(self, bucket: Bucket) -> list[int]:
         """Where the tensors of a bucket begin in it, and its end, padding included."""

@@ -76,13 +76,7 @@ class ErrorFeedback:
 
     def plain(self, is_committed: bool = True) -> Array:
         """A copy of the residuals in plain order; where not `is_committed`, of the step under way."""
-        return self._in_plain_order(self._kept if is_committed else self._pending)
-
-    def _in_plain_order(self, flat: Array) -> Array:
-        copy = self._zeros(self._layout.elements)
-        for plain, first, size in self._layout.runs():
-            copy[plain : plain + size] = flat[first : first + size]
-        return copy
+        return self._layout.in_plain_order(self._kept if is_committed else self._pending)
 
     def add(self, values: Any) -> None:
         """Add to the residuals; values: of all elements, in plain order."""
@@ -102,4 +96,4 @@ class ErrorFeedback:
         """In plain order, what is decoded of codes of a rank with the same layout."""
         flat = self._zeros(self._layout.size)
         self._compression.decode(flat, codes, self._module)
-        return self._in_plain_order(flat)
+        return self._layout.in_plain_order(flat)

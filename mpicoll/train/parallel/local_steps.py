@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 from mpi4py import MPI
 
-from ...buffers import compression_of
+from ...communicator import release
 from ...schedule import bounds
 from ...support.arrays import Array
 from ...support.units import many
@@ -20,11 +19,9 @@ from ..model import AnyModel
 from ..optim import Optimizer
 from ..options import Options
 from .backup import Window
-from .buckets import exempt
-from .in_flight import free
-from .optimizer_step import BadGradient, Readable
-from .outer_steps import CHANGES, PARAMETERS, OuterSteps
-from .strategy import Strategy, Vectors, rows_of
+from .optimizer_step import PARAMETERS, BadGradient, Readable
+from .outer_steps import CHANGES, OuterSteps, outer_layout
+from .strategy import Strategy, Vectors, bytes_on_the_wire, rows_of
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -75,7 +72,7 @@ class LocalSteps(Strategy):
         self._members = [other for other, group in enumerate(group_of) if group == self._replica]
         group = comm.Split(self._replica, rank)
         super().__init__(model, optimizer, comm, options, group)
-        weakref.finalize(self, free, [], group)
+        weakref.finalize(self, release, group)
         self.meter.period = options.inner_steps
         self.outer = OuterSteps(self.update, comm, self.meter, options)
         self.fits = FitRecord()
@@ -89,8 +86,9 @@ class LocalSteps(Strategy):
         The mean loss and its gradients are those of the samples of this group. A group whose
         gradients are not finite stops, and all ranks raise BadGradient after the next exchange.
         """
-        shares = [last - first for first, last in pairwise(bounds(samples, self.size))]
-        of_group = max(1, sum(shares[member] for member in self._members))
+        edges = bounds(samples, self.size)
+        of_group = max(1, sum(edges[member + 1] - edges[member] for member in self._members))
+        rows = rows_of(batches)
         losses = [math.nan]
         steps = self.update.optimizer.steps
         if self.outer.failure is None:
@@ -105,9 +103,9 @@ class LocalSteps(Strategy):
                 self.outer.failure = str(failure)
         self.update.optimizer.steps = steps + 1
         own = sum(losses) * of_group
-        self._losses.append([own, shares[self.rank]])
+        self._losses.append([own, rows])
         self.outer.after(steps + 1)
-        return own / max(1, rows_of(batches))
+        return own / max(1, rows)
 
     def confirm(self) -> None:
         self.outer.confirm()
@@ -116,12 +114,7 @@ class LocalSteps(Strategy):
         return self.outer.meets(step)
 
     def common(self) -> tuple[Array, dict[str, Array]]:
-        layout = self.outer.layout
-        named = {
-            tensor.name: layout.view(self.outer.common, number)
-            for number, tensor in enumerate(layout.tensors)
-        }
-        return self.outer.common, named
+        return self.outer.common, self.outer.layout.named(self.outer.common)
 
     def finish(self) -> None:
         """Bring all ranks to the same parameters."""
@@ -158,18 +151,14 @@ class LocalSteps(Strategy):
             return super().count_correct()
 
     def predicted_bytes(self) -> int:
-        compression = self.options.compression
-        tensors = self.reducer.layout.tensors
-        exact = exempt(tensors) if compression is not None else range(len(tensors))
-        elements = [tensor.size for number, tensor in enumerate(tensors) if number not in exact]
+        options = self.options
+        inner = self.reducer.layout
         itemsize = self.reducer.parameters.itemsize
-        nbytes = sum(tensors[number].size for number in exact) * max(4, itemsize)
-        if compression is not None:
-            codes = compression_of(compression)
-            nbytes += codes.groups(sum(elements)) * codes.nbytes
-        outer = 2 * (self.size - 1) * nbytes // self.size // self.options.inner_steps
+        layout = outer_layout(inner.tensors, options)
+        changes = bytes_on_the_wire(layout, self.size, max(4, itemsize), options.compression)
+        sent = 2 * (self.size - 1) * changes // self.size // options.inner_steps
         members = len(self._members)
-        return outer + 2 * (members - 1) * self.reducer.layout.size * itemsize // members
+        return sent + 2 * (members - 1) * inner.size * itemsize // members
 
     def report(self) -> dict[str, Any]:
         survived = {"recoveries": self.fits.recoveries} if self.options.elastic else {}
@@ -223,17 +212,10 @@ class LocalSteps(Strategy):
 
     def _read_former(self) -> Former:
         update = self.update
-        values = self.reducer.parameters if update.masters is None else update.masters
-        state = {PARAMETERS: values, **update.optimizer.state}
-        own = Window({name: self._plain(array) for name, array in state.items()}, 0)
+        state = {PARAMETERS: update.values, **update.optimizer.state}
+        plain = self.reducer.layout.in_plain_order
+        own = Window({name: plain(array) for name, array in state.items()}, 0)
         return Former(update.optimizer.steps, own, self.outer, self.fits, self._losses)
-
-    def _plain(self, array: Array) -> Array:
-        layout = self.reducer.layout
-        plain: Array = self.reducer.module.empty(layout.elements, array.dtype)
-        for start, first, size in layout.runs():
-            plain[start : start + size] = array[first : first + size]
-        return plain
 
     def take_over(self, former: Former) -> list[float]:
         """Go on with this rank's replica after the last step that all have made. Collective.
@@ -245,12 +227,9 @@ class LocalSteps(Strategy):
         self.update.restore(former.own, steps)
         self.reducer.replaced()
         group = self.reducer.comm
-        for array in (
-            self.reducer.parameters,
-            *([] if self.update.masters is None else [self.update.masters]),
-            *self.update.optimizer.state.values(),
-        ):
+        for array in (self.update.values, *self.update.optimizer.state.values()):
             group.Bcast(array, root=0)
+        self.reducer.parameters[...] = self.update.values
         self.outer.take_over(former.outer, group)
         losses = self._known(former)
         self.outer.resume(steps)

@@ -25,6 +25,10 @@ _NO_SCALE_HELPS = (
 )
 
 
+#: the name of the parameters in a checkpoint
+PARAMETERS = "parameters"
+
+
 class Readable(Protocol):
     """A checkpoint: vectors by name, in plain order."""
 
@@ -88,12 +92,17 @@ class Update:
             owned = [reducer.parameters[part] for part in reducer.owned]
             wide = numpy.result_type("float32", reducer.parameters.dtype)
             self.masters = reducer.module.concatenate(owned).astype(wide)
-        optimizer.allocate(self.total, reducer.parameters if self.masters is None else self.masters)
+        optimizer.allocate(self.total, self.values)
 
     @property
     def total(self) -> int:
         """Elements that this rank owns."""
         return self.starts[-1]
+
+    @property
+    def values(self) -> Array:
+        """What is updated: the masters, or all parameters where there are none."""
+        return self.reducer.parameters if self.masters is None else self.masters
 
     @property
     def nbytes(self) -> int:
@@ -223,7 +232,7 @@ class Update:
         if parameters is None:
             owned = [reducer.parameters[part] for part in reducer.owned]
             parameters = reducer.module.concatenate(owned)
-        source: dict[str, Array] = {"parameters": parameters, **self.optimizer.state}
+        source: dict[str, Array] = {PARAMETERS: parameters, **self.optimizer.state}
         kept: dict[str, list[tuple[int, Array]]] = {name: [] for name in source}
         for bucket in reducer.layout.buckets:
             # where all ranks own everything, each writes its shard of it
@@ -258,8 +267,8 @@ class Update:
                     checkpoint.read(slot, plain, plain + size)
                 )
             if self.masters is not None:
-                read = checkpoint.read("parameters", plain, plain + size)
+                read = checkpoint.read(PARAMETERS, plain, plain + size)
                 self.masters[first : first + size] = reducer.module.asarray(read)
         for plain, first, size in within(reducer.layout.runs(), low, high):
-            read = reducer.module.asarray(checkpoint.read("parameters", plain, plain + size))
+            read = reducer.module.asarray(checkpoint.read(PARAMETERS, plain, plain + size))
             reducer.parameters[first : first + size] = read

@@ -13,21 +13,27 @@ import numpy
 
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
+from ..model import Tensor
 from ..monitor import Meter
 from ..optim import SGD, first_bad
 from ..options import Options
 from .buckets import BucketLayout, exempt
 from .gradients import zeros
 from .in_flight import InFlight, PersistentCollective, free
-from .optimizer_step import BadGradient, Readable, Update, bad_gradient
+from .optimizer_step import PARAMETERS, BadGradient, Readable, Update, bad_gradient
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
 
-#: what a checkpoint has of the outer steps: the parameters that all ranks have in common, and
+#: what a checkpoint has of the outer steps beside the parameters that all ranks have in common:
 #: changes whose exchange was on its way
-PARAMETERS = "parameters"
 CHANGES = "changes"
+
+
+def outer_layout(tensors: Sequence[Tensor], options: Options) -> BucketLayout:
+    """The flat arrays of outer steps: one bucket, and one of what is never compressed."""
+    exact = exempt(tensors) if options.compression is not None else ()
+    return BucketLayout(tensors, range(len(tensors)), 1, float("inf"), exact)
 
 
 class Fragment(NamedTuple):
@@ -66,10 +72,8 @@ class OuterSteps:
         self._meter = meter
         self._parameters = reducer.parameters
         #: in which the inner steps compute: float32 masters where parameters have 16 bits
-        self._own = self._parameters if update.masters is None else update.masters
-        exact = exempt(reducer.layout.tensors) if options.compression is not None else ()
-        tensors = reducer.layout.tensors
-        self.layout = BucketLayout(tensors, range(len(tensors)), 1, float("inf"), exact)
+        self._own = update.values
+        self.layout = outer_layout(reducer.layout.tensors, options)
         like = self._own[:0]
         self.common = zeros(self.layout.size, like, comm)
         self.changes = zeros(self.layout.size, like, comm)

@@ -415,10 +415,7 @@ class Reducer:
 
     def named(self) -> dict[str, Array]:
         """Views of the parameters that are there."""
-        return {
-            tensor.name: self.layout.view(self.parameters, number)
-            for number, tensor in enumerate(self.layout.tensors)
-        }
+        return self.layout.named(self.parameters)
 
     def plain(self) -> Array:
         """A copy of the parameters in forward order without padding; waits for them."""
@@ -427,7 +424,4 @@ class Reducer:
 
     def plain_now(self) -> Array:
         """The same of those that are there."""
-        copy: Array = self.module.empty(self.layout.elements, self.parameters.dtype)
-        for plain, first, size in self.layout.runs():
-            copy[plain : plain + size] = self.parameters[first : first + size]
-        return copy
+        return self.layout.in_plain_order(self.parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from math import fsum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -22,6 +23,7 @@ from ..monitor import Meter
 from ..optim import Optimizer
 from ..options import Options
 from .backup import Backup
+from .buckets import BucketLayout
 from .hooks import ReducerHooks
 from .optimizer_step import Readable, Update
 from .reducer import Reducer
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from ...communicator import Communicator
 
 
+#: the vector of a checkpoint that has what codes lost: of all elements, rank by rank
+_RESIDUALS = "residuals"
 #: of a checkpoint, by name: elements of all ranks, and this rank's pieces as (start, array)
 Vectors: TypeAlias = dict[str, tuple[int, list[tuple[int, Array]]]]
 
@@ -125,23 +129,10 @@ class Strategy:
         times = options.accumulate if options.scattered else 1
         words = max(2, 8 // parameters.itemsize) if self.comm.reproducible else 1
         reductions = {"allreduce": 2, "reduce_scatter": 1}[options.collectives[0]] * times * words
-        sent = reductions * self._bytes_on_the_wire(options.compression)
-        sent += options.sharded * self._bytes_on_the_wire(options.parameter_compression)
+        of_all = partial(bytes_on_the_wire, self.reducer.layout, self.size, parameters.itemsize)
+        sent = reductions * of_all(options.compression)
+        sent += options.sharded * of_all(options.parameter_compression)
         return (self.size - 1) * sent // self.size
-
-    def _bytes_on_the_wire(self, compression: CompressionName | None) -> int:
-        """Bytes of all buckets, with codes in those that are compressed."""
-        itemsize = self.reducer.parameters.itemsize
-        if compression is None:
-            return self.reducer.layout.size * itemsize
-        codes = compression_of(compression)
-        nbytes = 0
-        for bucket in self.reducer.layout.buckets:
-            if bucket.is_exact:
-                nbytes += bucket.size * itemsize
-            else:
-                nbytes += self.size * codes.groups(bucket.size // self.size) * codes.nbytes
-        return nbytes
 
     def step(self, batches: Sequence[Batch], samples: int) -> float:
         """One update from this rank's micro-batches, of a batch of `samples` on all ranks together.
@@ -281,11 +272,29 @@ class Strategy:
     def vectors(self) -> Vectors:
         """This rank's share of the state, in plain order."""
         elements = self.reducer.layout.elements
-        return {name: (elements, pieces) for name, pieces in self.update.vectors().items()}
+        state = {name: (elements, pieces) for name, pieces in self.update.vectors().items()}
+        feedback = self.reducer.feedback
+        if feedback is not None:
+            start = self.rank * elements
+            residuals = [(start + plain, part) for plain, part in feedback.vector()]
+            state[_RESIDUALS] = (self.size * elements, residuals)
+        return state
 
     def restore(self, checkpoint: Readable, steps: int) -> None:
-        """Take the state from a checkpoint, and the number of updates. Local."""
+        """Take the state from a checkpoint, and the number of updates. Local.
+
+        Each former rank's residuals are added to those of one rank now: their sum stays where there
+        were more or fewer ranks. A checkpoint may have none.
+        """
         self.update.restore(checkpoint, steps)
+        feedback = self.reducer.feedback
+        if feedback is None:
+            return
+        feedback.clear()
+        elements = self.reducer.layout.elements
+        former = checkpoint.totals.get(_RESIDUALS, 0) // max(1, elements)
+        for rank in range(self.rank, former, self.size):
+            feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
 
     def describe(self) -> str:
         """Which collectives run in each step."""
@@ -307,6 +316,22 @@ class Strategy:
             if options.error_feedback and collective != "allgather":
                 words += ["with error feedback"]
         return " ".join(words)
+
+
+def bytes_on_the_wire(
+    layout: BucketLayout, ranks: int, itemsize: int, compression: CompressionName | None
+) -> int:
+    """Bytes of all buckets, with codes in those that are compressed: whole groups of each rank."""
+    if compression is None:
+        return layout.size * itemsize
+    codes = compression_of(compression)
+    nbytes = 0
+    for bucket in layout.buckets:
+        if bucket.is_exact:
+            nbytes += bucket.size * itemsize
+        else:
+            nbytes += ranks * codes.groups(-(-bucket.size // ranks)) * codes.nbytes
+    return nbytes
 
 
 def rows_of(batches: Sequence[Batch]) -> int:

@@ -276,7 +276,11 @@ class DataParallel(torch.nn.Module):
 
     def masters(self) -> list[torch.Tensor]:
         """What this rank has uncompressed of parameters that are sent in codes; copies."""
-        return [master.clone() for flat in self.flats for master in flat.masters]
+        return [master.clone() for master in self._masters]
+
+    @property
+    def _masters(self) -> list[torch.Tensor]:
+        return [master for flat in self.flats for master in flat.masters]
 
     # The order of things.
 
@@ -381,8 +385,7 @@ class DataParallel(torch.nn.Module):
         for feedback, values in zip(self._feedbacks(), residuals):
             feedback.clear()
             feedback.add(array_of(values))
-        own_masters = [master for flat in self.flats for master in flat.masters]
-        for master, values in zip(own_masters, masters):
+        for master, values in zip(self._masters, masters):
             master.copy_(values)
 
     # Figures.
@@ -394,8 +397,7 @@ class DataParallel(torch.nn.Module):
         tensors = [
             value for state in states for value in state.values() if torch.is_tensor(value)
         ]
-        masters = [master for flat in self.flats for master in flat.masters]
-        return sum(tensor.nbytes for tensor in [*tensors, *masters])
+        return sum(tensor.nbytes for tensor in [*tensors, *self._masters])
 
     @property
     def gradient_bytes(self) -> int:
