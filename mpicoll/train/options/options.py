@@ -225,9 +225,12 @@ class Options:
         check_integer("inner_steps", self.inner_steps, 1)
         check_integer("fragments", self.fragments, 1)
         check_word("inner", self.inner, get_args(Inner))
-        check("outer_lr", self.outer_lr, 0 < self.outer_lr < math.inf, "a number above 0")
+        rate = self.outer_lr
+        good = isinstance(rate, Real) and 0 < rate < math.inf
+        check("outer_lr", rate, good, "a number above 0")
         momentum = self.outer_momentum
-        check("outer_momentum", momentum, 0 <= momentum < 1, "a number from 0 to below 1")
+        good = isinstance(momentum, Real) and 0 <= momentum < 1
+        check("outer_momentum", momentum, good, "a number from 0 to below 1")
         if not self.is_local:
             return
         expected = f"at most the {self.inner_steps} inner steps"
