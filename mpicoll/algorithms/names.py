@@ -44,6 +44,12 @@ ReduceName: TypeAlias = Union[
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
+ScanName: TypeAlias = Union[
+    Literal["linear", "recursive_doubling", "binomial", "pipeline", "hierarchical", "native"],
+    AlgorithmName,
+]
+ExscanName: TypeAlias = Union[Literal["two_phase"], ScanName]
+BarrierName: TypeAlias = Union[Literal["dissemination", "tree", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[
@@ -54,4 +60,6 @@ AnyName: TypeAlias = Union[
     BcastName,
     ReduceName,
     ScatterName,
+    ExscanName,
+    BarrierName,
 ]
