@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..schedule import INPUT, OUTPUT, Output, Round, renamed
+from ..schedule import OUTPUT, Round, renamed
 from . import allgather, bcast, gather
 
 ALGORITHMS: dict[str, dict[str, Any]] = {"dissemination": {}, "tree": {}}

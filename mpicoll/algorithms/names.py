@@ -48,7 +48,13 @@ ScanName: TypeAlias = Union[
     Literal["linear", "recursive_doubling", "binomial", "pipeline", "hierarchical", "native"],
     AlgorithmName,
 ]
-ExscanName: TypeAlias = Union[Literal["two_phase"], ScanName]
+ExscanName: TypeAlias = Union[
+    Literal[
+        "linear", "recursive_doubling", "two_phase", "binomial", "pipeline", "hierarchical",
+        "native",
+    ],
+    AlgorithmName,
+]
 BarrierName: TypeAlias = Union[Literal["dissemination", "tree", "native"], AlgorithmName]
 
 #: of any collective

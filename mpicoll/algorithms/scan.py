@@ -53,7 +53,7 @@ def recursive_doubling(rank: int, size: int) -> Iterator[Round]:
 
 
 def binomial(rank: int, size: int) -> Iterator[Round]:
-    """Up a binomial tree with sums, and down with the sums before: 2 q - 1 rounds of m.
+    """Up a binomial tree with sums, and down with the sums before: at most 2 q - 1 rounds of m.
 
     Each rank but the last of a tree sends few messages: 2 (p-1) - q in all, where
     recursive doubling sends p q - p + 1. Source: Blelloch, CMU-CS-90-190 (1990), at any p.

@@ -136,7 +136,6 @@ class Expressions:
             pairs = len(parts) // 2
         return parts[0]
 
-
     def in_turn(self, contributions: int) -> int:
         """The number of the sum of the first contributions, each added to those before it.
 

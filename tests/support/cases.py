@@ -19,8 +19,9 @@ METHODS = {
     "Bcast": "bcast", "Scatter": "scatter", "Scatterv": "scatter", "Gather": "gather", "Gatherv": "gather",
     "Allgather": "allgather", "Allgatherv": "allgather", "Alltoall": "alltoall", "Alltoallv": "alltoall",
     "Reduce": "reduce", "Allreduce": "allreduce", "Reduce_scatter": "reduce_scatter", "Reduce_scatter_block": "reduce_scatter",
+    "Scan": "scan", "Exscan": "exscan",
 }  # fmt: skip
-REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
+REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 #: awkward lengths; the prime is many segments of SEGMENT bytes
 PRIME, SEGMENT = 1009, 512
 COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, PRIME})
@@ -79,6 +80,8 @@ class Case:
 
     def _build(self):
         before, after = self.part(self.collective.precondition), self.part(self.collective.postcondition)
+        if self.method == "Exscan" and after is None:  # its buffer is left as it is, which is compared, too
+            self.form, after = "apart", before
         if self.collective.place != INPUT:
             self.result = self._empty(after) if before is None else self.array(self.vector)
             self.arguments = (self.result, self.root)
@@ -158,7 +161,7 @@ def roots_of(method):
 
 def forms_of(method):
     """The forms this method has; one array for both buffers only where both have the same blocks."""
-    return FORMS if method in ("Allreduce", "Reduce", "Alltoall") else FORMS[:-1]
+    return FORMS if method in ("Allreduce", "Reduce", "Alltoall", "Scan", "Exscan") else FORMS[:-1]
 
 
 def everywhere(value):
