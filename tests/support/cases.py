@@ -79,18 +79,18 @@ class Case:
         return None if part is None else self.array(np.full(part.stop - part.start, 7, self.dtype))
 
     def _build(self):
-        before, after = self.part(self.collective.precondition), self.part(self.collective.postcondition)
+        before, after, form = self.part(self.collective.precondition), self.part(self.collective.postcondition), self.form
         if self.method == "Exscan" and after is None:  # its buffer is left as it is, which is compared, too
-            self.form, after = "apart", before
+            form, after = "apart", before
         if self.collective.place != INPUT:
             self.result = self._empty(after) if before is None else self.array(self.vector)
             self.arguments = (self.result, self.root)
             return
         inside = before is not None and after is not None
-        if self.form == "same" and inside and before == after:
+        if form == "same" and inside and before == after:
             self.result = self.array(self.vector)
             buffers = self.result, self.result
-        elif self.form in ("in place", "none") and inside:
+        elif form in ("in place", "none") and inside:
             buffers = self._in_place(before, after)
         else:
             send = None if before is None else self.array(self.vector[before])
