@@ -1,0 +1,58 @@
+"""find what is slow or wrong on this machine: links, cores, settings (run under mpiexec)."""
+
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+
+from . import outfiles
+from .options import add_shared
+from .plots import draw_pairs
+from .screen import folded
+
+_INDENT = 14
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Where results go."""
+    add = parser.add_argument
+    add(
+        "--output",
+        metavar="MODEL.json",
+        help="write a model of this cluster, for `simulate --network` and `tune --network`",
+    )
+    add("--plot", metavar="FILE.svg", help="draw the bandwidth of each pair of nodes")
+    add_shared(parser, "--json", "--done")
+
+
+def run(arguments: Namespace) -> int:
+    """Measure, print a page and write; exit status 1 where something is slow or wrong."""
+    from mpi4py import MPI
+
+    from ..launch import install_abort_hook
+
+    install_abort_hook()
+    from ..doctor import NOTE, describe, examine, findings, fitted
+    from ..measure import measured_on
+
+    comm = MPI.COMM_WORLD
+    outfiles.check(arguments, comm)
+    facts = measured_on(comm)
+    measured = examine(comm)
+    found = findings(measured)
+    if comm.Get_rank() == 0:
+        for heading, text in describe(measured, found):
+            print(folded(text, f"{heading:<{_INDENT}}", " " * _INDENT), flush=True)
+        if arguments.json:
+            document = {
+                "schema": 1,
+                "environment": facts,
+                "findings": [asdict(finding) for finding in found],
+                "measured": measured.as_json(),
+            }
+            outfiles.write_json(arguments.json, document)
+        if arguments.output:
+            outfiles.write_json(arguments.output, fitted(measured).as_json())
+        if arguments.plot:
+            draw_pairs(arguments.plot, measured.hosts, list(measured.best_pairs().values()))
+        outfiles.write_done(arguments)
+    comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
+    return int(any(finding.severity != NOTE for finding in found))
