@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
+from ..errors import ArgumentError
 from . import outfiles
 from .options import add_shared
 from .plots import draw_pairs
@@ -35,6 +36,8 @@ def run(arguments: Namespace) -> int:
 
     comm = MPI.COMM_WORLD
     outfiles.check(arguments, comm)
+    if arguments.output and comm.Get_size() == 1:
+        raise ArgumentError("--output: a model needs two ranks or more, got one")
     facts = measured_on(comm)
     measured = examine(comm)
     found = findings(measured)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..support.units import format_bytes, format_seconds, many
-from .records import CoreResult, Measured, PairResult, RankFacts
+from .records import CollectiveResult, CoreResult, Measured, PairResult, RankFacts
 
 WRONG = "wrong"
 SLOW = "slow"
@@ -266,7 +266,7 @@ def switch_groups(results: Iterable[PairResult], count: int) -> list[list[int]]:
 def _late_pairs(
     measured: Measured, best: dict[tuple[int, int], PairResult]
 ) -> list[tuple[int, int]]:
-    """Pairs with late nodes; none where nodes share cores: there the scheduler decides."""
+    """The pairs of late nodes."""
     late = _late_nodes(measured)
     return [pair for pair in best if late & set(pair)]
 
@@ -280,6 +280,7 @@ def _least_latencies(measured: Measured) -> dict[int, float]:
 
 
 def _late_nodes(measured: Measured) -> set[int]:
+    """Nodes whose messages are late; none where nodes share cores: there the scheduler decides."""
     if measured.one_kernel or len(measured.hosts) < 3:
         return set()
     least = _least_latencies(measured)
@@ -391,7 +392,8 @@ def _placement(measured: Measured) -> Iterator[Finding]:
 def _shared_core(
     measured: Measured, node: int, inside: Sequence[RankFacts], mask: Sequence[int]
 ) -> Finding:
-    unbound = len(set(mask)) == len({number for each in measured.nodes[node] for number in each.processors})  # fmt: skip
+    every = {number for facts in measured.nodes[node] for number in facts.processors}
+    unbound = set(mask) == every and len(mask) > 1
     advice = (
         "start fewer ranks on the node"
         if unbound
@@ -471,30 +473,48 @@ def _results(measured: Measured) -> Iterator[Finding]:
 
 def busy_ranks(measured: Measured) -> list[int]:
     """Ranks that seem not to have their core alone, or to be slow: to be measured again."""
-    shares = [result.share for result in measured.cores]
     seconds = [result.seconds for result in measured.cores]
     memory = [1 / result.memory for result in measured.cores]
+    company = {result.rank for result in _in_company(measured)}
     return [
         result.rank
         for result in measured.cores
-        if _has_company(result, shares)
+        if result.rank in company
         or outlier(result.seconds, seconds, SLOW_CORE)
         or outlier(1 / result.memory, memory, 1 / SLOW_MEMORY)
     ]
 
 
-def _has_company(result: CoreResult, shares: Sequence[float]) -> bool:
-    """Whether somebody else computes on a rank's core: by what it gets, and by what was seen.
+def _in_company(measured: Measured) -> list[CoreResult]:
+    """Results of ranks on whose processors somebody else computes.
 
-    Compared with the other ranks, where there are some: all may share cores with each other.
+    Ranks that may use the same processors count as the one of them that got most: what one of them
+    gets there the others could have, too. They are compared with the other ranks, as all may share
+    cores with each other.
     """
-    low = result.share < SHARE * max(median(shares), SHARE)
-    return low and (result.busy > BUSY or result.share < SHARE**2)
+    by_place: dict[tuple[object, ...], list[CoreResult]] = defaultdict(list)
+    for result in measured.cores:
+        facts = measured.ranks[result.rank]
+        by_place[facts.kernel or facts.node, facts.processors].append(result)
+    best = {place: max(results, key=_share) for place, results in by_place.items()}
+    every = [best[place].share for place, results in by_place.items() for _ in results]
+    limit = SHARE * max(median(every), SHARE) if every else 0.0
+    return [
+        result
+        for place, results in by_place.items()
+        if best[place].share < limit
+        and (best[place].busy > BUSY or best[place].share < SHARE**2)
+        for result in results
+    ]
+
+
+def _share(result: CoreResult) -> float:
+    return result.share
 
 
 def _shares(measured: Measured) -> Iterator[Finding]:
+    company = _in_company(measured)
     shares = [result.share for result in measured.cores]
-    company = [result for result in measured.cores if _has_company(result, shares)]
     if measured.one_kernel and len(company) > len(shares) / 2:
         yield Finding(
             NOTE,
@@ -705,11 +725,8 @@ def _collectives(measured: Measured) -> Iterator[Finding]:
         )
 
 
-def collective_text(result: object) -> str:
+def collective_text(result: CollectiveResult) -> str:
     """What a collective takes, in a sentence."""
-    from .records import CollectiveResult
-
-    assert isinstance(result, CollectiveResult)
     name = f"MPI_{result.collective.capitalize()} of {format_bytes(result.nbytes)}"
     if result.bound:
         return (
@@ -744,7 +761,7 @@ def rate_text(bandwidth: float) -> str:
     bits = 8 * bandwidth
     for unit, factor in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):
         if bits >= 0.9995 * factor:
-            return f"{bits / factor:.3g} {unit}" if bits < 999.5 * factor else f"{bits / factor:.0f} {unit}"
+            return f"{bits / factor:.{3 if bits < 999.5 * factor else 6}g} {unit}"
     return f"{bits:.0f} b/s"
 
 
@@ -764,10 +781,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _ranks_text(measured: Measured, ranks: Sequence[int]) -> str:
-    """Hosts, and their ranks.
-
-    The hosts in the order of their ranks.
-    """
+    """Hosts with their ranks."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         by_host[measured.ranks[rank].host].append(rank)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from typing import Any
 
 from ..errors import ArgumentError
+from ..support.files import named, parse_json
 from .network import Level, Network
 
 SCHEMA = 1
@@ -89,23 +89,20 @@ class ClusterModel:
 def read_model(path: str) -> ClusterModel:
     """Read a file of `mpicoll doctor --output`. Raises ArgumentError."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ArgumentError(f"--network: cannot read {path} ({reason})") from None
-    try:
-        document = json.loads(text)
+        with open(path, "rb") as file:
+            document = parse_json(file.read())
         if document["kind"] != KIND or document["schema"] != SCHEMA:
             raise ValueError(f"expected {KIND!r} of schema {SCHEMA}")
         figures = {name: document[name] for name in ClusterModel.__dataclass_fields__}
         levels = tuple(ModelLevel(**level) for level in figures.pop("levels"))
         model = ClusterModel(**figures, levels=levels)
         _check(model)
+    except OSError as error:
+        raise ArgumentError(f"--network: cannot read {named(path)} ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArgumentError(
-            f"--network {path}: not a model of a cluster, which `mpicoll doctor --output` writes"
-            f" ({error})"
+            f"--network {named(path)}: not a model of a cluster, which `mpicoll doctor --output`"
+            f" writes ({error})"
         ) from None
     return model
 
