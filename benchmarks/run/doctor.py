@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from mpicoll.cluster import Cluster
-from mpicoll.cluster.links import burst
+from mpicoll.cluster.links import burst, shape
 
 #: {fault: kinds of findings that name it}
 FAULTS = {
@@ -169,7 +169,7 @@ def change(cluster, where, device, rate):
 
 
 def second_network(cluster):
-    """An eth1 on every host, of the same kind, in another subnet."""
+    """An eth1 on every host, of the same rate, in another subnet."""
     login = cluster.login
     lines = ["link add eth1 type bridge", "link set eth1 up"]
     for number, name in enumerate(cluster.hosts):
@@ -177,9 +177,12 @@ def second_network(cluster):
         lines.append(f"link add second{number} type veth peer name eth1 netns {pid}")
         lines.append(f"link set second{number} master eth1 up")
     login.feed("ip", lines)
+    names = [f"second{number}" for number in range(len(cluster.hosts))]
+    login.feed("tc", [line for name in names for line in shape(name, cluster.rate)])
     for number, name in enumerate(cluster.hosts):
         own = f"10.79.0.{number + 1}/24"
         cluster.computer(name).feed("ip", [f"addr add {own} dev eth1", "link set eth1 up"])
+        cluster.computer(name).feed("tc", shape("eth1", cluster.rate))
 
 
 if __name__ == "__main__":

@@ -420,7 +420,7 @@ def _shared_core(
 
 def _threads(measured: Measured) -> Iterator[Finding]:
     """Threads of BLAS that have to share cores."""
-    told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    told: dict[tuple[str, str, int, int], list[int]] = defaultdict(list)
     for node, ranks in enumerate(measured.nodes):
         processors = {number for facts in ranks for number in facts.processors}
         total = sum(facts.threads for facts in ranks)
@@ -430,13 +430,12 @@ def _threads(measured: Measured) -> Iterator[Finding]:
         most = max(own or ranks, key=lambda facts: facts.threads)
         text = f"{many(most.threads, 'BLAS thread')} each on {many(len(ranks), 'rank')}"
         share = max(1, len(processors) // len(ranks))
-        told[text, most.threads_by, f"{len(processors)} {share}"].append(node)
-    for (text, variable, figures), nodes in told.items():
-        processors, share = figures.split()
+        told[text, most.threads_by, len(processors), share].append(node)
+    for (text, variable, count, share), nodes in told.items():
         yield Finding(
             SLOW if variable else NOTE,
             "threads",
-            f"{text} of a node, where {many(int(processors), 'processor')} can run them"
+            f"{text} of a node, where {many(count, 'processor')} can run them"
             f" ({variable or 'no variable limits them'})",
             ", ".join(_node_text(measured, node) for node in nodes[:8]),
             "threads wait for each other in every BLAS call: often many times slower",
@@ -525,7 +524,8 @@ def _shares(measured: Measured) -> Iterator[Finding]:
             "times measured here mean little",
             "repeat it when nothing else runs",
         )
-        return
+        # a busy process that is seen is one of the rank's own host
+        company = [result for result in company if result.other]
     for result in company:
         facts = measured.ranks[result.rank]
         other = f" ({result.other})" if result.other else ""

@@ -190,7 +190,7 @@ class Prober:
             self._outgoing = noise.integers(0, 256, LONGEST, np.uint8)
         payload = self._outgoing[:nbytes]
         verdict = np.zeros(1, np.int64)
-        self._exchange(np.array([nbytes, crc32(payload)], np.int64), None, peer, _HEADER)
+        self._exchange(np.array([nbytes, crc32(payload.data)], np.int64), None, peer, _HEADER)
         self._exchange(None, verdict, peer, _READY)
         begin = time.perf_counter()
         requests = [
@@ -219,6 +219,6 @@ class Prober:
             self._exchange(done, None, peer, _READY)
             self._patience.finish([request], self._told(peer), _PAUSE)
             self._exchange(done, None, peer, _ACK)
-            done[0] = crc32(payload) != checksum
+            done[0] = crc32(payload.data) != checksum
             self._exchange(done, None, peer, _ACK)
             self.carried += nbytes
