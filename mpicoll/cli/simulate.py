@@ -19,10 +19,10 @@ from ..simulate import (
     least_seconds,
     lower_bound,
     predict,
-    read_model,
 )
 from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
+from .modelfile import read_model
 from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
 from .screen import comment

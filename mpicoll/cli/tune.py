@@ -10,6 +10,7 @@ from ..codes import codes_of
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
+from .modelfile import read_model
 from .options import add_shared, parse_sizes
 from .plots import draw_table
 from .values import parsed, whole
@@ -120,7 +121,6 @@ def _predicted(
     """The entries by simulation, for each number of ranks."""
     from .. import collectives
     from ..bench import predicted_entry
-    from ..simulate import read_model
 
     model = read_model(arguments.network)
     counts = [parsed("--ranks", _count, word) for word in arguments.ranks.split(",")]

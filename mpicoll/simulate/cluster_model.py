@@ -7,7 +7,6 @@ from math import inf, isfinite
 from typing import Any
 
 from ..errors import ArgumentError
-from ..support.files import named, parse_json
 from .network import Level, Network
 
 SCHEMA = 1
@@ -86,23 +85,18 @@ class ClusterModel:
         return {"schema": SCHEMA, "kind": KIND, **asdict(self)}
 
 
-def read_model(path: str) -> ClusterModel:
-    """Read a file of `mpicoll doctor --output`. Raises ArgumentError."""
+def model_from(document: Any) -> ClusterModel:
+    """The model that a document of `ClusterModel.as_json` says. Raises ArgumentError."""
     try:
-        with open(path, "rb") as file:
-            document = parse_json(file.read())
         if document["kind"] != KIND or document["schema"] != SCHEMA:
             raise ValueError(f"expected {KIND!r} of schema {SCHEMA}")
         figures = {name: document[name] for name in ClusterModel.__dataclass_fields__}
         levels = tuple(ModelLevel(**level) for level in figures.pop("levels"))
         model = ClusterModel(**figures, levels=levels)
         _check(model)
-    except OSError as error:
-        raise ArgumentError(f"--network: cannot read {named(path)} ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArgumentError(
-            f"--network {named(path)}: not a model of a cluster, which `mpicoll doctor --output`"
-            f" writes ({error})"
+            f"not a model of a cluster, which `mpicoll doctor --output` writes ({error})"
         ) from None
     return model
 

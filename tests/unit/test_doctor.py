@@ -13,7 +13,7 @@ from mpicoll.doctor import cores, transports
 from mpicoll.doctor.findings import busy_ranks, rate_text, slow_pairs, switch_groups
 from mpicoll.doctor.pairs import MOST_ROUNDS, tournament
 from mpicoll.errors import ArgumentError
-from mpicoll.simulate import read_model
+from mpicoll.cli.modelfile import read_model
 
 RATE = 12.5e6
 LATENCY = 30e-6
@@ -219,7 +219,7 @@ def test_the_model_is_read_by_simulate_and_tells_of_other_files(tmp_path, capsys
     assert network.levels[0].group == 2 and network.levels[0].bandwidth == 5e9
     assert network.bandwidth == pytest.approx(RATE, rel=0.05)
     assert model.network(64, 1).levels == ()
-    for text, message in (("{}", "not a model"), ('{"kind": 1}', "not a model"), ("[" * 100_000, "not a model"),
+    for text, message in (("{}", "not a model"), ('{"kind": 1}', "not a model"), ("[" * 100_000, "nested too deeply"),
                           (path.read_text().replace('"contention": 1.0', '"contention": -1'), "contention -1")):  # fmt: skip
         path.with_name("other.json").write_text(text)
         with pytest.raises(ArgumentError, match=message):
