@@ -57,5 +57,9 @@ def run(arguments: Namespace) -> int:
         if arguments.plot:
             draw_pairs(arguments.plot, measured.hosts, list(measured.best_pairs().values()))
         outfiles.write_done(arguments)
-    comm.Barrier()  # status 1 ends the job: not before rank 0 has written everything
-    return int(any(finding.severity != NOTE for finding in found))
+    comm.Barrier()
+    status = int(any(finding.severity != NOTE for finding in found))
+    if status and comm.Get_size() > 1:
+        # all ranks end with status 1 in agreement: no rank has to end the job for the others
+        MPI.Finalize()
+    return status

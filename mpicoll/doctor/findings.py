@@ -526,24 +526,37 @@ def _shares(measured: Measured) -> Iterator[Finding]:
         )
         # a busy process that is seen is one of the rank's own host
         company = [result for result in company if result.other]
+    by_place: dict[tuple[object, ...], list[CoreResult]] = defaultdict(list)
     for result in company:
         facts = measured.ranks[result.rank]
-        other = f" ({result.other})" if result.other else ""
-        yield Finding(
-            SLOW,
-            "core-busy",
-            f"rank {result.rank} gets {100 * result.share:.0f} % of its core (processor"
-            f" {_numbers(facts.processors)}); while all ranks slept it was"
-            f" {100 * result.busy:.0f} % busy{other}",
-            _ranks_text(measured, [result.rank]),
-            f"it computes {1 / result.share:.1f} times as long, and all others wait for it",
-            (
-                f"see with `top` on {facts.host} what runs there: another job, a process left over,"
-                " a daemon; ask for whole nodes (sbatch --exclusive)"
-            ),
-            (facts.node,),
-            (result.rank,),
-        )
+        by_place[facts.node, facts.processors].append(result)
+    for results in by_place.values():
+        yield _busy_core(measured, results)
+
+
+def _busy_core(measured: Measured, results: Sequence[CoreResult]) -> Finding:
+    """Of ranks of a node that may use the same processors."""
+    ranks = [result.rank for result in results]
+    best = max(results, key=_share)
+    facts = measured.ranks[best.rank]
+    other = f" ({best.other})" if best.other else ""
+    one = len(ranks) == 1
+    return Finding(
+        SLOW,
+        "core-busy",
+        f"{'rank' if one else 'ranks'} {_numbers(ranks)} {'gets' if one else 'get'}"
+        f" {100 * best.share:.0f} % of a core of {_numbers(facts.processors)}; while all ranks"
+        f" slept {'it was' if len(facts.processors) == 1 else 'they were'}"
+        f" {100 * best.busy:.0f} % busy{other}",
+        _ranks_text(measured, ranks),
+        f"computing takes {1 / best.share:.1f} times as long, and all other ranks wait for it",
+        (
+            f"see with `top` on {facts.host} what runs there: another job, a process left over,"
+            " a daemon; ask for whole nodes (sbatch --exclusive)"
+        ),
+        (facts.node,),
+        tuple(ranks),
+    )
 
 
 def _speeds(measured: Measured) -> Iterator[Finding]:
