@@ -6,7 +6,6 @@ are not read.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, NoReturn
 from xml.etree import ElementTree
@@ -222,13 +221,6 @@ def _gpu(element: ElementTree.Element, size: int, channels: int) -> Gpu:
     )
     if [block.number for block in blocks] != list(range(len(blocks))):
         gpu.fail("expected threadblocks 0, 1, 2, ..., each once")
-    for name, peers in (
-        ("send to", [(block.target, block.channel) for block in blocks]),
-        ("receive from", [(block.source, block.channel) for block in blocks]),
-    ):
-        for (peer, channel), count in Counter(peers).items():
-            if peer >= 0 and count > 1:
-                gpu.fail(f"{count} threadblocks {name} GPU {peer} on channel {channel}")
     return Gpu(number, chunks, tuple(blocks))
 
 

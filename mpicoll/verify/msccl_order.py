@@ -110,7 +110,10 @@ class _Run:
             for block in gpu.threadblocks:
                 outward = (gpu.number, block.target, block.channel)
                 inward = (block.source, gpu.number, block.channel)
-                self.senders[outward] = self.receivers[inward] = gpu.number, block.number
+                if block.target >= 0:
+                    _connect(self.senders, outward, block.number, "send to", block.target)
+                if block.source >= 0:
+                    _connect(self.receivers, inward, block.number, "receive from", block.source)
                 first = len(self.actions)
                 for step in block.steps:
                     ends = (
@@ -224,6 +227,19 @@ class _Run:
         return before
 
 
+def _connect(
+    ends: dict[Edge, BlockId], edge: Edge, block: int, does: str, peer: int
+) -> None:
+    """Note a threadblock at the end of a connection; ScheduleError where another one is there."""
+    gpu = edge[0] if does == "send to" else edge[1]
+    if edge in ends:
+        raise ScheduleError(
+            f"GPU {gpu}: threadblocks {ends[edge][1]} and {block} both {does} GPU {peer} on channel"
+            f" {edge[2]}, whose messages come in no certain order then"
+        )
+    ends[edge] = gpu, block
+
+
 def _tells(action: Action) -> bool:
     """Whether other threadblocks are told that the step ends here; the end of a nop is not told."""
     return action.ends and action.step.is_awaited and action.step.type != "nop"
@@ -293,14 +309,17 @@ def _ancestors(run: Order, gpu: int, sequence: Sequence[int]) -> dict[int, int]:
     return earlier
 
 
-def _uses(
-    action: Action, place_of: Callable[[int, Chunks], Place]
-) -> Iterable[tuple[Place, bool]]:
+def _uses(action: Action, place_of: Callable[[int, Chunks], Place]) -> Iterable[tuple[Place, bool]]:
     """The places that an action uses, and whether it writes them."""
-    if action.step.kind.writes:
-        yield place_of(action.gpu, action.target), True
-    if action.step.kind.reads:
-        yield place_of(action.gpu, action.source), False
+    kind = action.step.kind
+    read = place_of(action.gpu, action.source) if kind.reads else None
+    written = place_of(action.gpu, action.target) if kind.writes else None
+    if read == written and not kind.receives and not kind.adds:
+        return  # a copy of a chunk to itself, as of the input to the output in place
+    if written:
+        yield written, True
+    if read:
+        yield read, False
 
 
 def _conflicts(accesses: Sequence[tuple[int, bool]]) -> Iterable[tuple[int, int]]:
