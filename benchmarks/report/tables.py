@@ -17,7 +17,10 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import beside, chosen, compared, compressed, cores, devices, front, gallery, quirks, trained, trusted
+from . import (
+    beside, chosen, compared, compressed, cores, devices, front, gallery, published, quirks, trained,
+    trusted,
+)
 from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +56,7 @@ REPORTS = {
     "bugs": trusted.bugs,
     "trust": trusted.proof,
     "elastic-off": trusted.elastic_off,
+    "msccl": published.table,
     "quirks": quirks.table,
 }
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
