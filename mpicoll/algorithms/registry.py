@@ -62,6 +62,8 @@ class Algorithm(NamedTuple):
         No value is quantised more than `MOST_QUANTISATIONS` times with codes in the messages.
     equal_blocks : bool
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
+    study : bool
+        For study and for unusual networks: served where named, never chosen or tuned.
     """
 
     collective: collectives.CollectiveName
@@ -75,6 +77,7 @@ class Algorithm(NamedTuple):
     equal_blocks: bool = False
     canonical: bool = False
     compressible: bool = False
+    study: bool = False
 
     @property
     def node_aware(self) -> bool:
