@@ -17,7 +17,20 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import beside, chosen, compared, compressed, cores, devices, front, gallery, quirks, trained, trusted
+from . import (
+    beside,
+    chosen,
+    compared,
+    compressed,
+    cores,
+    crossing,
+    devices,
+    front,
+    gallery,
+    quirks,
+    trained,
+    trusted,
+)
 from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +48,8 @@ REPORTS = {
     "beside": beside.table,
     "gpu": devices.table,
     "cores": cores.table,
+    "crossing-pairs": crossing.pairs,
+    "crossing-every": crossing.every,
     "training": trained.table,
     "compressed": compressed.table,
     "compressed-training": trained.compressed_table,

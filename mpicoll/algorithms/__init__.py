@@ -28,6 +28,7 @@ from .registry import (
     in_codes,
     library_names,
     list_algorithms,
+    proposed,
     registered,
     require,
 )
@@ -37,6 +38,6 @@ __all__ = [
     "AllgatherName", "AllreduceName",
     "AlltoallName", "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName",
     "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "declared", "find",
-    "gather", "in_codes", "library_names", "list_algorithms", "reduce", "reduce_scatter", "registered",
-    "require", "scatter",
+    "gather", "in_codes", "library_names", "list_algorithms", "proposed", "reduce", "reduce_scatter",
+    "registered", "require", "scatter",
 ]

@@ -362,10 +362,11 @@ def trivance(rank: int, size: int) -> Iterator[Round]:
 def generalised(rank: int, size: int, doublings: int | None = None) -> Iterator[Round]:
     """Stop the reduce-scatter early, finish sums in several places: 2q - d rounds, any size.
 
-    In the middle d rounds (`doublings`: 0 to q-1, default q // 2) ranks exchange all 2^d blocks that
-    they have: 2 (p - 2^d)/p m + d 2^d/p m. For study. Source: Kolmakov and Zhang, arXiv 2004.09362:
-    as there the rounds are tunable at any size. The exchanges in the middle are ours: in pairs, so
-    that all ranks have the same bits; the paper goes down to q rounds, this to q + 1.
+    In the d rounds in the middle (`doublings`: 0 to q-1, default q // 2) ranks exchange all of the
+    2^d blocks that they have, half of them with either of two partners: 2 (p - 2^d)/p m + d 2^d/p m.
+    For study. Source: Kolmakov and Zhang, arXiv 2004.09362, where rounds are as tunable at any size.
+    The exchanges in the middle are ours, so that all ranks have the same bits: the paper has one
+    partner in each round, and goes down to q rounds.
     """
     bits = (size - 1).bit_length()
     doublings = bits // 2 if doublings is None else doublings
@@ -375,11 +376,13 @@ def generalised(rank: int, size: int, doublings: int | None = None) -> Iterator[
     for near, far in reversed(steps):
         count = far - near
         received = Scratch("received", rank, count)
+        # the first round moves less than half, and the rest gets no contribution
+        rest = near - count if far == size else 0
         yield (
             Send(rank + near, place(rank + near, count)),
             Recv(rank - near, received),
             Reduce(received, place(rank, count), Output(rank, count)),
-            Copy(Input(rank + count, rest := near - count if far == size else 0), Output(rank + count, rest)),
+            Copy(Input(rank + count, rest), Output(rank + count, rest)),
         )
         place = Output
     window = 1 << doublings

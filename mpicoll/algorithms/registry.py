@@ -212,6 +212,11 @@ def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
     return list(_REGISTRY[collectives.find(collective).name].values())
 
 
+def proposed(collective: collectives.CollectiveName) -> list[Algorithm]:
+    """The algorithms to choose from and to tune: `registered` without those for study."""
+    return [algorithm for algorithm in registered(collective) if not algorithm.study]
+
+
 def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
     """The registered algorithm of that name.
 

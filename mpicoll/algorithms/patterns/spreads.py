@@ -92,14 +92,11 @@ def gathered(rounds: Iterable[list[Exchange]], block: int, own: str = INPUT) -> 
     """The allgather of these exchanges. block: of this rank, at first in the place `own`."""
     yield Copy(Part(own, block), Output(block))
     for exchanges in rounds:
-        yield [
-            operation
-            for source, arriving, target, leaving in exchanges
-            for operation in (
-                *[Send(target, Output(*run)) for run in _runs(leaving)],
-                *[Recv(source, Output(*run)) for run in _runs(arriving)],
-            )
-        ]
+        operations: list[Operation] = []
+        for source, arriving, target, leaving in exchanges:
+            operations += [Send(target, Output(*run)) for run in _runs(leaving)]
+            operations += [Recv(source, Output(*run)) for run in _runs(arriving)]
+        yield operations
 
 
 def reduced(rounds: Iterable[list[Exchange]], sums: str = "sum") -> Iterator[Round]:

@@ -14,7 +14,7 @@ class Subtree(NamedTuple):
 
     rank: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
 
 
 class Place(NamedTuple):
@@ -64,7 +64,7 @@ def bine_tree(rank: int, size: int, root: int) -> Place:
     holder = parent = root
     own = range(low, low + size)
     left = own
-    children = []
+    children: list[tuple[int, range]] = []
     while len(left) > 1:
         other = left[0] + left[-1] - holder
         below = (len(left) + (holder < other)) // 2  # at odd lengths the holder's half is larger
