@@ -260,3 +260,15 @@ def test_messages_of_bine_trees_go_two_thirds_as_far(size):
     assert length(bine_tree) <= length(binomial_tree) * (0.9 if size > 4 else 1)
     if size == 64:
         assert length(bine_tree) / length(binomial_tree) == pytest.approx(2 / 3, abs=0.04)
+
+
+def test_those_for_study_can_be_named_and_are_not_proposed():
+    from mpicoll.bench.tuning import candidates
+
+    studied = [algorithm for algorithm in EVERY if algorithm.study]
+    assert len(studied) == 18
+    for algorithm in studied:
+        collective, name = algorithm.collective, algorithm.name
+        assert name in algorithms.list_algorithms(collective)
+        assert algorithm not in algorithms.proposed(collective)
+        assert name not in {each.algorithm for each in candidates(collective, 8, 1 << 20, [4096])}
