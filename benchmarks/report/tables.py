@@ -40,6 +40,7 @@ REPORTS = {
     "others": lambda: compared.table("others-*"),
     "moves": lambda: compared.brief("moves-*"),
     "between": lambda: compared.brief("between-*"),
+    "scans": lambda: compared.brief("scans-*"),
     "front": front.cells,
     "gallery": gallery.page,
     "placed": lambda: compared.table("placed-*"),

@@ -49,6 +49,18 @@ ReduceName: TypeAlias = Union[
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "bine", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
+ScanName: TypeAlias = Union[
+    Literal["linear", "recursive_doubling", "binomial", "pipeline", "hierarchical", "native"],
+    AlgorithmName,
+]
+ExscanName: TypeAlias = Union[
+    Literal[
+        "linear", "recursive_doubling", "two_phase", "binomial", "pipeline", "hierarchical",
+        "native",
+    ],
+    AlgorithmName,
+]
+BarrierName: TypeAlias = Union[Literal["dissemination", "tree", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[
@@ -59,4 +71,6 @@ AnyName: TypeAlias = Union[
     BcastName,
     ReduceName,
     ScatterName,
+    ExscanName,
+    BarrierName,
 ]

@@ -16,7 +16,19 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from .. import collectives
 from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, compressed, joined, renamed, rounds
-from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
+from . import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    bcast,
+    exscan,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
 from .names import AlgorithmName
 from .patterns import NodeMap, node_members
 
@@ -184,8 +196,8 @@ def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmNam
     Parameters
     ----------
     collective : str
-        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter` or
-        `gather`.
+        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter`,
+        `gather`, `scan`, `exscan` or `barrier`.
 
     Raises
     ------
@@ -245,6 +257,9 @@ def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
         yield Algorithm(collective, name, getattr(module, name), **traits)
 
 
-for _module in (allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather):
+for _module in (
+    allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather, scan, exscan,
+    barrier,
+):  # fmt: skip
     for _algorithm in declared(_module, _module.__name__.rpartition(".")[2]):
         add(_algorithm)

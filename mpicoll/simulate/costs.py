@@ -56,9 +56,14 @@ def lower_bound(collective: str, size: int) -> PathCost:
     sent = share = _share(size)
     if collective == "allreduce":
         sent = 2 * share
-    elif collective in ("bcast", "reduce"):
+    elif collective in ("bcast", "reduce", "scan", "exscan"):
         sent = min(1, size - 1)
-    return PathCost(_ceil_log2(size), sent, share if collectives.find(collective).reduces else 0)
+    reduced = share if collectives.find(collective).reduces else 0
+    if collective == "scan":  # no rank can share the sum of the last one
+        reduced = min(1, size - 1)
+    elif collective == "exscan":
+        reduced = min(1, max(0, size - 2))
+    return PathCost(_ceil_log2(size), sent, reduced)
 
 
 def least_seconds(collective: str, size: int, nbytes: float, network: Network) -> float:
@@ -152,6 +157,12 @@ def _both_chains(p: int, n: int) -> PathCost:
     return PathCost(rounds, rounds / n, (n + p - 2) / n)
 
 
+def _exclusive_chain(p: int, n: int) -> PathCost:
+    """Along a chain; the last rank adds nothing."""
+    cost = _chain(p, n)
+    return cost._replace(reduced=(n + p - 3) / n if p > 2 else 0)
+
+
 def _circulant(p: int, n: int, reduces: bool = False) -> PathCost:
     rounds = n - 1 + _ceil_log2(p)
     return PathCost(rounds, rounds / n, reduces * rounds / n)
@@ -241,4 +252,9 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("gather", "linear"): _in_turns,
     ("gather", "binomial"): _logarithmic,
     ("gather", "bine"): _logarithmic,
+    ("scan", "linear"): _reduces(_linear),
+    ("scan", "recursive_doubling"): _reduces(_binomial),
+    ("scan", "pipeline"): _reduces(_chain),
+    ("exscan", "linear"): lambda p, n: _exclusive_chain(p, 1),
+    ("exscan", "pipeline"): _exclusive_chain,
 }

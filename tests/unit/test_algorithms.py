@@ -53,6 +53,12 @@ def swings(p):
     return ceil(log2(p - p % 2)) + p % 2 * 2
 
 
+def up_and_down(p):
+    """Rounds up a binomial tree and down to the ranks between."""
+    k = int(log2(p))
+    return 2 * k - 1 + (2 * p >= 3 * 2**k) if p > 1 else 0
+
+
 # For p ranks, q = ceil(log2 p), k = log2 of the power of two below, f: 1 where extras fold in, else 0, and n segments:
 # the rounds, and the most a rank sends as a number of blocks. Sources: algorithms' docstrings; None where no closed
 # form is known.
@@ -62,7 +68,7 @@ KNOWN = {
     "allreduce-tree": lambda p, q, k, f, n: (None, None),
     # depends on the nodes, see below
     **{f"{name}-hierarchical": lambda p, q, k, f, n: (None, None)
-       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")},
+       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scan", "exscan")},
     "allreduce-pipeline": lambda p, q, k, f, n: (n + 1 if p == 2 else 2 * (n + p - 2), n if p == 2 else 2 * n),
     "allreduce-recursive_doubling": lambda p, q, k, f, n: (k + 2 * f, k + f),
     "allreduce-halving_doubling": lambda p, q, k, f, n: (2 * (k + f), 2 * (2**k - 1) + f * 2**k),
@@ -118,6 +124,17 @@ KNOWN = {
     "scatter-binomial": lambda p, q, k, f, n: (q, p - 1),
     "gather-linear": lambda p, q, k, f, n: (p - 1, 1),
     "gather-binomial": lambda p, q, k, f, n: (q, largest_subtree(p)),
+    "scan-linear": lambda p, q, k, f, n: (p - 1, 1),
+    "scan-recursive_doubling": lambda p, q, k, f, n: (q, q),
+    "scan-binomial": lambda p, q, k, f, n: (up_and_down(p), k),
+    "scan-pipeline": lambda p, q, k, f, n: (n + p - 2, n),
+    "exscan-linear": lambda p, q, k, f, n: (p - 1, 1),
+    "exscan-recursive_doubling": lambda p, q, k, f, n: (1 + ceil(log2(p - 1)),) * 2,
+    "exscan-two_phase": lambda p, q, k, f, n: (q, q),
+    "exscan-binomial": lambda p, q, k, f, n: (1 + up_and_down(p - 1), 1 + int(log2(p - 1))),
+    "exscan-pipeline": lambda p, q, k, f, n: (n + p - 2, n),
+    "barrier-dissemination": lambda p, q, k, f, n: (q, p - 1),
+    "barrier-tree": lambda p, q, k, f, n: (2 * q, p * q),
 }
 
 
