@@ -43,6 +43,7 @@ from .registry import (
     in_codes,
     library_names,
     list_algorithms,
+    proposed,
     registered,
     require,
 )
@@ -53,5 +54,6 @@ __all__ = [
     "AlltoallName", "AnyName", "BarrierName", "BcastName", "ExscanName", "GatherName", "ReduceName",
     "ReduceScatterName", "ScanName", "ScatterName", "add", "allgather", "allreduce", "alltoall",
     "barrier", "bcast", "declared", "exscan", "find", "gather", "in_codes", "library_names",
-    "list_algorithms", "reduce", "reduce_scatter", "registered", "require", "scan", "scatter",
+    "list_algorithms", "proposed", "reduce", "reduce_scatter", "registered", "require", "scan",
+    "scatter",
 ]

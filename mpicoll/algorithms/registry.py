@@ -74,6 +74,8 @@ class Algorithm(NamedTuple):
         No value is quantised more than `MOST_QUANTISATIONS` times with codes in the messages.
     equal_blocks : bool
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
+    study : bool
+        For study and for unusual networks: served where named, never chosen or tuned.
     """
 
     collective: collectives.CollectiveName
@@ -87,6 +89,7 @@ class Algorithm(NamedTuple):
     equal_blocks: bool = False
     canonical: bool = False
     compressible: bool = False
+    study: bool = False
 
     @property
     def node_aware(self) -> bool:
@@ -219,6 +222,11 @@ def library_names(collective: collectives.CollectiveName) -> list[str]:
 def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
     """The algorithms of a collective with a schedule."""
     return list(_REGISTRY[collectives.find(collective).name].values())
+
+
+def proposed(collective: collectives.CollectiveName) -> list[Algorithm]:
+    """The algorithms to choose from and to tune: `registered` without those for study."""
+    return [algorithm for algorithm in registered(collective) if not algorithm.study]
 
 
 def find(collective: collectives.CollectiveName, name: str) -> Algorithm:

@@ -133,14 +133,18 @@ def _candidates(arguments: Namespace) -> list[Any]:
 
 
 def _words(arguments: Namespace) -> list[str]:
-    """The words of --algorithms; `all` stands for those that can be measured."""
+    """The words of --algorithms; `all` stands for those that are not for study alone."""
     from .. import algorithms
 
     collective = collectives.find(arguments.collective).name
-    able = compressible(collective)
-    registered = able if arguments.compression else algorithms.list_algorithms(collective)
+    proposed = [
+        each.name
+        for each in algorithms.proposed(collective)
+        if each.compressible or not arguments.compression
+    ]
+    every = proposed if arguments.compression else [*proposed, algorithms.NATIVE]
     asked = [word.strip() for word in arguments.algorithms.split(",")]
-    chosen = [word for one in asked for word in (registered if one == "all" else [one])]
+    chosen = [word for one in asked for word in (every if one == "all" else [one])]
     if algorithms.NCCL in chosen and arguments.device == "cpu":
         raise ArgumentError("nccl needs arrays in device memory: add --device cuda")
     for word in chosen:
