@@ -18,7 +18,18 @@ from pathlib import Path
 from mpicoll.support.units import format_bytes
 
 from . import (
-    beside, chosen, compared, compressed, cores, devices, front, gallery, published, quirks, trained,
+    beside,
+    chosen,
+    compared,
+    compressed,
+    cores,
+    crossing,
+    devices,
+    front,
+    gallery,
+    published,
+    quirks,
+    trained,
     trusted,
 )
 from .markdown import table_of
@@ -30,6 +41,7 @@ REPORTS = {
     "others": lambda: compared.table("others-*"),
     "moves": lambda: compared.brief("moves-*"),
     "between": lambda: compared.brief("between-*"),
+    "scans": lambda: compared.brief("scans-*"),
     "front": front.cells,
     "gallery": gallery.page,
     "placed": lambda: compared.table("placed-*"),
@@ -38,6 +50,8 @@ REPORTS = {
     "beside": beside.table,
     "gpu": devices.table,
     "cores": cores.table,
+    "crossing-pairs": crossing.pairs,
+    "crossing-every": crossing.every,
     "training": trained.table,
     "compressed": compressed.table,
     "compressed-training": trained.compressed_table,
