@@ -110,7 +110,7 @@ def check_msccl(text: str | bytes) -> MscclProof:
         same_bits=True,
     )
     if not proof.result:
-        must_not_race(run, lambda gpu, chunk: (gpu, *chunk))
+        must_not_race(run, lambda gpu, chunk: (gpu, chunk.buffer, chunk.first))
         return proof
     for in_place in calls:
         call = _Call(algorithm, in_place)
