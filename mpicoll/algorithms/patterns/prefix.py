@@ -21,7 +21,7 @@ from ...schedule import (
     Send,
     renamed,
 )
-from .binomial import children, parent
+from .trees import binomial_tree
 from .lanes import Nodes
 
 
@@ -88,8 +88,8 @@ class Runs:
 
     def _from_last(self, part: Part) -> Iterator[Round]:
         """A binomial broadcast in this run from its last rank."""
-        root = self.ranks - 1
+        parent, _, children = binomial_tree(self.local, self.ranks, self.ranks - 1)
         if not self.is_last:
-            yield Recv(self._members[parent(self.local, self.ranks, root)[0] % self.ranks], part)
-        for child, _ in children(self.local, self.ranks, root):
-            yield Send(self._members[child % self.ranks], part)
+            yield Recv(self._members[parent], part)
+        for child in children:
+            yield Send(self._members[child.rank], part)
