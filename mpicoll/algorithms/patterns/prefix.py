@@ -21,8 +21,8 @@ from ...schedule import (
     Send,
     renamed,
 )
-from .trees import binomial_tree
 from .lanes import Nodes
+from .trees import binomial_tree
 
 
 def sum_before(rank: int, size: int) -> Iterator[Round]:
