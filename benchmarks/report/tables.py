@@ -27,6 +27,7 @@ from . import (
     devices,
     front,
     gallery,
+    published,
     quirks,
     trained,
     trusted,
@@ -68,6 +69,7 @@ REPORTS = {
     "bugs": trusted.bugs,
     "trust": trusted.proof,
     "elastic-off": trusted.elastic_off,
+    "msccl": published.table,
     "quirks": quirks.table,
 }
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -232,10 +232,23 @@ def test_the_document(tmp_path):
     pieces = {row["algorithm"]: row["segment_bytes"] for row in document["results"]}
     assert pieces["native"] is None and pieces["tree"] > 0
     assert set(document["results"][0]) >= {"collective", "algorithm", "segment_bytes", "bytes", "count", "dtype", "op",
-                                           "median_us", "min_us", "p95_us", "algbw", "busbw", "wrong"}  # fmt: skip
+                                           "median_us", "min_us", "p95_us", "mean_us", "max_us", "algbw", "busbw", "wrong"}  # fmt: skip
 
 
 def test_element_types():
     assert element_type("float32") == np.float32
     with pytest.raises(ArgumentError, match="element type"):
         element_type("float31")
+
+
+def test_the_columns_of_osu(capsys):
+    assert _bench("--algorithms", "ring,auto", "--sizes", "1K:4K", "--factor", "4", "--repeats", "2", "--format", "osu") == 0
+    lines = capsys.readouterr().out.splitlines()
+    if RANK:
+        assert not lines
+        return
+    titles = [line for line in lines if line.startswith("# mpicoll bench")]
+    assert [title.split(", ")[2] for title in titles] == ["native", "ring", "auto"]
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [(row[0], row[4]) for row in rows] == 3 * [("1024", "2"), ("4096", "2")]
+    assert all(float(low) <= float(mean) <= float(high) for _, mean, low, high, _ in rows)

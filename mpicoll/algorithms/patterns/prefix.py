@@ -88,8 +88,8 @@ class Runs:
 
     def _from_last(self, part: Part) -> Iterator[Round]:
         """A binomial broadcast in this run from its last rank."""
-        parent, _, children = binomial_tree(self.local, self.ranks, self.ranks - 1)
+        place = binomial_tree(self.local, self.ranks, self.ranks - 1)
         if not self.is_last:
-            yield Recv(self._members[parent], part)
-        for child in children:
+            yield Recv(self._members[place.parent], part)
+        for child in place.children:
             yield Send(self._members[child.rank], part)
