@@ -1,5 +1,6 @@
 """Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait."""
 
+import gc
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,12 @@ WORLD = MPI.COMM_WORLD
 def pytest_configure(config):
     if WORLD.Get_rank():
         config.pluginmanager.unregister(name="terminalreporter")
+
+
+def pytest_collection_finish():
+    """What collecting has made stays to the end: the garbage collector, which many tests call, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report):
