@@ -62,6 +62,7 @@ def comm():
 def interpreter(monkeypatch, request):
     """Each interpreter of programs in turn."""
     monkeypatch.setenv(settings.ENGINE, request.param)
+    return request.param
 
 
 @pytest.fixture
