@@ -58,7 +58,12 @@ def comm():
         communicator.Free()
 
 
-@pytest.fixture(params=[settings.PYTHON, *([settings.C] if engine.status().extension else [])])
+INTERPRETERS = [settings.PYTHON]
+if engine.status().extension:
+    INTERPRETERS = [pytest.param(settings.PYTHON, marks=pytest.mark.reference), settings.C]
+
+
+@pytest.fixture(params=INTERPRETERS)
 def interpreter(monkeypatch, request):
     """Each interpreter of programs in turn."""
     monkeypatch.setenv(settings.ENGINE, request.param)
