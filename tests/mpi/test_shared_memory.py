@@ -20,7 +20,7 @@ from tests.support.cases import RANK, SIZE, WORLD
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
 
 #: elements: below and above a slot, and from where on messages that are not shared go through MPI
-COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 1_500_007)
+COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 150_000 * SIZE + 7)
 
 
 def words(*names):
