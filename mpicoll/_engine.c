@@ -917,9 +917,14 @@ static int advance_for(Program *p, double patience)
     double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
         advance_and_look(p);
-        if (p->result != WAITS || patience <= 0) return p->result;
+        if (p->moved) p->still_since = 0;
+        if (p->result == DONE || patience <= 0) return p->result;
+        if (p->result != WAITS) {
+            if (!p->moved && !p->still_since) p->still_since = seconds();
+            return p->result;
+        }
         if (p->moved) {
-            p->still_since = until = 0;
+            until = 0;
             polls = 0;
         } else if (polls > p->polls) {
             sched_yield();
@@ -1582,8 +1587,8 @@ enum {
     /* numbers of calls; marks of calls that are not recorded; listeners to all */
     CALLS, PASSED, LISTENERS,
     /* remember_passed(); finish(operation, tag, mark, arguments, raised);
-     * abandon(operation, error); fail(code, arguments) */
-    REMEMBER_PASSED, FINISH, ABANDON, FAIL,
+     * interrupted(operation, error): whether `finish` is to be called again; fail(code, arguments) */
+    REMEMBER_PASSED, FINISH, INTERRUPTED, FAIL,
     HELD
 };
 
@@ -1649,7 +1654,7 @@ static void door_free(PyObject *self)
 }
 
 PyDoc_STRVAR(door_doc,
-             "Door(ledger, calls, passed, listeners, remember_passed, finish, abandon, fail,\n"
+             "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
              "     begun, recent, half, patience, most_passed)\n\n"
              "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
              "and keeps it alive, but for arrays.");
@@ -1663,7 +1668,7 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     Py_ssize_t most;
     if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
                           held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
-                          held + FINISH, held + ABANDON, held + FAIL, &begun, &recent, &half,
+                          held + FINISH, held + INTERRUPTED, held + FAIL, &begun, &recent, &half,
                           &patience, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -1814,11 +1819,9 @@ static int64_t enter_numbered(Door *d, const Known *k)
     return tag;
 }
 
-/* What signal handlers raise now, as a new reference, or None. They run here and not at the first
- * step of `finish`, where what they raise would end the call in its middle. */
-static PyObject *raised_by_handlers(void)
+/* The exception that was raised, as a new reference. */
+static PyObject *taken_error(void)
 {
-    if (!PyErr_CheckSignals()) Py_RETURN_NONE;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
@@ -1826,6 +1829,14 @@ static PyObject *raised_by_handlers(void)
     Py_XDECREF(kind);
     Py_XDECREF(trace);
     return value;
+}
+
+/* What signal handlers raise now, as a new reference, or None. They run here and not at the first
+ * step of `finish`. */
+static PyObject *raised_by_handlers(void)
+{
+    if (!PyErr_CheckSignals()) Py_RETURN_NONE;
+    return taken_error();
 }
 
 static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
@@ -1838,26 +1849,43 @@ static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
     return tuple;
 }
 
+/* How often what signal handlers raise may interrupt `interrupted`. */
+enum { INTERRUPTIONS = 100 };
+
+/* Whether a call that an exception has ended goes on. */
+static int goes_on(Door *d, PyObject *operation, PyObject *error)
+{
+    PyObject *told = NULL;
+    for (int n = 0; !told && n < INTERRUPTIONS; n++) {
+        told = PyObject_CallFunctionObjArgs(d->held[INTERRUPTED], operation, error, NULL);
+        if (!told) PyErr_Clear();
+    }
+    int result = told && PyObject_IsTrue(told) == 1;
+    Py_XDECREF(told);
+    return result;
+}
+
 /* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
- * returns. */
+ * returns. A signal handler may raise in any line of it. */
 static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int64_t tag,
                         PyObject *const *args, Py_ssize_t count)
 {
     PyObject *tuple = tuple_of(args, count), *done = NULL;
-    if (tuple)
-        done = PyObject_CallFunction(d->held[FINISH], "OLOON", operation, (long long)tag, mark,
-                                     tuple, raised_by_handlers());
-    Py_XDECREF(tuple);
-    if (done) return done;
-    /* a signal handler may have raised before anything was done about it */
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *told = PyObject_CallFunctionObjArgs(d->held[ABANDON], operation, value, NULL);
-    if (!told) PyErr_Clear();
-    Py_XDECREF(told);
-    PyErr_Restore(kind, value, trace);
-    return NULL;
+    if (!tuple) return NULL;
+    PyObject *raised = raised_by_handlers();
+    for (;;) {
+        done = PyObject_CallFunction(d->held[FINISH], "OLOOO", operation, (long long)tag, mark,
+                                     tuple, raised);
+        if (done) break;
+        Py_DECREF(raised);
+        raised = taken_error();
+        if (goes_on(d, operation, raised)) continue;
+        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+        break;
+    }
+    Py_DECREF(tuple);
+    Py_DECREF(raised);
+    return done;
 }
 
 /* Execute the programs of a known call; True, or what `finish` returns. */

@@ -35,7 +35,10 @@ _LONG = 1.0
 
 
 class Held:
-    """What a signal handler has raised while a call waited: raised when that has ended."""
+    """What a signal handler has raised while a call waited: raised when that has ended.
+
+    A blocking call is waited for like MPI's own. Only where nothing moves for long it is ended.
+    """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -270,23 +273,23 @@ class Compiled:
                 return self.has_ended
 
     def _move(self) -> None:
-        """Advance the program. A blocking call is waited for like MPI's own: handlers run after it.
-
-        What they raise ends it only where nothing moves for long.
-        """
+        """Advance the program."""
         patience = self._patience
         if patience and self._nearby.unfound:
             patience = _UNFOUND
-        try:
-            self._execute(patience)
-        except BaseException as error:  # of a handler, when the extension had returned
-            if not patience:
-                raise
-            self._caller.held.hold(error)
-        if self._caller.held.error is not None:
-            self._result, self._next, still, _ = self._extension.reached(self._program)
-            if self._caller.held.is_due(still):
-                self._caller.held.release()
+        self._execute(patience)
+        if patience and self.is_stuck:
+            self._caller.held.release()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing has moved for so long that what a signal handler raises ends the call."""
+        still: float = self._extension.reached(self._program)[2]
+        return still > _LONG
+
+    def catch_up(self) -> None:
+        """Go on after an exception, which may have hidden what the extension returned."""
+        self._result, self._next, *_ = self._extension.reached(self._program)
 
     def _execute(self, patience: float) -> None:
         reached = self._extension.advance(self._program, patience)

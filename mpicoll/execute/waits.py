@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from ..engine import Compiled, Held
 from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
-from ..failure import ABANDONED, Located, Recorder, Withdrawable, survival
+from ..failure import ABANDONED, Located, Recorder, Resumable, Withdrawable, survival
 from ..progress import NAP, PROGRESS, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
@@ -99,17 +99,25 @@ class Waits:
         watched = self.timeout is not None or survival.survivable()
         polled = () if watched else (Polled, Compiled)
         rhythm = None
-        try:
-            for request in requests:
-                if isinstance(request, polled):
-                    request.Wait()  # it looks around by itself
-                else:
-                    rhythm = self._watch(request, rhythm, call)
-        except BaseException as error:  # Ctrl-C and signal handlers that raise among them
-            if call.unfinished:
-                self.give_up(call, error, requests)
-            PROGRESS.end_failed(self.queue)
-            raise
+        while True:
+            try:
+                for request in requests:
+                    if isinstance(request, polled):
+                        request.Wait()  # it looks around by itself
+                    else:
+                        rhythm = self._watch(request, rhythm, call)
+                return
+            except BaseException as error:  # Ctrl-C and signal handlers that raise among them
+                rest = None
+                if isinstance(call, Resumable) and self.outlives(error):
+                    rest = call.rest()
+                if rest is None:
+                    if call.unfinished:
+                        self.give_up(call, error, requests)
+                    PROGRESS.end_failed(self.queue)
+                    raise
+                self.held.hold(error)
+                requests = rest
 
     def _watch(
         self, request: MPI.Request, rhythm: Rhythm | None, call: Located
@@ -141,20 +149,21 @@ class Waits:
                         stall.restart()
                         rhythm.still(1)
                     return rhythm
-            except (MPI.Exception, MpicollError):
-                raise
             except BaseException as error:
-                # in the middle of a step of ours, or of what another rank has told
-                if isinstance(request, (Polled, Compiled)) or self.is_disturbed:
+                if isinstance(request, (Polled, Compiled)) or not self.outlives(error):
                     raise
                 self.held.hold(error)
                 continue
             self.held.release()
 
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether this rank is in the middle of hearing from another one, or gives its calls up."""
-        return self.channel.is_hearing or self.queue.error is not None
+    def outlives(self, error: BaseException) -> bool:
+        """Whether a call that waits goes on after an exception: one that a signal handler raised.
+
+        Not in the middle of what ranks tell each other, nor where this rank gives its calls up.
+        """
+        is_of_the_call = isinstance(error, (MPI.Exception, MpicollError))
+        is_over = self.queue.error is not None or bool(self.broken)
+        return not (is_of_the_call or is_over or self.channel.is_talking)
 
     def check_wait(self) -> None:
         """Nothing has moved: give up the calls under way, or report, where that lasts too long.

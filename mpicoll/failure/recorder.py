@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from threading import get_ident
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 from ..support.callsite import Site, site_text
@@ -43,6 +43,15 @@ class Located(Protocol):
 
     def peer(self) -> int | None:
         """The rank of the communicator that sends the awaited message, or None."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A call that may go on where an exception has interrupted it between two steps."""
+
+    def rest(self) -> Iterator[Any] | None:
+        """The requests that are still to be awaited; None: it cannot go on."""
         ...
 
 
