@@ -111,6 +111,7 @@ class _Nearby:
         chunk = min(piece.nbytes, self._chunk)
         slots = self.ends[self.numbers[piece.peer]].out.slots(chunk)
         first, second, *_ = slots
+        chunk = min(chunk, first.array.size)
         distance = second.address - first.address
         return Slots(chunk, first.address, first.location, distance, len(slots))
 

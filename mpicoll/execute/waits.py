@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..engine import Compiled, Held
-from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
+from ..errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    MpicollError,
+    RankFailure,
+    SharedMemoryError,
+)
 from ..failure import ABANDONED, Located, Recorder, Resumable, Withdrawable, survival
 from ..progress import NAP, PROGRESS, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
@@ -311,9 +317,10 @@ class Waits:
         """A call that counts has ended with this error, before it was served; text: the call.
 
         Where it is the program's own, as a signal handler's, the other ranks find no such call
-        here: no further call is served. All ranks know of errors of MPI and ours.
+        here: no further call is served. All ranks know of errors of MPI and ours, but for memory.
         """
-        if not isinstance(error, (MpicollError, MPI.Exception)):
+        is_known = isinstance(error, (MpicollError, MPI.Exception))
+        if not is_known or isinstance(error, SharedMemoryError):
             self.in_disorder(self.reason(text, error))
         self.lost = None
 
