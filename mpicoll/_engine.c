@@ -2133,6 +2133,7 @@ static PyMethodDef door_methods[] = {
 };
 static PyMemberDef door_members[] = {
     {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
+    {"patience", T_DOUBLE, offsetof(Door, patience), 0, "seconds for which it waits"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot door_slots[] = {

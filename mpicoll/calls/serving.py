@@ -258,7 +258,7 @@ def begin_again(
     """
     method = entry.method
     _, *wanted = key[0][:3]
-    if method is not None and not context.sees_all:
+    if method is not None and not context.lists_all:
         request = owning(method(comm, *args), args)
         context.recorder.enter_passed(entry.text)
         return request

@@ -65,11 +65,18 @@ class Doors:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._doors: dict[str, Any] = {}
+        #: those of blocking calls
+        self._blocking: dict[str, Any] = {}
 
     def of(self, method: str) -> IsServed:
         """A function of a blocking call's arguments: serves the call, or returns False."""
-        door = self._door(method, self._finish, self._goes_on, self._context.patience)
-        return _closed if door is None else door.call
+        door = self._door(method, self._finish, self._goes_on)
+        if door is None:
+            return _closed
+        self._blocking[method] = door
+        door.patience = self._context.patience
+        served: IsServed = door.call
+        return served
 
     def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> Any:
         """Begin a call that does not block.
@@ -77,21 +84,19 @@ class Doors:
         None: it has not begun, as it is not known here, or other calls are under way. True: it has
         ended. Else what `go_on` returns.
         """
-        door = self._door(method, go_on, self._abandon, MOMENT)
+        door = self._door(method, go_on, self._abandon)
         links = self._context.links
         if door is None or not door.knows or links is not None and links.backoff(TASKS).aside:
             return None
         return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
-    def _door(
-        self, method: str, finish: Finish, interrupted: Interrupted, patience: float
-    ) -> Any:
+    def _door(self, method: str, finish: Finish, interrupted: Interrupted) -> Any:
         """The door of a method; None without the extension."""
         if method not in self._doors:
-            self._doors[method] = self._made(finish, interrupted, patience)
+            self._doors[method] = self._made(finish, interrupted)
         return self._doors[method]
 
-    def _made(self, finish: Finish, interrupted: Interrupted, patience: float) -> Any:
+    def _made(self, finish: Finish, interrupted: Interrupted) -> Any:
         extension = engine.status().extension
         if extension is None or not engine.has_doors():
             return None
@@ -110,7 +115,7 @@ class Doors:
             begun.address,
             begun.last,
             context.channel.number_bit,
-            patience,
+            MOMENT,
             KEPT,
         )
 
@@ -164,7 +169,9 @@ class Doors:
         context.serve(fail, context.recorder.blocking, arguments, is_scheduled=False)
 
     def clear(self) -> None:
-        """Know no call any more."""
+        """Know no call any more. The limit of waiting may be another one by now."""
         for door in self._doors.values():
             if door is not None:
                 door.clear()
+        for door in self._blocking.values():
+            door.patience = self._context.patience

@@ -11,6 +11,7 @@ from .recorder import (
     Resumable,
     mark_of,
     past,
+    past_with_passed,
     remembered,
 )
 from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable
@@ -19,5 +20,5 @@ from .withdrawal import ABANDONED, Withdrawable, cancelled, still_under_way
 __all__ = [
     "ABANDONED", "ENDED", "KEPT", "Located", "Mark", "Past", "Record", "Recorder", "Resumable", "Withdrawable",
     "all_agree", "cancelled", "deaths", "lowest_alive", "mark_of", "note_missing", "outnumbers", "past",
-    "refusal", "remembered", "still_under_way", "survivable",
+    "past_with_passed", "refusal", "remembered", "still_under_way", "survivable",
 ]  # fmt: skip

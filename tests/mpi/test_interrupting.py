@@ -155,12 +155,19 @@ def test_a_plan_whose_making_a_handler_ended_gives_the_communicator_up(monkeypat
     """The other ranks have one plan more: later plans would wait for messages of others."""
     comm = mpicoll.Communicator(WORLD.Dup())
     x, y = np.ones(COUNT), np.empty(COUNT)
+
+    def interrupted_last():
+        for rank in range(SIZE - 1):  # a rank that still compares calls would be told there
+            WORLD.recv(source=rank, tag=78)
+        raise Interrupted
+
     if RANK == SIZE - 1:
-        monkeypatch.setattr(Context.of(comm), "next_plan_tag", interrupted)
+        monkeypatch.setattr(Context.of(comm), "next_plan_tag", interrupted_last)
         with pytest.raises(Interrupted):
             comm.Allreduce_init(x, y, algorithm="ring")
     else:
         comm.Allreduce_init(x, y, algorithm="ring")
+        WORLD.send(None, SIZE - 1, tag=78)
     with pytest.raises(mpicoll.MpicollError, match="Interrupted"):
         comm.Allreduce(x, y, algorithm="ring")
 
