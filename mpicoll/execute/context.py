@@ -264,6 +264,7 @@ class Context(Waits):
     def _stop(cls) -> None:
         PROGRESS.stop()
         for context in cls.living():
+            context.recorder.is_closed = True
             context.channel.shut()
 
     def _configure(self, given: dict[str, Any]) -> None:

@@ -322,7 +322,7 @@ class ScheduledCall(Operation):
         """Begin without a task; whether that was all. None: it has to be a task."""
         context = self.context
         is_seen = context.lists_all or ENDED
-        if is_seen or not self._over or not self._starts_in_c or context.closed:
+        if is_seen or not self._over or not self._starts_in_c or context.recorder.is_closed:
             return None
         return PROGRESS.at_once(context.queue, self._begin)
 
