@@ -947,39 +947,50 @@ static int advance_for(Program *p, double patience)
 
 /* ---- Progress beside Python ------------------------------------------------------------------ */
 
-/* When to poll, and for how long to pause, by the time between the last moves: see
- * progress/rhythm.py, which has the constants, too. One thread attends. */
-static struct {
+/* When to poll, and for how long to pause, by the time between the last moves: the law and the
+ * constants of progress/rhythm.py. `paused` shows what this makes of them, and a test compares it. */
+typedef struct {
     double least, spin, longest;
     double moved, idle, idle_before, gap_before, patience;
     long moves;
-} rhythm;
+} Rhythm;
+
+/* One thread attends. */
+static Rhythm rhythm;
+
+static void start_rhythm(Rhythm *r, double now)
+{
+    r->moved = now;
+    r->idle = r->idle_before = r->gap_before = 0;
+    r->patience = r->longest;
+    r->moves = 1;
+}
 
 /* Seconds since something moved. moves: how much just moved. */
-static double still_for(long moves, double now)
+static double still_for(Rhythm *r, long moves, double now)
 {
-    double still = now - rhythm.moved;
+    double still = now - r->moved;
     if (!moves) return still;
-    if (still > rhythm.spin) { /* else it came together with what moved before */
-        rhythm.gap_before = rhythm.idle / rhythm.moves;
-        rhythm.idle_before = rhythm.idle;
-        rhythm.idle = still;
-        rhythm.moves = 0;
-        double shorter = still < rhythm.idle_before ? still : rhythm.idle_before;
-        rhythm.patience = shorter > rhythm.longest ? 0 : rhythm.longest;
+    if (still > r->spin) { /* else it came together with what moved before */
+        r->gap_before = r->idle / r->moves;
+        r->idle_before = r->idle;
+        r->idle = still;
+        r->moves = 0;
+        double shorter = still < r->idle_before ? still : r->idle_before;
+        r->patience = shorter > r->longest ? 0 : r->longest;
     }
-    rhythm.moves += moves;
-    rhythm.moved = now;
+    r->moves += moves;
+    r->moved = now;
     return 0;
 }
 
 /* Seconds to pause. parts, most: see `Pace` there. */
-static double pause_of(int parts, double most)
+static double pause_of(const Rhythm *r, int parts, double most)
 {
-    double gap = rhythm.idle / rhythm.moves;
-    if (rhythm.gap_before < gap) gap = rhythm.gap_before;
+    double gap = r->idle / r->moves;
+    if (r->gap_before < gap) gap = r->gap_before;
     gap /= parts;
-    if (gap < rhythm.least) gap = rhythm.least;
+    if (gap < r->least) gap = r->least;
     return gap < most ? gap : most;
 }
 
@@ -1039,10 +1050,10 @@ static int attend(Program **program, const long *call, int count, int parts, dou
         for (int n = 0; n < count; n++)
             is_due |= attend_once(program[n], call[n], is_looking, &moves);
         now = seconds();
-        double still = still_for(moves, now);
+        double still = still_for(&rhythm, moves, now);
         if (is_due || atomic_load(&interrupted) || now > until) return polls > 0;
         if (still > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
-            sleep_for(pause_of(parts, most));
+            sleep_for(pause_of(&rhythm, parts, most));
     }
 }
 
@@ -1262,9 +1273,31 @@ PyDoc_STRVAR(setup_rhythm_doc, "setup_rhythm(least, spin, patience)\n\n"
 static PyObject *setup_rhythm(PyObject *self, PyObject *args)
 {
     if (!PyArg_ParseTuple(args, "ddd", &rhythm.least, &rhythm.spin, &rhythm.longest)) return NULL;
-    rhythm.patience = rhythm.longest;
-    rhythm.moves = 1;
+    start_rhythm(&rhythm, seconds());
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(paused_doc, "paused(constants, idle, parts, most)\n\n"
+                         "(patience, pause) after moves, of a rhythm of its own. constants: as of\n"
+                         "`setup_rhythm`; idle: of each move (seconds since the last one, how much\n"
+                         "moved); parts, most: of a pace.");
+static PyObject *paused(PyObject *self, PyObject *args)
+{
+    Rhythm r;
+    PyObject *idle;
+    int parts;
+    double most, now = 0, passed;
+    long moves;
+    if (!PyArg_ParseTuple(args, "(ddd)O!id", &r.least, &r.spin, &r.longest, &PyList_Type, &idle,
+                          &parts, &most))
+        return NULL;
+    start_rhythm(&r, now);
+    for (Py_ssize_t n = 0; n < PyList_Size(idle); n++) {
+        if (!PyArg_ParseTuple(PyList_GetItem(idle, n), "dl", &passed, &moves)) return NULL;
+        now += passed;
+        still_for(&r, moves, now);
+    }
+    return Py_BuildValue("dd", r.patience, pause_of(&r, parts, most));
 }
 
 PyDoc_STRVAR(attend_doc, "attend(calls, parts, most, seconds)\n\n"
@@ -2174,6 +2207,7 @@ static PyMethodDef functions[] = {
     {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
     {"setup_rhythm", setup_rhythm, METH_VARARGS, setup_rhythm_doc},
+    {"paused", paused, METH_VARARGS, paused_doc},
     {"attend", attend_from_python, METH_VARARGS, attend_doc},
     {"interrupt", interrupt_from_python, METH_NOARGS, interrupt_doc},
     {"reached", reached, METH_O, reached_doc},
