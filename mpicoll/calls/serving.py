@@ -365,16 +365,12 @@ def run_begun(
     """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
     context.require_working()
     record = context.recorder.blocking
-    stall = context.queue.stall
-    stall.restart()
+    context.queue.stall.restart()
 
     def is_over() -> bool:
         if request.Test():
             return True
-        if stall.is_due:
-            context.check_wait()
-        if context.queue.error is not None:
-            raise context.queue.error
+        context.keep_watch()
         return False
 
     request = MPI.REQUEST_NULL

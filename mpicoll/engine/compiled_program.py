@@ -62,10 +62,12 @@ class Held:
 class Caller(NamedTuple):
     """What a program needs of its communicator, beside the channel.
 
-    look(surely): see what other ranks tell.
+    look(surely): see what other ranks tell. watch(): the same while it waits, and end what may not
+    wait for longer.
     """
 
     look: Callable[..., None]
+    watch: Callable[[], None]
     held: Held
 
 
@@ -329,7 +331,7 @@ class Compiled:
     def Wait(self) -> None:
         """Wait until anything has moved."""
         while not self.Test():
-            self._caller.look()
+            self._caller.watch()
 
     @property
     def attended(self) -> tuple[Any, int] | None:

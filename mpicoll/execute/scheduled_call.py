@@ -100,7 +100,7 @@ class ScheduledCall(Operation):
 
     @property
     def requests(self) -> int:  # noqa: D102
-        return self._executable_now.requests
+        return self._executable_now.messages
 
     @property
     def movable(self) -> bool:
@@ -304,9 +304,6 @@ class ScheduledCall(Operation):
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
         record.plan = self
-        if self._is_local:
-            self._compute(self._run_at_once, record)
-            return
         steps = self.run_as_task(self.tag) if ended is None else self._until_done(self._rest())
         self.task = self.context.submit(
             steps,
@@ -340,19 +337,6 @@ class ScheduledCall(Operation):
         except BaseException as error:  # of a signal handler
             self.context.give_up(self, error)
             raise
-
-    @property
-    def _is_local(self) -> bool:
-        """Whether it has nothing to wait for: no other rank, no device, and no agreement."""
-        work = self.work
-        return len(self.context.channel.ranks) == 1 and work.device is None and work.fixed is None
-
-    def _run_at_once(self, record: Record) -> None:
-        self.work.pack()
-        for _ in self._steps(self.tag, self.context.sent_by_tasks):
-            raise AssertionError("a plan of one rank waits for nobody")
-        record.end()
-        self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer.

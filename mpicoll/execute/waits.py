@@ -103,13 +103,14 @@ class Waits:
         another rank gives up.
         """
         watched = self.timeout is not None or survival.survivable()
-        polled = () if watched else (Polled, Compiled)
+        polled = Compiled if watched else (Polled, Compiled)
         rhythm = None
         while True:
             try:
                 for request in requests:
-                    if isinstance(request, polled):
-                        request.Wait()  # it looks around by itself
+                    if isinstance(request, polled):  # it looks around by itself
+                        self.queue.stall.restart()
+                        request.Wait()
                     else:
                         rhythm = self._watch(request, rhythm, call)
                 return
@@ -143,12 +144,9 @@ class Waits:
                         rhythm.restart()
                         stall.restart()
                         begun = True
-                    if stall.is_due:
-                        self.check_wait()
-                        if self.held.is_due(perf_counter() - rhythm.moved):
-                            break
-                    if self.queue.error is not None:
-                        raise self.queue.error
+                    self.keep_watch()
+                    if self.held.is_due(perf_counter() - rhythm.moved):
+                        break
                     rhythm.leave_core(0, lambda: call.runs_ahead)
                 else:
                     if rhythm is not None and begun:
@@ -156,7 +154,7 @@ class Waits:
                         rhythm.still(1)
                     return rhythm
             except BaseException as error:
-                if isinstance(request, (Polled, Compiled)) or not self.outlives(error):
+                if isinstance(request, Polled) or not self.outlives(error):
                     raise
                 self.held.hold(error)
                 continue
@@ -170,6 +168,13 @@ class Waits:
         is_of_the_call = isinstance(error, (MPI.Exception, MpicollError))
         is_over = self.queue.error is not None or bool(self.broken)
         return not (is_of_the_call or is_over or self.channel.is_talking)
+
+    def keep_watch(self) -> None:
+        """Look around while a call waits; raises what ends it."""
+        if self.queue.stall.is_due:
+            self.check_wait()
+        if self.queue.error is not None:
+            raise self.queue.error
 
     def check_wait(self) -> None:
         """Nothing has moved: give up the calls under way, or report, where that lasts too long.
