@@ -258,7 +258,7 @@ def begin_again(
     """
     method = entry.method
     _, *wanted = key[0][:3]
-    if method is not None and not context.sees_all:
+    if method is not None and not context.lists_all:
         request = owning(method(comm, *args), args)
         context.recorder.enter_passed(entry.text)
         return request
@@ -365,16 +365,12 @@ def run_begun(
     """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
     context.require_working()
     record = context.recorder.blocking
-    stall = context.queue.stall
-    stall.restart()
+    context.queue.stall.restart()
 
     def is_over() -> bool:
         if request.Test():
             return True
-        if stall.is_due:
-            context.check_wait()
-        if context.queue.error is not None:
-            raise context.queue.error
+        context.keep_watch()
         return False
 
     request = MPI.REQUEST_NULL

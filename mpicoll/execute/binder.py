@@ -77,7 +77,7 @@ def bind(
     name = f"{method} ({schedule.algorithm})"
     plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
     if tracer is None and work.is_plain:
-        caller = engine.Caller(context.look, context.held)
+        caller = engine.Caller(context.look, context.keep_watch, context.held)
         plan.compiled = engine.compiled(program, context.channel, near, caller)
     return plan
 

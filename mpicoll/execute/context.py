@@ -68,7 +68,7 @@ class Context(Waits):
     check: str
     #: ranks compare one of so many results
     digest_every: int
-    #: whether every call is recorded
+    #: whether every call is recorded with its line and its times
     sees_all: bool
 
     def __init__(
@@ -225,7 +225,7 @@ class Context(Waits):
     @property
     def lists_all(self) -> bool:
         """Whether calls are recorded that mpi4py serves by itself, and those that MPI begins."""
-        return self.sees_all or self.check == ALWAYS
+        return self.sees_all or self.check == ALWAYS or self.timeout is not None
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":
@@ -267,6 +267,7 @@ class Context(Waits):
     def _stop(cls) -> None:
         PROGRESS.stop()
         for context in cls.living():
+            context.recorder.is_closed = True
             context.channel.shut()
 
     def _configure(self, given: dict[str, Any]) -> None:
@@ -290,10 +291,9 @@ class Context(Waits):
         self.cache.free()
 
     def _must_see_all(self) -> bool:
-        """Whether every call is recorded."""
+        """Whether every call is recorded with its line and its times."""
         reports = settings.report_folder() is not None or settings.profile()
-        watched = self.timeout is not None or reports
-        return self.digest_every > 0 or watched or survival.survivable()
+        return self.digest_every > 0 or reports or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 

@@ -71,8 +71,8 @@ class Outgoing(Polled):
     """
 
     __slots__ = (
-        "_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "tag",
-        "_pipe", "_sent", "_last", "_send", "_request",
+        "_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_itemsize", "_chunk",
+        "_slots", "tag", "_pipe", "_sent", "_last", "_send", "_request",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Outgoing(Polled):
         self._send = send
         self._locate()
         self._bytes = buffers.at(address, self._nbytes, np.uint8)
+        self._itemsize = itemsize
         #: bytes of a piece
         self._chunk = min(self._nbytes, pipe.chunk // itemsize * itemsize)
         #: location and array of each slot, by pipe
@@ -136,8 +137,10 @@ class Outgoing(Polled):
             return True
         slots = self._slots.get(pipe)
         if slots is None:
-            chunk = self._chunk
-            slots = [(slot.location, slot.array[:chunk]) for slot in pipe.slots(chunk)]
+            found = pipe.slots(self._chunk, self._itemsize)
+            room = found[0].array.size // self._itemsize * self._itemsize
+            self._chunk = min(self._chunk, room)
+            slots = [(slot.location, slot.array) for slot in found]
             self._slots[pipe] = slots
         while self._sent < self._nbytes:
             if pipe.unread >= len(slots):
