@@ -3,6 +3,10 @@
 import numpy
 import pytest
 
+from mpicoll import engine
+from mpicoll.buffers import CodingLoss, compression_of
+from mpicoll.codes import NAMES
+from mpicoll.support import settings
 from mpicoll.train.model import Tensor
 from mpicoll.train.options import Options
 from mpicoll.train.parallel.buckets import BucketLayout
@@ -10,7 +14,40 @@ from mpicoll.train.parallel.feedback import ErrorFeedback
 from tests.support.compressing import CompressedSum, quantised
 from tests.support.exact import in_canonical_order
 
+EXTENSION = engine.status().extension
 
+
+@pytest.fixture(params=[settings.PYTHON, *([settings.C] if EXTENSION else [])])
+def interpreter(request, monkeypatch):
+    monkeypatch.setenv(settings.ENGINE, request.param)
+    return request.param
+
+
+@pytest.mark.skipif(EXTENSION is None, reason=f"no extension: {engine.status().reason}")
+@pytest.mark.parametrize("scale", [1.0, 3.0, 2.0**-20])
+@pytest.mark.parametrize("size", [1, 255, 257, 3 * 64, (1 << 15) + 1, 100_003])
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_extension_loses_the_same_bits(kind, size, scale):
+    random = numpy.random.default_rng(size)
+    magnitudes = 10.0 ** random.uniform(-44, 38, 2 * size)
+    vector, before = (random.choice([-1, 1, 0, -0.0], 2 * size) * magnitudes).astype("f4").reshape(2, size)
+    vector[0] = numpy.inf
+    before[-1] = numpy.nan
+    results = []
+    for compiled in (None, EXTENSION):
+        loss = CodingLoss(compression_of(kind), 1, size, compiled=compiled)
+        fed, lost = vector.copy(), before.copy()
+        loss.feed(fed, lost, lost, 3, scale)
+        owned = numpy.array_split(lost, 3)[0]
+        loss.feed_sums(fed[: len(owned)].copy(), owned, scale)
+        results.append((fed, lost))
+    for reference, array in zip(*results):
+        nan = numpy.isnan(reference)
+        numpy.testing.assert_array_equal(nan, numpy.isnan(array))
+        numpy.testing.assert_array_equal(reference[~nan].view("u4"), array[~nan].view("u4"))
+
+
+@pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("kind", ["int8", "int4", "float16"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 7, 300, 1 << 15, 200_001])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import engine
 from ...buffers import CodingLoss, compression_of
 from ...support.arrays import Array, module_of
 from ..options import Options
@@ -30,7 +31,9 @@ class ErrorFeedback:
         self._pending = self._zeros(layout.size)
         self._compression = compression_of(options.compression)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
-        self._loss = CodingLoss(self._compression, rank, largest, self._module)
+        self._loss = CodingLoss(
+            self._compression, rank, largest, self._module, engine.status().extension
+        )
 
     def _zeros(self, size: int) -> Array:
         array: Array = self._module.zeros(size, "float32")
