@@ -77,6 +77,10 @@ class ErrorFeedback:
         stretches = self._layout.runs()
         return [(plain, self._kept[first : first + size]) for plain, first, size in stretches]
 
+    def named(self) -> dict[str, Array]:
+        """Views of the residuals, by the names of the tensors."""
+        return self._layout.named(self._kept)
+
     def plain(self, is_committed: bool = True) -> Array:
         """A copy of the residuals in plain order; where not `is_committed`, of the step under way."""
         return self._layout.in_plain_order(self._kept if is_committed else self._pending)
