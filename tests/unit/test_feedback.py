@@ -76,6 +76,29 @@ def test_what_is_lost_is_what_a_simulation_loses(kind, ranks, size, is_gathered)
             numpy.testing.assert_array_equal(feedback.plain(), reference.lost[rank][:size])
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_sums_of_many_steps_are_exact_and_each_step_is_worse(kind):
+    """What Adam's squares see: docs/training-measured.md."""
+    random = numpy.random.default_rng(0)
+    size, steps = 1 << 12, 30
+    loss = CodingLoss(compression_of(kind), 1, size)
+    lost = numpy.zeros(size, "f4")
+    totals = {"exact": numpy.zeros(size), "without": numpy.zeros(size), "with": numpy.zeros(size)}
+    squares = {"without": 0.0, "with": 0.0}
+    for _ in range(steps):
+        gradients = random.standard_normal(size).astype("f4")
+        fed = gradients.copy()
+        loss.feed(fed, lost, lost, 1)
+        totals["exact"] += gradients
+        for name, vector in (("without", gradients), ("with", fed)):
+            sent = quantised(vector, kind).astype(float)
+            totals[name] += sent
+            squares[name] += ((sent - gradients) ** 2).mean() / steps
+    errors = {name: numpy.sqrt(((total - totals["exact"]) ** 2).mean()) for name, total in totals.items()}
+    assert errors["with"] < 1.3 * errors["without"] / numpy.sqrt(steps)
+    assert 1.9 < squares["with"] / squares["without"] < 2.3
+
+
 def test_what_is_not_committed_is_forgotten_and_what_is_not_finite_can_be():
     layout = BucketLayout([Tensor("w", (4, 100), 0)], [0], 2, float("inf"))
     feedback = ErrorFeedback(layout, numpy.zeros(0, "f4"), 0, Options(compression="int8", error_feedback=True))
