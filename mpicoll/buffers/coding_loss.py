@@ -89,15 +89,21 @@ class CodingLoss:
 
         after: is written, what will be lost of it; may be `before`.
         """
+        compiled = self._compiled_for(vector)
         for owner, (first, last) in enumerate(pairwise(bounds(len(vector), shards))):
             part = slice(first, last)
             is_own = owner == self._rank
-            compiled = self._compiled_for(vector)
             if compiled is None:
                 self._feed(vector[part], before[part], after[part], is_own, scale)
-            else:
-                addresses = (array[part].ctypes.data for array in (vector, before, after))
-                compiled.feed(OWN if is_own else self._kind, *addresses, last - first, scale)
+                continue
+            compiled.feed(
+                OWN if is_own else self._kind,
+                vector[part].ctypes.data,
+                before[part].ctypes.data,
+                after[part].ctypes.data,
+                last - first,
+                scale,
+            )
 
     def feed_sums(self, sums: Array, after: Array, scale: float = 1.0) -> None:
         """Add to `after` what will be lost of the sums of this rank's shard, about to be sent."""
