@@ -343,6 +343,64 @@ static const struct {
     {encode_f2, decode_f2}, {encode_b2, decode_b2}, {encode_i1, decode_i1}, {encode_i4, decode_i4}};
 enum { COMPRESSION_KINDS = sizeof COMPRESSIONS / sizeof *COMPRESSIONS };
 
+/* ---- What codes lose ------------------------------------------------------------------------- */
+
+/* As buffers/coding_loss.py, of float32, a group at a time in one pass. `before` and `after` may be
+ * the same memory. */
+typedef void Feed(float *vector, const float *before, float *after, size_t count, float factor);
+typedef void FeedSums(const float *sums, float *after, size_t count, float factor);
+
+#define CODED_IN_GROUPS(NAME, LARGEST)                                                        \
+    enum { GROUP_##NAME##_F = GROUP_##NAME };                                                 \
+    static inline float scale_##NAME(const float *x, size_t n) { return scale_of(x, n, LARGEST); } \
+    static inline float sent_##NAME(float x, float scale) { return (float)rounded(x / scale) * scale; }
+#define CODED_ALONE(NAME, SENT)                                                               \
+    enum { GROUP_##NAME##_F = 256 };                                                          \
+    static inline float scale_##NAME(const float *x, size_t n) { (void)x; (void)n; return 1; } \
+    static inline float sent_##NAME(float x, float scale) { (void)scale; return SENT; }
+
+CODED_IN_GROUPS(I1, 127)
+CODED_IN_GROUPS(I4, 7)
+CODED_ALONE(F2, float_of_f2(f2_of_float(x)))
+CODED_ALONE(B2, float_of_b2(b2_of_float(x)))
+/* of what a rank sums itself nothing is coded */
+CODED_ALONE(OWN, x)
+
+#define FEED(NAME)                                                                            \
+    WIDE static void feed_##NAME(float *vector, const float *before, float *after, size_t count, \
+                                 float factor)                                                \
+    {                                                                                         \
+        for (size_t n; count; vector += n, before += n, after += n, count -= n) {             \
+            n = shorter(count, GROUP_##NAME##_F);                                             \
+            for (size_t i = 0; i < n; i++) vector[i] = before[i] * factor + vector[i];        \
+            float scale = scale_##NAME(vector, n);                                            \
+            for (size_t i = 0; i < n; i++)                                                    \
+                after[i] = (vector[i] - sent_##NAME(vector[i], scale)) / factor;              \
+        }                                                                                     \
+    }                                                                                         \
+    WIDE static void feed_sums_##NAME(const float *sums, float *after, size_t count, float factor) \
+    {                                                                                         \
+        for (size_t n; count; sums += n, after += n, count -= n) {                            \
+            n = shorter(count, GROUP_##NAME##_F);                                             \
+            float scale = scale_##NAME(sums, n);                                              \
+            for (size_t i = 0; i < n; i++)                                                    \
+                after[i] += (sums[i] - sent_##NAME(sums[i], scale)) / factor;                 \
+        }                                                                                     \
+    }
+
+FEED(F2)
+FEED(B2)
+FEED(I1)
+FEED(I4)
+FEED(OWN)
+
+/* as COMPRESSIONS; and last, of no codes */
+static const struct {
+    Feed *feed;
+    FeedSums *feed_sums;
+} FEEDS[] = {{feed_F2, feed_sums_F2}, {feed_B2, feed_sums_B2}, {feed_I1, feed_sums_I1},
+             {feed_I4, feed_sums_I4}, {feed_OWN, feed_sums_OWN}};
+
 /* ---- Programs ------------------------------------------------------------------------------ */
 
 /* NEAR: to or from a rank of the node, through memory that both share */
@@ -2180,6 +2238,39 @@ static PyType_Spec door_spec = {
     "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, door_slots,
 };
 
+PyDoc_STRVAR(feed_doc, "feed(kind, vector, before, after, count, factor)\n\n"
+                       "Add what was lost before, and write what codes of that kind will lose.");
+static PyObject *feed_from_python(PyObject *self, PyObject *args)
+{
+    int kind;
+    unsigned long long vector, before, after;
+    Py_ssize_t count;
+    float factor;
+    if (!PyArg_ParseTuple(args, "iKKKnf", &kind, &vector, &before, &after, &count, &factor))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    FEEDS[kind].feed((float *)(uintptr_t)vector, (const float *)(uintptr_t)before,
+                     (float *)(uintptr_t)after, (size_t)count, factor);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(feed_sums_doc, "feed_sums(kind, sums, after, count, factor)\n\n"
+                            "Add what codes of the sums will lose.");
+static PyObject *feed_sums_from_python(PyObject *self, PyObject *args)
+{
+    int kind;
+    unsigned long long sums, after;
+    Py_ssize_t count;
+    float factor;
+    if (!PyArg_ParseTuple(args, "iKKnf", &kind, &sums, &after, &count, &factor)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    FEEDS[kind].feed_sums((const float *)(uintptr_t)sums, (float *)(uintptr_t)after, (size_t)count,
+                          factor);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(setup_doors_doc, "setup_doors(ndarray, epoch)\n\n"
                               "Take NumPy's class of arrays, and the address of the epoch.");
 static PyObject *setup_doors(PyObject *self, PyObject *args)
@@ -2224,6 +2315,8 @@ static PyMethodDef functions[] = {
     {"is_under_way", is_under_way_from_python, METH_O, under_way_doc},
     {"setup_doors", setup_doors, METH_VARARGS, setup_doors_doc},
     {"array_fields", array_fields, METH_O, fields_doc},
+    {"feed", feed_from_python, METH_VARARGS, feed_doc},
+    {"feed_sums", feed_sums_from_python, METH_VARARGS, feed_sums_doc},
     {NULL, NULL, 0, NULL},
 };
 

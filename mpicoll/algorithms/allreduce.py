@@ -7,6 +7,8 @@ rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..collectives import ALLREDUCE
@@ -221,14 +223,20 @@ def circulant(rank: int, size: int) -> Iterator[Round]:
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
-def pairwise(rank: int, size: int) -> Iterator[Round]:
+def pairwise(rank: int, size: int, compressed: bool = False) -> Iterator[Round]:
     """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m.
 
-    Canonical bits.
+    Canonical bits. compressed: in two rounds, of which pieces go to all ranks in turn. The links
+    carry all messages at once, and the first sums are sent back while contributions still come.
     """
-    yield from reduce_scatter.pairwise(rank, size)
-    for t in range(1, size):
-        yield Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))
+    yield from reduce_scatter.pairwise(rank, size, compressed)
+    exchanges = [
+        (Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))) for t in range(1, size)
+    ]
+    if compressed:
+        yield tuple(chain.from_iterable(exchanges))
+    else:
+        yield from exchanges
 
 
 def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
@@ -278,7 +286,7 @@ def hierarchical(
     lanes = Lanes(rank, size, nodes)
     yield from lanes.inside(reduce_scatter.circulant, sums=OUTPUT)
     places = {INPUT: OUTPUT} if lanes.ranks > 1 else {}
-    across = pairwise if compressed else lanes.suited(ring, circulant)
+    across = partial(pairwise, compressed=True) if compressed else lanes.suited(ring, circulant)
     yield from lanes.across(across, places=places)
     yield from lanes.inside(allgather.circulant, own=OUTPUT)
 

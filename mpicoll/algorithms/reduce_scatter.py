@@ -111,12 +111,15 @@ def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
         place = partial(Scratch, sums)
 
 
-def pairwise(rank: int, size: int) -> Iterator[Round]:
+def pairwise(rank: int, size: int, compressed: bool = False) -> Iterator[Round]:
     """Every rank sends each owner its raw contribution; owners add them in rank order as a tree.
 
     p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise
-    exchange.
+    exchange. compressed: one round, as `direct`.
     """
+    if compressed:
+        yield from direct(rank, size)
+        return
     vectors = _contributions(rank, size)
     for target, source in zip(*others(rank, size)):
         yield Send(target, Input(target)), Recv(source, vectors[source])
@@ -126,7 +129,8 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
 def direct(rank: int, size: int) -> Iterator[Round]:
     """The same in one round of p-1 messages each way.
 
-    For ranks that share memory: owners read the contributions in place.
+    For ranks that share memory: owners read the contributions in place. Cut into pieces, it sends
+    a piece to each owner in turn, so that sums begin with the first ones.
     """
     above, below = others(rank, size)
     vectors = _contributions(rank, size)
@@ -152,7 +156,7 @@ def hierarchical(
     lanes = LanesOfRanks(rank, size, nodes)
     yield from lanes.inside(circulant, places={OUTPUT: "local"} if lanes.nodes > 1 else {})
     places = {INPUT: "local"} if lanes.ranks > 1 else {}
-    across = pairwise if compressed else lanes.suited(ring, circulant)
+    across = direct if compressed else lanes.suited(ring, circulant)
     yield from lanes.across(across, places=places)
 
 

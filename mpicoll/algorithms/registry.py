@@ -135,10 +135,10 @@ def _anyone(peer: int) -> bool:
 def _in_codes(algorithm: Algorithm, nodes: tuple[int, ...] | None) -> Generator:
     """Of an algorithm that knows nodes, with codes in the messages between them alone."""
     generator = _placed(algorithm, nodes) if nodes else algorithm.generator
-    if not algorithm.node_aware:
-        return in_codes(generator)
     if "compressed" in signature(algorithm.generator).parameters:
         generator = partial(generator, compressed=True)
+    if not algorithm.node_aware:
+        return in_codes(generator)
 
     def crossing(rank: int, size: int) -> Callable[[int], bool]:
         node_of = NodeMap.of(size, nodes).node_of
