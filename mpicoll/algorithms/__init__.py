@@ -3,7 +3,9 @@
 Generators live at ``mpicoll.algorithms.<collective>.<algorithm>``. No MPI, no NumPy.
 """
 
-from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
+from . import (
+    allgather, allreduce, alltoall, bcast, gather, neighborhood, reduce, reduce_scatter, scatter
+)
 from .names import (
     AlgorithmName,
     AllgatherName,
@@ -12,6 +14,7 @@ from .names import (
     AnyName,
     BcastName,
     GatherName,
+    NeighborName,
     ReduceName,
     ReduceScatterName,
     ScatterName,
@@ -22,12 +25,14 @@ from .registry import (
     NATIVE,
     NCCL,
     Algorithm,
+    AnyCollective,
     add,
     declared,
     find,
     in_codes,
     library_names,
     list_algorithms,
+    meaning_of,
     registered,
     require,
 )
@@ -35,8 +40,9 @@ from .registry import (
 __all__ = [
     "LIBRARIES", "MOST_QUANTISATIONS", "NATIVE", "NCCL", "Algorithm", "AlgorithmName",
     "AllgatherName", "AllreduceName",
-    "AlltoallName", "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName",
+    "AlltoallName", "AnyCollective", "AnyName", "BcastName", "GatherName", "NeighborName", "ReduceName", "ReduceScatterName",
     "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "declared", "find",
-    "gather", "in_codes", "library_names", "list_algorithms", "reduce", "reduce_scatter", "registered",
+    "gather", "in_codes", "library_names", "list_algorithms", "meaning_of",
+    "neighborhood", "reduce", "reduce_scatter", "registered",
     "require", "scatter",
 ]

@@ -44,6 +44,7 @@ ReduceName: TypeAlias = Union[
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
+NeighborName: TypeAlias = Union[Literal["direct", "combined", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[
@@ -54,4 +55,5 @@ AnyName: TypeAlias = Union[
     BcastName,
     ReduceName,
     ScatterName,
+    NeighborName,
 ]
