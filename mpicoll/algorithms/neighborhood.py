@@ -72,6 +72,16 @@ def carried_by(algorithm: str, rank: int, meaning: Neighborhood, nodes: Nodes) -
     return carried(rank, meaning, nodes) if algorithm == "combined" else []
 
 
+def busiest(meaning: Neighborhood, nodes: Nodes) -> dict[str, int]:
+    """Messages to other nodes that a rank sends at most, by algorithm."""
+    straight = 0
+    for rank in range(meaning.graph.size):
+        far = _straight(rank, meaning, lambda peer, rank=rank: nodes[peer] != nodes[rank])
+        straight = max(straight, sum(type(operation) is Send for operation in far))
+    collected = Counter(cargo.collector for cargo in _plan(meaning, tuple(nodes)).values())
+    return {"direct": straight, "combined": max(collected.values(), default=0)}
+
+
 # Messages that need no help.
 
 
