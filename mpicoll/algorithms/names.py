@@ -44,7 +44,7 @@ ReduceName: TypeAlias = Union[
 ]
 ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
-NeighborName: TypeAlias = Union[Literal["direct", "combined", "native"], AlgorithmName]
+NeighborName: TypeAlias = Union[Literal["direct", "packed", "combined", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[

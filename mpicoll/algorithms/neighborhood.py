@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from ..graphs import Block, Neighborhood, runs
 from ..schedule import Copy, Input, Operation, Output, Recv, Scratch, Send
 
-ALGORITHMS: dict[str, dict[str, Any]] = {"direct": {}, "combined": {}}
+ALGORITHMS: dict[str, dict[str, Any]] = {"direct": {}, "packed": {}, "combined": {}}
 
 Rounds = Iterator[tuple[Operation, ...]]
 Nodes = Sequence[int]
@@ -44,6 +44,15 @@ def direct(rank: int, meaning: Neighborhood, nodes: Nodes) -> Rounds:
     yield (*operations, *_copies(rank, meaning))
 
 
+def packed(rank: int, meaning: Neighborhood, nodes: Nodes) -> Rounds:
+    """`direct` with one message to each neighbour on another node, however its blocks lie.
+
+    One round, and copies before and after it of blocks that do not lie side by side: where a rank
+    has the same neighbour several times.
+    """
+    return _through(_Carrier(rank, _plan(meaning, nodes, between_ranks=True)), meaning, nodes)
+
+
 def combined(rank: int, meaning: Neighborhood, nodes: Nodes) -> Rounds:
     """What goes from one node to another travels in one message: three rounds.
 
@@ -51,25 +60,26 @@ def combined(rank: int, meaning: Neighborhood, nodes: Nodes) -> Rounds:
     messages of a node are spread over its ranks. A block that several ranks of a node get travels
     once. Between nodes as many bytes as `direct` at most, and a message for each pair of nodes;
     inside a node each block is sent up to twice more. Source: Bienz, Gropp, Olson, "Node aware
-    sparse matrix-vector multiplication", J. Parallel Distrib. Comput. 130 (2019); Collom, Li,
-    Bienz, "Optimizing irregular communication with neighborhood collectives" (2023).
+    sparse matrix-vector multiplication", J. Parallel Distrib. Comput. 130 (2019).
     """
-    plan = _plan(meaning, tuple(nodes))
-    own = _Carrier(rank, plan)
+    return _through(_Carrier(rank, _plan(meaning, nodes, between_ranks=False)), meaning, nodes)
+
+
+def _through(own: _Carrier, meaning: Neighborhood, nodes: Nodes) -> Rounds:
+    """The rounds of a rank that carries blocks."""
+    rank = own.rank
     yield own.collecting()
     near = _straight(rank, meaning, lambda peer: nodes[peer] == nodes[rank])
     yield (*own.travelling(), *near)
     yield (*own.dealing(), *_copies(rank, meaning))
 
 
-def carried(rank: int, meaning: Neighborhood, nodes: Nodes) -> list[Block]:
-    """The blocks that `combined` has room for in the scratch of a rank, by their numbers."""
-    return _Carrier(rank, _plan(meaning, tuple(nodes))).blocks
-
-
 def carried_by(algorithm: str, rank: int, meaning: Neighborhood, nodes: Nodes) -> list[Block]:
-    """`carried` of any algorithm of this module."""
-    return carried(rank, meaning, nodes) if algorithm == "combined" else []
+    """The blocks that an algorithm has room for in the scratch of a rank, by their numbers."""
+    if algorithm == "direct":
+        return []
+    between_ranks = algorithm == "packed"
+    return _Carrier(rank, _plan(meaning, nodes, between_ranks)).blocks
 
 
 def busiest(meaning: Neighborhood, nodes: Nodes) -> dict[str, int]:
@@ -78,8 +88,12 @@ def busiest(meaning: Neighborhood, nodes: Nodes) -> dict[str, int]:
     for rank in range(meaning.graph.size):
         far = _straight(rank, meaning, lambda peer, rank=rank: nodes[peer] != nodes[rank])
         straight = max(straight, sum(type(operation) is Send for operation in far))
-    collected = Counter(cargo.collector for cargo in _plan(meaning, tuple(nodes)).values())
-    return {"direct": straight, "combined": max(collected.values(), default=0)}
+    most = {"direct": straight}
+    for name, between_ranks in (("packed", True), ("combined", False)):
+        plan = _plan(meaning, nodes, between_ranks)
+        sent = Counter(cargo.collector for cargo in plan.values())
+        most[name] = max(sent.values(), default=0)
+    return most
 
 
 # Messages that need no help.
@@ -128,7 +142,7 @@ def _copies(rank: int, meaning: Neighborhood) -> Iterator[Copy]:
 
 
 class _Cargo(NamedTuple):
-    """What goes from one node to another.
+    """What goes from one node, or rank, to another.
 
     Attributes
     ----------
@@ -192,24 +206,28 @@ class _Cargo(NamedTuple):
 
 _Plan = dict[tuple[int, int], _Cargo]
 #: what ranks of the same graph compute alike; weak, because graphs are large
-_PLANS: WeakKeyDictionary[Neighborhood, dict[tuple[int, ...], _Plan]] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[Neighborhood, dict[tuple[tuple[int, ...], bool], _Plan]]
+_PLANS = WeakKeyDictionary()
 
 
-def _plan(meaning: Neighborhood, nodes: tuple[int, ...]) -> _Plan:
-    """The `_Cargo` of each pair of nodes (from, to), in order."""
+def _plan(meaning: Neighborhood, nodes: Nodes, between_ranks: bool) -> _Plan:
+    """The `_Cargo` of each pair of nodes (from, to), in order; or of ranks on different nodes."""
     plans = _PLANS.setdefault(meaning, {})
-    if nodes not in plans:
-        plans[nodes] = _planned(meaning, nodes)
-    return plans[nodes]
+    key = tuple(nodes), between_ranks
+    if key not in plans:
+        plans[key] = _planned(meaning, nodes, between_ranks)
+    return plans[key]
 
 
-def _planned(meaning: Neighborhood, nodes: tuple[int, ...]) -> _Plan:
+def _planned(meaning: Neighborhood, nodes: Nodes, between_ranks: bool) -> _Plan:
     goals: defaultdict[tuple[int, int], defaultdict[Block, list[tuple[int, int]]]]
     goals = defaultdict(lambda: defaultdict(list))
     for target, wanted in enumerate(meaning.wanted):
         for block, places in wanted.items():
             if nodes[block.source] != nodes[target]:
                 pair = nodes[block.source], nodes[target]
+                if between_ranks:
+                    pair = block.source, target
                 goals[pair][block].append((target, places[0]))
     collecting: Counter[int] = Counter()
     dealing: Counter[int] = Counter()
@@ -234,10 +252,10 @@ def _least_busy(busy: Counter[int], shares: Counter[int]) -> int:
 
 
 class _Carrier:
-    """The part of one rank in what nodes send each other."""
+    """The part of one rank in what nodes, or ranks, send each other."""
 
     def __init__(self, rank: int, plan: _Plan) -> None:
-        self._rank = rank
+        self.rank = rank
         self._cargoes = list(plan.values())
         #: what it has room for in scratch
         self.blocks: list[Block] = []
@@ -257,15 +275,15 @@ class _Carrier:
         """Blocks go to the rank that sends them to their node."""
         operations: list[Operation] = []
         for number, cargo in enumerate(self._cargoes):
-            if cargo.collector != self._rank:
-                for place, _, count in runs(cargo.run_of(self._rank)):
+            if cargo.collector != self.rank:
+                for place, _, count in runs(cargo.run_of(self.rank)):
                     operations.append(Send(cargo.collector, Input(place, count)))
             elif (number, False) in self._room:
                 first = self._room[number, False]
                 for source in cargo.sources:
                     for place, at, count in runs(cargo.run_of(source)):
                         into = Scratch(_CARRIED, first + at, count)
-                        if source == self._rank:
+                        if source == self.rank:
                             operations.append(Copy(Input(place, count), into))
                         else:
                             operations.append(Recv(source, into))
@@ -275,14 +293,14 @@ class _Carrier:
         """One message from node to node."""
         for number, cargo in enumerate(self._cargoes):
             count = len(cargo.blocks)
-            if cargo.collector == self._rank:
+            if cargo.collector == self.rank:
                 place = cargo.single_send
                 if place is not None:
                     yield Send(cargo.dealer, Input(place, count))
                 else:
                     first = self._room[number, False]
                     yield Send(cargo.dealer, Scratch(_CARRIED, first, count))
-            if cargo.dealer == self._rank:
+            if cargo.dealer == self.rank:
                 place = cargo.single_receive
                 if place is not None:
                     yield Recv(cargo.collector, Output(place, count))
@@ -294,15 +312,15 @@ class _Carrier:
         """Blocks go to their destinations."""
         operations: list[Operation] = []
         for number, cargo in enumerate(self._cargoes):
-            if cargo.dealer != self._rank:
-                for _, into, count in runs(cargo.dealt_to(self._rank)):
+            if cargo.dealer != self.rank:
+                for _, into, count in runs(cargo.dealt_to(self.rank)):
                     operations.append(Recv(cargo.dealer, Output(into, count)))
             elif (number, True) in self._room:
                 first = self._room[number, True]
                 for target in cargo.targets:
                     for at, into, count in runs(cargo.dealt_to(target)):
                         part = Scratch(_CARRIED, first + at, count)
-                        if target == self._rank:
+                        if target == self.rank:
                             operations.append(Copy(part, Output(into, count)))
                         else:
                             operations.append(Send(target, part))

@@ -273,6 +273,11 @@ class Call:
     # Description.
 
     @property
+    def native_arguments(self) -> Sequence[Any]:
+        """The arguments of MPI's own call."""
+        return self.arguments
+
+    @property
     def form(self) -> str:
         """The name of the method that the user called."""
         if self.nonblocking:

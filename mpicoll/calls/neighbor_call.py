@@ -6,7 +6,7 @@ Those of the others have sizes that only their source and destination know, unti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,13 +17,15 @@ from ..algorithms import LIBRARIES
 from ..buffers import Operand, operand, overlap
 from ..errors import ArgumentError
 from ..execute import Schedule, surroundings_of
-from ..graphs import ALLGATHER, ALLTOALL, Neighborhood
+from ..graphs import ALLGATHER, ALLTOALL, Block, Neighborhood
 from ..schedule import INPUT, OUTPUT, offsets
 from ..select import Query
 from ..support import settings
 from .call import Call
 
 Comm = MPI.Intracomm
+#: algorithms in which a rank carries no blocks of others
+_OWN_COUNTS_SUFFICE = ("direct", "packed")
 #: calls of neighbours that `explain` takes, also in mpi4py's spelling
 NeighborCallName: TypeAlias = Literal[
     "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
@@ -134,7 +136,7 @@ class NeighborCall(Call):
 
     def counts_suffice(self, algorithm: str) -> bool:
         """Whether each rank knows all counts that it needs under an algorithm."""
-        return not self.is_vector or algorithm in LIBRARIES or algorithm == "direct"
+        return not self.is_vector or algorithm in LIBRARIES or algorithm in _OWN_COUNTS_SUFFICE
 
     def share_counts(self, number: int) -> Generator[MPI.Request, None, None]:
         """Requests by which ranks learn, and compare, the bytes of all blocks."""
@@ -171,19 +173,38 @@ class NeighborCall(Call):
 
     # Serving.
 
+    @property
+    def native_arguments(self) -> Sequence[Any]:
+        """MPI's arguments, with a count also for a side without places.
+
+        quirk: counts-without-neighbours
+        """
+        arguments = list(self.arguments)
+        if self.is_vector or not self.block_bytes:
+            return arguments
+        absent = [np.empty(self.block_bytes, np.uint8), self.block_bytes, MPI.BYTE]
+        if not self.sent:
+            arguments[0] = absent
+        if not self.received:
+            arguments[1] = absent
+        return arguments
+
     def schedule(self, algorithm: str, segment_bytes: int | None = None) -> Schedule:
         """This rank's rounds under an algorithm, for which it must know the counts."""
         rounds, carried = self.surroundings.routes(self.collective.name, algorithm)
+        return Schedule(algorithm, rounds, offsets(map(self._bytes_of, carried)), segment_bytes)
+
+    def _bytes_of(self, block: Block) -> int:
+        """The size of any block that this rank carries."""
         if not self.is_vector:
-            sizes = [self.block_bytes] * len(carried)
-        elif carried:
-            assert self.agreed is not None
-            gathers = self.collective.gathers
-            places = (self.surroundings.place_of(block, gathers) for block in carried)
-            sizes = [self.agreed[place] for place in places]
-        else:
-            sizes = []
-        return Schedule(algorithm, rounds, offsets(sizes), segment_bytes)
+            return self.block_bytes
+        if block.source == self.rank:
+            return self.sent[block.place]
+        gathers = self.collective.gathers
+        if self.agreed is not None:
+            return self.agreed[self.surroundings.place_of(block, gathers)]
+        into = self.surroundings.place_from[block.source]
+        return self.received[into if gathers else self.surroundings.into[block]]
 
     @property
     def query(self) -> Query:

@@ -90,7 +90,7 @@ class NativeCall(LibraryCall):
         self.call = call
         self.comm = call.comm
         self.method = call.method
-        self.arguments = list(call.arguments)
+        self.arguments = list(call.native_arguments)
         #: MPI's own persistent request
         self._kept: MPI.Prequest | None = None
         #: whether MPI gets device pointers

@@ -69,6 +69,9 @@ class Surroundings:
         #: of each place for sending, the receiver; of each place for receiving, the block
         self.targets: Sequence[int] = ()
         self.sources: Sequence[Block | None] = ()
+        #: the place that gets each block, and one that gets something of each source
+        self.into: dict[Block, int] = {}
+        self.place_from: dict[int, int] = {}
         #: whether a rank has no places at all
         self.has_idle = False
         #: numbers of the first places of each rank among those of all, for sending and receiving
@@ -93,6 +96,10 @@ class Surroundings:
     def _take(self, graph: Graph) -> None:
         self.targets = tuple(graph.targets[self._rank])
         self.sources = tuple(graph.sources[self._rank])
+        for place, block in enumerate(self.sources):
+            if block is not None:
+                self.into[block] = place
+                self.place_from[block.source] = place
         self.has_idle = graph.has_idle
         self.first_sent = offsets(map(len, graph.targets))
         self.first_received = offsets(map(len, graph.sources))
