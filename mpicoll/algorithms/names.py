@@ -61,6 +61,7 @@ ExscanName: TypeAlias = Union[
     AlgorithmName,
 ]
 BarrierName: TypeAlias = Union[Literal["dissemination", "tree", "native"], AlgorithmName]
+NeighborName: TypeAlias = Union[Literal["direct", "packed", "combined", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[
@@ -73,4 +74,5 @@ AnyName: TypeAlias = Union[
     ScatterName,
     ExscanName,
     BarrierName,
+    NeighborName,
 ]

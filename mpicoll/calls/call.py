@@ -27,9 +27,11 @@ from ..buffers import (
     overlap,
     stage,
 )
+from ..algorithms import LIBRARIES
 from ..collectives import Collective
 from ..errors import ArgumentError, did_you_mean
 from ..execute import BYTES, Context
+from ..graphs import Neighborhood
 from ..progress import PROGRESS
 from ..schedule import offsets
 from ..select import Query
@@ -40,6 +42,8 @@ from ..support.node import largest_count
 _SMALL_BCAST = 1000
 
 
+#: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
+LINEAR = "linear"
 #: the dtype of sums of a compressed call
 _FLOAT = np.dtype(np.float32)
 _COMPRESSED = (
@@ -55,7 +59,7 @@ class Call:
         self,
         comm: MPI.Intracomm,
         method: str,
-        collective: Collective,
+        collective: Collective | Neighborhood,
         arguments: Sequence[Any],
         *,
         root: SupportsIndex | None = None,
@@ -270,6 +274,11 @@ class Call:
     # Description.
 
     @property
+    def native_arguments(self) -> Sequence[Any]:
+        """The arguments of MPI's own call."""
+        return self.arguments
+
+    @property
     def form(self) -> str:
         """The name of the method that the user called."""
         if self.nonblocking:
@@ -319,6 +328,38 @@ class Call:
     def counts_known(self) -> bool:
         """Whether this rank knows the bytes of every block."""
         return self.counts is not None or not self.collective.blocks_of_ranks
+
+    def counts_suffice(self, algorithm: str) -> bool:
+        """Whether each rank knows all counts that it needs under an algorithm."""
+        needs_own_only = (
+            algorithm == LINEAR or algorithm in LIBRARIES or self.collective.personal)
+        return self.counts_shared or needs_own_only
+
+    @property
+    def stated_size(self) -> str:
+        """The size of the call in words, the same on all ranks that make it."""
+        if not self.collective.blocks_of_ranks:
+            return f"{self.nbytes} bytes"
+        if self.counts is None or not self.counts_shared:
+            return "blocks"  # only the root knows those of other ranks, see `comparing`
+        if len(set(self.counts)) == 1:
+            return f"{len(self.counts)} blocks of {self.counts[0]} bytes"
+        return f"blocks of {', '.join(map(str, self.counts))} bytes"
+
+    @property
+    def has_one_type(self) -> bool:
+        """Whether all ranks move elements of one type, where they say one."""
+        return True
+
+    def common_edges(self, edges: list[int]) -> object:
+        """What all ranks know of the blocks. edges: of the schedule."""
+        # only the root may know all blocks, where it exchanges them with each rank directly
+        return edges if self.counts_shared else ""
+
+    @property
+    def own_edges(self) -> dict[str, list[int]] | None:
+        """Offsets in bytes of the blocks of input and output, where each has its own."""
+        return None
 
     @property
     def edges_received(self) -> list[int] | None:

@@ -22,6 +22,7 @@ from ..execute import (
     ScheduledCall,
     native_method,
     owning,
+    plain_method,
 )
 from ..failure import ABANDONED, Mark, Record
 from ..progress import PROGRESS, until_done
@@ -36,8 +37,6 @@ from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
 
-#: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
-LINEAR = "linear"
 _NOTHING = bytearray()
 
 
@@ -71,13 +70,7 @@ def _print_once(text: str) -> None:
 
 def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
     """Requests of an exchange of counts, to be awaited; () where the algorithm needs none."""
-    return () if counts_suffice(call, name) else sharing_counts(call, call.context.next_call())
-
-
-def counts_suffice(call: Call, name: str) -> bool:
-    """Whether each rank knows all counts that it needs under an algorithm."""
-    needs_own_only = name == LINEAR or name in LIBRARIES or call.collective.personal
-    return call.counts_shared or needs_own_only
+    return () if call.counts_suffice(name) else sharing_counts(call, call.context.next_call())
 
 
 # Blocking.
@@ -100,7 +93,7 @@ def run(
         return run_again(entry, record, key, call.comm, call.arguments, lambda: call)
     choice = choose(call, algorithm, segment_bytes)
     entry = CachedCall(call.text, choice)
-    if not (call.repeatable and counts_suffice(call, choice.name)):
+    if not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
     context.wait_for(counts_for(call, choice.name), COMPARING)
     operation = _run(entry, record, key, operation_of(call, choice))
@@ -141,7 +134,7 @@ def _may_pass(entry: CachedCall, context: Context) -> bool:
 def keep(call: Call, entry: CachedCall, key: Key | None, operation: Operation) -> None:
     """Recognise later calls like this one, which `operation` has served."""
     if operation.is_given(call.arguments):
-        entry.method = getattr(MPI.Intracomm, call.form)
+        entry.method = plain_method(call.form)
     if key is not None and (operation.is_kept or entry.method is not None):
         call.context.cache.keep(key, entry)
 
@@ -204,7 +197,7 @@ def _begin(
     choice = choose(call, algorithm, segment_bytes, probe.known, compared)
     entry = CachedCall(call.text, choice)
     on_device = any(operand.device is not None for operand in call.operands)
-    if on_device or not (call.repeatable and counts_suffice(call, choice.name)):
+    if on_device or not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
     if choice.name in LIBRARIES:
         return _begin_library(call, entry, key, compared, record, submit)

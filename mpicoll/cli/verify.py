@@ -10,9 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .. import algorithms, collectives
+from .. import algorithms, collectives, graphs
 from ..errors import ArgumentError, ScheduleError, did_you_mean
-from ..verify import check_cases, check_msccl
+from ..verify import check_cases, check_msccl, prove_graph
 from ..support.files import named
 from ..support.units import format_bytes, many
 from . import outfiles, userfile
@@ -27,6 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
     add("--msccl", nargs="+", metavar="FILE.xml",
         help="prove the algorithms in these files of MSCCL instead of ours")
+    add("--graph", metavar="FILE", help="prove the collectives of neighbours on this graph: a line "
+        '"RANK: DESTINATION ..." for each rank, or "dims: LENGTH ..." and "periods: 0-OR-1 ..."; '
+        'and "nodes: NODE ..."')
     add_shared(parser, "--file", "--json")
 
 
@@ -37,6 +40,8 @@ def run(arguments: Namespace) -> int:
     outfiles.check(arguments)
     if arguments.msccl:
         return _prove_files(arguments)
+    if arguments.graph:
+        return _run_graph(arguments)
     every = [
         algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
     ]
@@ -141,6 +146,55 @@ def _line_of_file(result: dict[str, Any]) -> str:
     if not result["same_bits"]:
         words.append("sums in another order on each GPU, so maybe other bits")
     return ", ".join(words)
+
+
+def _run_graph(arguments: Namespace) -> int:
+    """Print one line per algorithm of neighbours on a graph, and what is wrong with the first."""
+    try:
+        graph, nodes = graphs.parse_graph(Path(arguments.graph).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
+    except ArgumentError as error:
+        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
+    names = [one.name for each in graphs.NEIGHBORHOODS for one in algorithms.registered(each)]
+    for word in arguments.words:
+        if word not in (*graphs.NEIGHBORHOODS, *names):
+            there = ", ".join([*graphs.NEIGHBORHOODS, *dict.fromkeys(names)])
+            hint = did_you_mean(word, [*graphs.NEIGHBORHOODS, *names])
+            raise ArgumentError(f"--graph has no {word!r}; there are: {there}{hint}")
+    placements = [nodes] if nodes else [
+        tuple(range(graph.size)), tuple(rank // 2 for rank in range(graph.size))
+    ]
+    proved: list[dict[str, Any]] = []
+    wrong = None
+    try:
+        for placed in dict.fromkeys(placements):
+            for name, algorithm, cost in prove_graph(graph, placed, arguments.words):
+                proved.append({
+                    "collective": name,
+                    "algorithm": algorithm,
+                    "ranks": graph.size,
+                    "edges": graph.edges,
+                    "nodes": len(set(placed)),
+                    "rounds": cost.rounds,
+                    "messages": cost.messages,
+                })  # fmt: skip
+                print(_graph_line(proved[-1]), flush=True)
+    except ScheduleError as error:
+        wrong = str(error)
+    print(f"WRONG: {wrong}" if wrong else f"{_every(len(proved))} proved")
+    if arguments.json:
+        outfiles.write_json(arguments.json, {"schema": 1, "algorithms": proved, "wrong": wrong})
+    return 1 if wrong else 0
+
+
+def _graph_line(result: dict[str, Any]) -> str:
+    on = f"{many(result['ranks'], 'rank')} on {many(result['nodes'], 'node')}"
+    cost = f"{many(result['rounds'], 'round')}, at most {many(result['messages'], 'message')}"
+    return (
+        f"{result['collective']:<20}{result['algorithm']:<10}{on}, "
+        f"{many(result['edges'], 'edge')}: {cost} sent by a rank"
+    )
 
 
 def _named(

@@ -85,6 +85,8 @@ class Context(Waits):
         #: to other ranks of the node, by shared memory
         self.links = near.block and Links(
             self.look, channel.rank, near.cards, near.block, channel.number, channel.number_bit)
+        #: the neighbours of this rank, of a communicator with a topology, see `surroundings`
+        self.surroundings: Any = None
         #: what the probe measured
         self.measured = measured
         #: [messages, bytes]; two counters, because another thread counts those of tasks
@@ -182,7 +184,9 @@ class Context(Waits):
         # a copy: a later measurement of one of them may come in different order on the ranks
         channel = Channel.of_part(share, comm, range(comm.Get_size()))
         measured = dict(whole.measured)
-        cls._set(comm, cls(comm, whole.topology, channel, measured, whole._inherited()))
+        made = cls(comm, whole.topology, channel, measured, whole._inherited())
+        made.surroundings = whole.surroundings
+        cls._set(comm, made)
         return comm
 
     @classmethod
@@ -200,6 +204,7 @@ class Context(Waits):
 
         def make(comm: MPI.Comm) -> "Context":
             made = cls(comm, topology, make_channel(comm), measured, inherited_settings)
+            made.surroundings = whole.surroundings
             return cls._set(comm, made)
 
         return lambda comm: cls._promised.append((comm, make))

@@ -39,6 +39,8 @@ _PARAMETERS = {
     "Alltoall": (*_SENT, *_RECEIVED, "comm"),
     "Gather": (*_SENT, *_RECEIVED, "root", "comm"),
     "Scatter": (*_SENT, *_RECEIVED, "root", "comm"),
+    "Neighbor_allgather": (*_SENT, *_RECEIVED, "comm"),
+    "Neighbor_alltoall": (*_SENT, *_RECEIVED, "comm"),
 }
 _MOST = 2**31 - 1
 #: collectives of the quirk stale-persistent
@@ -47,8 +49,13 @@ _STALE = ("Allgather", "Gather", "Scatter")
 
 def native_method(comm: MPI.Comm, name: str) -> Callable[..., Any]:
     """mpi4py's own method, bound to this communicator."""
-    method: Callable[..., Any] = getattr(MPI.Intracomm, name).__get__(comm)
+    method: Callable[..., Any] = plain_method(name).__get__(comm)
     return method
+
+
+def plain_method(name: str) -> Any:
+    """mpi4py's own method of intracommunicators, with or without neighbours."""
+    return getattr(MPI.Topocomm, name)
 
 
 def stale_when_persistent(method: str) -> bool:
@@ -86,7 +93,7 @@ class NativeCall(LibraryCall):
         self.call = call
         self.comm = call.comm
         self.method = call.method
-        self.arguments = list(call.arguments)
+        self.arguments = list(call.native_arguments)
         #: MPI's own persistent request
         self._kept: MPI.Prequest | None = None
         #: whether MPI gets device pointers

@@ -225,6 +225,11 @@ class Work(Staging):
 
     def _place(self, call: Any) -> None:
         """Find the vectors of input and output."""
+        if call.own_edges is not None:
+            for place, operand in ((INPUT, call.send), (OUTPUT, call.recv)):
+                array = self._array(operand, place == OUTPUT, place == OUTPUT).messages
+                self.vectors[place] = Vector(array, 0, call.own_edges[place])
+            return
         collective = call.collective
         before, after = (
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
