@@ -232,7 +232,8 @@ def test_the_document(tmp_path):
     pieces = {row["algorithm"]: row["segment_bytes"] for row in document["results"]}
     assert pieces["native"] is None and pieces["tree"] > 0
     assert set(document["results"][0]) >= {"collective", "algorithm", "segment_bytes", "bytes", "count", "dtype", "op",
-                                           "median_us", "min_us", "p95_us", "mean_us", "max_us", "algbw", "busbw", "wrong"}  # fmt: skip
+                                           "median_us", "min_us", "p95_us", "mean_us", "max_us",
+                                           "algbw", "busbw", "wrong"}  # fmt: skip
 
 
 def test_element_types():

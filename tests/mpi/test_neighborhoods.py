@@ -340,6 +340,7 @@ def test_a_repeated_call_is_bound_once(parent):
     grid = ring(parent)
     x, y = np.zeros(2), np.zeros(2)
     cache = Context.of(grid).cache
+    kept = []
     for number in range(4):
         grid.Neighbor_alltoall(x, y, algorithm="direct")
         [entry] = cache.values() if number else [None]
