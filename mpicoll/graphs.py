@@ -253,7 +253,7 @@ class Neighborhood:
 
 ALLGATHER = Neighborhood("neighbor_allgather")
 ALLTOALL = Neighborhood("neighbor_alltoall")
-NEIGHBORHOODS: dict[str, Neighborhood] = {each.name: each for each in (ALLGATHER, ALLTOALL)}
+NEIGHBORHOODS: dict[NeighborhoodName, Neighborhood] = {each.name: each for each in (ALLGATHER, ALLTOALL)}
 
 
 # Files.

@@ -188,7 +188,9 @@ _REGISTRY: dict[str, dict[str, Algorithm]] = {
 
 def meaning_of(name: str) -> collectives.Collective | Neighborhood:
     """The collective of that name, also one of neighbours; ArgumentError where there is none."""
-    return NEIGHBORHOODS.get(name) or collectives.find(name)
+    if name in NEIGHBORHOODS:
+        return NEIGHBORHOODS[name]  # type: ignore[index]  # whatever the text
+    return collectives.find(name)
 
 
 def add(algorithm: Algorithm) -> None:

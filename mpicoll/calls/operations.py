@@ -5,6 +5,7 @@ from zlib import crc32
 from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
+from ..collectives import Collective
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, Choice, reduces_on_device
@@ -34,6 +35,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
     """
     if isinstance(call, NeighborCall):
         return call.schedule(algorithm, segment_bytes)
+    assert isinstance(call.collective, Collective)
     if call.collective.blocks_of_ranks and call.counts is None:
         call.counts = [0] * call.size
         call.counts[call.rank] = call.operands[0].nbytes

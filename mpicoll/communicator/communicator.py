@@ -141,11 +141,11 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             # mpi4py's communicator with a topology, whose methods go with it
             kind = _KINDS.get(comm.Get_topology() if comm != MPI.COMM_NULL else MPI.UNDEFINED)
             if kind is not None:
-                options = {
-                    "check": check, "timeout": timeout,
-                    "deterministic": deterministic, "reproducible": reproducible,
-                }
-                return cast("Self", kind(comm, **options))
+                made = kind(
+                    comm, check=check, timeout=timeout,
+                    deterministic=deterministic, reproducible=reproducible,
+                )
+                return cast("Self", made)
         # not super(): Python refuses that of MPI.Cartcomm and the other topologies
         new: Self = MPI.Intracomm.__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
@@ -488,22 +488,27 @@ class Topological(  # pyright: ignore[reportIncompatibleMethodOverride]
         return Communicator
 
     def explain(
-        self, collective: CallName | NeighborCallName, sendbuf: Any, recvbuf: Any = None, *,
-        algorithm: AnyName | None = None, segment_bytes: int | None = None, **more: Any,
+        self, collective: CallName | NeighborCallName, sendbuf: Any = None, recvbuf: Any = None, *,
+        op: MPI.Op = MPI.SUM, root: int = 0,
+        algorithm: AnyName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
     ) -> Explanation:
         """`Communicator.explain`, also of collectives of neighbours, which need both buffers."""
         name = collective.lower().removesuffix("_init")
         nonblocking = name.startswith("ineighbor_")
         parse = neighbor_call.PARSERS.get(name.removeprefix("i") if nonblocking else name)
         if parse is None:
-            asked: Any = {"algorithm": algorithm, "segment_bytes": segment_bytes, **more}
-            return super().explain(collective, sendbuf, recvbuf, **asked)  # type: ignore[arg-type]
+            return super().explain(
+                cast("CallName", collective), sendbuf, recvbuf, op=op, root=root,
+                algorithm=algorithm, segment_bytes=segment_bytes, compression=compression,
+            )
         call = parse(self, sendbuf, recvbuf)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 
 
-class CartCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+# as of Communicator: plans of neighbours are no MPI.Prequest
+class CartCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
     Topological, MPI.Cartcomm
 ):
     """A `Communicator` of ranks on a grid."""
@@ -513,13 +518,13 @@ class CartCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._of_kind(CartCommunicator, super().Sub(remain_dims))
 
 
-class GraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+class GraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
     Topological, MPI.Graphcomm
 ):
     """A `Communicator` of ranks in a graph."""
 
 
-class DistgraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
+class DistgraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
     Topological, MPI.Distgraphcomm
 ):
     """A `Communicator` of ranks in a graph of which each knows a part."""

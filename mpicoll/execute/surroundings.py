@@ -165,10 +165,10 @@ def _graph_of(comm: MPI.Intracomm) -> Callable[[], Graph]:
     """A function that returns the graph of a communicator."""
     kind = comm.Get_topology()
     if kind == MPI.CART:
-        dims, periods, _ = MPI.Cartcomm.Get_topo(comm)
+        dims, periods, _ = MPI.Cartcomm(comm).Get_topo()
         return partial(Graph.cartesian, dims, list(map(bool, periods)))
     if kind == MPI.GRAPH:
-        ends, edges = MPI.Graphcomm.Get_topo(comm)
+        ends, edges = MPI.Graphcomm(comm).Get_topo()
         lists = [edges[low:high] for low, high in pairwise([0, *ends])]
         lists += [[]] * (comm.Get_size() - len(lists))
         return partial(Graph.adjacent, lists, lists)
@@ -181,7 +181,7 @@ def _graph_of(comm: MPI.Intracomm) -> Callable[[], Graph]:
 
 def _told(comm: MPI.Intracomm) -> _Adjacency:
     """What each rank says of its neighbours. Collective."""
-    sources, targets, _ = MPI.Distgraphcomm.Get_dist_neighbors(comm)
+    sources, targets, _ = MPI.Distgraphcomm(comm).Get_dist_neighbors()
     own = np.array([*targets, *sources], np.int64)
     own[own == MPI.PROC_NULL] = NOBODY
     degrees = np.empty(2 * comm.Get_size(), np.int64)
