@@ -18,11 +18,12 @@ CallName: TypeAlias = Literal[
     CollectiveName,
     "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter",
     "igather",
-    "allgatherv", "alltoallv", "gatherv", "scatterv", "reduce_scatter_block",
+    "allgatherv", "alltoallv", "alltoallw", "gatherv", "scatterv", "reduce_scatter_block",
     "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall",
-    "Alltoallv", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
+    "Alltoallv", "Alltoallw", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
     "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv",
-    "Ialltoall", "Ialltoallv", "Ibcast", "Ireduce", "Iscatter", "Iscatterv", "Igather", "Igatherv",
+    "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast", "Ireduce", "Iscatter", "Iscatterv",
+    "Igather", "Igatherv",
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
@@ -150,7 +151,8 @@ def of_call(name: str) -> tuple[CollectiveName, bool]:
     ArgumentError
         There is none; the message lists those there are.
     """
-    base = name.lower().removesuffix("_init").removesuffix("_block").removesuffix("v")
+    base = name.lower().removesuffix("_init").removesuffix("_block")
+    base = base.removesuffix("w" if base.endswith("alltoallw") else "v")
     nonblocking = base.startswith("i") and base[1:] in COLLECTIVES
     return find(base[nonblocking:] if base[nonblocking:] in COLLECTIVES else name).name, nonblocking
 

@@ -306,7 +306,12 @@ class Call:
     @property
     def counts_shared(self) -> bool:
         """Whether all ranks know the bytes of every block without a message."""
-        return self.method not in ("Gatherv", "Scatterv", "Alltoallv")
+        return self.method not in ("Gatherv", "Scatterv") and not self.is_uneven
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether its blocks may have any sizes, which only sender and receiver know."""
+        return self.method in ("Alltoallv", "Alltoallw")
 
     @property
     def counts_known(self) -> bool:
@@ -316,7 +321,7 @@ class Call:
     @property
     def edges_received(self) -> list[int] | None:
         """Offsets in bytes of the received blocks, where they differ from those of `counts`."""
-        if self.method != "Alltoallv" or self.recv is None or self.recv.counts is None:
+        if not self.is_uneven or self.recv is None or self.recv.counts is None:
             return None
         return offsets(self.recv.counts)
 
@@ -421,7 +426,7 @@ class Call:
             unfit=self._unfit_for_native(),
             nccl=without_progress or self._unfit_for_libraries() or nccl.refuses(self),
             once=self.nonblocking,
-            uneven=self.method == "Alltoallv",
+            uneven=self.is_uneven,
             canonical=self._in_canonical_order(),
             engine=settings.C if self.runs_in_c else settings.PYTHON,
             compression=self.compression,

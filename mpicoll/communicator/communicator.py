@@ -450,7 +450,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "scatter": (sendbuf, recvbuf, root),
             "gather": (sendbuf, recvbuf, root),
         }[name]
-        method = "reduce_scatter_block" if name == "reduce_scatter" else name
+        method: str = "reduce_scatter_block" if name == "reduce_scatter" else name
+        if collective.lower().endswith("alltoallw"):
+            method = "alltoallw"
         call = allowing(getattr(arguments, method), compression)(self, *args)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
