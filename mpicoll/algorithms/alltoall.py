@@ -12,7 +12,11 @@ from typing import Any
 from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
 from .patterns import others
 
-ALGORITHMS: dict[str, dict[str, Any]] = {"pairwise": {}, "bruck": {"equal_blocks": True}}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "pairwise": {},
+    "direct": {},
+    "bruck": {"equal_blocks": True},
+}
 
 
 def pairwise(rank: int, size: int) -> Iterator[Round]:
@@ -23,6 +27,19 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
     yield Copy(Input(rank), Output(rank))
     for target, source in zip(*others(rank, size)):
         yield Send(target, Input(target)), Recv(source, Output(source))
+
+
+def direct(rank: int, size: int) -> Iterator[Round]:
+    """The same in one round of p-1 messages each way.
+
+    For ranks that share memory: they read the blocks in place.
+    """
+    above, below = others(rank, size)
+    yield (
+        *[Send(peer, Input(peer)) for peer in above],
+        *[Recv(peer, Output(peer)) for peer in below],
+        Copy(Input(rank), Output(rank)),
+    )
 
 
 def bruck(rank: int, size: int) -> Iterator[Round]:

@@ -135,6 +135,7 @@ def _described(array: Any, message: TypedSpec, writable: bool) -> Operand:
     counts = [nbytes for _, nbytes in parts]
     result = Operand(message.buffer if array is None else array, None, None, sum(counts))
     result.counts = counts
+    result.typed = parts
     runs = _runs(used)
     if runs is None:
         result.pack_from(Blocks(tuple(used)))
