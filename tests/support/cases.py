@@ -29,7 +29,9 @@ FORMS = ("apart", "in place", "none", "same")
 
 def words(method, ordered=False):
     """The words of the algorithms that have a schedule for this method."""
-    fit = [a for a in algorithms.registered(METHODS[method]) if not (method == "Alltoallv" and a.equal_blocks)]
+    uneven = method in ("Alltoallv", "Alltoallw")
+    collective = METHODS.get(method, "alltoall")
+    fit = [a for a in algorithms.registered(collective) if not (uneven and a.equal_blocks)]
     return [a.name for a in fit if a.ordered or not ordered]
 
 

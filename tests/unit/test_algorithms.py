@@ -67,6 +67,7 @@ KNOWN = {
     "allgather-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-direct": lambda p, q, k, f, n: (p - 1, p * (p - 1)),
     "alltoall-pairwise": lambda p, q, k, f, n: (p - 1, p - 1),
+    "alltoall-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "alltoall-bruck": lambda p, q, k, f, n: (q, sum(distance.bit_count() for distance in range(p))),
     "bcast-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-binomial": lambda p, q, k, f, n: (q, q),
