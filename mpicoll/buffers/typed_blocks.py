@@ -136,6 +136,8 @@ def _described(array: Any, message: TypedSpec, writable: bool) -> Operand:
     result = Operand(message.buffer if array is None else array, None, None, sum(counts))
     result.counts = counts
     result.typed = parts
+    if memory is not None:
+        result.reaches_out = any(part.span[0] < base for part, _ in used)
     runs = _runs(used)
     if runs is None:
         result.pack_from(Blocks(tuple(used)))

@@ -54,7 +54,8 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         is_compressed = bool(self.compression)
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason, is_compressed)
-        size = "sizes that only the root knows"
+        who = "pairs of ranks know" if self.collective == "alltoall" else "the root knows"
+        size = f"sizes that only {who}"
         if self.nbytes is not None:
             size = f"{format_bytes(self.nbytes)} bytes"
         lines = [f"{self.collective} of {size} on {many(self.size, 'rank')}: {choice}"]
