@@ -27,7 +27,7 @@ AllgatherName: TypeAlias = Union[
     Literal["ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "native", "nccl"],
     AlgorithmName,
 ]
-AlltoallName: TypeAlias = Union[Literal["pairwise", "direct", "bruck", "native"], AlgorithmName]
+AlltoallName: TypeAlias = Union[Literal["pairwise", "direct", "bruck", "hierarchical", "native"], AlgorithmName]
 BcastName: TypeAlias = Union[
     Literal[
         "linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import gcd, prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -129,7 +129,8 @@ def decoded(datatype: MPI.Datatype) -> DecodedType:
     if kept is None:
         kept = _decoded(datatype, _pattern_of(datatype))
         datatype.Set_attr(_keyval(), kept)
-    return cast(DecodedType, kept)
+    result: DecodedType = kept
+    return result
 
 
 @lru_cache(maxsize=None)

@@ -16,6 +16,6 @@ from .typical import LEARNT, count_call
 __all__ = [
     "Call", "Explanation", "GuardedPlan", "LEARNT", "Request", "Submit", "allowing", "arguments",
     "begin", "begin_again", "begin_at_once", "compare_at_exit", "compare_end", "compare_results",
-    "count_call", "explain", "guarded", "in_place_form", "key_of", "persist", "refused", "run", "run_again", "run_begun", "schedule_of",
-    "with_results_compared",
+    "count_call", "explain", "guarded", "in_place_form", "key_of", "persist", "refused", "run",
+    "run_again", "run_begun", "schedule_of", "with_results_compared",
 ]  # fmt: skip

@@ -293,8 +293,8 @@ def test_a_repeated_call_finds_its_plan(comm):
         kind = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
         comm.Alltoallw([x, ONES, [32 * rank for rank in range(SIZE)], [kind] * SIZE], recv, algorithm="pairwise")
         kind.Free()
-        blocks = [[4 * RANK, 4 * RANK + 2] for rank in range(SIZE)]
-        same(recv[0], np.array([[at + 100.0 * rank + repetition + 1 for at in block] for rank, block in enumerate(blocks)]).ravel())
+        block = np.array([4.0 * RANK, 4 * RANK + 2]) + repetition + 1
+        same(recv[0], np.concatenate([block + 100 * rank for rank in range(SIZE)]))
         if repetition:  # after the first call all are chosen anew
             plans.add(tuple(id(plan) for entry in comm._context.cache.values() for plan in entry.idle.values()))
     assert len(plans) == 1 and len(*plans) == 1
@@ -339,7 +339,8 @@ def test_ranks_choose_by_the_size_that_they_agreed_on(comm, monkeypatch):
     assert messages(1) == SIZE - 1  # the fourth call; from now on they are small
     assert messages(1) == 0
     assert [messages(1000) for _ in range(4)] == [0, 0, 0, SIZE - 1]
-    plan = comm.Alltoallw_init([np.zeros(SIZE), [MPI.DOUBLE] * SIZE], [np.zeros(SIZE), ONES, [8 * r for r in range(SIZE)], [MPI.DOUBLE] * SIZE])
+    places, kinds = [8 * rank for rank in range(SIZE)], [MPI.DOUBLE] * SIZE
+    plan = comm.Alltoallw_init([np.zeros(SIZE), kinds], [np.zeros(SIZE), ONES, places, kinds])
     assert not hasattr(plan, "program")  # of a small call
     plan.Free()
 
@@ -376,8 +377,9 @@ BAD = {
                                   places=[16 * rank for rank in range(SIZE)]), "receive buffer overlap"),
     "by a small extent": (overlapping(lambda: [MPI.INT.Create_resized(0, 2).Commit() for _ in range(SIZE)],
                                       counts=[2] * SIZE), "overlap|for itself"),
-    "within an irregular type": (overlapping(lambda: [MPI.INT.Create_indexed([2, 1, 1], [0, 1, 9]).Commit() for _ in range(SIZE)],
-                                             places=[48 * rank for rank in range(SIZE)]), "receive buffer overlap"),
+    "within an irregular type": (
+        overlapping(lambda: [MPI.INT.Create_indexed([2, 1, 1], [0, 1, 9]).Commit() for _ in range(SIZE)],
+                    places=[48 * rank for rank in range(SIZE)]), "receive buffer overlap"),
     "too few types": (wrong(types=[MPI.DOUBLE] * (SIZE + 1)), f"expected a list of {SIZE} datatypes"),
     "one type": (wrong(types=MPI.DOUBLE), f"expected a list of {SIZE} datatypes"),
     "codes": (wrong(types=["d"] * SIZE), "expected an MPI datatype for each block"),

@@ -46,7 +46,7 @@ KNOWN = {
     "allreduce-tree": lambda p, q, k, f, n: (None, None),
     # depends on the nodes, see below
     **{f"{name}-hierarchical": lambda p, q, k, f, n: (None, None)
-       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")},
+       for name in ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce")},
     "allreduce-pipeline": lambda p, q, k, f, n: (n + 1 if p == 2 else 2 * (n + p - 2), n if p == 2 else 2 * n),
     "allreduce-recursive_doubling": lambda p, q, k, f, n: (k + 2 * f, k + f),
     "allreduce-halving_doubling": lambda p, q, k, f, n: (2 * (k + f), 2 * (2**k - 1) + f * 2**k),
