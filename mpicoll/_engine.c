@@ -1898,6 +1898,8 @@ static int call_native(const Native *n)
     typedef uintptr_t V;
     const V *v = n->value;
     switch (n->count) {
+    case 1:
+        return ((int (*)(V))n->function)(v[0]);
     case 5:
         return ((int (*)(V, V, V, V, V))n->function)(v[0], v[1], v[2], v[3], v[4]);
     case 6:
@@ -2077,9 +2079,9 @@ static PyObject *door_learn_native(PyObject *self, PyObject *args)
         return NULL;
     Native native = {(uintptr_t)function, (int)PyTuple_Size(parameters), {0}, {0}};
     Py_ssize_t arrays = PyTuple_Size(addresses);
-    if (native.count < 5 || native.count > PARAMETERS || arrays >= BUFFERS ||
-        arrays != PyTuple_Size(buffers))
-        return PyErr_Format(PyExc_ValueError, "5 to 8 parameters, and one for each array");
+    int is_callable = native.count == 1 || (native.count >= 5 && native.count <= PARAMETERS);
+    if (!is_callable || arrays >= BUFFERS || arrays != PyTuple_Size(buffers))
+        return PyErr_Format(PyExc_ValueError, "1, or 5 to 8 parameters, and one for each array");
     for (int n = 0; n < native.count; n++)
         native.value[n] = (uintptr_t)PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(parameters, n));
     for (int n = 0; n < arrays; n++) {

@@ -11,23 +11,27 @@ from .errors import ArgumentError, did_you_mean
 from .schedule import INPUT, OUTPUT, Copy, Generator, Operation, Part, rounds
 
 CollectiveName: TypeAlias = Literal[
-    "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather"
+    "allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scatter", "gather",
+    "scan", "exscan", "barrier",
 ]
 #: calls that `Communicator.explain` takes, also in mpi4py's spelling
 CallName: TypeAlias = Literal[
     CollectiveName,
     "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter",
-    "igather",
+    "igather", "iscan", "iexscan", "ibarrier",
     "allgatherv", "alltoallv", "alltoallw", "gatherv", "scatterv", "reduce_scatter_block",
     "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall",
     "Alltoallv", "Alltoallw", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
+    "Scan", "Exscan", "Barrier",
     "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv",
     "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast", "Ireduce", "Iscatter", "Iscatterv",
-    "Igather", "Igatherv",
+    "Igather", "Igatherv", "Iscan", "Iexscan", "Ibarrier",
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
 EACH = "on every rank a block for, or from, each rank"
+UP_TO = "all blocks on every rank, summed over the ranks up to it"
+BEFORE = "all blocks on every rank but the first, summed over the ranks before it"
 
 
 class Collective(NamedTuple):
@@ -42,7 +46,8 @@ class Collective(NamedTuple):
     place : str
         Where the blocks lie before: the input, or the output (bcast).
     initial, final : str
-        Whose blocks a rank has before and after: `ALL`, `OWN`, `ROOT` or `EACH`.
+        Whose blocks a rank has before and after: `ALL`, `OWN`, `ROOT` or `EACH`; after a scan also
+        whose contributions: `UP_TO` or `BEFORE`.
     """
 
     name: CollectiveName
@@ -60,6 +65,16 @@ class Collective(NamedTuple):
     def personal(self) -> bool:
         """Whether each rank has its own blocks, so that the number of a block is its place."""
         return self.initial == EACH
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether the result of a rank is made of contributions of lower ranks alone."""
+        return self.final in (UP_TO, BEFORE)
+
+    @property
+    def same_results(self) -> bool:
+        """Whether all ranks that have the result of a block have the same."""
+        return not (self.personal or self.is_scan)
 
     @property
     def blocks_of_ranks(self) -> bool:
@@ -100,6 +115,8 @@ class Collective(NamedTuple):
 
     def contributors(self, rank: int, block: int, size: int, blocks: int, root: int = 0) -> range:
         """The numbers of the contributions to the result of `block` on `rank`, in rank order."""
+        if self.is_scan:
+            return range(rank + (self.final == UP_TO))
         if self.reduces:
             return range(size)
         source = root if self.initial == ROOT else block * size // blocks
@@ -114,7 +131,7 @@ class Collective(NamedTuple):
         """Iterate over the rounds of one rank; at one rank every collective is the same copy."""
         if size > 1:
             yield from rounds(generator, rank, size, root if self.rooted else None, blocks)
-        elif self.place != OUTPUT:
+        elif self.place != OUTPUT and self.final != BEFORE:
             yield (Copy(Part(self.place, 0, blocks), Part(OUTPUT, 0, blocks)),)
 
 
@@ -122,7 +139,8 @@ def _part(place: str, whose: str, rank: int, size: int, blocks: int, root: int) 
     if whose == OWN:
         share = blocks // size
         return Part(place, rank * share, share)
-    return Part(place, 0, blocks) if whose != ROOT or rank == root else None
+    has_none = whose == ROOT and rank != root or whose == BEFORE and not rank
+    return None if has_none else Part(place, 0, blocks)
 
 
 ALLREDUCE = Collective("allreduce", True, INPUT, ALL, ALL)
@@ -133,8 +151,15 @@ BCAST = Collective("bcast", False, OUTPUT, ROOT, ALL)
 REDUCE = Collective("reduce", True, INPUT, ALL, ROOT)
 SCATTER = Collective("scatter", False, INPUT, ROOT, OWN)
 GATHER = Collective("gather", False, INPUT, OWN, ROOT)
+SCAN = Collective("scan", True, INPUT, ALL, UP_TO)
+EXSCAN = Collective("exscan", True, INPUT, ALL, BEFORE)
+#: an allgather of a byte per rank: who has all bytes knows that all ranks have begun
+BARRIER = Collective("barrier", False, INPUT, OWN, ALL)
 
-_ALL = ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BCAST, REDUCE, SCATTER, GATHER
+_ALL = (
+    ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BCAST, REDUCE, SCATTER, GATHER, SCAN, EXSCAN,
+    BARRIER,
+)  # fmt: skip
 COLLECTIVES: dict[CollectiveName, Collective] = {collective.name: collective for collective in _ALL}
 
 
@@ -145,6 +170,8 @@ def of_call(name: str) -> tuple[CollectiveName, bool]:
     (('allreduce', False), ('gather', False))
     >>> of_call("Ireduce_scatter_block"), of_call("bcast_init")
     (('reduce_scatter', True), ('bcast', False))
+    >>> of_call("Iscan"), of_call("Exscan")
+    (('scan', True), ('exscan', False))
 
     Raises
     ------

@@ -47,6 +47,9 @@ COLLECTIVES = (
     "reduce",
     "gather",
     "scatter",
+    "scan",
+    "exscan",
+    "barrier",
 )
 #: of those, what Open MPI lets be set when it starts and not later: none of them is a candidate
 #: there

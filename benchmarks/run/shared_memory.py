@@ -33,7 +33,11 @@ DIRECT = "shared arrays, direct"
 #: without options, on ordinary arrays
 AUTO = "auto"
 WORDS = {NATIVE: {}, AUTO: {}, DIRECT: {"algorithm": "direct"}}
-COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
+COLLECTIVES = (
+    "allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scan", "exscan", "barrier",
+)  # fmt: skip
+#: of ours, where it is not ALGORITHM
+ALGORITHMS = {"scan": "pipeline", "exscan": "pipeline", "barrier": "dissemination"}
 
 
 class Case:
@@ -50,7 +54,7 @@ class Case:
         self.vector = make(count, np.float32)
         self.block = make(count // self.size, np.float32)
         plain = MPI.Intracomm(comm)
-        word = WORDS.get(name, {"algorithm": ALGORITHM})
+        word = WORDS.get(name, {"algorithm": ALGORITHMS.get(collective, ALGORITHM)})
         serving: Any = plain if name == NATIVE else comm
         calls: dict[str, Callable[[], object]] = {
             "allreduce": lambda: serving.Allreduce(MPI.IN_PLACE, self.vector, **word),
@@ -62,6 +66,9 @@ class Case:
                 None if self.rank else self.vector,
                 **word,
             ),
+            "scan": lambda: serving.Scan(MPI.IN_PLACE, self.vector, **word),
+            "exscan": lambda: serving.Exscan(MPI.IN_PLACE, self.vector, **word),
+            "barrier": lambda: serving.Barrier(**word),
         }
         self.call = calls[collective]
         self.result = self.block if collective == "reduce_scatter" else self.vector
@@ -75,8 +82,12 @@ class Case:
     def read(self) -> None:
         """And after it."""
         wanted = self.size * (self.size + 1) // 2
-        if self.collective == "reduce" and self.rank:
-            wanted = self.rank + 1  # it keeps its input
+        has_own = self.collective == "barrier" or (self.collective == "reduce" and self.rank)
+        if has_own or (self.collective == "exscan" and not self.rank):
+            wanted = self.rank + 1
+        elif self.collective in ("scan", "exscan"):
+            terms = self.rank + (self.collective == "scan")
+            wanted = terms * (terms + 1) // 2
         if self.collective != "allgather":
             self.wrong += int(
                 np.count_nonzero(self.result != (1 if self.collective == "bcast" else wanted))

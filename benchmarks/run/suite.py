@@ -6,7 +6,8 @@ It needs root, and takes an hour.
 
 Parts, all on the virtual cluster: hosts and small (allreduce against everything, 2 to 13 hosts,
 from 64K and below it), forced (Intel MPI's best preset), others (reduce_scatter, allgather, bcast),
-moves (reduce, gather, scatter, blocks of uneven size), alltoall (7 hosts), between (numbers of
+moves (reduce, gather, scatter, blocks of uneven size), alltoall (7 hosts), scans (scan, exscan and barrier, 2 to 13
+hosts), between (numbers of
 hosts that no rule was made from), compressed (allreduce in int8 and int4, 7 and 13 hosts), placed
 (4 hosts x 2 ranks, two placements), law (parameter server against ring, 2 to 8 hosts), bits (what
 the same bits cost; one host, 4 and 7), training, torch and backend (2, 4 and 7 hosts, of `backend`
@@ -88,6 +89,7 @@ def jobs():
         yield from _allreduce(mpi)
         yield from _others(mpi)
         yield from _moves(mpi)
+        yield from _scans(mpi)
         yield from _between(mpi)
         yield from _compressed(mpi)
         exchanged = "--collective alltoall --sizes 1K:4M --min-time 2 --peers none --keep"
@@ -141,6 +143,13 @@ def _moves(mpi):
             result = f"moves-{mpi}-{name}{'' if split == 'even' else '-' + split}-{hosts:02}"
             options = f"--collective {name} --split {split} {sizes} {more}"
             yield Job("moves", result, mpi, hosts, options)
+
+
+def _scans(mpi):
+    for hosts in (2, 4, 7, 13):
+        for name, sizes in (("scan", "8,8K,64K,1M"), ("exscan", "8,8K,64K,1M"), ("barrier", "8")):
+            options = f"--collective {name} --sizes {sizes} --min-time 1 --peers forced --least 9"
+            yield Job("scans", f"scans-{mpi}-{name}-{hosts:02}", mpi, hosts, options)
 
 
 def _between(mpi):

@@ -3,17 +3,32 @@
 Generators live at ``mpicoll.algorithms.<collective>.<algorithm>``. No MPI, no NumPy.
 """
 
-from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
+from . import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    bcast,
+    exscan,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
 from .names import (
     AlgorithmName,
     AllgatherName,
     AllreduceName,
     AlltoallName,
     AnyName,
+    BarrierName,
     BcastName,
+    ExscanName,
     GatherName,
     ReduceName,
     ReduceScatterName,
+    ScanName,
     ScatterName,
 )
 from .registry import (
@@ -28,6 +43,7 @@ from .registry import (
     in_codes,
     library_names,
     list_algorithms,
+    proposed,
     registered,
     require,
 )
@@ -35,8 +51,9 @@ from .registry import (
 __all__ = [
     "LIBRARIES", "MOST_QUANTISATIONS", "NATIVE", "NCCL", "Algorithm", "AlgorithmName",
     "AllgatherName", "AllreduceName",
-    "AlltoallName", "AnyName", "BcastName", "GatherName", "ReduceName", "ReduceScatterName",
-    "ScatterName", "add", "allgather", "allreduce", "alltoall", "bcast", "declared", "find",
-    "gather", "in_codes", "library_names", "list_algorithms", "reduce", "reduce_scatter", "registered",
-    "require", "scatter",
+    "AlltoallName", "AnyName", "BarrierName", "BcastName", "ExscanName", "GatherName", "ReduceName",
+    "ReduceScatterName", "ScanName", "ScatterName", "add", "allgather", "allreduce", "alltoall",
+    "barrier", "bcast", "declared", "exscan", "find", "gather", "in_codes", "library_names",
+    "list_algorithms", "proposed", "reduce", "reduce_scatter", "registered", "require", "scan",
+    "scatter",
 ]

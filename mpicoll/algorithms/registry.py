@@ -16,7 +16,19 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from .. import collectives
 from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, compressed, joined, renamed, rounds
-from . import allgather, allreduce, alltoall, bcast, gather, reduce, reduce_scatter, scatter
+from . import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    bcast,
+    exscan,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
 from .names import AlgorithmName
 from .patterns import NodeMap, node_members
 
@@ -62,6 +74,8 @@ class Algorithm(NamedTuple):
         No value is quantised more than `MOST_QUANTISATIONS` times with codes in the messages.
     equal_blocks : bool
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
+    study : bool
+        For study and for unusual networks: served where named, never chosen or tuned.
     """
 
     collective: collectives.CollectiveName
@@ -75,6 +89,7 @@ class Algorithm(NamedTuple):
     equal_blocks: bool = False
     canonical: bool = False
     compressible: bool = False
+    study: bool = False
 
     @property
     def node_aware(self) -> bool:
@@ -181,8 +196,8 @@ def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmNam
     Parameters
     ----------
     collective : str
-        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter` or
-        `gather`.
+        `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter`,
+        `gather`, `scan`, `exscan` or `barrier`.
 
     Raises
     ------
@@ -207,6 +222,11 @@ def library_names(collective: collectives.CollectiveName) -> list[str]:
 def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
     """The algorithms of a collective with a schedule."""
     return list(_REGISTRY[collectives.find(collective).name].values())
+
+
+def proposed(collective: collectives.CollectiveName) -> list[Algorithm]:
+    """The algorithms to choose from and to tune: `registered` without those for study."""
+    return [algorithm for algorithm in registered(collective) if not algorithm.study]
 
 
 def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
@@ -237,6 +257,9 @@ def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
         yield Algorithm(collective, name, getattr(module, name), **traits)
 
 
-for _module in (allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather):
+for _module in (
+    allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather, scan, exscan,
+    barrier,
+):  # fmt: skip
     for _algorithm in declared(_module, _module.__name__.rpartition(".")[2]):
         add(_algorithm)

@@ -114,8 +114,12 @@ class Workload:
         self.nbytes = self.count * self.dtype.itemsize
         self.counts = split_counts(split, self.count, blocks)
         spec = self.collective
-        before = self._span(spec.precondition(self.rank, self.size, blocks, root))
-        after = self._span(spec.postcondition(self.rank, self.size, blocks, root))
+        has_data = spec is not collectives.BARRIER
+        parts = [
+            condition(self.rank, self.size, blocks, root) if has_data else None
+            for condition in (spec.precondition, spec.postcondition)
+        ]
+        before, after = map(self._span, parts)
         #: the elements of the vector that this rank has at the end
         self.after = after
         if spec.personal:
@@ -127,6 +131,10 @@ class Workload:
         has_both = before is not None and after is not None
         #: whether input and result are views of the same memory
         self.shared = has_both and (in_place or spec is collectives.BCAST)
+        #: the receive buffer of the rank to which an exscan writes nothing
+        self.untouched = None
+        if spec is collectives.EXSCAN and after is None:
+            self.untouched = module.zeros(self.count, dtype)
         self._place(before, after)
         self.arguments = self._arguments()
 
@@ -152,7 +160,8 @@ class Workload:
         if not self.collective.reduces:
             return self._table(0)
         ufunc = operation(self.op)[1]
-        table: Array = ufunc.reduce([self._table(rank) for rank in range(self.size)])
+        terms = self.collective.contributors(self.rank, 0, self.size, 1)
+        table: Array = ufunc.reduce([self._table(rank) for rank in terms or (0,)])
         return table
 
     def _exchanged(self) -> Any:
@@ -188,9 +197,13 @@ class Workload:
                 self.memory = self.result
 
     def _arguments(self) -> list[Any]:
+        if self.collective is collectives.BARRIER:
+            return []
         if self.collective is collectives.BCAST:
             return [self.memory, self.root]
         buffers = [self.input if self.content is not None else None, self.result]
+        if self.untouched is not None:
+            buffers[1] = self.untouched
         if self.shared:
             scatter = self.collective is collectives.SCATTER
             buffers = [self.memory, MPI.IN_PLACE] if scatter else [MPI.IN_PLACE, self.memory]
@@ -220,6 +233,8 @@ class Workload:
 
     def wrong(self) -> int:
         """The number of wrong elements of this rank's result."""
+        if self.untouched is not None:
+            return int(self.untouched.astype(bool).sum())
         if self.result is None:
             return 0
         if self.dtype.char in "gG":  # these types have padding bytes

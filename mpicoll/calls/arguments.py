@@ -66,6 +66,16 @@ def reduce(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op, root: Root)
     return call.with_operands(operand(sendbuf), None).check_reduction()
 
 
+def scan(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
+    call = Call(comm, "Scan", collectives.SCAN, (sendbuf, recvbuf, op), op=op)
+    return _reduction(call, sendbuf, recvbuf)
+
+
+def exscan(comm: Comm, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
+    call = Call(comm, "Exscan", collectives.EXSCAN, (sendbuf, recvbuf, op), op=op)
+    return _reduction(call, sendbuf, recvbuf)
+
+
 def _reduction(call: Call, sendbuf: object, recvbuf: object) -> Call:
     recv = operand(recvbuf, writable=True)
     send = _unless_in_place(sendbuf)
@@ -228,6 +238,16 @@ def _exchanged(call: Call, send: Operand | None, recv: Operand) -> Call:
             f"{call.method}: one array for both, but other counts to receive than to send: take two"
         )
     return call
+
+
+# Without data.
+
+
+def barrier(comm: Comm) -> Call:
+    call = Call(comm, "Barrier", collectives.BARRIER, ())
+    call.counts = [1] * call.size
+    own, everyone = call.context.tokens
+    return call.with_operands(operand(own), operand(everyone))
 
 
 # Helpers.

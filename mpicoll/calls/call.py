@@ -197,7 +197,8 @@ class Call:
         self.fixed = fixed
         operands = self.operands
         recv = self.recv
-        if recv is None:
+        if recv is None or not self.has_result:
+            self.recv = None
             self.send = fixed.to_words(operands, source.nbytes)
         elif self.collective is collectives.REDUCE_SCATTER:
             assert self.counts is not None
@@ -292,6 +293,12 @@ class Call:
         return any(operand.on_device for operand in self.operands)
 
     @property
+    def has_result(self) -> bool:
+        """Whether anything is written on this rank."""
+        after = self.collective.postcondition(self.rank, self.size, self.size, self.root or 0)
+        return after is not None
+
+    @property
     def nbytes(self) -> int | None:
         """Bytes of the whole vector; None where only the root knows."""
         if self.collective.blocks_of_ranks:
@@ -333,7 +340,8 @@ class Call:
     @property
     def text(self) -> str:
         """The call in a few words, the same on all ranks that make it."""
-        words = [f"{self.form} of {self.nbytes} bytes" if self.nbytes is not None else self.form]
+        has_size = self.nbytes is not None and self.collective is not collectives.BARRIER
+        words = [f"{self.form} of {self.nbytes} bytes" if has_size else self.form]
         if self.root is not None:
             words.append(f"root {self.root}")
         if self.op is not None:

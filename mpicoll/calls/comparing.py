@@ -10,6 +10,7 @@ from mpi4py import MPI
 from .. import select
 from ..algorithms import NCCL
 from ..buffers import Operand, ops
+from ..collectives import BARRIER
 from ..errors import CollectiveMismatch, MpicollError
 from ..execute import Context, Statement, compare, compare_blocks, share_blocks
 from ..failure import Record
@@ -35,7 +36,7 @@ def statement_of(
 
     sequence: see `Statement`.
     """
-    facts = [f"{call.form} of {_size(call)}"]
+    facts = [call.form if call.collective is BARRIER else f"{call.form} of {_size(call)}"]
     if call.root is not None:
         facts.append(f"root {call.root}")
     if call.op is not None:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from .. import nccl, select
 from ..algorithms import LIBRARIES, NCCL, find
 from ..buffers import operand
+from ..collectives import BARRIER
 from ..codes import Codes, codes_of
 from ..errors import ArgumentError
 from ..schedule import MAX_MESSAGE_BYTES, MESSAGES, SENDS, Part, is_coded, offsets, pieces
@@ -55,10 +56,12 @@ class Explanation(NamedTuple):
         is_compressed = bool(self.compression)
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason, is_compressed)
         who = "pairs of ranks know" if self.collective == "alltoall" else "the root knows"
-        size = f"sizes that only {who}"
-        if self.nbytes is not None:
-            size = f"{format_bytes(self.nbytes)} bytes"
-        lines = [f"{self.collective} of {size} on {many(self.size, 'rank')}: {choice}"]
+        size = f" of sizes that only {who}"
+        if self.collective == BARRIER.name:
+            size = ""
+        elif self.nbytes is not None:
+            size = f" of {format_bytes(self.nbytes)} bytes"
+        lines = [f"{self.collective}{size} on {many(self.size, 'rank')}: {choice}"]
         if self.rounds is not None:
             rounds = many(self.rounds, "round")
             messages = many(self.messages or 0, "message")
@@ -97,7 +100,8 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         if call.counts_known:
             served = call.in_codes() if compressed else call
             rounds, messages, bytes_sent = _traffic(served, name, segment_bytes)
-    least = None if call.nbytes is None else call.nbytes * _least_sent(collective, call.size)
+    is_barrier = call.collective is BARRIER
+    least = None if call.nbytes is None or is_barrier else call.nbytes * _least_sent(collective, call.size)
     predicted = probe.predicted(call.comm, collective, name, call.nbytes, segment_bytes)
     codes = None
     often = 0
@@ -204,7 +208,7 @@ def in_place_form(name: str, buffer: Any, at_root: bool, size: int) -> tuple[Any
     """The send and receive buffer of a call with this input, for `explain` with a single buffer."""
     if name == "reduce":
         return (MPI.IN_PLACE, buffer) if at_root else (buffer, None)
-    if name in ("allreduce", "reduce_scatter", "alltoall"):
+    if name in ("allreduce", "reduce_scatter", "alltoall", "scan", "exscan"):
         return MPI.IN_PLACE, buffer
     if name in ("allgather", "gather"):
         send = operand(buffer)

@@ -53,4 +53,8 @@ def _sample(comm: MPI.Intracomm, collective: str, nbytes: int) -> Call:
     if collective == "reduce":
         result = np.zeros_like(whole) if comm.Get_rank() == 0 else None
         return arguments.reduce(comm, whole, result, MPI.SUM, 0)
+    if collective in ("scan", "exscan"):
+        parse = getattr(arguments, collective)
+        scanned: Call = parse(comm, whole, np.zeros_like(whole), MPI.SUM)
+        return scanned
     return arguments.allreduce(comm, whole, np.zeros_like(whole), MPI.SUM)

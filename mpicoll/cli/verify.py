@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError, did_you_mean
-from ..verify import check_cases
-from ..support.units import many
+from ..verify import check_cases, check_msccl
+from ..support.files import named
+from ..support.units import format_bytes, many
 from . import outfiles, userfile
 from .options import add_shared
 from .values import whole
@@ -23,6 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("words", nargs="*", metavar="WORD", help="collectives, algorithms, or both (default: all)")
     add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
+    add("--msccl", nargs="+", metavar="FILE.xml",
+        help="prove the algorithms in these files of MSCCL instead of ours")
     add_shared(parser, "--file", "--json")
 
 
@@ -31,6 +35,8 @@ def run(arguments: Namespace) -> int:
     if arguments.max_size < 1:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     outfiles.check(arguments)
+    if arguments.msccl:
+        return _prove_files(arguments)
     every = [
         algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
     ]
@@ -62,6 +68,79 @@ def run(arguments: Namespace) -> int:
         }
         outfiles.write_json(arguments.json, document)
     return 1 if wrong else 0
+
+
+def _prove_files(arguments: Namespace) -> int:
+    """Print one line for each file of MSCCL; the exit status is 1 if one is wrong."""
+    if arguments.words or arguments.file:
+        raise ArgumentError("--msccl: it takes neither collectives, algorithms nor --file")
+    texts = [(path, _content(path)) for path in arguments.msccl]
+    start = perf_counter()
+    results = []
+    for path, text in texts:
+        results.append(proved_file(path, text))
+        print(_line_of_file(results[-1]), flush=True)
+    seconds = perf_counter() - start
+    outcomes = [result["outcome"] for result in results]
+    proven = outcomes.count("proven")
+    print(f"{proven} of {many(len(outcomes), 'file')} proven in {seconds:.1f} s")
+    if arguments.json:
+        document = {"schema": 1, "files": results, "seconds": round(seconds, 3)}
+        outfiles.write_json(arguments.json, document)
+    return 1 if {"wrong", "malformed"} & set(outcomes) else 0
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"--msccl: cannot read {named(path)} ({error.strerror})") from error
+
+
+def proved_file(path: str, text: bytes) -> dict[str, Any]:
+    """What is proved of a file of MSCCL, or what is wrong with it, for `--json`."""
+    try:
+        proof = check_msccl(text)
+    except ScheduleError as error:
+        return {"file": path, "outcome": "wrong", "why": str(error)}
+    except ArgumentError as error:
+        return {"file": path, "outcome": "malformed", "why": str(error)}
+    algorithm = proof.algorithm
+    return {
+        "file": path,
+        "outcome": "proven" if proof.result else "result unknown",
+        "why": None,
+        "collective": algorithm.collective,
+        "gpus": len(algorithm.gpus),
+        "steps": algorithm.steps,
+        "protocol": algorithm.protocol,
+        "calls": proof.calls,
+        "messages": proof.messages,
+        "limit": proof.limit,
+        "root": proof.root,
+        "same_bits": proof.same_bits,
+    }
+
+
+def _line_of_file(result: dict[str, Any]) -> str:
+    name = named(result["file"])
+    if result["why"]:
+        return f"{name}: {result['outcome'].upper()}: {result['why']}"
+    words = [
+        f"{name}: {result['outcome']}",
+        f"{result['collective']} {' and '.join(result['calls'])}",
+        many(result["gpus"], "GPU"),
+        many(result["steps"], "step"),
+    ]
+    if result["outcome"] == "result unknown":
+        words.append("no deadlock and no data race, but what this collective is, is not known")
+    if result["root"] is not None:
+        words.append(f"root {result['root']}")
+    if result["limit"]:
+        words.append(f"for vectors of at most {format_bytes(result['limit'])}")
+    if not result["same_bits"]:
+        words.append("sums in another order on each GPU, so maybe other bits")
+    return ", ".join(words)
 
 
 def _named(

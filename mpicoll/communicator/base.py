@@ -199,3 +199,6 @@ class Base(MPI.Intracomm):
     _passes_reduce = _door("reduce")
     _passes_allreduce = _door("allreduce")
     _passes_reduce_scatter_block = _door("reduce_scatter_block")
+    _passes_scan = _door("scan")
+    _passes_exscan = _door("exscan")
+    _passes_barrier = _door("barrier")

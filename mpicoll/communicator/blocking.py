@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
-        AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
-        ReduceScatterName, ScatterName,
+        AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
+        ReduceName, ReduceScatterName, ScanName, ScatterName,
     )
     from ..buffers import Contributions
     from ..codes import CompressionName
@@ -581,3 +581,109 @@ class Blocking(Base):
         self._serve(
             allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
         )
+
+    def Scan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        algorithm: ScanName | None = None, segment_bytes: int | None = None,
+    ) -> None:
+        """Rank r gets the elementwise `op` over the vectors of ranks 0 to r.
+
+        Parameters
+        ----------
+        sendbuf : buffer or MPI.IN_PLACE
+            This rank's vector. IN_PLACE: it lies in `recvbuf`.
+        recvbuf : buffer
+            Gets the result: a vector of the same shape and type.
+        op : MPI.Op, default MPI.SUM
+            Elementwise; operands stay in rank order.
+        algorithm : str, optional
+            One of `mpicoll.list_algorithms("scan")`. None: chosen by size and network.
+        segment_bytes : int, optional
+            Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+
+        Raises
+        ------
+        ArgumentError
+            `algorithm` is unknown or cannot serve the call, or the communicator was freed; before
+            anything is sent.
+        BufferError
+            Type, size, access or overlap of the buffers is wrong; before anything is sent.
+
+        Cost
+        ----
+        `recursive_doubling`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds of
+        m/n, for large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
+
+        Examples
+        --------
+        >>> comm.Scan(counts, counts_so_far)
+        """
+        if self._passes_scan(sendbuf, recvbuf, op, algorithm, segment_bytes):
+            return
+        self._serve(arguments.scan, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+
+    def Exscan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        algorithm: ExscanName | None = None, segment_bytes: int | None = None,
+    ) -> None:
+        """Rank r gets the elementwise `op` over the vectors of ranks 0 to r - 1; rank 0 nothing.
+
+        Parameters
+        ----------
+        sendbuf : buffer or MPI.IN_PLACE
+            This rank's vector. IN_PLACE: it lies in `recvbuf`.
+        recvbuf : buffer
+            Gets the result: a vector of the same shape and type. Rank 0's
+            is left as it is.
+        op : MPI.Op, default MPI.SUM
+            Elementwise; operands stay in rank order.
+        algorithm : str, optional
+            One of `mpicoll.list_algorithms("exscan")`. None: chosen by size and network.
+        segment_bytes : int, optional
+            Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+
+        Raises
+        ------
+        ArgumentError
+            `algorithm` is unknown or cannot serve the call, or the communicator was freed; before
+            anything is sent.
+        BufferError
+            Type, size, access or overlap of the buffers is wrong; before anything is sent.
+
+        Cost
+        ----
+        `two_phase`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds of m/n, for
+        large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
+
+        Examples
+        --------
+        >>> comm.Exscan(own_count, offset)
+        """
+        if self._passes_exscan(sendbuf, recvbuf, op, algorithm, segment_bytes):
+            return
+        self._serve(arguments.exscan, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+
+    def Barrier(
+        self, *, algorithm: BarrierName | None = None, segment_bytes: int | None = None
+    ) -> None:
+        """No rank returns before all have called it.
+
+        Parameters
+        ----------
+        algorithm : str, optional
+            One of `mpicoll.list_algorithms("barrier")`. None: chosen by ranks and network.
+        segment_bytes : int, optional
+            Without effect; as in the other collectives.
+
+        Raises
+        ------
+        ArgumentError
+            `algorithm` is unknown, or the communicator was freed; before anything is sent.
+
+        Cost
+        ----
+        `dissemination`: ceil(log2 p) rounds. `tree`: twice as many, and 2 (p-1) messages in all.
+        """
+        if self._passes_barrier(algorithm, segment_bytes):
+            return
+        self._serve(arguments.barrier, (), algorithm, segment_bytes)

@@ -403,7 +403,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         return self._context.sent
 
     def explain(
-        self, collective: CallName, sendbuf: Any, recvbuf: Any = None, *,
+        self, collective: CallName, sendbuf: Any = None, recvbuf: Any = None, *,
         op: MPI.Op = MPI.SUM, root: int = 0,
         algorithm: AnyName | None = None, segment_bytes: int | None = None,
         compression: CompressionName | None = None,
@@ -415,7 +415,8 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
         collective : str
             `allreduce`, say; or `iallreduce` for the non-blocking call.
         sendbuf, recvbuf : buffer
-            As in the call (bcast: the buffer). One array is enough: it then stands for the input.
+            As in the call (bcast: the buffer; barrier: none). One array is enough: it then stands
+            for the input.
         op, root, algorithm, segment_bytes, compression
             As in the call.
 
@@ -449,6 +450,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "alltoall": (sendbuf, recvbuf),
             "scatter": (sendbuf, recvbuf, root),
             "gather": (sendbuf, recvbuf, root),
+            "scan": (sendbuf, recvbuf, op),
+            "exscan": (sendbuf, recvbuf, op),
+            "barrier": (),
         }[name]
         method: str = "reduce_scatter_block" if name == "reduce_scatter" else name
         if collective.lower().endswith("alltoallw"):

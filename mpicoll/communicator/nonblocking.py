@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
-        AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
-        ReduceScatterName, ScatterName,
+        AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
+        ReduceName, ReduceScatterName, ScanName, ScatterName,
     )
     from ..buffers import Contributions
     from ..codes import CompressionName
@@ -141,3 +141,23 @@ class NonBlocking(Base):
         return self._begin(
             allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
         )
+
+    def Iscan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        algorithm: ScanName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Scan`; see there."""
+        return self._begin(arguments.scan, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+
+    def Iexscan(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
+        algorithm: ExscanName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Exscan`; see there."""
+        return self._begin(arguments.exscan, (sendbuf, recvbuf, op), algorithm, segment_bytes)
+
+    def Ibarrier(
+        self, *, algorithm: BarrierName | None = None, segment_bytes: int | None = None
+    ) -> MPI.Request:
+        """Non-blocking `Barrier`; see there."""
+        return self._begin(arguments.barrier, (), algorithm, segment_bytes)

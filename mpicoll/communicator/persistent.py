@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
-        AllgatherName, AllreduceName, AlltoallName, BcastName, GatherName, ReduceName,
-        ReduceScatterName, ScatterName,
+        AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
+        ReduceName, ReduceScatterName, ScanName, ScatterName,
     )
     from ..buffers import Contributions
     from ..codes import CompressionName
@@ -173,3 +173,30 @@ class Persistent(Base):
             allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), info,
             algorithm, segment_bytes,
         )
+
+    def Scan_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec,
+        op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ScanName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Scan`; see there."""
+        return self._persist(
+            arguments.scan, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+        )
+
+    def Exscan_init(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec,
+        op: MPI.Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: ExscanName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Exscan`; see there."""
+        return self._persist(
+            arguments.exscan, (sendbuf, recvbuf, op), info, algorithm, segment_bytes
+        )
+
+    def Barrier_init(
+        self, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: BarrierName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Barrier`; see there."""
+        return self._persist(arguments.barrier, (), info, algorithm, segment_bytes)

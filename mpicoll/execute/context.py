@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicollError, RankFailure
@@ -112,6 +113,8 @@ class Context(Waits):
         self.tracer = None
         #: calls that took too long, for reports
         self.given_up: list[dict[str, Any]] = []
+        #: what a barrier moves: a byte of this rank, and of each
+        self.tokens = np.zeros(1, np.uint8), np.zeros(comm.Get_size(), np.uint8)
         #: by device: NCCL's communicator, or why there is none, see `nccl`
         self.nccl: dict[int, Any] = {}
         self.calls = count(1)

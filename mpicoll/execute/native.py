@@ -32,6 +32,9 @@ _PARAMETERS = {
     "Reduce": ("send", *_RECEIVED, "op", "root", "comm"),
     "Allreduce": ("send", *_RECEIVED, "op", "comm"),
     "Reduce_scatter_block": ("send", *_RECEIVED, "op", "comm"),
+    "Scan": ("send", *_RECEIVED, "op", "comm"),
+    "Exscan": ("send", *_RECEIVED, "op", "comm"),
+    "Barrier": ("comm",),
     "Allgather": (*_SENT, *_RECEIVED, "comm"),
     "Alltoall": (*_SENT, *_RECEIVED, "comm"),
     "Gather": (*_SENT, *_RECEIVED, "root", "comm"),
@@ -247,6 +250,8 @@ class NativeCall(LibraryCall):
 
 def _buffers(call: Any) -> tuple[str, ...]:
     """Which operands the first arguments of a call are."""
+    if call.collective is collectives.BARRIER:
+        return ()
     return ("recv",) if call.collective is collectives.BCAST else ("send", "recv")
 
 

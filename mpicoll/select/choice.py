@@ -251,7 +251,7 @@ def _last_resort(query: Query) -> Choice:
         return Choice(NATIVE, None, query.obstacle or f"the default here{until}")
     able = [
         entry
-        for entry in algorithms.registered(query.collective)
+        for entry in algorithms.proposed(query.collective)
         if not refuses(query, entry.name)
     ]
     if able:

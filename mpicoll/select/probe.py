@@ -26,7 +26,7 @@ from .choice import SMALL, Choice, Query
 from .table import Link
 
 #: collectives that are probed; MPI's own call serves the others
-PROBED = ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce")
+PROBED = ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scan", "exscan")
 #: the speed of a schedule, relative to MPI's own call, from which it is taken
 CLEAR = 1.15
 #: bytes of pieces: below the eager limit of MPI libraries, and larger
@@ -192,7 +192,7 @@ def _timed(comm: MPI.Comm, calls: Calls, limit: float) -> dict[Candidate, float]
 def predictions(query: Query, link: Link, nbytes: int) -> dict[Candidate, float]:
     """Seconds by the cost model of each algorithm, whole and in pieces, in ascending order."""
     seconds_of: dict[Candidate, float] = {}
-    for algorithm in algorithms.registered(query.collective):
+    for algorithm in algorithms.proposed(query.collective):
         pipelined = algorithm.blocks == "segments"
         message = nbytes if pipelined else nbytes // query.size
         for piece in (None, *(piece for piece in PIECES if piece < message)):

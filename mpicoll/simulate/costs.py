@@ -56,9 +56,14 @@ def lower_bound(collective: str, size: int) -> PathCost:
     sent = share = _share(size)
     if collective == "allreduce":
         sent = 2 * share
-    elif collective in ("bcast", "reduce"):
+    elif collective in ("bcast", "reduce", "scan", "exscan"):
         sent = min(1, size - 1)
-    return PathCost(_ceil_log2(size), sent, share if collectives.find(collective).reduces else 0)
+    reduced = share if collectives.find(collective).reduces else 0
+    if collective == "scan":  # no rank can share the sum of the last one
+        reduced = min(1, size - 1)
+    elif collective == "exscan":
+        reduced = min(1, max(0, size - 2))
+    return PathCost(_ceil_log2(size), sent, reduced)
 
 
 def least_seconds(collective: str, size: int, nbytes: float, network: Network) -> float:
@@ -152,6 +157,12 @@ def _both_chains(p: int, n: int) -> PathCost:
     return PathCost(rounds, rounds / n, (n + p - 2) / n)
 
 
+def _exclusive_chain(p: int, n: int) -> PathCost:
+    """Along a chain; the last rank adds nothing."""
+    cost = _chain(p, n)
+    return cost._replace(reduced=(n + p - 3) / n if p > 2 else 0)
+
+
 def _circulant(p: int, n: int, reduces: bool = False) -> PathCost:
     rounds = n - 1 + _ceil_log2(p)
     return PathCost(rounds, rounds / n, reduces * rounds / n)
@@ -211,6 +222,7 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("allreduce", "circulant"): _two(_reduces(_logarithmic), _logarithmic),
     ("allreduce", "pairwise"): _two(_reduces(_in_turns), _in_turns),
     ("allreduce", "allgather_reduce"): _reduces(_linear),  # each vector is a separate message
+    ("allreduce", "bine"): _recursive_doubling,
     ("reduce_scatter", "ring"): _reduces(_in_turns),
     ("reduce_scatter", "halving"): _halving,
     ("reduce_scatter", "circulant"): _reduces(_logarithmic),
@@ -223,17 +235,26 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("alltoall", "bruck"): _store_and_forward,
     ("bcast", "linear"): _linear,
     ("bcast", "binomial"): _binomial,
+    ("bcast", "bine"): _binomial,
     ("bcast", "scatter_allgather"): _two(_logarithmic, _logarithmic),
     ("bcast", "pipeline"): _chain,
     ("bcast", "circulant"): _circulant,
     ("reduce", "linear"): _reduces(_linear),
     ("reduce", "binomial"): _reduces(_binomial),
+    ("reduce", "bine"): _reduces(_binomial),
     ("reduce", "reduce_scatter_gather"): _two(_reduces(_logarithmic), _logarithmic),
     ("reduce", "pairwise"): _two(_reduces(_in_turns), _in_turns),
     ("reduce", "pipeline"): _reduces(_chain),
     ("reduce", "circulant"): _reduces(_circulant),
     ("scatter", "linear"): _in_turns,
     ("scatter", "binomial"): _logarithmic,
+    ("scatter", "bine"): _logarithmic,
     ("gather", "linear"): _in_turns,
     ("gather", "binomial"): _logarithmic,
+    ("gather", "bine"): _logarithmic,
+    ("scan", "linear"): _reduces(_linear),
+    ("scan", "recursive_doubling"): _reduces(_binomial),
+    ("scan", "pipeline"): _reduces(_chain),
+    ("exscan", "linear"): lambda p, n: _exclusive_chain(p, 1),
+    ("exscan", "pipeline"): _exclusive_chain,
 }

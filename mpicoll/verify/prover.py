@@ -287,12 +287,12 @@ def _prove(
     size = len(run.ranks)
     results: dict[int, int] = {}
     ordered = True
-    tree = expressions.canonical(size) if collective.reduces else None
-    canonical = tree is not None
+    canonical = collective.reduces
     quantisations = 0
     for rank in run.ranks:
-        if collective.personal:
+        if not collective.same_results:
             results = {}
+        tree = _canonical(expressions, collective, rank.number, size)
         after = collective.postcondition(rank.number, size, blocks, root)
         if not after:
             continue
@@ -318,6 +318,18 @@ def _prove(
             "operands do not stay in rank order, but the algorithm is declared ordered"
         )
     return ordered, canonical, quantisations
+
+
+def _canonical(
+    expressions: Expressions, collective: Collective, rank: int, size: int
+) -> int | None:
+    """The sum of a rank's result in the canonical order; None where it is no sum."""
+    if not collective.reduces:
+        return None
+    if not collective.is_scan:
+        return expressions.canonical(size)
+    terms = collective.contributors(rank, 0, size, 1)
+    return expressions.in_turn(len(terms)) if terms else None
 
 
 def _bits(mask: int) -> list[int]:

@@ -136,6 +136,21 @@ class Expressions:
             pairs = len(parts) // 2
         return parts[0]
 
+    def in_turn(self, contributions: int) -> int:
+        """The number of the sum of the first contributions, each added to those before it.
+
+        This is the canonical order of a scan: what a rank adds, the ranks after it add, too.
+        """
+        total = 0
+        for number in range(1, contributions):
+            total = self.sums.get((total, number)) or self._added(total, number)
+        return total
+
+    def _added(self, lower: int, higher: int) -> int:
+        number = self.add(lower, higher)
+        assert number is not None
+        return number
+
 
 class Rank:
     """One rank's program and memory."""

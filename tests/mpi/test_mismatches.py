@@ -47,13 +47,17 @@ KINDS = {
     "persistent": (lambda c, x, w: c.Bcast_init(x, **w), lambda c, x, w: c.Bcast(x, **w)),
     "alltoall of other blocks": (lambda c, x, w: c.Alltoall(MPI.IN_PLACE, x[: x.size // 2], **w),
                                  lambda c, x, w: c.Alltoall(MPI.IN_PLACE, x, **w)),
+    "inclusive against exclusive": (lambda c, x, w: c.Scan(MPI.IN_PLACE, x, **w),
+                                    lambda c, x, w: c.Exscan(MPI.IN_PLACE, x, **w)),
+    "barrier": (lambda c, x, w: c.Barrier(**w), lambda c, x, w: allreduce(c, x, **w)),
     "counts": (lambda c, x, w: blocks(c, x, uneven(x), **w), lambda c, x, w: blocks(c, x, even(x), **w)),
 }
 
 
 SERVED_BY = {"other collective": "pipeline", "one left out": "pipeline", "moved float against int": "binomial",
              "root": "binomial", "non-blocking": "binomial", "persistent": "binomial",
-             "alltoall of other blocks": "pairwise"}  # fmt: skip
+             "alltoall of other blocks": "pairwise", "inclusive against exclusive": "pipeline",
+             "barrier": "tree"}  # fmt: skip
 
 
 def raised_alike(comm, call):

@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll import algorithms
 from mpicoll.execute import Context
 from mpicoll.shared_memory import HEAP
 from mpicoll.shared_memory.neighbours import refusal
@@ -20,9 +21,15 @@ pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
 
 #: elements: below and above a slot, and from where on messages that are not shared go through MPI
 COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 1_500_007)
-REDUCING = [("allreduce", word) for word in mpicoll.list_algorithms("allreduce")]
-REDUCING += [("reduce_scatter", word) for word in mpicoll.list_algorithms("reduce_scatter")]
-MOVING = [(name, word) for name in ("bcast", "allgather", "gather", "scatter") for word in mpicoll.list_algorithms(name)]
+
+
+def words(*names):
+    """(collective, word) of the algorithms to choose from, and of MPI's own call."""
+    return [(name, word) for name in names for word in [*(each.name for each in algorithms.proposed(name)), "native"]]
+
+
+REDUCING = words("allreduce", "reduce_scatter")
+MOVING = words("bcast", "allgather", "gather", "scatter")
 
 
 def here(comm):

@@ -19,23 +19,25 @@ METHODS = {
     "Bcast": "bcast", "Scatter": "scatter", "Scatterv": "scatter", "Gather": "gather", "Gatherv": "gather",
     "Allgather": "allgather", "Allgatherv": "allgather", "Alltoall": "alltoall", "Alltoallv": "alltoall",
     "Reduce": "reduce", "Allreduce": "allreduce", "Reduce_scatter": "reduce_scatter", "Reduce_scatter_block": "reduce_scatter",
+    "Scan": "scan", "Exscan": "exscan",
 }  # fmt: skip
-REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block")
+REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan")
 #: awkward lengths; the prime is many segments of SEGMENT bytes
 PRIME, SEGMENT = 1009, 512
 COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, PRIME})
 FORMS = ("apart", "in place", "none", "same")
 
 
-def words(method, ordered=False):
-    """The words of the algorithms that have a schedule for this method."""
+def words(method, ordered=False, study=False):
+    """The words of the algorithms that have a schedule for this method: those to choose from, or those for study."""
+    there = [a for a in algorithms.registered(METHODS.get(method, "alltoall")) if a.study == study]
     uneven = method in ("Alltoallv", "Alltoallw")
-    collective = METHODS.get(method, "alltoall")
-    fit = [a for a in algorithms.registered(collective) if not (uneven and a.equal_blocks)]
+    fit = [a for a in there if not (uneven and a.equal_blocks)]
     return [a.name for a in fit if a.ordered or not ordered]
 
 
 EVERY = [(method, word) for method in METHODS for word in words(method)]
+STUDY = [(method, word) for method in METHODS for word in words(method, study=True)]
 
 
 def small_integers(rank, count, dtype):
@@ -80,16 +82,18 @@ class Case:
         return None if part is None else self.array(np.full(part.stop - part.start, 7, self.dtype))
 
     def _build(self):
-        before, after = self.part(self.collective.precondition), self.part(self.collective.postcondition)
+        before, after, form = self.part(self.collective.precondition), self.part(self.collective.postcondition), self.form
+        if self.method == "Exscan" and after is None:  # its buffer is left as it is, which is compared, too
+            form, after = "apart", before
         if self.collective.place != INPUT:
             self.result = self._empty(after) if before is None else self.array(self.vector)
             self.arguments = (self.result, self.root)
             return
         inside = before is not None and after is not None
-        if self.form == "same" and inside and before == after:
+        if form == "same" and inside and before == after:
             self.result = self.array(self.vector)
             buffers = self.result, self.result
-        elif self.form in ("in place", "none") and inside:
+        elif form in ("in place", "none") and inside:
             buffers = self._in_place(before, after)
         else:
             send = None if before is None else self.array(self.vector[before])
@@ -160,7 +164,7 @@ def roots_of(method):
 
 def forms_of(method):
     """The forms this method has; one array for both buffers only where both have the same blocks."""
-    return FORMS if method in ("Allreduce", "Reduce", "Alltoall") else FORMS[:-1]
+    return FORMS if method in ("Allreduce", "Reduce", "Alltoall", "Scan", "Exscan") else FORMS[:-1]
 
 
 def everywhere(value):

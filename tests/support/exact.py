@@ -35,9 +35,13 @@ def in_canonical_order(vectors):
     return vectors[0]
 
 
-def in_fixed_point(vectors):
-    """The sum of float32 or float16 vectors by the rule of the documentation, made of Python's whole numbers."""
-    top = max(abs(value) for vector in vectors for value in map(float, vector))
+def in_fixed_point(vectors, top=None):
+    """The sum of float32 or float16 vectors by the rule of the documentation, made of Python's whole numbers.
+
+    top: the largest magnitude, where it is not among these.
+    """
+    if top is None:
+        top = max(abs(value) for vector in vectors for value in map(float, vector))
     unit = Fraction(2) ** (frexp(top)[1] - 50)
     totals = [sum(round(Fraction(float(value)) / unit) for value in column) for column in zip(*vectors)]
     rounded = [numpy.float64(float(total) * float(unit)) for total in totals]

@@ -28,10 +28,13 @@ NAMES = {
     "reduce": names.ReduceName,
     "scatter": names.ScatterName,
     "gather": names.GatherName,
+    "scan": names.ScanName,
+    "exscan": names.ExscanName,
+    "barrier": names.BarrierName,
 }
 
 BLOCKING = ("Bcast", "Scatter", "Scatterv", "Gather", "Gatherv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
-            "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter")  # fmt: skip
+            "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Barrier")  # fmt: skip
 #: the blocking method of each non-blocking and each persistent one
 FORMS = {form: name for name in BLOCKING for form in (f"I{name.lower()}", f"{name}_init")}
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ...schedule import INPUT, Part, Reduce, power_of_two
 
 
-def one_block(size: int) -> int:
+def one_block(size: int, nodes: object = None) -> int:
     """The number of blocks of a vector that is never cut."""
     return 1
 

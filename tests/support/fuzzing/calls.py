@@ -136,7 +136,8 @@ class Bound:
             return vectors[self.rank], np.concatenate(mine)
         vectors = [values(self.call, repetition, rank, total) for rank in ranks]
         if self.collective.reduces:
-            result = reduce(FUNCTIONS[self.call["op"]], vectors).astype(self.dtype)
+            terms = self.collective.contributors(self.rank, 0, self.size, 1)
+            result = reduce(FUNCTIONS[self.call["op"]], vectors[: len(terms) or 1]).astype(self.dtype)
         else:
             result = np.concatenate([vectors[rank][self.edges[rank] : self.edges[rank + 1]] for rank in ranks])
         return vectors[self.rank], result
@@ -148,6 +149,8 @@ class Bound:
         if self.collective.place != INPUT:
             (buffer,) = self._apart((0, None if before is None else slice(0, self.edges[-1]), after))
             return (buffer,)
+        if self.collective is collectives.EXSCAN and after is None:  # what it gives for the result stays as it is
+            return self._apart((0, before, None), (1, None, None, before))
         place = self.call["place"] if before is not None and after is not None else "apart"
         if place in ("in place", "none"):
             return self._in_place(before, after, MPI.IN_PLACE if place == "in place" else None)
@@ -159,10 +162,10 @@ class Bound:
         return self._apart((0, before, None), (1, None, after))
 
     def _apart(self, *buffers):
-        """An array for each (which layout, part read, part written)."""
+        """An array for each (which layout, part read, part written, and of what it is made if it is neither)."""
         arguments = []
-        for which, read, written in buffers:
-            part = read if read is not None else written
+        for which, read, written, *unused in buffers:
+            part = next((one for one in (read, written, *unused) if one is not None), None)
             if part is None:
                 arguments.append(None)
                 continue

@@ -16,7 +16,7 @@ three that run in threads. What disturbs it is done `by` something; plans are st
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from mpicoll import algorithms
+from mpicoll import algorithms, collectives
 from tests.support.cases import METHODS, words
 
 from .disturbances import BY, DOING
@@ -64,7 +64,7 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     method = draw(st.sampled_from(methods))
     compression = draw(_COMPRESSIONS) if METHODS[method] in _COMPRESSED else None
     dtype, op = draw(st.sampled_from("fde") if compression else _DTYPES), None
-    if METHODS[method] in ("allreduce", "reduce", "reduce_scatter"):
+    if collectives.find(METHODS[method]).reduces:
         op = "SUM" if compression else draw(st.sampled_from(_OPS[dtype]))
     possible = [*([None] if served_by_mpi else ()), *words(method, ordered=op == "joined")]
     if served_by_mpi and not (op is not None and dtype == "e"):  # not every MPI has the type
