@@ -189,7 +189,7 @@ _REGISTRY: dict[str, dict[str, Algorithm]] = {
 def meaning_of(name: str) -> collectives.Collective | Neighborhood:
     """The collective of that name, also one of neighbours; ArgumentError where there is none."""
     if name in NEIGHBORHOODS:
-        return NEIGHBORHOODS[name]  # type: ignore[index]  # whatever the text
+        return NEIGHBORHOODS[name]
     return collectives.find(name)
 
 

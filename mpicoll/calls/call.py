@@ -322,7 +322,12 @@ class Call:
     @property
     def counts_shared(self) -> bool:
         """Whether all ranks know the bytes of every block without a message."""
-        return self.method not in ("Gatherv", "Scatterv", "Alltoallv")
+        return self.method not in ("Gatherv", "Scatterv") and not self.is_uneven
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether its blocks may have any sizes, which only sender and receiver know."""
+        return self.method in ("Alltoallv", "Alltoallw")
 
     @property
     def counts_known(self) -> bool:
@@ -364,7 +369,7 @@ class Call:
     @property
     def edges_received(self) -> list[int] | None:
         """Offsets in bytes of the received blocks, where they differ from those of `counts`."""
-        if self.method != "Alltoallv" or self.recv is None or self.recv.counts is None:
+        if not self.is_uneven or self.recv is None or self.recv.counts is None:
             return None
         return offsets(self.recv.counts)
 
@@ -398,7 +403,9 @@ class Call:
         if self.fixed:
             is_packed = not self.fixed.repeatable
         else:
-            is_packed = any(operand.packed for operand in self.operands)
+            is_packed = any(operand.packed and operand.typed is None for operand in self.operands)
+        if any(operand.reaches_out for operand in self.operands):
+            return False  # to memory that a key does not tell
         if self.compression and self.operands[0].dtype != _FLOAT:
             return False  # they are converted, and a plan that is kept would keep them alive
         return not is_packed and (self.op is None or self.op.is_predefined)
@@ -431,6 +438,7 @@ class Call:
             and self.fixed is None
             and engine.has_doors()
             and all(operand.device is None and not operand.packed for operand in self.operands)
+            and all(operand.typed is None for operand in self.operands)
             and (self.op is None or self._is_reduced_in_c)
             and not self._would_wait_for_cores
         )
@@ -464,13 +472,14 @@ class Call:
         return Query(
             self.collective.name,
             self.context.topology,
-            self.nbytes,
+            self.nbytes or self.context.typical_bytes.get(self.method.lower()),
             commutative=self.op is None or self.op.Is_commutative(),
             obstacle=without_progress or self._unfit_for_schedules(),
             unfit=self._unfit_for_native(),
             nccl=without_progress or self._unfit_for_libraries() or nccl.refuses(self),
             once=self.nonblocking,
-            uneven=self.method == "Alltoallv",
+            uneven=self.is_uneven,
+            typed=self.method == "Alltoallw",
             canonical=self._in_canonical_order(),
             engine=settings.C if self.runs_in_c else settings.PYTHON,
             compression=self.compression,

@@ -211,7 +211,7 @@ def _complete_in_time(context: Context, requests: Iterable[MPI.Request]) -> bool
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
     """Requests of an exchange of counts, to be awaited.
 
-    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv are compared.
+    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv and Alltoallw are compared.
     """
     if isinstance(call, NeighborCall):
         yield from call.share_counts(number)

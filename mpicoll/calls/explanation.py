@@ -56,7 +56,8 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         is_compressed = bool(self.compression)
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason, is_compressed)
-        size = " of sizes that only the root knows"
+        who = "pairs of ranks know" if self.collective == "alltoall" else "the root knows"
+        size = f" of sizes that only {who}"
         if self.collective == BARRIER.name:
             size = ""
         elif self.nbytes is not None:

@@ -36,6 +36,7 @@ from .comparing import COMPARING, MEETING, comparing, is_sampled, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
+from .typical import LEARNT, agree_now
 
 _NOTHING = bytearray()
 
@@ -87,6 +88,8 @@ def run(
     context = call.context
     context.require_working()
     record.enter(call.text)
+    if call.is_uneven:
+        context.own_bytes[call.method.lower()] = sum(call.counts or ())
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
@@ -154,6 +157,8 @@ def persist(
     try:
         record.begin(text, call_site())
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+        if call.method.lower() in LEARNT:
+            agree_now(context, call.method.lower(), sum(call.counts or ()))
         choice = choose(call, algorithm, segment_bytes)
         context.wait_for(counts_for(call, choice.name), COMPARING)
         return operation_of(call, choice).persistent(info)

@@ -467,7 +467,9 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "exscan": (sendbuf, recvbuf, op),
             "barrier": (),
         }[name]
-        method = "reduce_scatter_block" if name == "reduce_scatter" else name
+        method: str = "reduce_scatter_block" if name == "reduce_scatter" else name
+        if collective.lower().endswith("alltoallw"):
+            method = "alltoallw"
         call = allowing(getattr(arguments, method), compression)(self, *args)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)

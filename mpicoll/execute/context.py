@@ -93,6 +93,11 @@ class Context(Waits):
         self.sent_blocking = [0, 0]
         self.sent_by_tasks = [0, 0]
         self.pool = ScratchPool()
+        #: of calls whose sizes are learnt, by name: how many there were, the bytes of this rank in
+        #: the last one, and what ranks have agreed on
+        self.calls_of: dict[str, int] = {}
+        self.own_bytes: dict[str, int] = {}
+        self.typical_bytes: dict[str, int] = {}
         #: results that ranks might have compared
         self.results = 0
         #: where the user made the communicator

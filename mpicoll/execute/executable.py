@@ -71,7 +71,7 @@ class Machine:
             return self._work.encode, (array(target, BYTES), array(source))
         if piece.kind is Decode:
             return self._work.decode, (array(target), array(source, BYTES))
-        return self._work.copyto, (array(target, BYTES), array(source, BYTES))
+        return self._work.copying(source, target)
 
     def _copying(self, piece: Instruction) -> Callable[[int], Any]:
         start = self._work.device_copy(piece)
@@ -81,7 +81,8 @@ class Machine:
         near, peer = self._near, piece.peer
         assert peer is not None
         if near is not None and peer in near.ranks:
-            return near.receiving(piece) if piece.is_received else near.sending(piece)
+            part = self._work.typed_part(piece.span)
+            return near.receiving(piece, part) if piece.is_received else near.sending(piece, part)
         channel = self._channel
         start = partial(channel.receiver if piece.is_received else channel.sender, peer=peer)
         if near is not None:

@@ -99,8 +99,10 @@ class NativeCall(LibraryCall):
         #: whether MPI gets device pointers
         self._direct = self._may_have_pointers(call)
         reduces = call.op is not None
-        # reductions of derived datatypes: MPI knows them, packed bytes would not do
+        # MPI knows the derived datatypes of reductions, and those of each block: packed bytes would
+        # not do
         as_given = reduces and any(operand.dtype is None for operand in call.operands)
+        as_given = as_given or call.method == "Alltoallw"
         # quirk: empty-buffers-alias
         alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
         # two names of one type, as long and long long are: mpi4py wants the same for both buffers

@@ -105,7 +105,8 @@ class ScheduledCall(Operation):
     @property
     def movable(self) -> bool:
         """Whether it may work on other memory: on the host, without copies before or after."""
-        return self.work.device is None and not self.work.packing and not self.work.unpacking
+        work = self.work
+        return work.device is None and not (work.packing or work.unpacking or work.leaves_blocks)
 
     def lies_in(self, memory: Places) -> None:  # noqa: D102
         self._executable_now.lies_in(memory)

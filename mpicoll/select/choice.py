@@ -50,6 +50,8 @@ class Query(NamedTuple):
     once: bool = False
     #: its blocks may have any sizes, which only sender and receiver know
     uneven: bool = False
+    #: each of its blocks has its own datatype
+    typed: bool = False
     #: elements have to be added in the canonical order
     canonical: bool = False
     #: what executes its schedules on all ranks
@@ -168,6 +170,8 @@ def _measurable(query: Query) -> bool:
     """Whether a probe may tell more: for a large call, on a transport that is in no table."""
     if query.unfit or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
         return False
+    if query.uneven:  # a rank may choose anew where others need not
+        return False
     return not any(table.knows(query.topology) for table in _tables())
 
 
@@ -200,7 +204,9 @@ def _by_rules(query: Query) -> Iterator[Choice]:
     if query.once and query.nbytes < SMALL:
         return
     for tuning in _tables():
-        for rule in tuning.rules(query.collective, query.topology, query.nbytes, query.engine):
+        for rule in tuning.rules(
+            query.collective, query.topology, query.nbytes, query.engine, query.typed
+        ):
             low = format_bytes(int(max(rule.low, rule.share * query.size)))
             yield Choice(rule.algorithm, rule.segment_bytes, f"{tuning.name}, from {low} bytes")
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from math import prod
 from operator import index
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,12 +173,15 @@ class Heap:
         """Return a block to the heap; it becomes free at the next `acquire`."""
         self._returned.append(block)
 
-    def array(self, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
+    def array(
+        self, shape: tuple[int, ...], dtype: "np.dtype[Any]", is_scratch: bool = False
+    ) -> "np.ndarray[Any, Any]":
         """An array that releases its memory with its last view.
 
         Raises SharedMemoryError without memory.
 
-        It shares no page with other blocks, so that it can be detached.
+        It shares no page with other blocks, so that it can be detached. is_scratch: it is not the
+        user's.
         """
         nbytes = prod(shape) * dtype.itemsize
         block = self.acquire(nbytes, _PAGE)
@@ -185,7 +189,7 @@ class Heap:
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         self._arrays[block.address] = block
         weakref.finalize(memory, self.release, block).atexit = False
-        if not self.in_use:
+        if not self.in_use and not is_scratch:
             self.in_use = True
             self._epoch[0] += 1  # from now on it matters where arrays lie
         return np.ndarray(shape, dtype, memory)
@@ -368,3 +372,16 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
         return np.empty(lengths, kind)
     except (OSError, MemoryError, OverflowError, ValueError) as error:
         raise ArgumentError(f"no {nbytes} bytes of memory that ranks can share: {error}") from error
+
+
+def scratch(nbytes: int, dtype: Any) -> "np.ndarray[Any, Any]":
+    """A vector that other ranks of the node can read, or a usual one without such memory."""
+    kind = np.dtype(dtype)
+    try:
+        return HEAP.array((nbytes // kind.itemsize,), kind, is_scratch=True)
+    except OSError:
+        return np.empty(nbytes // kind.itemsize, kind)
+
+
+#: in place of NumPy, for a pool of memory that ranks of the node share
+SHARED = SimpleNamespace(empty=scratch)

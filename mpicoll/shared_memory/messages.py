@@ -173,6 +173,32 @@ class Outgoing(Polled):
         return self._pipe.read >= self._last
 
 
+class Packing(Outgoing):
+    """A message of a typed block, packed when it has its turn, into memory that ranks share.
+
+    part: see `buffers.TypedPart`.
+    """
+
+    __slots__ = ("_part", "_is_packed")
+
+    def __init__(self, part: buffers.TypedPart, *outgoing: Any) -> None:
+        super().__init__(*outgoing)
+        self._part = part
+        self._is_packed = False
+
+    def start(self, tag: int) -> Outgoing:
+        """Start it; returns itself, as the request."""
+        self._is_packed = False
+        return super().start(tag)
+
+    def advance(self) -> bool:
+        """Pack it, and publish it; whether all is published."""
+        if not self._is_packed:
+            self._is_packed = True
+            self._part.pack(self._bytes, 0, self._nbytes)
+        return super().advance()
+
+
 class Writing(Outgoing):
     """A message that is copied into the receiver's memory, or sent where that is not shared.
 

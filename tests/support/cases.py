@@ -30,8 +30,9 @@ FORMS = ("apart", "in place", "none", "same")
 
 def words(method, ordered=False, study=False):
     """The words of the algorithms that have a schedule for this method: those to choose from, or those for study."""
-    there = [a for a in algorithms.registered(METHODS[method]) if a.study == study]
-    fit = [a for a in there if not (method == "Alltoallv" and a.equal_blocks)]
+    there = [a for a in algorithms.registered(METHODS.get(method, "alltoall")) if a.study == study]
+    uneven = method in ("Alltoallv", "Alltoallw")
+    fit = [a for a in there if not (uneven and a.equal_blocks)]
     return [a.name for a in fit if a.ordered or not ordered]
 
 

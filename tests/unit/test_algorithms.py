@@ -68,7 +68,7 @@ KNOWN = {
     "allreduce-tree": lambda p, q, k, f, n: (None, None),
     # depends on the nodes, see below
     **{f"{name}-hierarchical": lambda p, q, k, f, n: (None, None)
-       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scan", "exscan")},
+       for name in ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scan", "exscan")},
     "allreduce-pipeline": lambda p, q, k, f, n: (n + 1 if p == 2 else 2 * (n + p - 2), n if p == 2 else 2 * n),
     "allreduce-recursive_doubling": lambda p, q, k, f, n: (k + 2 * f, k + f),
     "allreduce-halving_doubling": lambda p, q, k, f, n: (2 * (k + f), 2 * (2**k - 1) + f * 2**k),
@@ -89,6 +89,7 @@ KNOWN = {
     "allgather-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-direct": lambda p, q, k, f, n: (p - 1, p * (p - 1)),
     "alltoall-pairwise": lambda p, q, k, f, n: (p - 1, p - 1),
+    "alltoall-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "alltoall-bruck": lambda p, q, k, f, n: (q, sum(distance.bit_count() for distance in range(p))),
     "bcast-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-binomial": lambda p, q, k, f, n: (q, q),
