@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         MpicollError,
         RankFailure,
         ScheduleError,
+        SharedMemoryError,
     )
     from .launch import install_abort_hook
     from .support.gpus import use_local_device
@@ -36,9 +37,9 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 __all__ = [
     "AlgorithmName", "ArgumentError", "BufferError", "CollectiveMismatch", "CollectiveTimeout",
     "Communicator", "Contributions", "Explanation", "LaunchError", "MpicollError", "Plan",
-    "RankFailure", "Request", "ScheduleError", "__version__", "algorithms", "collectives",
-    "install_abort_hook", "list_algorithms", "register", "schedule", "train", "use_local_device",
-    "verify",
+    "RankFailure", "Request", "ScheduleError", "SharedMemoryError", "__version__", "algorithms",
+    "collectives", "install_abort_hook", "list_algorithms", "register", "schedule", "train",
+    "use_local_device", "verify",
 ]
 
 _HOME = {
@@ -56,6 +57,7 @@ _HOME = {
     "RankFailure": "errors",
     "Request": "communicator",
     "ScheduleError": "errors",
+    "SharedMemoryError": "errors",
     "install_abort_hook": "launch",
     "list_algorithms": "algorithms",
     "register": "verify",

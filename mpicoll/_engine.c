@@ -343,6 +343,64 @@ static const struct {
     {encode_f2, decode_f2}, {encode_b2, decode_b2}, {encode_i1, decode_i1}, {encode_i4, decode_i4}};
 enum { COMPRESSION_KINDS = sizeof COMPRESSIONS / sizeof *COMPRESSIONS };
 
+/* ---- What codes lose ------------------------------------------------------------------------- */
+
+/* As buffers/coding_loss.py, of float32, a group at a time in one pass. `before` and `after` may be
+ * the same memory. */
+typedef void Feed(float *vector, const float *before, float *after, size_t count, float factor);
+typedef void FeedSums(const float *sums, float *after, size_t count, float factor);
+
+#define CODED_IN_GROUPS(NAME, LARGEST)                                                        \
+    enum { GROUP_##NAME##_F = GROUP_##NAME };                                                 \
+    static inline float scale_##NAME(const float *x, size_t n) { return scale_of(x, n, LARGEST); } \
+    static inline float sent_##NAME(float x, float scale) { return (float)rounded(x / scale) * scale; }
+#define CODED_ALONE(NAME, SENT)                                                               \
+    enum { GROUP_##NAME##_F = 256 };                                                          \
+    static inline float scale_##NAME(const float *x, size_t n) { (void)x; (void)n; return 1; } \
+    static inline float sent_##NAME(float x, float scale) { (void)scale; return SENT; }
+
+CODED_IN_GROUPS(I1, 127)
+CODED_IN_GROUPS(I4, 7)
+CODED_ALONE(F2, float_of_f2(f2_of_float(x)))
+CODED_ALONE(B2, float_of_b2(b2_of_float(x)))
+/* of what a rank sums itself nothing is coded */
+CODED_ALONE(OWN, x)
+
+#define FEED(NAME)                                                                            \
+    WIDE static void feed_##NAME(float *vector, const float *before, float *after, size_t count, \
+                                 float factor)                                                \
+    {                                                                                         \
+        for (size_t n; count; vector += n, before += n, after += n, count -= n) {             \
+            n = shorter(count, GROUP_##NAME##_F);                                             \
+            for (size_t i = 0; i < n; i++) vector[i] = before[i] * factor + vector[i];        \
+            float scale = scale_##NAME(vector, n);                                            \
+            for (size_t i = 0; i < n; i++)                                                    \
+                after[i] = (vector[i] - sent_##NAME(vector[i], scale)) / factor;              \
+        }                                                                                     \
+    }                                                                                         \
+    WIDE static void feed_sums_##NAME(const float *sums, float *after, size_t count, float factor) \
+    {                                                                                         \
+        for (size_t n; count; sums += n, after += n, count -= n) {                            \
+            n = shorter(count, GROUP_##NAME##_F);                                             \
+            float scale = scale_##NAME(sums, n);                                              \
+            for (size_t i = 0; i < n; i++)                                                    \
+                after[i] += (sums[i] - sent_##NAME(sums[i], scale)) / factor;                 \
+        }                                                                                     \
+    }
+
+FEED(F2)
+FEED(B2)
+FEED(I1)
+FEED(I4)
+FEED(OWN)
+
+/* as COMPRESSIONS; and last, of no codes */
+static const struct {
+    Feed *feed;
+    FeedSums *feed_sums;
+} FEEDS[] = {{feed_F2, feed_sums_F2}, {feed_B2, feed_sums_B2}, {feed_I1, feed_sums_I1},
+             {feed_I4, feed_sums_I4}, {feed_OWN, feed_sums_OWN}};
+
 /* ---- Programs ------------------------------------------------------------------------------ */
 
 /* NEAR: to or from a rank of the node, through memory that both share */
@@ -917,9 +975,14 @@ static int advance_for(Program *p, double patience)
     double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
         advance_and_look(p);
-        if (p->result != WAITS || patience <= 0) return p->result;
+        if (p->moved) p->still_since = 0;
+        if (p->result == DONE || patience <= 0) return p->result;
+        if (p->result != WAITS) {
+            if (!p->moved && !p->still_since) p->still_since = seconds();
+            return p->result;
+        }
         if (p->moved) {
-            p->still_since = until = 0;
+            until = 0;
             polls = 0;
         } else if (polls > p->polls) {
             sched_yield();
@@ -942,39 +1005,50 @@ static int advance_for(Program *p, double patience)
 
 /* ---- Progress beside Python ------------------------------------------------------------------ */
 
-/* When to poll, and for how long to pause, by the time between the last moves: see
- * progress/rhythm.py, which has the constants, too. One thread attends. */
-static struct {
+/* When to poll, and for how long to pause, by the time between the last moves: the law and the
+ * constants of progress/rhythm.py. `paused` shows what this makes of them, and a test compares it. */
+typedef struct {
     double least, spin, longest;
     double moved, idle, idle_before, gap_before, patience;
     long moves;
-} rhythm;
+} Rhythm;
+
+/* One thread attends. */
+static Rhythm rhythm;
+
+static void start_rhythm(Rhythm *r, double now)
+{
+    r->moved = now;
+    r->idle = r->idle_before = r->gap_before = 0;
+    r->patience = r->longest;
+    r->moves = 1;
+}
 
 /* Seconds since something moved. moves: how much just moved. */
-static double still_for(long moves, double now)
+static double still_for(Rhythm *r, long moves, double now)
 {
-    double still = now - rhythm.moved;
+    double still = now - r->moved;
     if (!moves) return still;
-    if (still > rhythm.spin) { /* else it came together with what moved before */
-        rhythm.gap_before = rhythm.idle / rhythm.moves;
-        rhythm.idle_before = rhythm.idle;
-        rhythm.idle = still;
-        rhythm.moves = 0;
-        double shorter = still < rhythm.idle_before ? still : rhythm.idle_before;
-        rhythm.patience = shorter > rhythm.longest ? 0 : rhythm.longest;
+    if (still > r->spin) { /* else it came together with what moved before */
+        r->gap_before = r->idle / r->moves;
+        r->idle_before = r->idle;
+        r->idle = still;
+        r->moves = 0;
+        double shorter = still < r->idle_before ? still : r->idle_before;
+        r->patience = shorter > r->longest ? 0 : r->longest;
     }
-    rhythm.moves += moves;
-    rhythm.moved = now;
+    r->moves += moves;
+    r->moved = now;
     return 0;
 }
 
 /* Seconds to pause. parts, most: see `Pace` there. */
-static double pause_of(int parts, double most)
+static double pause_of(const Rhythm *r, int parts, double most)
 {
-    double gap = rhythm.idle / rhythm.moves;
-    if (rhythm.gap_before < gap) gap = rhythm.gap_before;
+    double gap = r->idle / r->moves;
+    if (r->gap_before < gap) gap = r->gap_before;
     gap /= parts;
-    if (gap < rhythm.least) gap = rhythm.least;
+    if (gap < r->least) gap = r->least;
     return gap < most ? gap : most;
 }
 
@@ -1034,10 +1108,10 @@ static int attend(Program **program, const long *call, int count, int parts, dou
         for (int n = 0; n < count; n++)
             is_due |= attend_once(program[n], call[n], is_looking, &moves);
         now = seconds();
-        double still = still_for(moves, now);
+        double still = still_for(&rhythm, moves, now);
         if (is_due || atomic_load(&interrupted) || now > until) return polls > 0;
         if (still > (rhythm.patience < rhythm.spin ? rhythm.patience : rhythm.spin))
-            sleep_for(pause_of(parts, most));
+            sleep_for(pause_of(&rhythm, parts, most));
     }
 }
 
@@ -1257,9 +1331,31 @@ PyDoc_STRVAR(setup_rhythm_doc, "setup_rhythm(least, spin, patience)\n\n"
 static PyObject *setup_rhythm(PyObject *self, PyObject *args)
 {
     if (!PyArg_ParseTuple(args, "ddd", &rhythm.least, &rhythm.spin, &rhythm.longest)) return NULL;
-    rhythm.patience = rhythm.longest;
-    rhythm.moves = 1;
+    start_rhythm(&rhythm, seconds());
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(paused_doc, "paused(constants, idle, parts, most)\n\n"
+                         "(patience, pause) after moves, of a rhythm of its own. constants: as of\n"
+                         "`setup_rhythm`; idle: of each move (seconds since the last one, how much\n"
+                         "moved); parts, most: of a pace.");
+static PyObject *paused(PyObject *self, PyObject *args)
+{
+    Rhythm r;
+    PyObject *idle;
+    int parts;
+    double most, now = 0, passed;
+    long moves;
+    if (!PyArg_ParseTuple(args, "(ddd)O!id", &r.least, &r.spin, &r.longest, &PyList_Type, &idle,
+                          &parts, &most))
+        return NULL;
+    start_rhythm(&r, now);
+    for (Py_ssize_t n = 0; n < PyList_Size(idle); n++) {
+        if (!PyArg_ParseTuple(PyList_GetItem(idle, n), "dl", &passed, &moves)) return NULL;
+        now += passed;
+        still_for(&r, moves, now);
+    }
+    return Py_BuildValue("dd", r.patience, pause_of(&r, parts, most));
 }
 
 PyDoc_STRVAR(attend_doc, "attend(calls, parts, most, seconds)\n\n"
@@ -1582,8 +1678,8 @@ enum {
     /* numbers of calls; marks of calls that are not recorded; listeners to all */
     CALLS, PASSED, LISTENERS,
     /* remember_passed(); finish(operation, tag, mark, arguments, raised);
-     * abandon(operation, error); fail(code, arguments) */
-    REMEMBER_PASSED, FINISH, ABANDON, FAIL,
+     * interrupted(operation, error): whether `finish` is to be called again; fail(code, arguments) */
+    REMEMBER_PASSED, FINISH, INTERRUPTED, FAIL,
     HELD
 };
 
@@ -1649,7 +1745,7 @@ static void door_free(PyObject *self)
 }
 
 PyDoc_STRVAR(door_doc,
-             "Door(ledger, calls, passed, listeners, remember_passed, finish, abandon, fail,\n"
+             "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
              "     begun, recent, half, patience, most_passed)\n\n"
              "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
              "and keeps it alive, but for arrays.");
@@ -1663,7 +1759,7 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     Py_ssize_t most;
     if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
                           held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
-                          held + FINISH, held + ABANDON, held + FAIL, &begun, &recent, &half,
+                          held + FINISH, held + INTERRUPTED, held + FAIL, &begun, &recent, &half,
                           &patience, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -1814,11 +1910,9 @@ static int64_t enter_numbered(Door *d, const Known *k)
     return tag;
 }
 
-/* What signal handlers raise now, as a new reference, or None. They run here and not at the first
- * step of `finish`, where what they raise would end the call in its middle. */
-static PyObject *raised_by_handlers(void)
+/* The exception that was raised, as a new reference. */
+static PyObject *taken_error(void)
 {
-    if (!PyErr_CheckSignals()) Py_RETURN_NONE;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
@@ -1826,6 +1920,14 @@ static PyObject *raised_by_handlers(void)
     Py_XDECREF(kind);
     Py_XDECREF(trace);
     return value;
+}
+
+/* What signal handlers raise now, as a new reference, or None. They run here and not at the first
+ * step of `finish`. */
+static PyObject *raised_by_handlers(void)
+{
+    if (!PyErr_CheckSignals()) Py_RETURN_NONE;
+    return taken_error();
 }
 
 static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
@@ -1838,26 +1940,43 @@ static PyObject *tuple_of(PyObject *const *args, Py_ssize_t count)
     return tuple;
 }
 
+/* How often what signal handlers raise may interrupt `interrupted`. */
+enum { INTERRUPTIONS = 100 };
+
+/* Whether a call that an exception has ended goes on. */
+static int goes_on(Door *d, PyObject *operation, PyObject *error)
+{
+    PyObject *told = NULL;
+    for (int n = 0; !told && n < INTERRUPTIONS; n++) {
+        told = PyObject_CallFunctionObjArgs(d->held[INTERRUPTED], operation, error, NULL);
+        if (!told) PyErr_Clear();
+    }
+    int result = told && PyObject_IsTrue(told) == 1;
+    Py_XDECREF(told);
+    return result;
+}
+
 /* What does not end soon is awaited by Python, which looks around meanwhile. Returns what that
- * returns. */
+ * returns. A signal handler may raise in any line of it. */
 static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int64_t tag,
                         PyObject *const *args, Py_ssize_t count)
 {
     PyObject *tuple = tuple_of(args, count), *done = NULL;
-    if (tuple)
-        done = PyObject_CallFunction(d->held[FINISH], "OLOON", operation, (long long)tag, mark,
-                                     tuple, raised_by_handlers());
-    Py_XDECREF(tuple);
-    if (done) return done;
-    /* a signal handler may have raised before anything was done about it */
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *told = PyObject_CallFunctionObjArgs(d->held[ABANDON], operation, value, NULL);
-    if (!told) PyErr_Clear();
-    Py_XDECREF(told);
-    PyErr_Restore(kind, value, trace);
-    return NULL;
+    if (!tuple) return NULL;
+    PyObject *raised = raised_by_handlers();
+    for (;;) {
+        done = PyObject_CallFunction(d->held[FINISH], "OLOOO", operation, (long long)tag, mark,
+                                     tuple, raised);
+        if (done) break;
+        Py_DECREF(raised);
+        raised = taken_error();
+        if (goes_on(d, operation, raised)) continue;
+        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+        break;
+    }
+    Py_DECREF(tuple);
+    Py_DECREF(raised);
+    return done;
 }
 
 /* Execute the programs of a known call; True, or what `finish` returns. */
@@ -2107,6 +2226,7 @@ static PyMethodDef door_methods[] = {
 };
 static PyMemberDef door_members[] = {
     {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
+    {"patience", T_DOUBLE, offsetof(Door, patience), 0, "seconds for which it waits"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot door_slots[] = {
@@ -2117,6 +2237,39 @@ static PyType_Slot door_slots[] = {
 static PyType_Spec door_spec = {
     "mpicoll._engine.Door", sizeof(Door), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, door_slots,
 };
+
+PyDoc_STRVAR(feed_doc, "feed(kind, vector, before, after, count, factor)\n\n"
+                       "Add what was lost before, and write what codes of that kind will lose.");
+static PyObject *feed_from_python(PyObject *self, PyObject *args)
+{
+    int kind;
+    unsigned long long vector, before, after;
+    Py_ssize_t count;
+    float factor;
+    if (!PyArg_ParseTuple(args, "iKKKnf", &kind, &vector, &before, &after, &count, &factor))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    FEEDS[kind].feed((float *)(uintptr_t)vector, (const float *)(uintptr_t)before,
+                     (float *)(uintptr_t)after, (size_t)count, factor);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(feed_sums_doc, "feed_sums(kind, sums, after, count, factor)\n\n"
+                            "Add what codes of the sums will lose.");
+static PyObject *feed_sums_from_python(PyObject *self, PyObject *args)
+{
+    int kind;
+    unsigned long long sums, after;
+    Py_ssize_t count;
+    float factor;
+    if (!PyArg_ParseTuple(args, "iKKnf", &kind, &sums, &after, &count, &factor)) return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    FEEDS[kind].feed_sums((const float *)(uintptr_t)sums, (float *)(uintptr_t)after, (size_t)count,
+                          factor);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
+}
 
 PyDoc_STRVAR(setup_doors_doc, "setup_doors(ndarray, epoch)\n\n"
                               "Take NumPy's class of arrays, and the address of the epoch.");
@@ -2147,6 +2300,7 @@ static PyMethodDef functions[] = {
     {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
     {"setup_rhythm", setup_rhythm, METH_VARARGS, setup_rhythm_doc},
+    {"paused", paused, METH_VARARGS, paused_doc},
     {"attend", attend_from_python, METH_VARARGS, attend_doc},
     {"interrupt", interrupt_from_python, METH_NOARGS, interrupt_doc},
     {"reached", reached, METH_O, reached_doc},
@@ -2161,6 +2315,8 @@ static PyMethodDef functions[] = {
     {"is_under_way", is_under_way_from_python, METH_O, under_way_doc},
     {"setup_doors", setup_doors, METH_VARARGS, setup_doors_doc},
     {"array_fields", array_fields, METH_O, fields_doc},
+    {"feed", feed_from_python, METH_VARARGS, feed_doc},
+    {"feed_sums", feed_sums_from_python, METH_VARARGS, feed_sums_doc},
     {NULL, NULL, 0, NULL},
 };
 

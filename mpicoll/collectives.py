@@ -19,12 +19,13 @@ CallName: TypeAlias = Literal[
     CollectiveName,
     "iallreduce", "ireduce_scatter", "iallgather", "ialltoall", "ibcast", "ireduce", "iscatter",
     "igather", "iscan", "iexscan", "ibarrier",
-    "allgatherv", "alltoallv", "gatherv", "scatterv", "reduce_scatter_block",
+    "allgatherv", "alltoallv", "alltoallw", "gatherv", "scatterv", "reduce_scatter_block",
     "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Allgather", "Allgatherv", "Alltoall",
-    "Alltoallv", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv", "Scan", "Exscan", "Barrier",
+    "Alltoallv", "Alltoallw", "Bcast", "Reduce", "Scatter", "Scatterv", "Gather", "Gatherv",
+    "Scan", "Exscan", "Barrier",
     "Iallreduce", "Ireduce_scatter", "Ireduce_scatter_block", "Iallgather", "Iallgatherv",
-    "Ialltoall", "Ialltoallv", "Ibcast", "Ireduce", "Iscatter", "Iscatterv", "Igather", "Igatherv",
-    "Iscan", "Iexscan", "Ibarrier",
+    "Ialltoall", "Ialltoallv", "Ialltoallw", "Ibcast", "Ireduce", "Iscatter", "Iscatterv",
+    "Igather", "Igatherv", "Iscan", "Iexscan", "Ibarrier",
 ]
 
 ALL, OWN, ROOT = "all blocks on every rank", "the rank's own block", "all blocks on the root"
@@ -177,7 +178,8 @@ def of_call(name: str) -> tuple[CollectiveName, bool]:
     ArgumentError
         There is none; the message lists those there are.
     """
-    base = name.lower().removesuffix("_init").removesuffix("_block").removesuffix("v")
+    base = name.lower().removesuffix("_init").removesuffix("_block")
+    base = base.removesuffix("w" if base.endswith("alltoallw") else "v")
     nonblocking = base.startswith("i") and base[1:] in COLLECTIVES
     return find(base[nonblocking:] if base[nonblocking:] in COLLECTIVES else name).name, nonblocking
 

@@ -53,6 +53,13 @@ class CollectiveTimeout(MpicollError, TimeoutError):
     """
 
 
+class SharedMemoryError(MpicollError, OSError):
+    """A rank has no more memory that the ranks of its node can share, or cannot map that of others.
+
+    It is also what the system raises: an OSError.
+    """
+
+
 class RankFailure(MpicollError):
     """Ranks died; raised by whoever waits for them, and by whoever waits for those who noticed.
 

@@ -14,6 +14,23 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
+def pytest_cmdline_main(config):
+    """The whole suite, or a mark of it, runs in two processes at once: much of its time is waiting. Named files run in one."""
+    is_chosen = config.getoption("numprocesses", default=0) is not None  # 0: without pytest-xdist
+    is_whole = config.args_source is config.ArgsSource.TESTPATHS
+    is_worker = hasattr(config, "workerinput")
+    if is_whole and not (is_chosen or is_worker or config.option.usepdb):
+        config.option.numprocesses = 2
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from tests.support.sharing import Sharing
+
+    return Sharing(config, log)
+
+
 @pytest.fixture(autouse=True)
 def empty_directory(request, tmp_path_factory, monkeypatch):
     """Each test starts in an empty directory: none may depend on where pytest is started, or on what lies there.

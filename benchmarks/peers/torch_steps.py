@@ -20,6 +20,7 @@ from mpicoll.measure import measured_on
 from mpicoll.support.units import parse_bytes, parse_rate
 from mpicoll.train.torch import wrap
 
+from .sizes import add_size
 from .transformer import Text, Transformer, help_pages, loss_of
 
 #: computation over communication, as in benchmarks.run.training
@@ -32,9 +33,7 @@ def parser(description):
     """The options of such a comparison."""
     made = argparse.ArgumentParser(description=description)
     add = made.add_argument
-    add("--width", type=int, default=256)
-    add("--layers", type=int, default=4)
-    add("--length", type=int, default=32, help="characters of a piece of text (default 32)")
+    add_size(made, width=256, layers=4, length=32)
     add("--bucket-bytes", type=parse_bytes, default=1 << 20)
     add("--rounds", type=int, default=5)
     add("--steps", type=int, default=4, help="of each candidate in a round, the first not counted")

@@ -17,6 +17,8 @@ from mpicoll.support.node import share_cores
 from mpicoll.support.units import parse_bytes
 from mpicoll.train.torch import wrap
 
+from .sizes import add_size
+
 
 class Text:
     """Pieces of a text as numbers of its characters, drawn at random, others on every rank."""
@@ -134,9 +136,7 @@ def _options():
     add("--steps", type=int, default=50)
     add("--every", type=int, default=10, help="steps between two printed losses (default 10)")
     add("--rows", type=int, default=8, help="pieces of text per rank and step (default 8)")
-    add("--length", type=int, default=64, help="characters of a piece (default 64)")
-    add("--width", type=int, default=128)
-    add("--layers", type=int, default=4)
+    add_size(parser, width=128, layers=4)
     add("--bucket-bytes", type=parse_bytes, default=1 << 20)
     options = parser.parse_args()
     if (

@@ -17,7 +17,21 @@ from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-from . import beside, chosen, compared, compressed, cores, devices, front, gallery, quirks, trained, trusted
+from . import (
+    beside,
+    chosen,
+    compared,
+    compressed,
+    cores,
+    crossing,
+    devices,
+    front,
+    gallery,
+    published,
+    quirks,
+    trained,
+    trusted,
+)
 from .markdown import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +50,8 @@ REPORTS = {
     "beside": beside.table,
     "gpu": devices.table,
     "cores": cores.table,
+    "crossing-pairs": crossing.pairs,
+    "crossing-every": crossing.every,
     "training": trained.table,
     "compressed": compressed.table,
     "compressed-training": trained.compressed_table,
@@ -53,6 +69,7 @@ REPORTS = {
     "bugs": trusted.bugs,
     "trust": trusted.proof,
     "elastic-off": trusted.elastic_off,
+    "msccl": published.table,
     "quirks": quirks.table,
 }
 MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -115,7 +115,7 @@ def _candidates(comm, options, stack):
     words = (
         options.algorithms.split(",")
         if options.algorithms
-        else algorithms.list_algorithms(name)[:-1]
+        else [each.name for each in algorithms.proposed(name)]
     )
     segments = parse_sizes(options.segments) if options.segments else [None]
     found = [Candidate("native", always=True), plain, Candidate("auto", always=True)]

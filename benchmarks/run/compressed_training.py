@@ -26,6 +26,8 @@ from mpicoll.support.node import share_cores
 from mpicoll.train import Adam, Dataset, Trainer, digits, mlp
 from mpicoll.train.optim import Optimizer
 
+from ..peers.sizes import add_size
+
 #: name: options of the trainer, instead of OPTIONS and --strategy
 CANDIDATES: dict[str, dict[str, Any]] = {
     "float32": {},
@@ -193,9 +195,7 @@ def _options() -> argparse.Namespace:
     add("--seeds", type=int, default=5)
     add("--epochs", type=int, help="default: 8 of the digits, 2 of the text")
     add("--hidden", type=int, nargs="+", default=[960, 960], help="widths of layers; digits")
-    add("--width", type=int, default=64, help="of the transformer; text")
-    add("--layers", type=int, default=2, help="of the transformer; text")
-    add("--length", type=int, default=64, help="characters of a piece; text")
+    add_size(parser)
     add("--strategy", default="allreduce")
     add("--json")
     return parser.parse_args()

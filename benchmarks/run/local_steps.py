@@ -30,6 +30,7 @@ from mpicoll.support.node import share_cores
 from mpicoll.train import Adam, Trainer
 from mpicoll.train.optim.lr_schedules import Cosine
 
+from ..peers.sizes import add_size
 from .compressed_training import HelpPages, summed_up
 
 #: inner steps of a round
@@ -185,9 +186,7 @@ def _options() -> argparse.Namespace:
     add("--epochs", type=int, default=4, help="in all; learned")
     add("--turns", type=int, default=5, help="of 90 steps; fast")
     add("--link", help="the cluster's --rate; fast")
-    add("--width", type=int, default=64, help="of the transformer")
-    add("--layers", type=int, default=2, help="of the transformer")
-    add("--length", type=int, default=64, help="characters of a piece")
+    add_size(parser)
     add("--json")
     return parser.parse_args()
 

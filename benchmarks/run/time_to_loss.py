@@ -38,6 +38,7 @@ from mpicoll.train.torch import wrap
 
 from ..peers.gloo import Gloo
 from ..peers.pieces import Pieces, tensors_of
+from ..peers.sizes import add_size
 from ..peers.torch_steps import adamw
 from ..peers.transformer import Transformer, loss_of
 
@@ -253,9 +254,7 @@ def _options() -> argparse.Namespace:
     add("--steps", type=int, default=160)
     add("--block", type=int, default=20, help="steps of a training in its turn (default 20)")
     add("--rows", type=int, default=2, help="pieces of text per rank and step (default 2)")
-    add("--length", type=int, default=64, help="characters of a piece (default 64)")
-    add("--width", type=int, default=256)
-    add("--layers", type=int, default=2)
+    add_size(parser, width=256)
     add("--seed", type=int, default=0)
     add("--json")
     return parser.parse_args()

@@ -24,7 +24,19 @@ from ..schedule import (
     Written,
     folded,
 )
-from .patterns import LanesOfRanks, Nodes, circulant_steps, others
+from .patterns import (
+    LanesOfRanks,
+    Nodes,
+    both_ways,
+    circulant_steps,
+    even,
+    fitting,
+    gathered,
+    groups,
+    near_last,
+    others,
+    swing_pairs,
+)
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True, "compressible": True},
@@ -33,6 +45,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "bruck": {"compressible": True},
     "direct": {"cuttable": False},
     "hierarchical": {"compressible": True},
+    "tripling": {"compressible": True, "study": True},
+    "quadrupling": {"compressible": True, "study": True},
+    "swing": {"compressible": True, "study": True},
+    "pat": {"compressible": True, "study": True},
+    "trivance": {"compressible": True, "study": True},
 }
 
 
@@ -108,3 +125,65 @@ def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
     lanes = LanesOfRanks(rank, size, nodes)
     yield from lanes.across(lanes.suited(ring, circulant))
     yield from lanes.inside(circulant, own=OUTPUT)
+
+
+@folded(ALLGATHER, fitting(3))
+def tripling(rank: int, size: int) -> Iterator[Round]:
+    """Exchange all I have in groups of three, nearest first; folded where a prime above 3 divides p.
+
+    Recursive multiplying with radix 3: log3 p rounds at powers of three, two messages in each, pairs
+    for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017); MPICH.
+    """
+    yield from _multiplying(rank, size, 3)
+
+
+@folded(ALLGATHER, fitting(4))
+def quadrupling(rank: int, size: int) -> Iterator[Round]:
+    """Exchange all I have in groups of four, nearest first; folded where a prime above 3 divides p.
+
+    Recursive multiplying with radix 4: half the rounds of doubling, three messages in each. For
+    study. Source: as `tripling`.
+    """
+    yield from _multiplying(rank, size, 4)
+
+
+def _multiplying(rank: int, size: int, radix: int) -> Iterator[Round]:
+    yield Copy(Input(rank), Output(rank))
+    for distance, group in groups(rank, size, radix):
+        peers = [peer for peer in group if peer != rank]
+        own = Output(rank - rank % distance, distance)
+        yield (
+            *[Send(peer, own) for peer in peers],
+            *[Recv(peer, Output(peer - peer % distance, distance)) for peer in peers],
+        )
+
+
+@folded(ALLGATHER, even)
+def swing(rank: int, size: int) -> Iterator[Round]:
+    """Pairs at distances …, 5, 3, 1, 1, to alternating sides, give each other what they lack.
+
+    ceil(log2 p) rounds, (p-1)/p m, at even sizes; folded at odd ones. Blocks that do not follow one
+    another are messages of their own. Bine's butterfly has the same pairs. For study. Source: De
+    Sensi et al., Swing, arXiv 2401.09356 (which serves odd sizes otherwise).
+    """
+    yield from gathered(swing_pairs(size).exchanges(rank), rank)
+
+
+def pat(rank: int, size: int) -> Iterator[Round]:
+    """Send all I have down by …, 4, 2, 1 ranks: the largest messages go to the neighbour.
+
+    ceil(log2 p) rounds, (p-1)/p m, any size. Each block is a message of its own; the paper packs
+    them, and cuts large vectors into parts of bounded scratch. For study. Source: Jeaugey, PAT,
+    arXiv 2506.20252.
+    """
+    yield from gathered(near_last(size).exchanges(rank), rank)
+
+
+def trivance(rank: int, size: int) -> Iterator[Round]:
+    """Send all I have …, 9, 3, 1 ranks up and as many down at once: ceil(log3 p) times two messages.
+
+    (p-1)/p m; no block arrives twice. For rings with two ports, for study. Source: Juerss, Addanki,
+    Schmid, Trivance, arXiv 2602.17254 (the second half of its bandwidth-optimal allreduce); at sizes
+    that are no power of three this way to share the last blocks is ours.
+    """
+    yield from gathered(both_ways(size).exchanges(rank), rank)

@@ -6,13 +6,16 @@ rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..collectives import ALLREDUCE
 from ..schedule import (
     INPUT,
     OUTPUT,
+    Copy,
     Input,
     Operation,
     Output,
@@ -30,7 +33,23 @@ from ..schedule import (
     segmented,
 )
 from . import allgather, bcast, reduce, reduce_scatter
-from .patterns import Lanes, Nodes, fold_tree, in_rank_order, lane_blocks, one_block, others
+from .patterns import (
+    Lanes,
+    Nodes,
+    both_ways,
+    even,
+    fitting,
+    fold_tree,
+    gathered,
+    groups,
+    in_rank_order,
+    lane_blocks,
+    one_block,
+    others,
+    reduced,
+    swing_pairs,
+    swing_peers,
+)
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "parameter_server": {"ordered": True, "blocks": one_block, "compressible": True},
@@ -47,6 +66,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "direct": {"ordered": True, "canonical": True, "cuttable": False},
     "hierarchical": {"blocks": lane_blocks, "compressible": True},
+    "tripling": {"ordered": True, "blocks": one_block, "study": True},
+    "quadrupling": {"ordered": True, "blocks": one_block, "study": True},
+    "swing": {"blocks": even, "study": True},
+    "bine": {"blocks": one_block, "study": True},
+    "trivance": {"study": True},
+    "generalised": {"study": True},
 }
 
 
@@ -198,14 +223,20 @@ def circulant(rank: int, size: int) -> Iterator[Round]:
     yield from allgather.circulant(rank, size, own=OUTPUT)
 
 
-def pairwise(rank: int, size: int) -> Iterator[Round]:
+def pairwise(rank: int, size: int, compressed: bool = False) -> Iterator[Round]:
     """Contributions straight to their owner, sums straight back: 2(p-1) messages, 2 (p-1)/p m.
 
-    Canonical bits.
+    Canonical bits. compressed: in two rounds, of which pieces go to all ranks in turn. The links
+    carry all messages at once, and the first sums are sent back while contributions still come.
     """
-    yield from reduce_scatter.pairwise(rank, size)
-    for t in range(1, size):
-        yield Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))
+    yield from reduce_scatter.pairwise(rank, size, compressed)
+    exchanges = [
+        (Send(rank - t, Output(rank)), Recv(rank + t, Output(rank + t))) for t in range(1, size)
+    ]
+    if compressed:
+        yield tuple(chain.from_iterable(exchanges))
+    else:
+        yield from exchanges
 
 
 def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
@@ -255,6 +286,123 @@ def hierarchical(
     lanes = Lanes(rank, size, nodes)
     yield from lanes.inside(reduce_scatter.circulant, sums=OUTPUT)
     places = {INPUT: OUTPUT} if lanes.ranks > 1 else {}
-    across = pairwise if compressed else lanes.suited(ring, circulant)
+    across = partial(pairwise, compressed=True) if compressed else lanes.suited(ring, circulant)
     yield from lanes.across(across, places=places)
     yield from lanes.inside(allgather.circulant, own=OUTPUT)
+
+
+@folded(ALLREDUCE, fitting(3))
+def tripling(rank: int, size: int) -> Iterator[Round]:
+    """Exchange whole vectors in groups of three, nearest first; folded where a prime above 3 divides p.
+
+    Recursive multiplying with radix 3: log3 p rounds at powers of three, two messages of m in each,
+    pairs for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017); MPICH.
+    """
+    yield from _multiplying(rank, size, 3)
+
+
+@folded(ALLREDUCE, fitting(4))
+def quadrupling(rank: int, size: int) -> Iterator[Round]:
+    """Exchange whole vectors in groups of four, nearest first; folded where a prime above 3 divides p.
+
+    Recursive multiplying with radix 4: half the rounds of doubling, three messages of m in each. For
+    study. Source: as `tripling`.
+    """
+    yield from _multiplying(rank, size, 4)
+
+
+def _multiplying(rank: int, size: int, radix: int) -> Iterator[Round]:
+    total = Input(0)
+    for _, group in groups(rank, size, radix):
+        vectors = [total if peer == rank else Scratch(f"from {peer}", 0) for peer in group]
+        yield (
+            *[Send(peer, total) for peer in group if peer != rank],
+            *[Recv(peer, vector) for peer, vector in zip(group, vectors) if peer != rank],
+            *fold_tree(vectors, Output(0)),
+        )
+        total = Output(0)
+
+
+@folded(ALLREDUCE, even)
+def swing(rank: int, size: int) -> Iterator[Round]:
+    """Swing reduce-scatter and allgather: pairs at distances 1, 1, 3, 5, …, and back.
+
+    2 ceil(log2 p) rounds, 2 (p-1)/p m, at even sizes; folded at odd ones. Blocks are numbered so
+    that each message is one range at powers of two. Bine's allreduce of large vectors is the same.
+    For study. Source: De Sensi et al., Swing, arXiv 2401.09356 (which serves odd sizes otherwise).
+    """
+    spread = swing_pairs(size)
+    numbers = spread.numbers()
+    rounds = list(spread.exchanges(rank, numbers.__getitem__))
+    yield from reduced(rounds, OUTPUT)
+    yield from gathered(rounds, numbers[rank], OUTPUT)
+
+
+@folded(ALLREDUCE)
+def bine(rank: int, size: int) -> Iterator[Round]:
+    """Exchange whole vectors with the partner at distance …, 5, 3, 1, 1: log2 p rounds of m.
+
+    The far ones first: from 8 ranks on, ranks would add in different orders with the near ones
+    first, and have different bits. Folded at sizes that are no power of two. For study. Source: De
+    Sensi et al., arXiv 2508.17311 (its butterfly, for small vectors).
+    """
+    total = Input(0)
+    received = Scratch("received", 0)
+    numbers = swing_pairs(size).numbers()
+    for peer in swing_peers(rank, size):
+        operands = in_rank_order(numbers[rank], numbers[peer], total, received)
+        yield Send(peer, total), Recv(peer, received), Reduce(*operands, Output(0))
+        total = Output(0)
+
+
+def trivance(rank: int, size: int) -> Iterator[Round]:
+    """Sums go 1, 3, 9, … ranks up and as many down at once, then back: 2 ceil(log3 p) such rounds.
+
+    2 (p-1)/p m, any size. For rings with two ports, for study. Source: Juerss, Addanki, Schmid,
+    Trivance, arXiv 2602.17254, the bandwidth-optimal form; its latency-optimal one, of whole
+    vectors in ceil(log3 p) rounds, gives ranks different bits, which `verify` refuses.
+    """
+    rounds = list(both_ways(size).exchanges(rank))
+    yield from reduced(rounds, OUTPUT)
+    yield from gathered(rounds, rank, OUTPUT)
+
+
+def generalised(rank: int, size: int, doublings: int | None = None) -> Iterator[Round]:
+    """Stop the reduce-scatter early, finish sums in several places: 2q - d rounds, any size.
+
+    In the d rounds in the middle (`doublings`: 0 to q-1, default q // 2) ranks exchange all of the
+    2^d blocks that they have, half of them with either of two partners: 2 (p - 2^d)/p m + d 2^d/p m.
+    For study. Source: Kolmakov and Zhang, arXiv 2004.09362, where rounds are as tunable at any size.
+    The exchanges in the middle are ours, so that all ranks have the same bits: the paper has one
+    partner in each round, and goes down to q rounds.
+    """
+    bits = (size - 1).bit_length()
+    doublings = bits // 2 if doublings is None else doublings
+    skips = [*(1 << bit for bit in range(bits)), size]
+    steps = list(zip(skips, skips[1:]))[doublings:]
+    place: Callable[..., Part] = Input
+    for near, far in reversed(steps):
+        count = far - near
+        received = Scratch("received", rank, count)
+        # the first round moves less than half, and the rest gets no contribution
+        rest = near - count if far == size else 0
+        yield (
+            Send(rank + near, place(rank + near, count)),
+            Recv(rank - near, received),
+            Reduce(received, place(rank, count), Output(rank, count)),
+            Copy(Input(rank + count, rest), Output(rank + count, rest)),
+        )
+        place = Output
+    window = 1 << doublings
+    for distance in (1 << bit for bit in reversed(range(doublings))):
+        operations: list[Operation] = []
+        for first in range(rank, rank + window, 2 * distance):
+            # the sum of a block is finished by the ranks that have it, each with its mirror image
+            for peer, block in ((rank - distance, first), (rank + distance, first + distance)):
+                mine, theirs = Output(block, distance), Scratch("received", block, distance)
+                operands = (mine, theirs) if peer < rank else (theirs, mine)
+                operations += Send(peer, mine), Recv(peer, theirs), Reduce(*operands, mine)
+        yield operations
+    for near, far in steps:
+        count = far - near
+        yield Send(rank - near, Output(rank, count)), Recv(rank + near, Output(rank + near, count))

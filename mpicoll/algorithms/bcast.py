@@ -13,12 +13,13 @@ from . import allgather, scatter
 from .patterns import (
     Lanes,
     Nodes,
+    Tree,
+    bine_tree,
+    binomial_tree,
     broadcast_blocks,
-    children,
     lane_blocks,
     one_block,
     others,
-    parent,
 )
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -29,6 +30,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "circulant": {"blocks": "segments", "compressible": True},
     "direct": {"cuttable": False},
     "hierarchical": {"blocks": lane_blocks, "compressible": True},
+    "bine": {"blocks": one_block, "compressible": True, "study": True},
 }
 
 
@@ -41,12 +43,13 @@ def linear(rank: int, size: int, root: int) -> Iterator[Round]:
         yield Send(root + step, Output(0))
 
 
-def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
+def binomial(rank: int, size: int, root: int, tree: Tree = binomial_tree) -> Iterator[Round]:
     """Whoever has the vector sends it on: q rounds of m. Source: Chan et al., CCPE 19 (2007)."""
+    parent, _, children = tree(rank, size, root)
     if rank != root:
-        yield Recv(parent(rank, size, root)[0], Output(0))
-    for child, _ in children(rank, size, root):
-        yield Send(child, Output(0))
+        yield Recv(parent, Output(0))
+    for child in children:
+        yield Send(child.rank, Output(0))
 
 
 def scatter_allgather(rank: int, size: int, root: int) -> Iterator[Round]:
@@ -107,3 +110,12 @@ def hierarchical(rank: int, size: int, root: int, nodes: Nodes = None) -> Iterat
         yield from lanes.inside(scatter.binomial, local, places={INPUT: OUTPUT, "subtree": OUTPUT})
     yield from lanes.across(scatter_allgather, home)
     yield from lanes.inside(allgather.circulant, own=OUTPUT)
+
+
+def bine(rank: int, size: int, root: int) -> Iterator[Round]:
+    """Down a Bine tree, whose messages go two thirds as far as a binomial tree's: q rounds of m.
+
+    At powers of two the tree of the paper or its mirror image; at other sizes halves differ by one
+    rank. For study. Source: De Sensi et al., arXiv 2508.17311 (distance halving).
+    """
+    yield from binomial(rank, size, root, bine_tree)

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from ..schedule import Copy, Input, Output, Part, Recv, Round, Scratch, Send
-from .patterns import children, parent
+from .patterns import Tree, bine_tree, binomial_tree
 
-ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
+ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}, "bine": {"study": True}}
 
 
 def linear(rank: int, size: int, root: int) -> Iterator[Round]:
@@ -25,20 +25,28 @@ def linear(rank: int, size: int, root: int) -> Iterator[Round]:
         yield Recv(root + step, Output(root + step))
 
 
-def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
+def binomial(rank: int, size: int, root: int, tree: Tree = binomial_tree) -> Iterator[Round]:
     """Collect the blocks of my subtree, hand them to my parent: ceil(log2 p) rounds.
 
     (p-1)/p m at the root. Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19
     (2007).
     """
-    up, count = parent(rank, size, root)
+    parent, own, children = tree(rank, size, root)
     place: Callable[..., Part] = Input
     if rank == root:
         place = Output
-    elif count > 1:
+    elif children:
         place = partial(Scratch, "subtree")
     yield Copy(Input(rank), place(rank))
-    for child, n in reversed(list(children(rank, size, root))):
-        yield Recv(child, place(child, n))
+    for child, first, count in reversed(children):
+        yield Recv(child, place(first, count))
     if rank != root:
-        yield Send(up, place(rank, count))
+        yield Send(parent, place(own.first, own.count))
+
+
+def bine(rank: int, size: int, root: int) -> Iterator[Round]:
+    """The same up a Bine tree, whose messages go two thirds as far: ceil(log2 p) rounds.
+
+    (p-1)/p m at the root. For study. Source: De Sensi et al., arXiv 2508.17311, see `bine_tree`.
+    """
+    yield from binomial(rank, size, root, bine_tree)

@@ -13,36 +13,41 @@ AllreduceName: TypeAlias = Union[
     Literal[
         "parameter_server", "reduce_bcast", "tree", "pipeline", "recursive_doubling",
         "halving_doubling", "ring", "circulant", "pairwise", "allgather_reduce", "direct",
-        "hierarchical", "native", "nccl",
+        "hierarchical", "tripling", "quadrupling", "swing", "bine", "trivance", "generalised",
+        "native", "nccl",
     ],
     AlgorithmName,
 ]
 ReduceScatterName: TypeAlias = Union[
     Literal[
-        "ring", "halving", "circulant", "pairwise", "direct", "hierarchical", "native", "nccl",
+        "ring", "halving", "circulant", "pairwise", "direct", "hierarchical", "swing", "pat",
+        "trivance", "native", "nccl",
     ],
     AlgorithmName,
 ]
 AllgatherName: TypeAlias = Union[
-    Literal["ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "native", "nccl"],
+    Literal[
+        "ring", "doubling", "circulant", "bruck", "direct", "hierarchical", "tripling",
+        "quadrupling", "swing", "pat", "trivance", "native", "nccl",
+    ],
     AlgorithmName,
 ]
-AlltoallName: TypeAlias = Union[Literal["pairwise", "bruck", "native"], AlgorithmName]
+AlltoallName: TypeAlias = Union[Literal["pairwise", "direct", "bruck", "hierarchical", "native"], AlgorithmName]
 BcastName: TypeAlias = Union[
     Literal[
         "linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct",
-        "hierarchical", "native", "nccl",
+        "hierarchical", "bine", "native", "nccl",
     ],
     AlgorithmName,
 ]
 ReduceName: TypeAlias = Union[
     Literal[
         "linear", "binomial", "reduce_scatter_gather", "pairwise", "pipeline", "circulant",
-        "hierarchical", "native", "nccl",
+        "hierarchical", "bine", "native", "nccl",
     ],
     AlgorithmName,
 ]
-ScatterName: TypeAlias = Union[Literal["linear", "binomial", "native"], AlgorithmName]
+ScatterName: TypeAlias = Union[Literal["linear", "binomial", "bine", "native"], AlgorithmName]
 GatherName: TypeAlias = ScatterName
 ScanName: TypeAlias = Union[
     Literal["linear", "recursive_doubling", "binomial", "pipeline", "hierarchical", "native"],
@@ -56,6 +61,7 @@ ExscanName: TypeAlias = Union[
     AlgorithmName,
 ]
 BarrierName: TypeAlias = Union[Literal["dissemination", "tree", "native"], AlgorithmName]
+NeighborName: TypeAlias = Union[Literal["direct", "packed", "combined", "native"], AlgorithmName]
 
 #: of any collective
 AnyName: TypeAlias = Union[
@@ -68,4 +74,5 @@ AnyName: TypeAlias = Union[
     ScatterName,
     ExscanName,
     BarrierName,
+    NeighborName,
 ]

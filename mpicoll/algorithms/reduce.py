@@ -26,7 +26,15 @@ from ..schedule import (
     segmented,
 )
 from . import gather, reduce_scatter
-from .patterns import Lanes, Nodes, broadcast_blocks, in_rank_order, lane_blocks, one_block
+from .patterns import (
+    Lanes,
+    Nodes,
+    bine_tree,
+    broadcast_blocks,
+    in_rank_order,
+    lane_blocks,
+    one_block,
+)
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "linear": {"ordered": True, "blocks": one_block, "compressible": True},
@@ -36,6 +44,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "pipeline": {"blocks": "segments", "neighbours": True},
     "circulant": {"blocks": "segments"},
     "hierarchical": {"blocks": lane_blocks, "compressible": True},
+    "bine": {"blocks": one_block, "study": True},
 }
 
 
@@ -160,3 +169,19 @@ def hierarchical(
         yield from lanes.across(across, home, places=places)
     if lanes.node == home:
         yield from lanes.inside(gather.binomial, local, places={INPUT: total})
+
+
+def bine(rank: int, size: int, root: int) -> Iterator[Round]:
+    """Up a Bine tree, whose messages go two thirds as far as a binomial tree's: q rounds of m.
+
+    For study. Source: De Sensi et al., arXiv 2508.17311, see `bine_tree`.
+    """
+    parent, _, children = bine_tree(rank, size, root)
+    total = Input(0)
+    received = Scratch("received", 0)
+    for child in reversed(children):
+        into = Output(0) if rank == root else Scratch("sum", 0)
+        yield Recv(child.rank, received), Reduce(received, total, into)
+        total = into
+    if rank != root:
+        yield Send(parent, total)

@@ -25,7 +25,19 @@ from ..schedule import (
     Send,
     folded,
 )
-from .patterns import LanesOfRanks, Nodes, circulant_steps, fold_tree, in_rank_order, others
+from .patterns import (
+    LanesOfRanks,
+    Nodes,
+    both_ways,
+    circulant_steps,
+    even,
+    fold_tree,
+    in_rank_order,
+    near_last,
+    others,
+    reduced,
+    swing_pairs,
+)
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ring": {"neighbours": True},
@@ -34,6 +46,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "pairwise": {"ordered": True, "canonical": True, "compressible": True},
     "direct": {"ordered": True, "canonical": True, "compressible": True},
     "hierarchical": {"compressible": True},
+    "swing": {"study": True},
+    "pat": {"study": True},
+    "trivance": {"study": True},
 }
 
 
@@ -96,12 +111,15 @@ def circulant(rank: int, size: int, sums: str = "sum") -> Iterator[Round]:
         place = partial(Scratch, sums)
 
 
-def pairwise(rank: int, size: int) -> Iterator[Round]:
+def pairwise(rank: int, size: int, compressed: bool = False) -> Iterator[Round]:
     """Every rank sends each owner its raw contribution; owners add them in rank order as a tree.
 
     p-1 rounds, (p-1)/p m, scratch m; the same bits as recursive doubling. Source: MPICH's pairwise
-    exchange.
+    exchange. compressed: one round, as `direct`.
     """
+    if compressed:
+        yield from direct(rank, size)
+        return
     vectors = _contributions(rank, size)
     for target, source in zip(*others(rank, size)):
         yield Send(target, Input(target)), Recv(source, vectors[source])
@@ -111,7 +129,8 @@ def pairwise(rank: int, size: int) -> Iterator[Round]:
 def direct(rank: int, size: int) -> Iterator[Round]:
     """The same in one round of p-1 messages each way.
 
-    For ranks that share memory: owners read the contributions in place.
+    For ranks that share memory: owners read the contributions in place. Cut into pieces, it sends
+    a piece to each owner in turn, so that sums begin with the first ones.
     """
     above, below = others(rank, size)
     vectors = _contributions(rank, size)
@@ -137,5 +156,32 @@ def hierarchical(
     lanes = LanesOfRanks(rank, size, nodes)
     yield from lanes.inside(circulant, places={OUTPUT: "local"} if lanes.nodes > 1 else {})
     places = {INPUT: "local"} if lanes.ranks > 1 else {}
-    across = pairwise if compressed else lanes.suited(ring, circulant)
+    across = direct if compressed else lanes.suited(ring, circulant)
     yield from lanes.across(across, places=places)
+
+
+@folded(REDUCE_SCATTER, even)
+def swing(rank: int, size: int) -> Iterator[Round]:
+    """The allgather backwards: pairs at distances 1, 1, 3, 5, …, to alternating sides.
+
+    ceil(log2 p) rounds, (p-1)/p m, at even sizes; folded at odd ones. Bine's butterfly has the same
+    pairs. For study. Source: De Sensi et al., Swing, arXiv 2401.09356.
+    """
+    yield from reduced(swing_pairs(size).exchanges(rank))
+
+
+def pat(rank: int, size: int) -> Iterator[Round]:
+    """The allgather backwards: sums go up by 1, 2, 4, … ranks, the largest messages first.
+
+    ceil(log2 p) rounds, (p-1)/p m, any size. For study. Source: Jeaugey, PAT, arXiv 2506.20252.
+    """
+    yield from reduced(near_last(size).exchanges(rank))
+
+
+def trivance(rank: int, size: int) -> Iterator[Round]:
+    """The allgather backwards: sums go 1, 3, 9, … ranks up and down: ceil(log3 p) times two messages.
+
+    (p-1)/p m. For study. Source: Juerss, Addanki, Schmid, Trivance, arXiv 2602.17254 (the first half
+    of its bandwidth-optimal allreduce).
+    """
+    yield from reduced(both_ways(size).exchanges(rank))

@@ -11,11 +11,12 @@ from functools import lru_cache, partial
 from inspect import signature
 from itertools import chain
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, Union
 
 from .. import collectives
 from ..errors import ArgumentError, did_you_mean
 from ..schedule import Generator, Operation, compressed, joined, renamed, rounds
+from ..graphs import NEIGHBORHOODS, Neighborhood, NeighborhoodName
 from . import (
     allgather,
     allreduce,
@@ -24,6 +25,7 @@ from . import (
     bcast,
     exscan,
     gather,
+    neighborhood,
     reduce,
     reduce_scatter,
     scan,
@@ -43,6 +45,8 @@ LIBRARIES = {NATIVE: "MPI's own call", NCCL: "NVIDIA's NCCL"}
 _OF_NCCL = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce")
 
 
+#: a collective of all ranks, or one of neighbours
+AnyCollective: TypeAlias = Union[collectives.CollectiveName, NeighborhoodName]
 Crossing: TypeAlias = Callable[[int, int], Callable[[int], bool]]
 
 
@@ -74,6 +78,8 @@ class Algorithm(NamedTuple):
         No value is quantised more than `MOST_QUANTISATIONS` times with codes in the messages.
     equal_blocks : bool
         Of an alltoall: all blocks must have one size, as they pass through other ranks.
+    study : bool
+        For study and for unusual networks: served where named, never chosen or tuned.
     """
 
     collective: collectives.CollectiveName
@@ -87,6 +93,7 @@ class Algorithm(NamedTuple):
     equal_blocks: bool = False
     canonical: bool = False
     compressible: bool = False
+    study: bool = False
 
     @property
     def node_aware(self) -> bool:
@@ -132,10 +139,10 @@ def _anyone(peer: int) -> bool:
 def _in_codes(algorithm: Algorithm, nodes: tuple[int, ...] | None) -> Generator:
     """Of an algorithm that knows nodes, with codes in the messages between them alone."""
     generator = _placed(algorithm, nodes) if nodes else algorithm.generator
-    if not algorithm.node_aware:
-        return in_codes(generator)
     if "compressed" in signature(algorithm.generator).parameters:
         generator = partial(generator, compressed=True)
+    if not algorithm.node_aware:
+        return in_codes(generator)
 
     def crossing(rank: int, size: int) -> Callable[[int], bool]:
         node_of = NodeMap.of(size, nodes).node_of
@@ -174,18 +181,27 @@ def _in_order(algorithm: Algorithm, order: list[int]) -> Generator:
     return reordered
 
 
-_REGISTRY: dict[str, dict[str, Algorithm]] = {name: {} for name in collectives.COLLECTIVES}
+_REGISTRY: dict[str, dict[str, Algorithm]] = {
+    name: {} for name in (*collectives.COLLECTIVES, *NEIGHBORHOODS)
+}
+
+
+def meaning_of(name: str) -> collectives.Collective | Neighborhood:
+    """The collective of that name, also one of neighbours; ArgumentError where there is none."""
+    if name in NEIGHBORHOODS:
+        return NEIGHBORHOODS[name]
+    return collectives.find(name)
 
 
 def add(algorithm: Algorithm) -> None:
     """Put an algorithm into the registry; ArgumentError where its name is in use."""
-    entries = _REGISTRY[collectives.find(algorithm.collective).name]
+    entries = _REGISTRY[meaning_of(algorithm.collective).name]
     if algorithm.name in (*entries, *LIBRARIES):
         raise ArgumentError(f"{algorithm.collective} already has an algorithm {algorithm.name!r}")
     entries[algorithm.name] = algorithm
 
 
-def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmName]:
+def list_algorithms(collective: AnyCollective) -> list[AlgorithmName]:
     """The names that `algorithm=` takes for this collective, with `native`.
 
     `nccl`, which serves device memory only, is not among them.
@@ -194,34 +210,39 @@ def list_algorithms(collective: collectives.CollectiveName) -> list[AlgorithmNam
     ----------
     collective : str
         `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `bcast`, `reduce`, `scatter`,
-        `gather`, `scan`, `exscan` or `barrier`.
+        `gather`, `scan`, `exscan` or `barrier`; or `neighbor_allgather`, `neighbor_alltoall`.
 
     Raises
     ------
     ArgumentError
         There is no such collective; the message lists them.
     """
-    entries = _REGISTRY[collectives.find(collective).name]
+    entries = _REGISTRY[meaning_of(collective).name]
     return [AlgorithmName(name) for name in (*entries, NATIVE)]
 
 
-def require(collective: collectives.CollectiveName, name: str) -> None:
+def require(collective: AnyCollective, name: str) -> None:
     """Raise ArgumentError unless `algorithm=` takes this name for the collective."""
     if name not in library_names(collective):
         find(collective, name)
 
 
-def library_names(collective: collectives.CollectiveName) -> list[str]:
+def library_names(collective: AnyCollective) -> list[str]:
     """The `LIBRARIES` that have the collective."""
     return [NATIVE, NCCL] if collective in _OF_NCCL else [NATIVE]
 
 
-def registered(collective: collectives.CollectiveName) -> list[Algorithm]:
+def registered(collective: AnyCollective) -> list[Algorithm]:
     """The algorithms of a collective with a schedule."""
-    return list(_REGISTRY[collectives.find(collective).name].values())
+    return list(_REGISTRY[meaning_of(collective).name].values())
 
 
-def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
+def proposed(collective: AnyCollective) -> list[Algorithm]:
+    """The algorithms to choose from and to tune: `registered` without those for study."""
+    return [algorithm for algorithm in registered(collective) if not algorithm.study]
+
+
+def find(collective: AnyCollective, name: str) -> Algorithm:
     """The registered algorithm of that name.
 
     Raises
@@ -230,7 +251,7 @@ def find(collective: collectives.CollectiveName, name: str) -> Algorithm:
         There is no such collective, or algorithm (`LIBRARIES` have no schedules); the message lists
         the algorithms.
     """
-    entries = _REGISTRY[collectives.find(collective).name]
+    entries = _REGISTRY[meaning_of(collective).name]
     if name == NCCL:
         has = f"of MPI's collectives it has {', '.join(_OF_NCCL)}"
         raise ArgumentError(f"nccl is {LIBRARIES[NCCL]}: it has no schedules, and {has}")
@@ -249,6 +270,9 @@ def declared(module: ModuleType, collective: Any) -> Iterator[Algorithm]:
         yield Algorithm(collective, name, getattr(module, name), **traits)
 
 
+for _name in NEIGHBORHOODS:
+    for _algorithm in declared(neighborhood, _name):
+        add(_algorithm)
 for _module in (
     allreduce, reduce_scatter, allgather, alltoall, bcast, reduce, scatter, gather, scan, exscan,
     barrier,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from ..schedule import Copy, Input, Output, Recv, Round, Scratch, Send
-from .patterns import children, parent
+from ..schedule import Copy, Input, Output, Part, Recv, Round, Scratch, Send
+from .patterns import Tree, bine_tree, binomial_tree
 
-ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}}
+ALGORITHMS: dict[str, dict[str, Any]] = {"linear": {}, "binomial": {}, "bine": {"study": True}}
 
 
 def linear(rank: int, size: int, root: int) -> Iterator[Round]:
@@ -24,17 +25,24 @@ def linear(rank: int, size: int, root: int) -> Iterator[Round]:
         yield Send(root + step, Input(root + step))
 
 
-def binomial(rank: int, size: int, root: int) -> Iterator[Round]:
+def binomial(rank: int, size: int, root: int, tree: Tree = binomial_tree) -> Iterator[Round]:
     """Hand each child the blocks of its subtree: ceil(log2 p) rounds, the same bytes at the root.
 
     Inner ranks keep their subtree in scratch. Source: Chan et al., CCPE 19 (2007).
     """
-    mine = Input if rank == root else lambda first, count=1: Scratch("subtree", first, count)
-    subtrees = list(children(rank, size, root))
+    parent, own, children = tree(rank, size, root)
+    place: Callable[..., Part] = Input
     if rank != root:
-        up, count = parent(rank, size, root)
-        mine = mine if count > 1 else Output
-        yield Recv(up, mine(rank, count))
-    for child, count in subtrees:
-        yield Send(child, mine(child, count))
-    yield Copy(mine(rank), Output(rank))
+        place = partial(Scratch, "subtree") if children else Output
+        yield Recv(parent, place(own.first, own.count))
+    for child, first, count in children:
+        yield Send(child, place(first, count))
+    yield Copy(place(rank), Output(rank))
+
+
+def bine(rank: int, size: int, root: int) -> Iterator[Round]:
+    """The same down a Bine tree, whose messages go two thirds as far: ceil(log2 p) rounds.
+
+    (p-1)/p m at the root. For study. Source: De Sensi et al., arXiv 2508.17311, see `bine_tree`.
+    """
+    yield from binomial(rank, size, root, bine_tree)

@@ -33,13 +33,13 @@ def candidates(
     segments: Sequence[int],
     nccl: bool = False,
 ) -> list[Candidate]:
-    """MPI's own call, every algorithm whole and segmented, and NCCL.
+    """MPI's own call, every proposed algorithm whole and segmented, and NCCL.
 
     A segment size is tried if it divides a rank's share of the vector.
     """
     cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
     made = [Candidate(NATIVE)]
-    for algorithm in algorithms.registered(collective):
+    for algorithm in algorithms.proposed(collective):
         always_segmented = algorithm.blocks == "segments"
         for cut in segments if always_segmented else cuts:
             if cut < nbytes:
@@ -132,7 +132,7 @@ def compressed_from(
 
     names: of compressions. rows: of the exact algorithms, in ascending size.
     """
-    able = [each.name for each in algorithms.registered(collective) if each.compressible]
+    able = [each.name for each in algorithms.proposed(collective) if each.compressible]
     lows = dict.fromkeys(names, "inf") if able else {}
     saving = list(lows)
     for nbytes in sorted({row["bytes"] for row in rows}, reverse=True):

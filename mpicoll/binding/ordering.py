@@ -11,8 +11,9 @@ their way. The order is fixed when a plan is bound, so that running it decides n
   computed, nothing received where an earlier piece is still needed. Sends are awaited up to `ahead`
   positions late. So at most about 2 `ahead` requests per peer and direction are alive, whatever the
   size of the vector.
-* What a later round sends in codes (`Encode`) is coded in turn with the messages of a round: a piece
-  of it at each position.
+* Local work has the position at which what it needs has come, also in a round before its own: sums
+  are made while later contributions are on their way. What needs nothing and is sent in codes by a
+  later round (`Encode`) is coded in the turn of that message, a round earlier.
 * Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages:
   a fetch before its data is sent, a put after its data has arrived. They too start early and are
   awaited late.
@@ -47,10 +48,11 @@ def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = Fals
     pieces = list(chain.from_iterable(rounds))
     # copies come between the positions of messages: a put after a receive, a fetch before a send
     stride = 3 if any(piece.is_copied for piece in pieces) else 1
-    steps, firsts = _empty_steps(rounds, stride, together)
-    ahead *= stride
     follows = _dependencies(pieces)
-    positions = _positions(rounds, firsts, follows, stride, together)
+    turns = [0] * len(pieces) if together else _turns(rounds, follows)
+    steps, firsts = _empty_steps(rounds, turns, stride)
+    ahead *= stride
+    positions = _positions(rounds, firsts, follows, turns, stride, ahead)
     deadlines = _deadlines(pieces, follows, positions, ahead)
     #: the last start per direction and peer
     started: dict[tuple[bool, int | None], int] = defaultdict(int)
@@ -72,22 +74,46 @@ def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = Fals
 
 
 def _empty_steps(
-    rounds: list[list[Instruction]], stride: int, together: bool
+    rounds: list[list[Instruction]], turns: list[int], stride: int
 ) -> tuple[list[Step], list[int]]:
     """A step for every position, and the first position of a message in each round."""
     steps: list[Step] = []
     if stride > 1:
         steps.append(Step(0, [], [], []))  # for the first fetches
     firsts = []
-    for number, pieces in enumerate(rounds):
+    number = 0
+    for of_round, pieces in enumerate(rounds):
         firsts.append(len(steps))
-        channels: dict[tuple[bool, int | None], int] = defaultdict(int)
-        for piece in pieces:
-            channels[piece.is_sent, piece.peer] += _takes_turns(piece)
-        # as many as its longest channel has messages, or one for local work alone
-        places = 1 if together else max([1, *channels.values()])
-        steps += [Step(number, [], [], []) for _ in range(stride * places)]
+        places = 1 + max(turns[number : number + len(pieces)], default=0)
+        steps += [Step(of_round, [], [], []) for _ in range(stride * places)]
+        number += len(pieces)
     return steps, firsts
+
+
+def _turns(rounds: list[list[Instruction]], follows: list[set[int]]) -> list[int]:
+    """The place of each piece in its round: of a message among those of its peer and direction.
+
+    What is coded without waiting for anything has the place of the first message that sends it.
+    All else has none, which is 0.
+    """
+    pieces = list(chain.from_iterable(rounds))
+    turns = []
+    coded: dict[int, int] = {}
+    for of_round in rounds:
+        taken: dict[tuple[bool, int | None], int] = defaultdict(int)
+        for piece in of_round:
+            turns.append(0)
+            if not piece.is_message:
+                continue
+            channel = piece.is_sent, piece.peer
+            turns[-1] = taken[channel]
+            taken[channel] += 1
+            for other in follows[len(turns) - 1]:
+                if pieces[other].kind is Encode and not follows[other]:
+                    coded.setdefault(other, turns[-1])
+    for number, turn in coded.items():
+        turns[number] = turn
+    return turns
 
 
 def _dependencies(pieces: list[Instruction]) -> list[set[int]]:
@@ -129,36 +155,33 @@ def stretches(instructions: Iterable[Instruction]) -> Callable[[Iterable[Span]],
     return used
 
 
-def _takes_turns(piece: Instruction) -> bool:
-    """Whether it has a place among the pieces of its round that have its peer, or none."""
-    return piece.is_message or piece.kind is Encode
-
-
 def _positions(
     rounds: list[list[Instruction]],
     firsts: list[int],
     follows: list[set[int]],
+    turns: list[int],
     stride: int,
-    together: bool,
+    ahead: int,
 ) -> list[int]:
     """The position of each piece.
 
-    Of a message by its place in its channel, of local work after what it follows, of a copy as late
-    as possible where other pieces wait for it, else as early.
+    Of a message by its turn in its round, of local work as soon as what it follows is done, of
+    a copy as late as possible where other pieces wait for it, else as early.
     """
+    pieces = list(chain.from_iterable(rounds))
+    first_of = chain.from_iterable([first] * len(part) for first, part in zip(firsts, rounds))
     positions: list[int] = []
-    for first, pieces in zip(firsts, rounds):
-        taken: dict[tuple[bool, int | None], int] = defaultdict(int)
-        for piece in pieces:
-            earliest = first
-            if _takes_turns(piece):
-                earliest += stride * taken[piece.is_sent, piece.peer]
-                taken[piece.is_sent, piece.peer] += not together
-            if not piece.is_message:
-                earlier = (positions[other] for other in follows[len(positions)])
-                earliest = max([earliest, *earlier]) + piece.is_copied
-            positions.append(earliest)
-    _postpone_copies(list(chain.from_iterable(rounds)), follows, positions)
+    for piece, first, turn, followed in zip(pieces, first_of, turns, follows):
+        earliest = first + stride * turn
+        if not piece.is_message:
+            if followed and not piece.is_copied:
+                # earlier than its round, if no send has to end earlier for that
+                sent = (positions[other] + ahead for other in followed if pieces[other].is_sent)
+                earliest = min(first, max(sent, default=0))
+            earliest = max([earliest, *(positions[other] for other in followed)])
+            earliest += piece.is_copied
+        positions.append(earliest)
+    _postpone_copies(pieces, follows, positions)
     return positions
 
 

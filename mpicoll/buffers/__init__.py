@@ -11,10 +11,14 @@ from .message import operand
 from .operand import Operand, in_place
 from .ops import HALF, OWN_TYPES, PREDEFINED
 from .overlap import coincide, overlap
+from .patterns import decoded
+from .typed_blocks import typed_blocks
+from .typed_memory import TypedMemory, TypedPart
 
 __all__ = [
     "CodingLoss", "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
-    "PREDEFINED", "address", "as_float32", "at", "bytes_at", "cannot_be_compressed", "cannot_be_fixed",
-    "coincide", "compression_of", "device_of", "host_copies", "in_place", "note_begin", "operand",
-    "ops", "overlap", "packed", "span", "stage",
+    "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at",
+    "bytes_at", "cannot_be_compressed", "cannot_be_fixed",
+    "coincide", "compression_of", "decoded", "device_of", "host_copies", "in_place", "note_begin", "operand",
+    "ops", "overlap", "packed", "span", "stage", "typed_blocks",
 ]

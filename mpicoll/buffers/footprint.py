@@ -1,12 +1,15 @@
 """Which bytes of host memory a buffer touches, in the order of its elements."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ..schedule import offsets
 from .layout import Layout
 from .memory import address, at
+from .patterns import Pattern
 
 Packing = Callable[[Any], object]
 
@@ -48,15 +51,7 @@ class Strided(NamedTuple):
         return address(self.array), self.array.shape, self.array.strides, self.array.itemsize
 
     def copies(self, shift: int = 0) -> tuple[Packing, Packing]:
-        array = self._moved(shift) if shift else self.array
-
-        def pack(work: Any) -> None:
-            np.copyto(work.view(array.dtype).reshape(array.shape), array)
-
-        def unpack(work: Any) -> None:
-            np.copyto(array, work.view(array.dtype).reshape(array.shape))
-
-        return pack, unpack
+        return _copies(self._moved(shift) if shift else self.array)
 
     def _moved(self, shift: int) -> Any:
         low, high = self.span
@@ -83,3 +78,67 @@ class Described(NamedTuple):
 
     def copies(self, shift: int = 0) -> tuple[Packing, Packing]:
         return self.layout.packing(self.base + shift)
+
+
+class Patterned(NamedTuple):
+    """The footprint of a pattern that begins at an address."""
+
+    pattern: Pattern
+    base: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        low, high = self.pattern.reach
+        return self.base + low, self.base + high
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.base, *self.pattern
+
+    def copies(self, shift: int = 0) -> tuple[Packing, Packing]:
+        return _copies(self.pattern.array(self.base + shift))
+
+
+class Blocks(NamedTuple):
+    """The footprint of blocks, one after the other in a work array."""
+
+    #: of blocks that are not empty, with the bytes of each
+    parts: tuple[tuple[Footprint, int], ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        spans = [part.span for part, _ in self.parts]
+        return min(low for low, _ in spans), max(high for _, high in spans)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple([part.key for part, _ in self.parts])
+
+    def copies(self, shift: int = 0) -> tuple[Packing, Packing]:
+        edges = offsets(nbytes for _, nbytes in self.parts)
+        slices = [slice(low, high) for low, high in pairwise(edges)]
+        copies = [part.copies(shift) for part, _ in self.parts]
+
+        def pack(work: Any) -> None:
+            raw = work.view(np.uint8)
+            for (pack_part, _), place in zip(copies, slices):
+                pack_part(raw[place])
+
+        def unpack(work: Any) -> None:
+            raw = work.view(np.uint8)
+            for (_, unpack_part), place in zip(copies, slices):
+                unpack_part(raw[place])
+
+        return pack, unpack
+
+
+def _copies(array: Any) -> tuple[Packing, Packing]:
+    """(pack, unpack) between a work array and this one."""
+
+    def pack(work: Any) -> None:
+        np.copyto(work.view(array.dtype).reshape(array.shape), array)
+
+    def unpack(work: Any) -> None:
+        np.copyto(array, work.view(array.dtype).reshape(array.shape))
+
+    return pack, unpack

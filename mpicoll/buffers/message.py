@@ -90,7 +90,7 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
         return _contributions(spec, blocks, writable)
     expected = Expected(blocks, vector, writable)
     message = ParsedSpec.parse(spec, vector)
-    array = _as_array(message.buffer)
+    array = array_of_buffer(message.buffer, writable)
     result = _operand(array, message, expected)
     if result.device is not None:
         result.caller_stream = caller_stream(message.buffer)
@@ -98,14 +98,10 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
 
 
 def _operand(array: Any, message: ParsedSpec, expected: Expected) -> Operand:
-    if expected.writable:
-        _check_writable(message.buffer, array)
     if array is None and message.buffer is not None and message.buffer is not MPI.BOTTOM:
         return _through_mpi(message, expected)
-    if array is not None:
-        _check_array(array)
-        if message.covers(array, expected):
-            return _whole_array(array, message, expected)
+    if array is not None and message.covers(array, expected):
+        return _whole_array(array, message, expected)
     if array is None or isinstance(array, np.ndarray):
         return _described(array, message, expected)
     return mirrored(array, lambda host: _described(host, message, expected))
@@ -150,6 +146,19 @@ def _from_code(code: Any) -> MPI.Datatype:
     except (KeyError, ValueError, TypeError):
         expected = "an MPI datatype or a type code such as 'd' as the last item"
         raise errors.TypeCodeError(f"expected {expected}, got {code!r}") from None
+
+
+def array_of_buffer(buffer: Any, writable: bool) -> Any:
+    """The NumPy or CuPy array over a buffer, which must be `writable` and of plain elements.
+
+    None for BOTTOM, for None, and for device memory where CuPy is missing.
+    """
+    array = _as_array(buffer)
+    if writable:
+        _check_writable(buffer, array)
+    if array is not None:
+        _check_array(array)
+    return array
 
 
 def _as_array(buffer: Any) -> Any:

@@ -28,6 +28,7 @@ def mirrored(array: Any, describe: Callable[[Any], Operand]) -> Operand:
     if result.nbytes:
         _connect(result, array, host)
     result.vector = None
+    result.typed = None
     result.device = array
     result.mirror = host
     return result

@@ -45,6 +45,10 @@ class Operand:
         self.footprint: Footprint | None = None
         #: bytes of each block, where the caller's counts tell
         self.counts: list[int] | None = None
+        #: the footprint and the bytes of each block, where they have types of their own
+        self.typed: Sequence[tuple[Footprint, int]] | None = None
+        #: whether blocks lie beyond the caller's argument, in the array that it is a view of
+        self.reaches_out = False
         #: the contributions as vectors, where it is the sum of several
         self.rows: list[Any] | None = None
         #: the edges of `Contributions`

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import collectives, errors
-from ..buffers import Operand, in_place, operand
+from ..buffers import Operand, in_place, operand, typed_blocks
 from ..errors import ArgumentError
 from .call import Call
 
@@ -201,18 +201,27 @@ def _scatter(comm: Comm, sendbuf: object, recvbuf: object, root: Root, vector: b
 
 def alltoall(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoall", collectives.ALLTOALL, (sendbuf, recvbuf))
-    return _exchanged(call, sendbuf, recvbuf, vector=False)
+    recv = operand(recvbuf, call.size, writable=True)
+    return _exchanged(call, _unless_in_place(sendbuf, call.size), recv)
 
 
 def alltoallv(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
     call = Call(comm, "Alltoallv", collectives.ALLTOALL, (sendbuf, recvbuf))
-    return _exchanged(call, sendbuf, recvbuf, vector=True)
+    recv = operand(recvbuf, call.size, vector=True, writable=True)
+    send = None if in_place(sendbuf) else operand(sendbuf, call.size, vector=True)
+    return _exchanged(call, send, recv)
 
 
-def _exchanged(call: Call, sendbuf: object, recvbuf: object, vector: bool) -> Call:
+def alltoallw(comm: Comm, sendbuf: object, recvbuf: object) -> Call:
+    call = Call(comm, "Alltoallw", collectives.ALLTOALL, (sendbuf, recvbuf))
+    recv = typed_blocks(recvbuf, call.size, writable=True)
+    send = None if in_place(sendbuf) else typed_blocks(sendbuf, call.size)
+    return _exchanged(call, send, recv)
+
+
+def _exchanged(call: Call, send: Operand | None, recv: Operand) -> Call:
     """Both arguments of a rank name the bytes of its block to itself, which must be equal."""
-    recv = operand(recvbuf, call.size, vector=vector, writable=True)
-    send = None if in_place(sendbuf) else operand(sendbuf, call.size, vector=vector)
+    vector = call.is_uneven
     call.counts = _block_bytes(call, send or recv, vector)
     received = _block_bytes(call, recv, vector)
     own_sent = call.counts[call.rank]

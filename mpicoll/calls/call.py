@@ -27,9 +27,11 @@ from ..buffers import (
     overlap,
     stage,
 )
+from ..algorithms import LIBRARIES
 from ..collectives import Collective
 from ..errors import ArgumentError, did_you_mean
 from ..execute import BYTES, Context
+from ..graphs import Neighborhood
 from ..progress import PROGRESS
 from ..schedule import offsets
 from ..select import Query
@@ -40,6 +42,8 @@ from ..support.node import largest_count
 _SMALL_BCAST = 1000
 
 
+#: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
+LINEAR = "linear"
 #: the dtype of sums of a compressed call
 _FLOAT = np.dtype(np.float32)
 _COMPRESSED = (
@@ -55,7 +59,7 @@ class Call:
         self,
         comm: MPI.Intracomm,
         method: str,
-        collective: Collective,
+        collective: Collective | Neighborhood,
         arguments: Sequence[Any],
         *,
         root: SupportsIndex | None = None,
@@ -270,6 +274,11 @@ class Call:
     # Description.
 
     @property
+    def native_arguments(self) -> Sequence[Any]:
+        """The arguments of MPI's own call."""
+        return self.arguments
+
+    @property
     def form(self) -> str:
         """The name of the method that the user called."""
         if self.nonblocking:
@@ -313,17 +322,54 @@ class Call:
     @property
     def counts_shared(self) -> bool:
         """Whether all ranks know the bytes of every block without a message."""
-        return self.method not in ("Gatherv", "Scatterv", "Alltoallv")
+        return self.method not in ("Gatherv", "Scatterv") and not self.is_uneven
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether its blocks may have any sizes, which only sender and receiver know."""
+        return self.method in ("Alltoallv", "Alltoallw")
 
     @property
     def counts_known(self) -> bool:
         """Whether this rank knows the bytes of every block."""
         return self.counts is not None or not self.collective.blocks_of_ranks
 
+    def counts_suffice(self, algorithm: str) -> bool:
+        """Whether each rank knows all counts that it needs under an algorithm."""
+        needs_own_only = (
+            algorithm == LINEAR or algorithm in LIBRARIES or self.collective.personal)
+        return self.counts_shared or needs_own_only
+
+    @property
+    def stated_size(self) -> str:
+        """The size of the call in words, the same on all ranks that make it."""
+        if not self.collective.blocks_of_ranks:
+            return f"{self.nbytes} bytes"
+        if self.counts is None or not self.counts_shared:
+            return "blocks"  # only the root knows those of other ranks, see `comparing`
+        if len(set(self.counts)) == 1:
+            return f"{len(self.counts)} blocks of {self.counts[0]} bytes"
+        return f"blocks of {', '.join(map(str, self.counts))} bytes"
+
+    @property
+    def has_one_type(self) -> bool:
+        """Whether all ranks move elements of one type, where they say one."""
+        return True
+
+    def common_edges(self, edges: list[int]) -> object:
+        """What all ranks know of the blocks. edges: of the schedule."""
+        # only the root may know all blocks, where it exchanges them with each rank directly
+        return edges if self.counts_shared else ""
+
+    @property
+    def own_edges(self) -> dict[str, list[int]] | None:
+        """Offsets in bytes of the blocks of input and output, where each has its own."""
+        return None
+
     @property
     def edges_received(self) -> list[int] | None:
         """Offsets in bytes of the received blocks, where they differ from those of `counts`."""
-        if self.method != "Alltoallv" or self.recv is None or self.recv.counts is None:
+        if not self.is_uneven or self.recv is None or self.recv.counts is None:
             return None
         return offsets(self.recv.counts)
 
@@ -357,7 +403,9 @@ class Call:
         if self.fixed:
             is_packed = not self.fixed.repeatable
         else:
-            is_packed = any(operand.packed for operand in self.operands)
+            is_packed = any(operand.packed and operand.typed is None for operand in self.operands)
+        if any(operand.reaches_out for operand in self.operands):
+            return False  # to memory that a key does not tell
         if self.compression and self.operands[0].dtype != _FLOAT:
             return False  # they are converted, and a plan that is kept would keep them alive
         return not is_packed and (self.op is None or self.op.is_predefined)
@@ -390,6 +438,7 @@ class Call:
             and self.fixed is None
             and engine.has_doors()
             and all(operand.device is None and not operand.packed for operand in self.operands)
+            and all(operand.typed is None for operand in self.operands)
             and (self.op is None or self._is_reduced_in_c)
             and not self._would_wait_for_cores
         )
@@ -423,13 +472,14 @@ class Call:
         return Query(
             self.collective.name,
             self.context.topology,
-            self.nbytes,
+            self.nbytes or self.context.typical_bytes.get(self.method.lower()),
             commutative=self.op is None or self.op.Is_commutative(),
             obstacle=without_progress or self._unfit_for_schedules(),
             unfit=self._unfit_for_native(),
             nccl=without_progress or self._unfit_for_libraries() or nccl.refuses(self),
             once=self.nonblocking,
-            uneven=self.method == "Alltoallv",
+            uneven=self.is_uneven,
+            typed=self.method == "Alltoallw",
             canonical=self._in_canonical_order(),
             engine=settings.C if self.runs_in_c else settings.PYTHON,
             compression=self.compression,

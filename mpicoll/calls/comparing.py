@@ -18,6 +18,7 @@ from ..progress import PROGRESS
 from ..support.callsite import call_site
 from ..support.settings import ALWAYS, OFF
 from .call import Call
+from .neighbor_call import NeighborCall
 
 #: element types that match any other of the same size
 _RAW = ("uint8", "S1", "int8")
@@ -36,7 +37,7 @@ def statement_of(
 
     sequence: see `Statement`.
     """
-    facts = [call.form if call.collective is BARRIER else f"{call.form} of {_size(call)}"]
+    facts = [call.form if call.collective is BARRIER else f"{call.form} of {call.stated_size}"]
     if call.root is not None:
         facts.append(f"root {call.root}")
     if call.op is not None:
@@ -53,7 +54,7 @@ def statement_of(
     if on_device and _may_use_nccl(call, algorithm):
         facts.append("in device memory")
     moved = ""
-    if call.op is None:
+    if call.op is None and call.has_one_type:
         moved = next(filter(None, map(_type_moved, call.operands)), "")
     return Statement(", ".join(facts), moved, call_site(), sequence, call.would_run_in_c)
 
@@ -71,16 +72,6 @@ def _type_moved(operand: Operand) -> str:
 def _type_stated(dtype: object) -> str:
     name = str(dtype)
     return "" if name in _RAW or name.startswith("[") else name
-
-
-def _size(call: Call) -> str:
-    if not call.collective.blocks_of_ranks:
-        return f"{call.nbytes} bytes"
-    if call.counts is None or not call.counts_shared:
-        return "blocks"  # only the root knows those of other ranks, see `comparing`
-    if len(set(call.counts)) == 1:
-        return f"{len(call.counts)} blocks of {call.counts[0]} bytes"
-    return f"blocks of {', '.join(map(str, call.counts))} bytes"
 
 
 class _Agreement:
@@ -220,9 +211,11 @@ def _complete_in_time(context: Context, requests: Iterable[MPI.Request]) -> bool
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
     """Requests of an exchange of counts, to be awaited.
 
-    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv are compared.
+    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv and Alltoallw are compared.
     """
-    if call.collective.personal:
+    if isinstance(call, NeighborCall):
+        yield from call.share_counts(number)
+    elif call.collective.personal:
         recv = call.recv
         assert call.counts is not None and recv is not None and recv.counts is not None
         yield from compare_blocks(call.context, call.method, call.counts, recv.counts, number)

@@ -21,6 +21,7 @@ from ..support import settings
 from ..support.units import format_bytes, many
 from .call import Call
 from .comparing import is_known_to_run_in_c
+from .neighbor_call import NeighborCall
 from .operations import schedule_of
 
 
@@ -55,7 +56,8 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         is_compressed = bool(self.compression)
         choice = select.Choice(self.algorithm, self.segment_bytes, self.reason, is_compressed)
-        size = " of sizes that only the root knows"
+        who = "pairs of ranks know" if self.collective == "alltoall" else "the root knows"
+        size = f" of sizes that only {who}"
         if self.collective == BARRIER.name:
             size = ""
         elif self.nbytes is not None:
@@ -96,12 +98,16 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         refusal = call.context.topology.refusal
         if refusal:
             reason += f"; messages inside a node go through MPI: {refusal}"
-        if call.counts_known:
+        is_neighbor = isinstance(call, NeighborCall)
+        if call.counts_suffice(name) if is_neighbor else call.counts_known:
             served = call.in_codes() if compressed else call
             rounds, messages, bytes_sent = _traffic(served, name, segment_bytes)
     is_barrier = call.collective is BARRIER
     least = None if call.nbytes is None or is_barrier else call.nbytes * _least_sent(collective, call.size)
     predicted = probe.predicted(call.comm, collective, name, call.nbytes, segment_bytes)
+    nbytes = call.nbytes
+    if isinstance(call, NeighborCall):
+        nbytes = sum(call.sent)
     codes = None
     often = 0
     if compressed:
@@ -114,7 +120,7 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         collective=collective,
         algorithm=name,
         size=call.size,
-        nbytes=call.nbytes,
+        nbytes=nbytes,
         rounds=rounds,
         messages=messages,
         bytes_sent=bytes_sent,
@@ -163,6 +169,10 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
     most_bytes = min(schedule.segment_bytes or MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
     itemsize = call.dtype.itemsize
     elements = codes = _Items(schedule.edges, itemsize, most_bytes // itemsize)
+    own = {
+        place: _Items(edges, itemsize, most_bytes // itemsize)
+        for place, edges in (call.own_edges or {}).items()
+    }
     if call.codes is not None:
         groups = [call.codes.groups(high - low) for low, high in pairwise(schedule.edges)]
         limit = call.codes.per_message(most_bytes)
@@ -176,6 +186,7 @@ def _traffic(call: Call, name: str, segment_bytes: int | None) -> tuple[int, int
         for operation in operations:
             if type(operation) in SENDS:
                 items = codes if is_coded(operation.part) else elements
+                items = own.get(operation.part.place, items)
                 for length in items.messages(operation.part):
                     messages += 1
                     nbytes += length

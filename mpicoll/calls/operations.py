@@ -5,10 +5,12 @@ from zlib import crc32
 from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
+from ..collectives import Collective
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
 from ..schedule import bounds, offsets
 from ..select import SEGMENT_BYTES, Choice, reduces_on_device
 from .call import Call
+from .neighbor_call import NeighborCall
 
 #: calls that have no schedule, by the algorithm
 _LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
@@ -31,6 +33,9 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
 
     The rank must know all counts, unless it exchanges blocks with the root alone: then its own.
     """
+    if isinstance(call, NeighborCall):
+        return call.schedule(algorithm, segment_bytes)
+    assert isinstance(call.collective, Collective)
     if call.collective.blocks_of_ranks and call.counts is None:
         call.counts = [0] * call.size
         call.counts[call.rank] = call.operands[0].nbytes
@@ -70,8 +75,7 @@ def plan_of(call: Call, algorithm: str, segment_bytes: int | None = None) -> Sch
 def _fingerprint(call: Call, schedule: Schedule) -> int:
     """A hash of what must be equal on all ranks: calls that differ in it never match messages."""
     reduced = "" if call.op is None else f"{call.type_name} {ops.op_name(call.op)}"
-    # only the root may know all blocks, where it exchanges them with each rank directly
-    edges = schedule.edges if call.counts_shared else ""
+    edges = call.common_edges(schedule.edges)
     parts = (
         call.nonblocking, call.method, schedule.algorithm, schedule.segment_bytes, edges,
         call.root, reduced, call.compression if call.codes else "",

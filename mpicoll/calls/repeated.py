@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import OWN_TYPES
+from ..buffers import OWN_TYPES, decoded
 from ..execute import Key
 from ..gpu import device_key
 from ..shared_memory import HEAP
 
 _ndarray = np.ndarray
 _Datatype = MPI.Datatype
+_NULL = MPI.DATATYPE_NULL
 _Op = MPI.Op
 _IN_PLACE = MPI.IN_PLACE
 _address = MPI.Get_address
@@ -80,7 +81,8 @@ def key_of(
 def _add_message(message: Any, shape: list[Any]) -> bool:
     """Add the items of a list but for its buffer: counts, displacements and the datatype.
 
-    False where that is impossible: MPI reuses the handles of derived datatypes that were freed.
+    False where that is impossible. MPI reuses the handles of derived datatypes that were freed: in
+    their place it has what they are decoded to.
     """
     shape += list, len(message)
     for item in message[1:]:
@@ -88,9 +90,12 @@ def _add_message(message: Any, shape: list[Any]) -> bool:
         if kind is int or kind is str or item is None:
             shape.append(item)
         elif kind is _Datatype:
-            if item.handle not in OWN_TYPES:
+            if item.handle in OWN_TYPES:
+                shape += kind, item.handle
+            elif item == _NULL:
                 return False
-            shape += kind, item.handle
+            else:
+                shape += kind, decoded(item)
         elif kind is list or kind is tuple:
             if not _add_message((None, *item), shape):
                 return False

@@ -22,6 +22,7 @@ from ..execute import (
     ScheduledCall,
     native_method,
     owning,
+    plain_method,
 )
 from ..failure import ABANDONED, Mark, Record
 from ..progress import PROGRESS, until_done
@@ -35,9 +36,8 @@ from .comparing import COMPARING, MEETING, comparing, is_sampled, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
+from .typical import LEARNT, agree_now
 
-#: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
-LINEAR = "linear"
 _NOTHING = bytearray()
 
 
@@ -71,13 +71,7 @@ def _print_once(text: str) -> None:
 
 def counts_for(call: Call, name: str) -> Iterable[MPI.Request]:
     """Requests of an exchange of counts, to be awaited; () where the algorithm needs none."""
-    return () if counts_suffice(call, name) else sharing_counts(call, call.context.next_call())
-
-
-def counts_suffice(call: Call, name: str) -> bool:
-    """Whether each rank knows all counts that it needs under an algorithm."""
-    needs_own_only = name == LINEAR or name in LIBRARIES or call.collective.personal
-    return call.counts_shared or needs_own_only
+    return () if call.counts_suffice(name) else sharing_counts(call, call.context.next_call())
 
 
 # Blocking.
@@ -94,13 +88,15 @@ def run(
     context = call.context
     context.require_working()
     record.enter(call.text)
+    if call.is_uneven:
+        context.own_bytes[call.method.lower()] = sum(call.counts or ())
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
         return run_again(entry, record, key, call.comm, call.arguments, lambda: call)
     choice = choose(call, algorithm, segment_bytes)
     entry = CachedCall(call.text, choice)
-    if not (call.repeatable and counts_suffice(call, choice.name)):
+    if not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
     context.wait_for(counts_for(call, choice.name), COMPARING)
     operation = _run(entry, record, key, operation_of(call, choice))
@@ -141,7 +137,7 @@ def _may_pass(entry: CachedCall, context: Context) -> bool:
 def keep(call: Call, entry: CachedCall, key: Key | None, operation: Operation) -> None:
     """Recognise later calls like this one, which `operation` has served."""
     if operation.is_given(call.arguments):
-        entry.method = getattr(MPI.Intracomm, call.form)
+        entry.method = plain_method(call.form)
     if key is not None and (operation.is_kept or entry.method is not None):
         call.context.cache.keep(key, entry)
 
@@ -161,6 +157,8 @@ def persist(
     try:
         record.begin(text, call_site())
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+        if call.method.lower() in LEARNT:
+            agree_now(context, call.method.lower(), sum(call.counts or ()))
         choice = choose(call, algorithm, segment_bytes)
         context.wait_for(counts_for(call, choice.name), COMPARING)
         return operation_of(call, choice).persistent(info)
@@ -204,7 +202,7 @@ def _begin(
     choice = choose(call, algorithm, segment_bytes, probe.known, compared)
     entry = CachedCall(call.text, choice)
     on_device = any(operand.device is not None for operand in call.operands)
-    if on_device or not (call.repeatable and counts_suffice(call, choice.name)):
+    if on_device or not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
     if choice.name in LIBRARIES:
         return _begin_library(call, entry, key, compared, record, submit)
@@ -258,7 +256,7 @@ def begin_again(
     """
     method = entry.method
     _, *wanted = key[0][:3]
-    if method is not None and not context.sees_all:
+    if method is not None and not context.lists_all:
         request = owning(method(comm, *args), args)
         context.recorder.enter_passed(entry.text)
         return request
@@ -365,16 +363,12 @@ def run_begun(
     """MPI's own non-blocking call, and wait for its end, or for as long as it may take."""
     context.require_working()
     record = context.recorder.blocking
-    stall = context.queue.stall
-    stall.restart()
+    context.queue.stall.restart()
 
     def is_over() -> bool:
         if request.Test():
             return True
-        if stall.is_due:
-            context.check_wait()
-        if context.queue.error is not None:
-            raise context.queue.error
+        context.keep_watch()
         return False
 
     request = MPI.REQUEST_NULL

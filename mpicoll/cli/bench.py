@@ -8,7 +8,7 @@ from ..codes import FLOATS
 from ..errors import ArgumentError
 from ..support.units import many, parse_rate
 from . import outfiles, userfile
-from .bench_lines import Lines, summary
+from .bench_lines import Lines, osu, summary
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
 from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .screen import comment, folded
@@ -36,6 +36,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--root", type=whole, default=0, metavar="RANK", help="of a rooted collective")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
     add_shared(parser, "--device", "--file")
+    add(
+        "--format",
+        choices=("table", "osu"),
+        default="table",
+        help="osu: the columns of the OSU micro-benchmarks, for each candidate",
+    )
     add("--all", action="store_true", help="print a line for each candidate, however many")
     add(
         "--plot", metavar="FILE.svg", help="draw bus bandwidth and the speed-up over MPI's own call"
@@ -73,7 +79,8 @@ def run(arguments: Namespace) -> int:
     facts |= _link(arguments.link, facts["nodes"])
     lines = Lines(len(candidates), len(sizes), arguments.all, arguments.compression or "")
     of = collectives.find(arguments.collective)
-    if root:
+    prints_table = root and arguments.format == "table"
+    if prints_table:
         what = (
             f"{arguments.collective}, {arguments.dtype}{f', {arguments.op}' if of.reduces else ''}"
         )
@@ -90,11 +97,14 @@ def run(arguments: Namespace) -> int:
         results += rows
         if arguments.trace:
             events += traced(comm, arguments.collective, candidates, nbytes, **options)
-        if root:
+        if prints_table:
             print(*lines.of_size(rows), sep="\n", flush=True)
-    if root:
+    if root and not prints_table:
+        print(*osu(results), sep="\n", flush=True)
+    if prints_table:
         said = [*summary(results), *([MORE] if lines.brief else [])]
         print(*(folded(line, rest="  ") for line in said), sep="\n", flush=True)
+    if root:
         _write(arguments, facts, results)
     if arguments.trace:
         write_timeline(arguments.trace, events, comm, OF_CALLS)
@@ -123,14 +133,18 @@ def _candidates(arguments: Namespace) -> list[Any]:
 
 
 def _words(arguments: Namespace) -> list[str]:
-    """The words of --algorithms; `all` stands for those that can be measured."""
+    """The words of --algorithms; `all` stands for those that are not for study alone."""
     from .. import algorithms
 
     collective = collectives.find(arguments.collective).name
-    able = compressible(collective)
-    registered = able if arguments.compression else algorithms.list_algorithms(collective)
+    proposed = [
+        each.name
+        for each in algorithms.proposed(collective)
+        if each.compressible or not arguments.compression
+    ]
+    every = proposed if arguments.compression else [*proposed, algorithms.NATIVE]
     asked = [word.strip() for word in arguments.algorithms.split(",")]
-    chosen = [word for one in asked for word in (registered if one == "all" else [one])]
+    chosen = [word for one in asked for word in (every if one == "all" else [one])]
     if algorithms.NCCL in chosen and arguments.device == "cpu":
         raise ArgumentError("nccl needs arrays in device memory: add --device cuda")
     for word in chosen:

@@ -59,6 +59,24 @@ class Lines:
             yield from (_candidate(row, rows[0], row is best) for row in rows)
 
 
+def osu(rows: Sequence[Row]) -> Iterator[str]:
+    """A block for each candidate, with the columns that scripts read from OSU's programs.
+
+    Times are of the slowest rank of each call; average, minimum and maximum are over calls.
+    """
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        of_candidate = [row for row in rows if row["algorithm"] == name]
+        method = of_candidate[0]["collective"].capitalize()
+        yield f"# mpicoll bench, {method} Latency Test, {name}, {of_candidate[0]['dtype']}"
+        yield (
+            f"{'# Size':<10}{'Avg Latency(us)':>18}{'Min Latency(us)':>18}"
+            f"{'Max Latency(us)':>18}{'Iterations':>12}"
+        )
+        for row in of_candidate:
+            times = "".join(f"{row[key]:>18.2f}" for key in ("mean_us", "min_us", "max_us"))
+            yield f"{row['bytes']:<10}{times}{row['repeats']:>12}"
+
+
 def fastest(rows: Iterable[Row]) -> Row:
     """The fastest of a size; auto is what it took."""
     return min((row for row in rows if row["algorithm"] != "auto"), key=_median)

@@ -26,8 +26,9 @@ SERVED_BY_NCCL = [
 ]
 NOTE = f"""p: ranks; m: bytes of the whole vector; sent: the most that any rank sends (pipelines:
 with {SEGMENTS} segments). ordered: operands stay in rank order, so that operations need not be
-commutative. folded: at sizes that are no power of two, extra ranks fold into their neighbours
-first. All figures are counted by the verifier. nccl is beside them {algorithms.LIBRARIES[NCCL]},
+commutative. folded: at sizes that it does not fit (most often, that are no power of two), extra
+ranks fold into their neighbours first. for study: served where it is named, never chosen or tuned.
+All figures are counted by the verifier. nccl is beside them {algorithms.LIBRARIES[NCCL]},
 through CuPy, on arrays in device memory, only when asked for: for {", ".join(SERVED_BY_NCCL)}."""
 
 _FIGURES = "  {:<21}{:>11} {:>4}  {:>9} {:>8}  {:>7}  {:>8}"
@@ -64,7 +65,7 @@ def _rows(collective: collectives.Collective) -> Iterator[tuple[str, ...]]:
             *(sent for _, sent in costs),
             ordered,
             reach,
-            _summary(algorithm.generator),
+            ("For study: " if algorithm.study else "") + _summary(algorithm.generator),
         )
     unknown = ["-"] * 2 * len(SIZES)
     what = f"{algorithms.LIBRARIES[algorithms.NATIVE]}."

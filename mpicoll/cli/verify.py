@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .. import algorithms, collectives
+from .. import algorithms, collectives, graphs
 from ..errors import ArgumentError, ScheduleError, did_you_mean
-from ..verify import check_cases
-from ..support.units import many
+from ..verify import check_cases, check_msccl, prove_graph
+from ..support.files import named
+from ..support.units import format_bytes, many
 from . import outfiles, userfile
 from .options import add_shared
 from .values import whole
@@ -23,6 +25,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("words", nargs="*", metavar="WORD", help="collectives, algorithms, or both (default: all)")
     add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
+    add("--msccl", nargs="+", metavar="FILE.xml",
+        help="prove the algorithms in these files of MSCCL instead of ours")
+    add("--graph", metavar="FILE", help="prove the collectives of neighbours on this graph: a line "
+        '"RANK: DESTINATION ..." for each rank, or "dims: LENGTH ..." and "periods: 0-OR-1 ..."; '
+        'and "nodes: NODE ..."')
     add_shared(parser, "--file", "--json")
 
 
@@ -31,6 +38,10 @@ def run(arguments: Namespace) -> int:
     if arguments.max_size < 1:
         raise ArgumentError(f"--max-size: expected 1 or more ranks, got {arguments.max_size}")
     outfiles.check(arguments)
+    if arguments.msccl:
+        return _prove_files(arguments)
+    if arguments.graph:
+        return _run_graph(arguments)
     every = [
         algorithm for name in collectives.COLLECTIVES for algorithm in algorithms.registered(name)
     ]
@@ -62,6 +73,128 @@ def run(arguments: Namespace) -> int:
         }
         outfiles.write_json(arguments.json, document)
     return 1 if wrong else 0
+
+
+def _prove_files(arguments: Namespace) -> int:
+    """Print one line for each file of MSCCL; the exit status is 1 if one is wrong."""
+    if arguments.words or arguments.file:
+        raise ArgumentError("--msccl: it takes neither collectives, algorithms nor --file")
+    texts = [(path, _content(path)) for path in arguments.msccl]
+    start = perf_counter()
+    results = []
+    for path, text in texts:
+        results.append(proved_file(path, text))
+        print(_line_of_file(results[-1]), flush=True)
+    seconds = perf_counter() - start
+    outcomes = [result["outcome"] for result in results]
+    proven = outcomes.count("proven")
+    print(f"{proven} of {many(len(outcomes), 'file')} proven in {seconds:.1f} s")
+    if arguments.json:
+        document = {"schema": 1, "files": results, "seconds": round(seconds, 3)}
+        outfiles.write_json(arguments.json, document)
+    return 1 if {"wrong", "malformed"} & set(outcomes) else 0
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"--msccl: cannot read {named(path)} ({error.strerror})") from error
+
+
+def proved_file(path: str, text: bytes) -> dict[str, Any]:
+    """What is proved of a file of MSCCL, or what is wrong with it, for `--json`."""
+    try:
+        proof = check_msccl(text)
+    except ScheduleError as error:
+        return {"file": path, "outcome": "wrong", "why": str(error)}
+    except ArgumentError as error:
+        return {"file": path, "outcome": "malformed", "why": str(error)}
+    algorithm = proof.algorithm
+    return {
+        "file": path,
+        "outcome": "proven" if proof.result else "result unknown",
+        "why": None,
+        "collective": algorithm.collective,
+        "gpus": len(algorithm.gpus),
+        "steps": algorithm.steps,
+        "protocol": algorithm.protocol,
+        "calls": proof.calls,
+        "messages": proof.messages,
+        "limit": proof.limit,
+        "root": proof.root,
+        "same_bits": proof.same_bits,
+    }
+
+
+def _line_of_file(result: dict[str, Any]) -> str:
+    name = named(result["file"])
+    if result["why"]:
+        return f"{name}: {result['outcome'].upper()}: {result['why']}"
+    words = [
+        f"{name}: {result['outcome']}",
+        f"{result['collective']} {' and '.join(result['calls'])}",
+        many(result["gpus"], "GPU"),
+        many(result["steps"], "step"),
+    ]
+    if result["outcome"] == "result unknown":
+        words.append("no deadlock and no data race, but what this collective is, is not known")
+    if result["root"] is not None:
+        words.append(f"root {result['root']}")
+    if result["limit"]:
+        words.append(f"for vectors of at most {format_bytes(result['limit'])}")
+    if not result["same_bits"]:
+        words.append("sums in another order on each GPU, so maybe other bits")
+    return ", ".join(words)
+
+
+def _run_graph(arguments: Namespace) -> int:
+    """Print one line per algorithm of neighbours on a graph, and what is wrong with the first."""
+    try:
+        graph, nodes = graphs.parse_graph(Path(arguments.graph).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
+    except ArgumentError as error:
+        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
+    names = [one.name for each in graphs.NEIGHBORHOODS for one in algorithms.registered(each)]
+    for word in arguments.words:
+        if word not in (*graphs.NEIGHBORHOODS, *names):
+            there = ", ".join([*graphs.NEIGHBORHOODS, *dict.fromkeys(names)])
+            hint = did_you_mean(word, [*graphs.NEIGHBORHOODS, *names])
+            raise ArgumentError(f"--graph has no {word!r}; there are: {there}{hint}")
+    placements = [nodes] if nodes else [
+        tuple(range(graph.size)), tuple(rank // 2 for rank in range(graph.size))
+    ]
+    proved: list[dict[str, Any]] = []
+    wrong = None
+    try:
+        for placed in dict.fromkeys(placements):
+            for name, algorithm, cost in prove_graph(graph, placed, arguments.words):
+                proved.append({
+                    "collective": name,
+                    "algorithm": algorithm,
+                    "ranks": graph.size,
+                    "edges": graph.edges,
+                    "nodes": len(set(placed)),
+                    "rounds": cost.rounds,
+                    "messages": cost.messages,
+                })  # fmt: skip
+                print(_graph_line(proved[-1]), flush=True)
+    except ScheduleError as error:
+        wrong = str(error)
+    print(f"WRONG: {wrong}" if wrong else f"{_every(len(proved))} proved")
+    if arguments.json:
+        outfiles.write_json(arguments.json, {"schema": 1, "algorithms": proved, "wrong": wrong})
+    return 1 if wrong else 0
+
+
+def _graph_line(result: dict[str, Any]) -> str:
+    on = f"{many(result['ranks'], 'rank')} on {many(result['nodes'], 'node')}"
+    cost = f"{many(result['rounds'], 'round')}, at most {many(result['messages'], 'message')}"
+    return (
+        f"{result['collective']:<20}{result['algorithm']:<10}{on}, "
+        f"{many(result['edges'], 'edge')}: {cost} sent by a rank"
+    )
 
 
 def _named(

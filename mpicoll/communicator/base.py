@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Callable
 from mpi4py import MPI
 
 from ..calls import (
+    LEARNT,
     GuardedPlan,
     Request,
     begin,
     begin_again,
     begin_at_once,
     compare_results,
+    count_call,
     guarded,
     key_of,
     persist,
@@ -95,6 +97,8 @@ class Base(MPI.Intracomm):
                 context.doors.learn(parse.__name__, wanted, operation, record.text)
             if context.digest_every:
                 compare_results(context, parse.__name__, args)
+            if parse.__name__ in LEARNT:
+                count_call(context, parse.__name__)
 
         # one that MPI serves by itself has ended when a handler raises
         context.serve(serve, record, args, is_scheduled=entry is None or entry.method is None)

@@ -17,7 +17,7 @@ from .base import Base
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
         AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
@@ -364,6 +364,44 @@ class Blocking(Base):
         `pairwise`: p-1 rounds; a rank sends its blocks, but for its own. In place as `Alltoall`.
         """
         self._serve(arguments.alltoallv, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Alltoallw(
+        self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> None:
+        """Every rank has a block for each rank, and gets one from each, of any datatypes.
+
+        Parameters
+        ----------
+        sendbuf : [buf, counts, displs, types] or MPI.IN_PLACE
+            A block for each rank, of its own datatype; displacements are in bytes. IN_PLACE: they
+            lie in `recvbuf`.
+        recvbuf : [buf, counts, displs, types]
+            Room for the block from each rank, of the bytes that it has there.
+        algorithm : str, optional
+            One of `mpicoll.list_algorithms("alltoall")` that takes blocks of any sizes. None: as
+            for `Alltoallv`.
+        segment_bytes : int, optional
+            Cut messages into pieces of at most so many bytes; 0: whole. None: chosen.
+
+        Raises
+        ------
+        ArgumentError
+            `algorithm` is unknown or cannot serve the call, or the communicator was freed; before
+            anything is sent.
+        BufferError
+            Items or sizes are wrong, blocks reach beyond a buffer, or blocks of the receive buffer
+            overlap; before anything is sent.
+
+        Cost
+        ----
+        As `Alltoallv`, and a copy of what does not lie in one piece before and after it.
+
+        Examples
+        --------
+        >>> comm.Alltoallw([a, ones, zeros, columns], [b, ones, zeros, rows])
+        """
+        self._serve(arguments.alltoallw, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Reduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,

@@ -7,14 +7,16 @@ import sys
 import warnings
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mpi4py import MPI
 
 from .. import collectives, engine, select
-from ..calls import allowing, arguments, compare_at_exit, compare_end, explain, in_place_form
+from ..calls import (
+    allowing, arguments, compare_at_exit, compare_end, explain, in_place_form, neighbor_call
+)
 from ..errors import ArgumentError, LaunchError, RankFailure
-from ..execute import Context, list_at_exit
+from ..execute import Context, list_at_exit, surroundings_of
 from ..failure import all_agree, deaths, note_missing, refusal
 from ..launch import check_launch
 from ..select import table
@@ -24,6 +26,7 @@ from ..support.checks import check
 from ..support.settings import ALWAYS
 from ..watch import WATCHER
 from .blocking import Blocking
+from .neighboring import Neighboring
 from .nonblocking import NonBlocking
 from .persistent import Persistent
 from .watched import Watched
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from ..algorithms import AnyName
     from ..codes import CompressionName
     from ..calls import Explanation
+    from ..calls.neighbor_call import NeighborCallName
     from ..collectives import CallName
     from ..support.settings import CheckMode
 
@@ -133,6 +137,15 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             raise ArgumentError(text)
         if comm == MPI.COMM_WORLD:
             check_launch()
+        if cls is Communicator and isinstance(comm, MPI.Topocomm):
+            # mpi4py's communicator with a topology, whose methods go with it
+            kind = _KINDS.get(comm.Get_topology() if comm != MPI.COMM_NULL else MPI.UNDEFINED)
+            if kind is not None:
+                made = kind(
+                    comm, check=check, timeout=timeout,
+                    deterministic=deterministic, reproducible=reproducible,
+                )
+                return cast("Self", made)
         # not super(): Python refuses that of MPI.Cartcomm and the other topologies
         new: Self = MPI.Intracomm.__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
@@ -454,41 +467,77 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
             "exscan": (sendbuf, recvbuf, op),
             "barrier": (),
         }[name]
-        method = "reduce_scatter_block" if name == "reduce_scatter" else name
+        method: str = "reduce_scatter_block" if name == "reduce_scatter" else name
+        if collective.lower().endswith("alltoallw"):
+            method = "alltoallw"
         call = allowing(getattr(arguments, method), compression)(self, *args)
         call.nonblocking = nonblocking
         return explain(call, algorithm, segment_bytes)
 
 
-class CartCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    Communicator, MPI.Cartcomm
+class Topological(  # pyright: ignore[reportIncompatibleMethodOverride]
+    Neighboring, Communicator
 ):
-    """A `Communicator` of ranks on a grid."""
+    """A `Communicator` of ranks that have neighbours."""
+
+    def __new__(cls, comm: MPI.Comm | None = None, **options: Any) -> Self:
+        new = super().__new__(cls, comm, **options)
+        if comm is not None and comm != MPI.COMM_NULL:
+            surroundings_of(new)
+        return new
 
     def _plain(self) -> type[Any]:
         return Communicator
+
+    def explain(
+        self, collective: CallName | NeighborCallName, sendbuf: Any = None, recvbuf: Any = None, *,
+        op: MPI.Op = MPI.SUM, root: int = 0,
+        algorithm: AnyName | None = None, segment_bytes: int | None = None,
+        compression: CompressionName | None = None,
+    ) -> Explanation:
+        """`Communicator.explain`, also of collectives of neighbours, which need both buffers."""
+        name = collective.lower().removesuffix("_init")
+        nonblocking = name.startswith("ineighbor_")
+        parse = neighbor_call.PARSERS.get(name.removeprefix("i") if nonblocking else name)
+        if parse is None:
+            return super().explain(
+                cast("CallName", collective), sendbuf, recvbuf, op=op, root=root,
+                algorithm=algorithm, segment_bytes=segment_bytes, compression=compression,
+            )
+        call = parse(self, sendbuf, recvbuf)
+        call.nonblocking = nonblocking
+        return explain(call, algorithm, segment_bytes)
+
+
+# as of Communicator: plans of neighbours are no MPI.Prequest
+class CartCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+    Topological, MPI.Cartcomm
+):
+    """A `Communicator` of ranks on a grid."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> CartCommunicator:
         """MPI's; a `Communicator` of the ranks of a part of the grid."""
         return self._of_kind(CartCommunicator, super().Sub(remain_dims))
 
 
-class GraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    Communicator, MPI.Graphcomm
+class GraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+    Topological, MPI.Graphcomm
 ):
     """A `Communicator` of ranks in a graph."""
 
-    def _plain(self) -> type[Any]:
-        return Communicator
 
-
-class DistgraphCommunicator(  # pyright: ignore[reportIncompatibleMethodOverride]
-    Communicator, MPI.Distgraphcomm
+class DistgraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+    Topological, MPI.Distgraphcomm
 ):
     """A `Communicator` of ranks in a graph of which each knows a part."""
 
-    def _plain(self) -> type[Any]:
-        return Communicator
+
+#: by what MPI says of a communicator's topology
+_KINDS: dict[int, type[Communicator]] = {
+    MPI.CART: CartCommunicator,
+    MPI.GRAPH: GraphCommunicator,
+    MPI.DIST_GRAPH: DistgraphCommunicator,
+}
 
 
 def release(comm: Communicator) -> None:

@@ -17,7 +17,7 @@ from .base import Base
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
         AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
@@ -95,6 +95,13 @@ class NonBlocking(Base):
     ) -> MPI.Request:
         """Non-blocking `Alltoallv`; see there."""
         return self._begin(arguments.alltoallv, (sendbuf, recvbuf), algorithm, segment_bytes)
+
+    def Ialltoallw(
+        self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Alltoallw`; see there."""
+        return self._begin(arguments.alltoallw, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Ireduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec | None,

@@ -21,7 +21,7 @@ from .base import Base
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
     from ..algorithms import (
         AllgatherName, AllreduceName, AlltoallName, BarrierName, BcastName, ExscanName, GatherName,
@@ -117,6 +117,15 @@ class Persistent(Base):
         """Persistent `Alltoallv`; see there."""
         return self._persist(
             arguments.alltoallv, (sendbuf, recvbuf), info, algorithm, segment_bytes
+        )
+
+    def Alltoallw_init(
+        self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: AlltoallName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Alltoallw`; see there."""
+        return self._persist(
+            arguments.alltoallw, (sendbuf, recvbuf), info, algorithm, segment_bytes
         )
 
     def Reduce_init(

@@ -35,7 +35,10 @@ _LONG = 1.0
 
 
 class Held:
-    """What a signal handler has raised while a call waited: raised when that has ended."""
+    """What a signal handler has raised while a call waited: raised when that has ended.
+
+    A blocking call is waited for like MPI's own. Only where nothing moves for long it is ended.
+    """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -59,10 +62,12 @@ class Held:
 class Caller(NamedTuple):
     """What a program needs of its communicator, beside the channel.
 
-    look(surely): see what other ranks tell.
+    look(surely): see what other ranks tell. watch(): the same while it waits, and end what may not
+    wait for longer.
     """
 
     look: Callable[..., None]
+    watch: Callable[[], None]
     held: Held
 
 
@@ -108,6 +113,7 @@ class _Nearby:
         chunk = min(piece.nbytes, self._chunk)
         slots = self.ends[self.numbers[piece.peer]].out.slots(chunk)
         first, second, *_ = slots
+        chunk = min(chunk, first.array.size)
         distance = second.address - first.address
         return Slots(chunk, first.address, first.location, distance, len(slots))
 
@@ -270,23 +276,23 @@ class Compiled:
                 return self.has_ended
 
     def _move(self) -> None:
-        """Advance the program. A blocking call is waited for like MPI's own: handlers run after it.
-
-        What they raise ends it only where nothing moves for long.
-        """
+        """Advance the program."""
         patience = self._patience
         if patience and self._nearby.unfound:
             patience = _UNFOUND
-        try:
-            self._execute(patience)
-        except BaseException as error:  # of a handler, when the extension had returned
-            if not patience:
-                raise
-            self._caller.held.hold(error)
-        if self._caller.held.error is not None:
-            self._result, self._next, still, _ = self._extension.reached(self._program)
-            if self._caller.held.is_due(still):
-                self._caller.held.release()
+        self._execute(patience)
+        if patience and self.is_stuck:
+            self._caller.held.release()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing has moved for so long that what a signal handler raises ends the call."""
+        still: float = self._extension.reached(self._program)[2]
+        return still > _LONG
+
+    def catch_up(self) -> None:
+        """Go on after an exception, which may have hidden what the extension returned."""
+        self._result, self._next, *_ = self._extension.reached(self._program)
 
     def _execute(self, patience: float) -> None:
         reached = self._extension.advance(self._program, patience)
@@ -325,7 +331,7 @@ class Compiled:
     def Wait(self) -> None:
         """Wait until anything has moved."""
         while not self.Test():
-            self._caller.look()
+            self._caller.watch()
 
     @property
     def attended(self) -> tuple[Any, int] | None:

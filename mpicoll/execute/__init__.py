@@ -13,15 +13,16 @@ from .cache import CachedCall, Key
 from .context import Context
 from .leftover import LEFT_OVER, list_at_exit
 from .library_call import LibraryCall
-from .native import NativeCall, native_method, owning
+from .native import NativeCall, native_method, owning, plain_method
 from .operation import LowerCase, Operation
 from .scheduled_call import ScheduledCall
 from .staging import BYTES, Work
+from .surroundings import Surroundings, surroundings_of
 from .tracing import Tracer
 
 __all__ = [
     "BYTES", "LEFT_OVER", "CachedCall", "Context", "Key", "LibraryCall", "LowerCase", "NativeCall",
-    "Operation", "Schedule", "ScheduledCall", "Statement", "Tracer", "Work", "bind", "compare",
-    "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "owning",
-    "share_blocks",
+    "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer", "Work", "bind", "compare",
+    "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "owning", "plain_method",
+    "share_blocks", "surroundings_of",
 ]  # fmt: skip

@@ -114,11 +114,11 @@ class Accounts:
         status = MPI.Status()
         tag = channel.tag(WATCH, ACCOUNT)
         while channel.probe(tag, status):
-            channel.is_hearing = True
+            channel.is_talking = True
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             request = channel.wire.comm.Irecv([words, MPI.BYTE], status.source, tag)
             self._receiving.append((list(channel.ranks).index(status.source), words, request))
-            channel.is_hearing = False
+            channel.is_talking = False
         waiting = []
         for rank, words, request in self._receiving:
             if not request.Test():
@@ -133,6 +133,7 @@ class Accounts:
     def _give(self) -> None:
         """Send this rank's account to all other ranks."""
         channel = self._channel
+        channel.is_talking = True
         self._own = self._account()
         words = self._own.packed(self._attempt)
         tag = channel.tag(WATCH, ACCOUNT)
@@ -140,6 +141,7 @@ class Accounts:
             if rank != channel.rank:
                 self._sent.append((words, channel.wire.comm.Isend([words, MPI.BYTE], number, tag)))
         self._given = perf_counter()
+        channel.is_talking = False
 
     def _account(self) -> Account:
         recorder = self._recorder

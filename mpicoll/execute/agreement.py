@@ -17,7 +17,7 @@ from .accounts import calls_so_far
 from .context import Context
 
 #: the word of a rank that says nothing: any other word is larger
-_SILENT = np.iinfo(np.int64).min
+SILENT = np.iinfo(np.int64).min
 #: bytes of one rank's text where ranks differ
 _TEXT = 1000
 #: how many different texts are passed on
@@ -83,13 +83,13 @@ def compare(context: Context, statement: Statement, number: int) -> Iterator[MPI
     """
     what = crc32(statement.what.encode())
     kind = crc32(statement.kind.encode()) if statement.kind else None
-    kinds = (_SILENT, _SILENT) if kind is None else (kind, ~kind)
+    kinds = (SILENT, SILENT) if kind is None else (kind, ~kind)
     sequence = statement.sequence
     words = np.array(
         [what, ~what, *kinds, sequence, ~sequence, not statement.runs_in_c], np.int64)
     yield from largest_of_all(context, words, number)
     same_what, same_kind, same_sequence = (words[at] == ~words[at + 1] for at in (0, 2, 4))
-    is_same = same_what and (same_kind or words[2] == _SILENT)
+    is_same = same_what and (same_kind or words[2] == SILENT)
     if not (is_same and same_sequence):
         said = yield from everyone_says(context, f"{statement} at {statement.site}", number)
         calls = calls_so_far(context.recorder) if is_same else remembered(context.recorder)
@@ -141,7 +141,7 @@ def everyone_says(
     """
     rank, size = context.channel.rank, len(context.channel.ranks)
     encoded = text.encode()[:_TEXT]
-    digests = np.full(size, _SILENT)
+    digests = np.full(size, SILENT)
     digests[rank] = crc32(encoded)
     yield from largest_of_all(context, digests, number)
     _, first = np.unique(digests, return_index=True)
@@ -175,7 +175,7 @@ def share_blocks(
     root. mine: bytes of this rank's own block.
     """
     size, rank = len(context.channel.ranks), context.channel.rank
-    words = np.full((2, size), _SILENT)
+    words = np.full((2, size), SILENT)
     words[1, rank] = mine
     if rank == root:
         words[0] = counts
@@ -212,6 +212,16 @@ def compare_blocks(
         for other in range(size)
         if peer_sizes[other] != expected[other]
     ]
+    yield from agree_on_sizes(context, method, wrong, number)
+
+
+def agree_on_sizes(
+    context: Context, method: str, wrong: Sequence[str], number: int
+) -> Iterator[MPI.Request]:
+    """Raise CollectiveMismatch on all ranks where one has something to say.
+
+    A generator of requests to be awaited. wrong: what this rank expects otherwise.
+    """
     words = np.array([len(wrong)], np.int64)
     yield from largest_of_all(context, words, number)
     if words[0]:

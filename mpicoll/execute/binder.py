@@ -68,6 +68,9 @@ def bind(
         near = Near(
             context.links, context.channel, work.dtype, work.reduce, nonblocking, persistent)
     program = _program(rounds, memory, work, near, segment_bytes)
+    if near is not None and work.typed:
+        pieces = [piece for step in program.steps for piece in (*step.starts, *step.local)]
+        work.leave_to_messages(pieces, near.ranks)
     machine = Machine(context.channel, near, work, tracer)
     executable = Executable(program, machine, work.fence)
     kind: Callable[..., ScheduledCall] = ScheduledCall
@@ -76,8 +79,8 @@ def bind(
     texts = [_describe(operations) for operations in rounds]
     name = f"{method} ({schedule.algorithm})"
     plan = make(context, name, executable, texts, work, fingerprint, runs_ahead)
-    if tracer is None and work.is_plain:
-        caller = engine.Caller(context.look, context.held)
+    if tracer is None and work.is_plain and not work.leaves_blocks:
+        caller = engine.Caller(context.look, context.keep_watch, context.held)
         plan.compiled = engine.compiled(program, context.channel, near, caller)
     return plan
 

@@ -13,6 +13,8 @@ KNOWN_CALLS = 128
 #: scratch and requests that their operations may hold
 KEPT_BYTES = 512 << 20
 KEPT_REQUESTS = 1 << 16
+#: scratch of the operations of one call
+_SCRATCH_BYTES = 64 << 20
 #: calls that are remembered as compared; then all are compared again
 _COMPARED = 4096
 
@@ -21,6 +23,11 @@ _COMPARED = 4096
 Shape = tuple[Any, ...]
 #: by which a call is recognised: its shape, and (address, bytes) of each buffer in host memory
 Key = tuple[Shape, Places]
+
+
+def _kept_with(scratch: int) -> int:
+    """How many operations of one call, each with so much scratch, are kept for as many buffers."""
+    return max(2, _SCRATCH_BYTES // max(1, scratch))
 
 
 class CachedCall:
@@ -70,7 +77,8 @@ class CachedCall:
         if operation.memory != memory:  # it is new
             operation.lies_in(memory)
         self.idle[memory] = operation
-        if len(self.idle) > (WINDOW if operation.movable else KNOWN_CALLS):
+        most = WINDOW if operation.movable else min(KNOWN_CALLS, _kept_with(operation.scratch))
+        if len(self.idle) > most:
             self.idle.pop(next(iter(self.idle))).Free()
 
     def free(self) -> None:

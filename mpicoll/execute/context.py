@@ -68,7 +68,7 @@ class Context(Waits):
     check: str
     #: ranks compare one of so many results
     digest_every: int
-    #: whether every call is recorded
+    #: whether every call is recorded with its line and its times
     sees_all: bool
 
     def __init__(
@@ -85,12 +85,19 @@ class Context(Waits):
         #: to other ranks of the node, by shared memory
         self.links = near.block and Links(
             self.look, channel.rank, near.cards, near.block, channel.number, channel.number_bit)
+        #: the neighbours of this rank, of a communicator with a topology, see `surroundings`
+        self.surroundings: Any = None
         #: what the probe measured
         self.measured = measured
         #: [messages, bytes]; two counters, because another thread counts those of tasks
         self.sent_blocking = [0, 0]
         self.sent_by_tasks = [0, 0]
         self.pool = ScratchPool()
+        #: of calls whose sizes are learnt, by name: how many there were, the bytes of this rank in
+        #: the last one, and what ranks have agreed on
+        self.calls_of: dict[str, int] = {}
+        self.own_bytes: dict[str, int] = {}
+        self.typical_bytes: dict[str, int] = {}
         #: results that ranks might have compared
         self.results = 0
         #: where the user made the communicator
@@ -182,7 +189,9 @@ class Context(Waits):
         # a copy: a later measurement of one of them may come in different order on the ranks
         channel = Channel.of_part(share, comm, range(comm.Get_size()))
         measured = dict(whole.measured)
-        cls._set(comm, cls(comm, whole.topology, channel, measured, whole._inherited()))
+        made = cls(comm, whole.topology, channel, measured, whole._inherited())
+        made.surroundings = whole.surroundings
+        cls._set(comm, made)
         return comm
 
     @classmethod
@@ -200,6 +209,7 @@ class Context(Waits):
 
         def make(comm: MPI.Comm) -> "Context":
             made = cls(comm, topology, make_channel(comm), measured, inherited_settings)
+            made.surroundings = whole.surroundings
             return cls._set(comm, made)
 
         return lambda comm: cls._promised.append((comm, make))
@@ -225,7 +235,7 @@ class Context(Waits):
     @property
     def lists_all(self) -> bool:
         """Whether calls are recorded that mpi4py serves by itself, and those that MPI begins."""
-        return self.sees_all or self.check == ALWAYS
+        return self.sees_all or self.check == ALWAYS or self.timeout is not None
 
     @classmethod
     def found(cls, comm: MPI.Comm) -> "Context | None":
@@ -267,6 +277,7 @@ class Context(Waits):
     def _stop(cls) -> None:
         PROGRESS.stop()
         for context in cls.living():
+            context.recorder.is_closed = True
             context.channel.shut()
 
     def _configure(self, given: dict[str, Any]) -> None:
@@ -290,10 +301,9 @@ class Context(Waits):
         self.cache.free()
 
     def _must_see_all(self) -> bool:
-        """Whether every call is recorded."""
+        """Whether every call is recorded with its line and its times."""
         reports = settings.report_folder() is not None or settings.profile()
-        watched = self.timeout is not None or reports
-        return self.digest_every > 0 or watched or survival.survivable()
+        return self.digest_every > 0 or reports or survival.survivable()
 
     # The numbers of calls and plans, reserved in program order, so the same on all ranks.
 

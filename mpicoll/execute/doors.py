@@ -37,6 +37,8 @@ IsServed = Callable[..., bool]
 Finish = Callable[
     ["ScheduledCall", int, Mark, "tuple[object, ...]", "BaseException | None"], object
 ]
+#: told of an exception that one of these has raised for an operation; whether it is called again
+Interrupted = Callable[["ScheduledCall", BaseException], bool]
 
 
 def _is_comparable(argument: Any) -> bool:
@@ -63,11 +65,18 @@ class Doors:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._doors: dict[str, Any] = {}
+        #: those of blocking calls
+        self._blocking: dict[str, Any] = {}
 
     def of(self, method: str) -> IsServed:
         """A function of a blocking call's arguments: serves the call, or returns False."""
-        door = self._door(method, self._finish, self._context.patience)
-        return _closed if door is None else door.call
+        door = self._door(method, self._finish, self._goes_on)
+        if door is None:
+            return _closed
+        self._blocking[method] = door
+        door.patience = self._context.patience
+        served: IsServed = door.call
+        return served
 
     def begin(self, method: str, go_on: Finish, arguments: Sequence[object]) -> Any:
         """Begin a call that does not block.
@@ -75,19 +84,19 @@ class Doors:
         None: it has not begun, as it is not known here, or other calls are under way. True: it has
         ended. Else what `go_on` returns.
         """
-        door = self._door(method, go_on, MOMENT)
+        door = self._door(method, go_on, self._abandon)
         links = self._context.links
         if door is None or not door.knows or links is not None and links.backoff(TASKS).aside:
             return None
         return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
 
-    def _door(self, method: str, finish: Finish, patience: float) -> Any:
+    def _door(self, method: str, finish: Finish, interrupted: Interrupted) -> Any:
         """The door of a method; None without the extension."""
         if method not in self._doors:
-            self._doors[method] = self._made(finish, patience)
+            self._doors[method] = self._made(finish, interrupted)
         return self._doors[method]
 
-    def _made(self, finish: Finish, patience: float) -> Any:
+    def _made(self, finish: Finish, interrupted: Interrupted) -> Any:
         extension = engine.status().extension
         if extension is None or not engine.has_doors():
             return None
@@ -101,12 +110,12 @@ class Doors:
             ENDED,
             recorder.remember_passed,
             finish,
-            self._abandon,
+            interrupted,
             self._fail,
             begun.address,
             begun.last,
             context.channel.number_bit,
-            patience,
+            MOMENT,
             KEPT,
         )
 
@@ -130,13 +139,25 @@ class Doors:
         context.held.hold(raised)
         record = context.recorder.blocking.resume(mark.text)
         finish = partial(operation.finish, record, tag, arguments)
-        context.serve(finish, record, arguments, is_scheduled=True)
+        # what else an error asks for is seen to when the extension tells of it
+        context.serve(finish, record, arguments, is_scheduled=False)
         return True
 
-    def _abandon(self, operation: ScheduledCall, error: BaseException) -> None:
-        """A call that a door has begun has ended with an error."""
+    def _goes_on(self, operation: ScheduledCall, error: BaseException) -> bool:
+        """An exception has ended the wait for a call that a door has begun: whether it goes on.
+
+        Then it is held, and `_finish` is called again. Else the call is given up.
+        """
+        is_stuck = operation.compiled is not None and operation.compiled.is_stuck
+        if not operation.unfinished or is_stuck or not self._context.outlives(error):
+            return self._abandon(operation, error)
+        return True
+
+    def _abandon(self, operation: ScheduledCall, error: BaseException) -> bool:
+        """A call that a door has begun has ended with an error; False: it does not go on."""
         if operation.unfinished and not self._context.broken:
             self._context.give_up(operation, error)
+        return False
 
     def _fail(self, code: int, arguments: Sequence[object]) -> None:
         """Raise the error with which MPI's own function returned."""
@@ -148,7 +169,9 @@ class Doors:
         context.serve(fail, context.recorder.blocking, arguments, is_scheduled=False)
 
     def clear(self) -> None:
-        """Know no call any more."""
+        """Know no call any more. The limit of waiting may be another one by now."""
         for door in self._doors.values():
             if door is not None:
                 door.clear()
+        for door in self._blocking.values():
+            door.patience = self._context.patience

@@ -1,6 +1,6 @@
 """A program made ready for Python's interpreter, on its memory and on other memory alike.
 
-What was decided for one buffer serves all others of its size and type, so a call on new memory
+What was decided for one buffer serves all others of its size and type, so a call on other memory
 costs no more than making its requests.
 """
 
@@ -15,7 +15,6 @@ from .. import buffers
 from ..binding import Decode, Encode, Instruction, Places, Program, Step, lies_in, mover
 from ..schedule import Reduce
 from ..transport import Channel, Near
-from .cache import KEPT_REQUESTS, KNOWN_CALLS
 from .staging import BYTES, Work
 from .tracing import Tracer
 
@@ -72,7 +71,7 @@ class Machine:
             return self._work.encode, (array(target, BYTES), array(source))
         if piece.kind is Decode:
             return self._work.decode, (array(target), array(source, BYTES))
-        return self._work.copyto, (array(target, BYTES), array(source, BYTES))
+        return self._work.copying(source, target)
 
     def _copying(self, piece: Instruction) -> Callable[[int], Any]:
         start = self._work.device_copy(piece)
@@ -82,7 +81,8 @@ class Machine:
         near, peer = self._near, piece.peer
         assert peer is not None
         if near is not None and peer in near.ranks:
-            return near.receiving(piece) if piece.is_received else near.sending(piece)
+            part = self._work.typed_part(piece.span)
+            return near.receiving(piece, part) if piece.is_received else near.sending(piece, part)
         channel = self._channel
         start = partial(channel.receiver if piece.is_received else channel.sender, peer=peer)
         if near is not None:
@@ -129,37 +129,20 @@ class Executable:
 
     # On other memory.
 
-    @property
-    def requests(self) -> int:
-        """Messages that it is ready for, in all places of memory."""
-        return self.messages * len(self._placed)
-
     def lies_in(self, memory: Places) -> None:
         """Set the buffers that it works on."""
         self._made_for = memory
         self._moving: list[_Places] = []
-        self._placed = {memory: self.numbered}
 
     def move(self, memory: Places) -> None:
         """Work on these buffers from now on, of the same sizes, and the same or apart as before."""
-        numbered = self._placed.pop(memory, None)
-        if numbered is None:
-            numbered = self._on(memory)
-        while self._placed and (
-            len(self._placed) >= KNOWN_CALLS or 4 * self.requests > KEPT_REQUESTS
-        ):
-            del self._placed[next(iter(self._placed))]
-        self.numbered = numbered
-        self._placed[memory] = numbered  # at the end: the last to be dropped
-
-    def _on(self, memory: Places) -> Numbered:
         if not self._moving:
             self._moving = [
                 _Places(self._in_buffers(step.starts), self._in_buffers(step.local))
                 for step in self.program.steps
             ]
         move = mover(self._made_for, memory)
-        return [
+        self.numbered = [
             (number, _moved(ready, places, move))
             for (number, ready), places in zip(self.numbered, self._moving)
         ]

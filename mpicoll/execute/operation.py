@@ -77,7 +77,7 @@ class Operation(LowerCase):
 
     @property
     def requests(self) -> int:
-        """Messages that it is ready for, in all places of memory."""
+        """Messages that it is ready for."""
         return 0
 
     @property

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..gpu import PAGE_LOCKED
+from ..shared_memory import SHARED
 from ..support.forks import lock_for_forks
 
 #: scratch that may always lie idle
@@ -43,7 +44,7 @@ class ScratchPool:
     def acquire(self, nbytes: int, module: Any = np) -> Any:
         """A byte vector of at least `nbytes`.
 
-        module: NumPy, CuPy for device memory, or `PAGE_LOCKED`.
+        module: NumPy, CuPy for device memory, `PAGE_LOCKED` or `SHARED`.
         """
         # a few sizes per power of two: little is wasted, and few different sizes fill the pool
         step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 3))
@@ -111,5 +112,7 @@ def _place(module: Any, scratch: Any = None) -> int | str:
         return "host"
     if module is PAGE_LOCKED:
         return "page-locked"
+    if module is SHARED:
+        return "shared"
     device: int = module.cuda.runtime.getDevice() if scratch is None else scratch.device.id
     return device

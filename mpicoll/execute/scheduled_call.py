@@ -8,7 +8,7 @@ Nothing is left to decide while it runs, and it knows at any moment which round 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -68,6 +68,8 @@ class ScheduledCall(Operation):
         self._call_tag = context.call_tag(0, fingerprint)
         #: the program for the compiled interpreter, where that executes it
         self.compiled: Compiled | None = None
+        #: whether the call under way is in the compiled interpreter, and all else was done
+        self._is_in_c = False
         #: whether the caller has waited for the last Start
         self._over = True
         #: the instructions that start a request, and these requests
@@ -98,12 +100,13 @@ class ScheduledCall(Operation):
 
     @property
     def requests(self) -> int:  # noqa: D102
-        return self._executable_now.requests
+        return self._executable_now.messages
 
     @property
     def movable(self) -> bool:
         """Whether it may work on other memory: on the host, without copies before or after."""
-        return self.work.device is None and not self.work.packing and not self.work.unpacking
+        work = self.work
+        return work.device is None and not (work.packing or work.unpacking or work.leaves_blocks)
 
     def lies_in(self, memory: Places) -> None:  # noqa: D102
         self._executable_now.lies_in(memory)
@@ -125,15 +128,10 @@ class ScheduledCall(Operation):
             record.plan = self
         self.work.pack()
         self.step = 0  # from here on other ranks rely on it
-        self._run(self._begun)
-
-    def _begun(self) -> Iterator[Any]:
-        tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
-        return self._steps(tag, self.context.sent_blocking, self.context.patience)
-
-    def _run(self, begin: Callable[[], Iterator[Any]]) -> None:
         try:
-            self._compute(self.context.wait_for, begin(), self)
+            tag = self.tag_of(next(self.context.calls), self.context.recorder.sequence)
+            steps = self._steps(tag, self.context.sent_blocking, self.context.patience)
+            self._compute(self.context.wait_for, steps, self)
         except BaseException as error:
             if self.unfinished:
                 self.context.give_up(self, error)
@@ -167,6 +165,7 @@ class ScheduledCall(Operation):
     def _steps(self, tag: int, sent: list[int], patience: float = 0.0) -> Iterator[Any]:
         """Its requests, when they are awaited. patience: see `Compiled.start`."""
         self.step = 0
+        self._is_in_c = False
         try:
             yield from self.work.arriving(self.context.channel, tag)
         except ArgumentError:  # a refusal of all ranks
@@ -175,9 +174,11 @@ class ScheduledCall(Operation):
         if self.compiled is None:
             yield from self._interpreted(tag, sent)
         else:
-            yield from self._executed(self.compiled, tag, sent, patience)
+            self.compiled.start(tag, self.memory, patience)
+            self._is_in_c = True
+            self._count(self.compiled, sent)
+            yield from self._executed(self.compiled)
         self._end()
-        self.work.unpack()
 
     def _interpreted(self, tag: int, sent: list[int]) -> Iterator[Any]:
         """By Python: the reference."""
@@ -195,21 +196,14 @@ class ScheduledCall(Operation):
             for function, arguments in actions:
                 function(*arguments)
 
-    def _executed(
-        self, compiled: Compiled, tag: int, sent: list[int], patience: float
-    ) -> Iterator[Any]:
-        """By the compiled interpreter."""
-        compiled.start(tag, self.memory, patience)
-        self._count(compiled, sent)
-        yield from self._advanced(compiled)
-
     @staticmethod
     def _count(compiled: Compiled, sent: list[int]) -> None:
         messages, nbytes = compiled.sent
         sent[0] += messages
         sent[1] += nbytes
 
-    def _advanced(self, compiled: Compiled) -> Iterator[Any]:
+    def _executed(self, compiled: Compiled) -> Iterator[Any]:
+        """By the compiled interpreter, which has begun."""
         while not compiled.advance():
             self.step, self._awaited = compiled.position
             yield compiled
@@ -232,7 +226,7 @@ class ScheduledCall(Operation):
     def finish(self, record: Record, tag: int, arguments: Sequence[object]) -> None:
         """Wait for a call that a door has begun."""
         self._take_over(record, tag, arguments, self.context.patience)
-        self._run(self._rest)
+        self._compute(self.context.wait_for, self._rest(), self)
 
     def finish_as_task(
         self, record: Record, tag: int, arguments: Sequence[object]
@@ -246,20 +240,32 @@ class ScheduledCall(Operation):
     ) -> None:
         assert self.compiled is not None
         self.step = 0
+        self._is_in_c = True
         record.plan = self
         self.compiled.resume(tag, _memory_of(arguments), patience)
 
     def _rest(self) -> Iterator[Any]:
         """The steps of a call that has begun in the extension."""
         assert self.compiled is not None
-        yield from self._advanced(self.compiled)
+        yield from self._executed(self.compiled)
         self._end()
+
+    def rest(self) -> Iterator[Any] | None:
+        """See `Resumable`."""
+        if self.step is None or not self._is_in_c:
+            return None
+        assert self.compiled is not None
+        if self.compiled.is_stuck:
+            return None
+        self.compiled.catch_up()
+        return self._rest()
 
     def _end(self) -> None:
         # a rank that gave up may have sent what was written there since; the extension looks itself
         if self.hears_of_mpi and self.compiled is None:
             self.context.look()
         self.step = None
+        self.work.unpack()
 
     def withdraw(self) -> list[MPI.Request]:
         """See `Withdrawable`."""
@@ -299,9 +305,6 @@ class ScheduledCall(Operation):
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
         record.plan = self
-        if self._is_local:
-            self._compute(self._run_at_once, record)
-            return
         steps = self.run_as_task(self.tag) if ended is None else self._until_done(self._rest())
         self.task = self.context.submit(
             steps,
@@ -317,7 +320,7 @@ class ScheduledCall(Operation):
         """Begin without a task; whether that was all. None: it has to be a task."""
         context = self.context
         is_seen = context.lists_all or ENDED
-        if is_seen or not self._over or not self._starts_in_c or context.closed:
+        if is_seen or not self._over or not self._starts_in_c or context.recorder.is_closed:
             return None
         return PROGRESS.at_once(context.queue, self._begin)
 
@@ -335,19 +338,6 @@ class ScheduledCall(Operation):
         except BaseException as error:  # of a signal handler
             self.context.give_up(self, error)
             raise
-
-    @property
-    def _is_local(self) -> bool:
-        """Whether it has nothing to wait for: no other rank, no device, and no agreement."""
-        work = self.work
-        return len(self.context.channel.ranks) == 1 and work.device is None and work.fixed is None
-
-    def _run_at_once(self, record: Record) -> None:
-        self.work.pack()
-        for _ in self._steps(self.tag, self.context.sent_by_tasks):
-            raise AssertionError("a plan of one rank waits for nobody")
-        record.end()
-        self._over = False
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer.

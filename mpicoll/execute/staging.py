@@ -1,21 +1,27 @@
 """The memory a call runs on: the caller's where possible, else work arrays and copies."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import buffers, collectives, gpu, schedule
 from ..binding import Instruction, Put, Span, Twin, Vector
-from ..buffers import Operand
+from ..buffers import Operand, TypedMemory, TypedPart
 from ..schedule import INPUT, OUTPUT, Part
+from ..shared_memory import HEAP, SHARED
 from ..transport import Channel
 from .agreement import largest
 from .pool import ScratchPool
 
 BYTES = np.dtype(np.uint8)
+#: bytes of typed blocks below which all are packed first, so that the extension executes the rest
+_PACKED_FIRST = 64 << 10
+#: bytes of a piece that is copied from one type to another
+_PIECE = 256 << 10
 
 
 class Staging:
@@ -112,6 +118,11 @@ class Work(Staging):
             module = self._reduces_on
             self.encode: Callable[..., object] = partial(self.compression.encode, module=module)
             self.decode: Callable[..., object] = partial(self.compression.decode, module=module)
+        links = call.context.links
+        #: whether all ranks share memory
+        self._all_share = links is not None and len(links.ranks) + 1 == call.size
+        #: buffers of which each block has its own datatype
+        self.typed: list[TypedMemory] = []
         #: actions that make this call's streams follow the caller's
         self._following: list[Callable[[], object]] = []
         # the thread that packs may have another current device
@@ -225,6 +236,11 @@ class Work(Staging):
 
     def _place(self, call: Any) -> None:
         """Find the vectors of input and output."""
+        if call.own_edges is not None:
+            for place, operand in ((INPUT, call.send), (OUTPUT, call.recv)):
+                array = self._array(operand, place == OUTPUT, place == OUTPUT).messages
+                self.vectors[place] = Vector(array, 0, call.own_edges[place])
+            return
         collective = call.collective
         before, after = (
             condition(call.rank, call.size, len(self._edges) - 1, call.root or 0)
@@ -261,15 +277,84 @@ class Work(Staging):
     def _array(self, operand: Operand, written: bool, is_result: bool) -> _Placed:
         """Place an operand."""
         nbytes, module = operand.nbytes, operand.packs_on
-        if operand.packed:
+        if operand.typed is not None and (operand.packed or self._lends(operand, written)):
+            work = self._typed(operand.typed, nbytes, written)
+        elif operand.packed:
             room = self.acquire(nbytes, module)[:nbytes]
             work = self.packed((operand.pack, operand.unpack), room, written)
         else:  # by address: a plan kept for repeated calls must not keep the caller's memory alive
             at = buffers.at if module is np else gpu.at_device
             work = at(buffers.address(operand.vector), nbytes, BYTES)
+            if operand.typed is not None:
+                self.typed.append(TypedMemory(operand.typed, work, is_own=True))
         staged = operand.staged and nbytes > 0
         messages = self._twin(work, written and is_result) if staged else work
         return _Placed(work, module, messages.view(self.dtype))
+
+    def _lends(self, operand: Operand, written: bool) -> bool:
+        """Whether large typed blocks without gaps are copied to where other ranks read them.
+
+        They unpack them there, in place of what MPI would copy to a work array of theirs.
+        """
+        if written or not self._all_share or operand.nbytes < _PACKED_FIRST:
+            return False
+        return HEAP.location(*operand.key) is None
+
+    def _typed(self, parts: Any, nbytes: int, written: bool) -> Any:
+        """The work array of typed blocks; other ranks read there what is large."""
+        is_read = not written and nbytes >= _PACKED_FIRST
+        room = self.acquire(nbytes, SHARED if is_read else np)[:nbytes]
+        memory = TypedMemory(parts, room, is_own=False)
+        self.typed.append(memory)
+        self.packing.append(memory.pack)
+        if written:
+            self.unpacking.append(memory.unpack)
+        return room
+
+    def leave_to_messages(self, instructions: Iterable[Instruction], near: Container[Any]) -> None:
+        """Let messages inside the node pack and unpack large typed blocks that they alone use.
+
+        near: the ranks of the node.
+        """
+        if all(memory.is_own for memory in self.typed):
+            return
+        left = {id(memory): set(memory.regular) for memory in self.typed}
+        largest = 0
+        for piece in instructions:
+            is_plain = piece.kind in (schedule.Send, schedule.Recv) and piece.peer in near
+            if is_plain:
+                largest = max(largest, piece.nbytes)
+            for memory, span in product(self.typed, piece.spans):
+                numbers = memory.blocks_of(span)
+                if len(numbers) > 1 or not (is_plain or piece.kind is schedule.Copy):
+                    left[id(memory)].difference_update(numbers)
+        if largest >= _PACKED_FIRST:
+            for memory in self.typed:
+                memory.leave(frozenset(left[id(memory)]))
+
+    @property
+    def leaves_blocks(self) -> bool:
+        """Whether messages pack and unpack some of its blocks."""
+        return any(memory.direct for memory in self.typed)
+
+    def typed_part(self, span: Span) -> TypedPart | None:
+        """What messages pack or unpack in the place of these bytes."""
+        parts = (memory.part(span) for memory in self.typed)
+        return next(filter(None, parts), None)
+
+    def copying(self, source: Span, target: Span) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        """A function that copies, and its arguments."""
+        read = self.typed_part(source)
+        written = self.typed_part(target)
+        if read is None and written is None:
+            return self.copyto, (self.array(target, BYTES), self.array(source, BYTES))
+        nbytes = source[1] - source[0]
+        if written is None:
+            assert read is not None
+            return read.pack, (self.array(target, BYTES), 0, nbytes)
+        if read is None:
+            return written.unpack, (self.array(source, BYTES), 0, nbytes)
+        return _repack, (read, written, nbytes)
 
     def _result_to_front(self, recv: _Placed, after: Part) -> None:
         """In place, where blocks move: the result goes to the front of the input at the end."""
@@ -296,7 +381,7 @@ class Work(Staging):
         return self._twin(self.acquire(nbytes, self._reduces_on)[:nbytes], wanted=False)
 
     def acquire(self, nbytes: int, module: Any) -> Any:
-        """At least `nbytes` of memory until `close`. module: NumPy, CuPy or `PAGE_LOCKED`."""
+        """At least `nbytes` of memory until `close`. module: NumPy, CuPy, `PAGE_LOCKED` or `SHARED`."""
         scratch = self._pool.acquire(nbytes, module)
         self._acquired.append((scratch, module))
         return scratch
@@ -310,6 +395,15 @@ class Work(Staging):
         """Give back what was acquired."""
         for scratch in self._acquired:
             self._pool.release(*scratch)
+
+
+def _repack(source: TypedPart, target: TypedPart, nbytes: int) -> None:
+    """Copy between two typed parts, piece by piece."""
+    piece = np.empty(min(nbytes, _PIECE), BYTES)
+    for start in range(0, nbytes, _PIECE):
+        end = min(start + _PIECE, nbytes)
+        source.pack(piece[: end - start], start, end)
+        target.unpack(piece[: end - start], start, end)
 
 
 def _can_come_back(call: Any) -> bool:

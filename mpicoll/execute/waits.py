@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 from mpi4py import MPI
 
 from ..engine import Compiled, Held
-from ..errors import CollectiveMismatch, CollectiveTimeout, MpicollError, RankFailure
-from ..failure import ABANDONED, Located, Recorder, Withdrawable, survival
+from ..errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    MpicollError,
+    RankFailure,
+    SharedMemoryError,
+)
+from ..failure import ABANDONED, Located, Recorder, Resumable, Withdrawable, survival
 from ..progress import NAP, PROGRESS, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
@@ -97,19 +103,28 @@ class Waits:
         another rank gives up.
         """
         watched = self.timeout is not None or survival.survivable()
-        polled = () if watched else (Polled, Compiled)
+        polled = Compiled if watched else (Polled, Compiled)
         rhythm = None
-        try:
-            for request in requests:
-                if isinstance(request, polled):
-                    request.Wait()  # it looks around by itself
-                else:
-                    rhythm = self._watch(request, rhythm, call)
-        except BaseException as error:  # Ctrl-C and signal handlers that raise among them
-            if call.unfinished:
-                self.give_up(call, error, requests)
-            PROGRESS.end_failed(self.queue)
-            raise
+        while True:
+            try:
+                for request in requests:
+                    if isinstance(request, polled):  # it looks around by itself
+                        self.queue.stall.restart()
+                        request.Wait()
+                    else:
+                        rhythm = self._watch(request, rhythm, call)
+                return
+            except BaseException as error:  # Ctrl-C and signal handlers that raise among them
+                rest = None
+                if isinstance(call, Resumable) and self.outlives(error):
+                    rest = call.rest()
+                if rest is None:
+                    if call.unfinished:
+                        self.give_up(call, error, requests)
+                    PROGRESS.end_failed(self.queue)
+                    raise
+                self.held.hold(error)
+                requests = rest
 
     def _watch(
         self, request: MPI.Request, rhythm: Rhythm | None, call: Located
@@ -129,32 +144,37 @@ class Waits:
                         rhythm.restart()
                         stall.restart()
                         begun = True
-                    if stall.is_due:
-                        self.check_wait()
-                        if self.held.is_due(perf_counter() - rhythm.moved):
-                            break
-                    if self.queue.error is not None:
-                        raise self.queue.error
+                    self.keep_watch()
+                    if self.held.is_due(perf_counter() - rhythm.moved):
+                        break
                     rhythm.leave_core(0, lambda: call.runs_ahead)
                 else:
                     if rhythm is not None and begun:
                         stall.restart()
                         rhythm.still(1)
                     return rhythm
-            except (MPI.Exception, MpicollError):
-                raise
             except BaseException as error:
-                # in the middle of a step of ours, or of what another rank has told
-                if isinstance(request, (Polled, Compiled)) or self.is_disturbed:
+                if isinstance(request, Polled) or not self.outlives(error):
                     raise
                 self.held.hold(error)
                 continue
             self.held.release()
 
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether this rank is in the middle of hearing from another one, or gives its calls up."""
-        return self.channel.is_hearing or self.queue.error is not None
+    def outlives(self, error: BaseException) -> bool:
+        """Whether a call that waits goes on after an exception: one that a signal handler raised.
+
+        Not in the middle of what ranks tell each other, nor where this rank gives its calls up.
+        """
+        is_of_the_call = isinstance(error, (MPI.Exception, MpicollError))
+        is_over = self.queue.error is not None or bool(self.broken)
+        return not (is_of_the_call or is_over or self.channel.is_talking)
+
+    def keep_watch(self) -> None:
+        """Look around while a call waits; raises what ends it."""
+        if self.queue.stall.is_due:
+            self.check_wait()
+        if self.queue.error is not None:
+            raise self.queue.error
 
     def check_wait(self) -> None:
         """Nothing has moved: give up the calls under way, or report, where that lasts too long.
@@ -302,9 +322,10 @@ class Waits:
         """A call that counts has ended with this error, before it was served; text: the call.
 
         Where it is the program's own, as a signal handler's, the other ranks find no such call
-        here: no further call is served. All ranks know of errors of MPI and ours.
+        here: no further call is served. All ranks know of errors of MPI and ours, but for memory.
         """
-        if not isinstance(error, (MpicollError, MPI.Exception)):
+        is_known = isinstance(error, (MpicollError, MPI.Exception))
+        if not is_known or isinstance(error, SharedMemoryError):
             self.in_disorder(self.reason(text, error))
         self.lost = None
 

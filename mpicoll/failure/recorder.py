@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from threading import get_ident
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 from ..support.callsite import Site, site_text
@@ -43,6 +43,15 @@ class Located(Protocol):
 
     def peer(self) -> int | None:
         """The rank of the communicator that sends the awaited message, or None."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A call that may go on where an exception has interrupted it between two steps."""
+
+    def rest(self) -> Iterator[Any] | None:
+        """The requests that are still to be awaited; None: it cannot go on."""
         ...
 
 
@@ -89,19 +98,36 @@ class Past(NamedTuple):
 #: of `Past`, the oldest first; plain tuples, which take a quarter of the time to make
 _PAST: deque[tuple[str, int, int, str, str, Site, float, float]] = deque(maxlen=KEPT)
 
-#: (communicator, place of the last, their marks) of calls in a row that were not recorded, the
-#: oldest first
-_PASSED: deque[tuple[str, int, tuple[Mark, ...]]] = deque(maxlen=KEPT // 10)
+
+class _Passed(NamedTuple):
+    """Calls in a row that were not recorded."""
+
+    communicator: str
+    #: the place of the last
+    last: int
+    marks: tuple[Mark, ...]
+    #: when all of them had begun
+    seen: float
+
+    def placed(self) -> dict[int, Mark]:
+        """The calls by place."""
+        return dict(enumerate(self.marks, self.last - len(self.marks) + 1))
+
+
+#: the oldest first
+_PASSED: deque[_Passed] = deque(maxlen=KEPT // 10)
+#: where they were made
+_NOT_KNOWN = "a line that is not recorded"
 
 
 def remembered(recorder: Recorder) -> dict[int, tuple[str, str]]:
     """{place: (what, where)} of the last calls on a communicator, also of those not recorded."""
     calls: dict[int, tuple[str, str]] = {}
     communicator = recorder.name
-    for name, last, marks in [*_PASSED.copy(), (communicator, *recorder.last_passed)]:
-        if name == communicator:
-            told = [(mark.text, ", a repeated call whose line is not recorded") for mark in marks]
-            calls.update(enumerate(told, last - len(marks) + 1))
+    for passed in [*_PASSED.copy(), recorder.last_passed]:
+        if passed.communicator == communicator:
+            for place, mark in passed.placed().items():
+                calls[place] = mark.text, ", a repeated call whose line is not recorded"
     for call in past():
         if call.place and call.communicator == communicator:
             calls[call.place] = call.text, f" at {call.line}"
@@ -111,6 +137,20 @@ def remembered(recorder: Recorder) -> dict[int, tuple[str, str]]:
 def past() -> list[Past]:
     """The last calls of this process that have ended, the oldest first."""
     return [Past._make(fields) for fields in _PAST.copy()]
+
+
+def past_with_passed(recorders: Iterable[Recorder]) -> list[Past]:
+    """The same, and the last calls that were not recorded; their times are the latest possible.
+
+    recorders: of all communicators.
+    """
+    rows = [*_PASSED.copy(), *[recorder.last_passed for recorder in recorders]]
+    passed = [
+        Past(row.communicator, place, place, mark.text, "", _NOT_KNOWN, row.seen, row.seen)
+        for row in rows
+        for place, mark in row.placed().items()
+    ]
+    return sorted([*passed[-KEPT:], *past()], key=lambda call: call.begun)
 
 
 class Record:
@@ -238,18 +278,18 @@ class Recorder(Ledger):
             self.sequence = crc32(mark, self.sequence)
 
     @property
-    def last_passed(self) -> tuple[int, tuple[Mark, ...]]:
-        """The last calls that were not recorded: the place of the last one, and their marks."""
+    def last_passed(self) -> _Passed:
+        """The last calls that were not recorded."""
         while True:
             last = self.places
             marks = tuple(self.passed)
             if last == self.places:  # else the program has made a call meanwhile
-                return last, marks
+                return _Passed(self.name, last, marks, perf_counter())
 
     def remember_passed(self) -> None:
         """Remember the calls that were not recorded, before one that is has a place."""
         if self.passed:
-            _PASSED.append((self.name, *self.last_passed))
+            _PASSED.append(self.last_passed)
             self.passed.clear()
 
     def compare_every(self, calls: int) -> None:
@@ -298,11 +338,11 @@ class Recorder(Ledger):
         """The calls that have begun and not ended, the oldest first."""
         records = [self.blocking, *list(self.others.values())]
         if self.is_passing:
-            last, marks = self.last_passed
+            passed = self.last_passed
             passing = Record(self)
             passing.number = self.count
-            passing.place = last
-            passing.text = marks[-1].text if marks else ""
+            passing.place = passed.last
+            passing.text = passed.marks[-1].text if passed.marks else ""
             passing.thread = self.thread
             passing.begun = perf_counter()
             records.append(passing)

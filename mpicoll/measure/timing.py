@@ -98,7 +98,13 @@ def how_often(once: Mapping[Any, float], seconds: float, least: int = 5, most: i
 
 
 def statistics(times: Times) -> dict[str, float]:
-    """Median, minimum and 95th percentile in microseconds."""
+    """Median, minimum, 95th percentile, mean and maximum in microseconds."""
     median, p95 = np.percentile(times, (50, 95)) * 1e6
-    figures = {"median_us": median, "min_us": times.min() * 1e6, "p95_us": p95}
+    figures = {
+        "median_us": median,
+        "min_us": times.min() * 1e6,
+        "p95_us": p95,
+        "mean_us": times.mean() * 1e6,
+        "max_us": times.max() * 1e6,
+    }
     return {name: round(float(value), 3) for name, value in figures.items()}

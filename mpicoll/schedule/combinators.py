@@ -158,10 +158,13 @@ def segmented(generator: Generator) -> Generator:
     return pipeline
 
 
-def folded(collective: Meaning) -> Callable[[Generator], Generator]:
-    """Run a power-of-two algorithm at any size: extra ranks send before it, and receive after it.
+def folded(
+    collective: Meaning, fitting: Callable[[int], int] = power_of_two
+) -> Callable[[Generator], Generator]:
+    """Run an algorithm of certain sizes at any size: extra ranks send before and receive after it.
 
-    With r = size - 2^k extra ranks, ranks 0 … 2r-1 form pairs. The even rank sends its input to the
+    fitting(size) is the largest such size up to `size`, at least half of it; mostly 2^k. With
+    r = size - 2^k extra ranks, ranks 0 … 2r-1 form pairs. The even rank sends its input to the
     odd rank, which represents both and at the end sends the result of the even rank back. Where
     blocks belong to ranks (reduce_scatter, allgather), a pair counts as a rank with two blocks.
     """
@@ -170,7 +173,7 @@ def folded(collective: Meaning) -> Callable[[Generator], Generator]:
         @wraps(generator)
         def fold(rank: int, size: int, blocks: int | None = None) -> Iterator[Round]:
             blocks = blocks or size
-            core = power_of_two(size)
+            core = fitting(size)
             pairs = size - core
             before: Callable[[int], Part] = lambda r: collective.precondition(r, size, blocks)
             after: Callable[[int], Part] = lambda r: collective.postcondition(r, size, blocks)

@@ -11,9 +11,10 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
-from .. import algorithms, collectives
-from ..algorithms import LIBRARIES, NATIVE
+from .. import algorithms
+from ..algorithms import LIBRARIES, NATIVE, AnyCollective
 from ..errors import ArgumentError
+from ..graphs import NEIGHBORHOODS
 from ..support import settings
 from ..support.units import format_bytes, parse_bytes
 from ..transport import Topology
@@ -34,7 +35,7 @@ BETWEEN_NODES = table.Link(alpha=100e-6, bandwidth=125e6, gamma=1e-10)
 class Query(NamedTuple):
     """What the choice of an algorithm for a call depends on."""
 
-    collective: collectives.CollectiveName
+    collective: AnyCollective
     topology: Topology
     #: None where only the root knows
     nbytes: int | None
@@ -49,12 +50,16 @@ class Query(NamedTuple):
     once: bool = False
     #: its blocks may have any sizes, which only sender and receiver know
     uneven: bool = False
+    #: each of its blocks has its own datatype
+    typed: bool = False
     #: elements have to be added in the canonical order
     canonical: bool = False
     #: what executes its schedules on all ranks
     engine: str = settings.PYTHON
     #: what its messages may have in the place of elements, by name
     compression: str = ""
+    #: the algorithm that a graph of neighbours suggests, and why
+    by_graph: tuple[str, str] | None = None
 
     @property
     def size(self) -> int:
@@ -103,7 +108,7 @@ def choose(
         )
     if explicit is not None:
         # MPI itself reports a count of the caller's type that is too large
-        moved = explicit == NATIVE and not collectives.find(query.collective).reduces
+        moved = explicit == NATIVE and not algorithms.meaning_of(query.collective).reduces
         refusal = "" if moved else refuses(query, explicit)
         if refusal:
             what = f"algorithm={explicit!r} cannot serve this {query.collective}"
@@ -165,6 +170,8 @@ def _measurable(query: Query) -> bool:
     """Whether a probe may tell more: for a large call, on a transport that is in no table."""
     if query.unfit or query.obstacle or query.size == 1 or (query.nbytes or 0) < SMALL:
         return False
+    if query.uneven:  # a rank may choose anew where others need not
+        return False
     return not any(table.knows(query.topology) for table in _tables())
 
 
@@ -189,19 +196,24 @@ def _by_rules(query: Query) -> Iterator[Choice]:
         if setting.applies_to(query):
             segment = default_segment(query, setting.algorithm)
             yield Choice(setting.algorithm, segment, f"{settings.ALGORITHM}={setting.text}")
+    if query.by_graph is not None:
+        name, reason = query.by_graph
+        yield Choice(name, None, reason)
     if query.obstacle or query.size == 1 or query.nbytes is None:
         return
     if query.once and query.nbytes < SMALL:
         return
     for tuning in _tables():
-        for rule in tuning.rules(query.collective, query.topology, query.nbytes, query.engine):
+        for rule in tuning.rules(
+            query.collective, query.topology, query.nbytes, query.engine, query.typed
+        ):
             low = format_bytes(int(max(rule.low, rule.share * query.size)))
             yield Choice(rule.algorithm, rule.segment_bytes, f"{tuning.name}, from {low} bytes")
 
 
 def default_segment(query: Query, algorithm: str) -> int | None:
     """The pieces of messages by default: as in the tables for this transport."""
-    if algorithm in LIBRARIES:
+    if algorithm in LIBRARIES or query.collective in NEIGHBORHOODS:
         return None
     in_tables = (table.segment(query.topology) for table in _tables())
     segment = next(filter(None, in_tables), None)
@@ -245,7 +257,7 @@ def _last_resort(query: Query) -> Choice:
         return Choice(NATIVE, None, query.obstacle or f"the default here{until}")
     able = [
         entry
-        for entry in algorithms.registered(query.collective)
+        for entry in algorithms.proposed(query.collective)
         if not refuses(query, entry.name)
     ]
     if able:
@@ -291,7 +303,7 @@ def is_named(collective: str, algorithm: str) -> bool:
 class EnvironmentRule(NamedTuple):
     """An entry of MPICOLL_ALGORITHM: the algorithm for `low` to below `high` bytes."""
 
-    collective: collectives.CollectiveName
+    collective: AnyCollective
     low: float
     high: float
     algorithm: str
@@ -327,7 +339,7 @@ def _parse_rule(text: str) -> EnvironmentRule:
     try:
         if len(fields) not in (2, 3):
             raise ArgumentError("expected collective:algorithm or collective:from-below:algorithm")
-        collective = collectives.find(fields[0]).name
+        collective = algorithms.meaning_of(fields[0]).name
         algorithm = fields[-1]
         if len(fields) == 3:
             low, high = map(parse_bytes, fields[1].split("-", 1))

@@ -192,7 +192,7 @@ def _timed(comm: MPI.Comm, calls: Calls, limit: float) -> dict[Candidate, float]
 def predictions(query: Query, link: Link, nbytes: int) -> dict[Candidate, float]:
     """Seconds by the cost model of each algorithm, whole and in pieces, in ascending order."""
     seconds_of: dict[Candidate, float] = {}
-    for algorithm in algorithms.registered(query.collective):
+    for algorithm in algorithms.proposed(query.collective):
         pipelined = algorithm.blocks == "segments"
         message = nbytes if pipelined else nbytes // query.size
         for piece in (None, *(piece for piece in PIECES if piece < message)):

@@ -14,7 +14,9 @@ are reached. `mpi` is the library's name, with or without its version. `ranks` i
 "power_of_two" or "no_power_of_two"; `nodes` is a number, "any", "one", "one_rank_each" or
 "several_ranks_each". The first entry that fits and can serve the call is taken. An entry with
 `"engine": "c"` holds for calls whose schedules the extension executes on all ranks: repeated
-blocking calls of plain arrays, inside a node through shared memory or between nodes.
+blocking calls of plain arrays, inside a node through shared memory or between nodes. An entry with
+`"typed": true` holds for Alltoallw, whose blocks have datatypes of their own, and no other does;
+`from` is then what a rank sends.
 
 An entry may have `"compressed_from": {"int8": "256K"}`: the bytes from which a call that allows
 these codes is compressed between nodes; "inf": never.
@@ -83,15 +85,24 @@ class TableEntry(NamedTuple):
     engine: str = "any"
     #: by the name of a compression, bytes from which it saves time
     compressed_from: tuple[tuple[str, float], ...] = ()
+    #: whether it is for calls of which each block has its own datatype
+    typed: bool = False
 
     def is_about(self, topology: Topology) -> bool:
         """Whether this entry is for that MPI library and transport."""
         return self.transport in (topology.transport, "any") and _is(topology.library, self.mpi)
 
-    def fits(self, collective: str, topology: Topology, engine: str = settings.PYTHON) -> bool:
-        """Whether this entry is for that collective there. engine: what executes schedules."""
+    def fits(
+        self, collective: str, topology: Topology, engine: str = settings.PYTHON,
+        typed: bool = False,
+    ) -> bool:  # fmt: skip
+        """Whether this entry is for that collective there.
+
+        engine: what executes schedules. typed: blocks have datatypes of their own.
+        """
         return (
             collective == self.collective
+            and typed == self.typed
             and self.engine in (engine, "any")
             and self.is_about(topology)
             and self._fits_ranks(len(topology.nodes))
@@ -153,11 +164,14 @@ class TuningTable(NamedTuple):
     reduce_on_device: dict[str, float]
 
     def rules(
-        self, collective: str, topology: Topology, nbytes: int, engine: str = settings.PYTHON
-    ) -> list[Rule]:
-        """The `Rule`s for a call, of each entry that fits. engine: what executes schedules."""
+        self, collective: str, topology: Topology, nbytes: int, engine: str = settings.PYTHON,
+        typed: bool = False,
+    ) -> list[Rule]:  # fmt: skip
+        """The `Rule`s for a call, of each entry that fits; engine, typed: see `fits`."""
         size = len(topology.nodes)
-        fitting = [entry for entry in self.entries if entry.fits(collective, topology, engine)]
+        fitting = [
+            entry for entry in self.entries if entry.fits(collective, topology, engine, typed)
+        ]
         rules = [entry.rule(nbytes, size) for entry in fitting]
         return [rule for rule in rules if rule]
 
@@ -237,7 +251,9 @@ def _entry(entry: dict[str, Any]) -> TableEntry:
         raise ArgumentError(f"expected c, python or any for engine, got {engine!r}")
     lows = entry.get("compressed_from", {}).items()
     compressed_from = tuple((codes_of(name).name, parse_bytes(low)) for name, low in lows)
-    return TableEntry(mpi, transport, ranks, nodes, collective, rules, engine, compressed_from)
+    typed = entry.get("typed", False) is True
+    return TableEntry(
+        mpi, transport, ranks, nodes, collective, rules, engine, compressed_from, typed)
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
@@ -322,7 +338,7 @@ def write(
         "schema": SCHEMA,
         "environment": environment,
         "links": _merged(document["links"], [link] if link else [], place),
-        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "engine", "collective")),
+        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "engine", "collective", "typed")),
         **{key: document[key] for key in ("reduce_on_device",) if key in document},
     }
     write_whole(path, json.dumps(merged, indent=1) + "\n")

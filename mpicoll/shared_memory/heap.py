@@ -16,10 +16,10 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
-from functools import cache
+from contextlib import suppress
 from math import prod
 from operator import index
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ import numpy as np
 from ..errors import ArgumentError
 from ..support.forks import lock_for_forks
 from ..support.garbage import without_collection
+from .limits import explained, memory_of_node
 from .mapping import Mapping, punch, words_at
 
 _PAGE = mmap.PAGESIZE
@@ -132,17 +133,18 @@ class Heap:
 
     def descriptor(self) -> int:
         """The descriptor of the file."""
-        with self._lock:
+        with self._lock, explained("which shares none so far"):
             if self._descriptor < 0:
                 self._create()
             return self._descriptor
 
     def acquire(self, nbytes: int, align: int = _ALIGN) -> Block:
-        """A block, padded to a multiple of `align`, at one. Raises OSError without memory."""
-        if self.is_inherited:
-            raise OSError("a child process shares no memory")
+        """A block, padded to a multiple of `align`. Raises SharedMemoryError without memory."""
         size = max(align, -(-nbytes // align) * align)
-        with self._lock:  # a finalizer may make an array
+        purpose = f"which shares {self._end} bytes and asked for {size} more"
+        with self._lock, explained(purpose):  # a finalizer may make an array
+            if self.is_inherited:
+                raise OSError("a child process shares none")
             return without_collection(self._acquire, size, align)
 
     def _acquire(self, size: int, align: int) -> Block:
@@ -171,10 +173,15 @@ class Heap:
         """Return a block to the heap; it becomes free at the next `acquire`."""
         self._returned.append(block)
 
-    def array(self, shape: tuple[int, ...], dtype: "np.dtype[Any]") -> "np.ndarray[Any, Any]":
-        """An array that releases its memory with its last view. Raises OSError without memory.
+    def array(
+        self, shape: tuple[int, ...], dtype: "np.dtype[Any]", is_scratch: bool = False
+    ) -> "np.ndarray[Any, Any]":
+        """An array that releases its memory with its last view.
 
-        It shares no page with other blocks, so that it can be detached.
+        Raises SharedMemoryError without memory.
+
+        It shares no page with other blocks, so that it can be detached. is_scratch: it is not the
+        user's.
         """
         nbytes = prod(shape) * dtype.itemsize
         block = self.acquire(nbytes, _PAGE)
@@ -182,7 +189,7 @@ class Heap:
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         self._arrays[block.address] = block
         weakref.finalize(memory, self.release, block).atexit = False
-        if not self.in_use:
+        if not self.in_use and not is_scratch:
             self.in_use = True
             self._epoch[0] += 1  # from now on it matters where arrays lie
         return np.ndarray(shape, dtype, memory)
@@ -200,8 +207,9 @@ class Heap:
         """Give the arrays there new pages: same address, same contents, another location.
 
         Other processes keep the old pages until the array is released; their late writes are lost.
+        Without memory for new pages the array keeps its own.
         """
-        with self._lock:  # a finalizer may make an array
+        with self._lock, suppress(OSError):  # a finalizer may make an array
             without_collection(self._detach_all, address, address + nbytes)
 
     def _detach_all(self, begin: int, end: int) -> None:
@@ -366,34 +374,14 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
         raise ArgumentError(f"no {nbytes} bytes of memory that ranks can share: {error}") from error
 
 
-def memory_of_node() -> int:
-    """Bytes of memory that this process may use: the node's memory, or less in a control group."""
-    limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _limits():
-        try:
-            limit = min(limit, int(path.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # "max"
-            continue
-    return limit
-
-
-@cache
-def _limits() -> list[Path]:
-    """Files with the memory limits of the control group of this process, and of those around it.
-
-    In a container the outermost one that is visible is its own, whatever its name outside.
-    """
+def scratch(nbytes: int, dtype: Any) -> "np.ndarray[Any, Any]":
+    """A vector that other ranks of the node can read, or a usual one without such memory."""
+    kind = np.dtype(dtype)
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        return HEAP.array((nbytes // kind.itemsize,), kind, is_scratch=True)
     except OSError:
-        return []
-    found = []
-    for line in lines:
-        _, controllers, name = line.split(":", 2)
-        group = Path(name.lstrip("/"))
-        for inside in (group, *group.parents):
-            if not controllers:
-                found.append(Path("/sys/fs/cgroup") / inside / "memory.max")
-            elif "memory" in controllers.split(","):
-                found.append(Path("/sys/fs/cgroup/memory") / inside / "memory.limit_in_bytes")
-    return [path for path in found if path.exists()]
+        return np.empty(nbytes // kind.itemsize, kind)
+
+
+#: in place of NumPy, for a pool of memory that ranks of the node share
+SHARED = SimpleNamespace(empty=scratch)

@@ -71,8 +71,8 @@ class Outgoing(Polled):
     """
 
     __slots__ = (
-        "_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_chunk", "_slots", "tag",
-        "_pipe", "_sent", "_last", "_send", "_request",
+        "_pipes", "_address", "_nbytes", "_location", "_epoch", "_bytes", "_itemsize", "_chunk",
+        "_slots", "tag", "_pipe", "_sent", "_last", "_send", "_request",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,7 @@ class Outgoing(Polled):
         self._send = send
         self._locate()
         self._bytes = buffers.at(address, self._nbytes, np.uint8)
+        self._itemsize = itemsize
         #: bytes of a piece
         self._chunk = min(self._nbytes, pipe.chunk // itemsize * itemsize)
         #: location and array of each slot, by pipe
@@ -136,8 +137,10 @@ class Outgoing(Polled):
             return True
         slots = self._slots.get(pipe)
         if slots is None:
-            chunk = self._chunk
-            slots = [(slot.location, slot.array[:chunk]) for slot in pipe.slots(chunk)]
+            found = pipe.slots(self._chunk, self._itemsize)
+            room = found[0].array.size // self._itemsize * self._itemsize
+            self._chunk = min(self._chunk, room)
+            slots = [(slot.location, slot.array) for slot in found]
             self._slots[pipe] = slots
         while self._sent < self._nbytes:
             if pipe.unread >= len(slots):
@@ -168,6 +171,32 @@ class Outgoing(Polled):
             assert self._request is not None
             return self._request.Test()
         return self._pipe.read >= self._last
+
+
+class Packing(Outgoing):
+    """A message of a typed block, packed when it has its turn, into memory that ranks share.
+
+    part: see `buffers.TypedPart`.
+    """
+
+    __slots__ = ("_part", "_is_packed")
+
+    def __init__(self, part: buffers.TypedPart, *outgoing: Any) -> None:
+        super().__init__(*outgoing)
+        self._part = part
+        self._is_packed = False
+
+    def start(self, tag: int) -> Outgoing:
+        """Start it; returns itself, as the request."""
+        self._is_packed = False
+        return super().start(tag)
+
+    def advance(self) -> bool:
+        """Pack it, and publish it; whether all is published."""
+        if not self._is_packed:
+            self._is_packed = True
+            self._part.pack(self._bytes, 0, self._nbytes)
+        return super().advance()
 
 
 class Writing(Outgoing):

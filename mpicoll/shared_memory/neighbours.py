@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import SharedMemoryError
 from ..gpu import gpu_mode
 from ..support import settings
 from .bell import BELL
 from .heap import HEAP, TABLE_BYTES, Block, SegmentTable, offset_of
+from .limits import explained
 from .mapping import Mapping, words_at
 
 #: processors that show the writes of a core to other cores in program order
@@ -92,7 +94,10 @@ class Neighbour:
         return address + location - begin
 
     def segment(self, location: int) -> tuple[int, int, int]:
-        """Where a segment begins and ends that has this location, and its address here."""
+        """Where a segment begins and ends that has this location, and its address here.
+
+        Raises SharedMemoryError where it cannot be mapped.
+        """
         mapping = self._find(location)
         if mapping is None:
             with self._lock:  # another thread may have mapped it meanwhile
@@ -110,7 +115,9 @@ class Neighbour:
                 break
         else:
             raise OSError(f"location {location} of another rank's memory is in no segment")
-        new = Mapping(self._descriptor, offset, nbytes)  # first: where it fails nothing has changed
+        with explained(f"to map {nbytes} bytes of another rank of the node"):
+            new = Mapping(self._descriptor, offset, nbytes)
+        # only now: where it fails nothing has changed
         while True:
             mapped = self._mapped
             kept = [mapping for mapping in mapped if mapping.offset in segments]
@@ -211,8 +218,8 @@ def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
             block = HEAP.acquire(nbytes)
             clear(block)  # before other ranks know of it
             card = _card(rank, block)
-        except OSError as error:
-            problem = f"no memory to share: {error.strerror or error}"
+        except SharedMemoryError as error:
+            problem = str(error)
     words = np.empty((node.Get_size(), len(card)), np.int64)
     node.Allgather(np.array(card, np.int64), words)
     cards = {card.rank: card for card in map(Card._make, words.tolist())}
@@ -220,9 +227,10 @@ def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
 
 
 def _card(rank: int, block: Block) -> Card:
-    """The card of this process. Raises OSError where it has no descriptor left."""
+    """The card of this process. Raises SharedMemoryError where it has no descriptor left."""
     descriptor = HEAP.descriptor()
-    bell, bell_file = BELL.place()
+    with explained("which has to open a pipe"):
+        bell, bell_file = BELL.place()
     return Card(
         rank, True, os.getpid(), descriptor, HEAP.token, block.location, bell, bell_file
     )

@@ -27,6 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import buffers
+from ..errors import SharedMemoryError
 from .bell import ring
 from .heap import HEAP, Block
 from .mapping import words_at
@@ -187,11 +188,20 @@ class Pipe:
         words[at + 3] = nbytes
         words[at] = words[PUBLISHED] = count + 1
 
-    def slots(self, nbytes: int) -> list[Slot]:
-        """Memory for messages of this size: message number n uses slot n modulo their number."""
+    def slots(self, nbytes: int, itemsize: int = 1) -> list[Slot]:
+        """Memory for pieces of this size: piece number n uses slot n modulo their number.
+
+        Where memory to share has run out, the slots are smaller: an entry has room for the smallest.
+        itemsize: they are not smaller than that.
+        """
         size = max(_SMALL, 1 << (nbytes - 1).bit_length())
         if size not in self._slots:
-            self._slots[size] = list(self._new_slots(size))
+            try:
+                self._slots[size] = list(self._new_slots(size))
+            except SharedMemoryError:
+                if size // 2 < itemsize:
+                    raise
+                self._slots[size] = self.slots(size // 2, itemsize)
         return self._slots[size]
 
     def _new_slots(self, size: int) -> Iterator[Slot]:
@@ -562,6 +572,8 @@ class Links:
                 if not ring:
                     return None
                 self._rings[peer] = neighbour.words(ring, _RING_BYTES)
+            except SharedMemoryError:
+                raise
             except OSError:  # the rank has released the memory
                 return None
         return self._rings[peer]

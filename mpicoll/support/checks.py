@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +32,18 @@ def check(name: str, value: object, good: object, expected: str) -> None:
     """Raise ArgumentError unless `good`."""
     if not good:
         raise ArgumentError(f"{name}: expected {expected}, got {value!r}")
+
+
+def number_of(value: Any) -> float:
+    """The value as a float, to be compared; nan where it is no number, as a text is none.
+
+    >>> number_of(2), number_of("2")
+    (2.0, nan)
+    """
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def check_integer(name: str, value: Any, least: int) -> None:

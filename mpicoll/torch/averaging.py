@@ -9,6 +9,7 @@ import numpy
 import torch
 from mpi4py import MPI
 
+from .. import engine
 from ..buffers import CodingLoss, compression_of
 from ..codes import CompressionName
 from ..communicator import Communicator
@@ -42,7 +43,12 @@ class Residuals:
         self.gradients: Array = numpy.zeros(self._shards * shard, numpy.float32)
         self.sums: Array = numpy.zeros(shard, numpy.float32)
         self._own = slice(self._rank * shard, (self._rank + 1) * shard)
-        self._loss = CodingLoss(compression_of(compression), self._rank, len(self._lost))
+        self._loss = CodingLoss(
+            compression_of(compression),
+            self._rank,
+            len(self._lost),
+            compiled=engine.status().extension,
+        )
 
     def lost(self) -> list[Array]:
         """What was lost of each parameter's gradient; views."""

@@ -238,8 +238,8 @@ class Channel:
         self.name = f"{wire.name}.{number}"
         #: for the watcher, a thread that may not use what is being freed
         self.open = True
-        #: whether a message by which another rank tells of itself is just being received
-        self.is_hearing = False
+        #: whether a message by which a rank tells of itself is just being received or sent
+        self.is_talking = False
         self.lock = threading.RLock()
         #: messages by which ranks agree
         self._posted: set[_Posted] = set()
@@ -477,7 +477,7 @@ class Channel:
         with self.lock:
             if not self.probe(tag, status):
                 return None
-            self.is_hearing = True  # for good: this communicator is given up
+            self.is_talking = True  # for good: this communicator is given up
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self.wire.comm.Recv([words, MPI.BYTE], status.source, tag)
         return list(self.ranks).index(status.source), words.tobytes().decode(errors="replace")

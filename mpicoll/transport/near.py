@@ -23,6 +23,7 @@ from ..shared_memory import (
     Links,
     Neighbour,
     Outgoing,
+    Packing,
     Pipe,
     Writing,
 )
@@ -112,14 +113,21 @@ class Near:
         left = [step._replace(starts=list(filterfalse(is_open, step.starts))) for step in steps]
         return [left[0]._replace(starts=opened + left[0].starts), *left[1:]]
 
-    def sending(self, piece: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
-        """Makes, of this message in some memory, a function of the tag that starts it there."""
+    def sending(
+        self, piece: Instruction, part: buffers.TypedPart | None = None
+    ) -> Callable[[Instruction], Callable[[int], Any]]:
+        """Makes, of this message in some memory, a function of the tag that starts it there.
+
+        part: what is packed by it.
+        """
         rank = piece.peer
         assert rank is not None
         outward = self._links.to(rank, self._kind)
         message: Callable[..., Outgoing] = Outgoing
         if piece.kind is Write:
             message = partial(Writing, self._links.from_(rank, self._kind), self._links.peers[rank])
+        elif part is not None:
+            message = partial(Packing, part)
         itemsize = self._dtype.itemsize
 
         def place(placed: Instruction) -> Callable[[int], Any]:
@@ -128,8 +136,13 @@ class Near:
 
         return place
 
-    def receiving(self, piece: Instruction) -> Callable[[Instruction], Callable[[int], Any]]:
-        """The same for a message to this rank, which may be reduced as it comes."""
+    def receiving(
+        self, piece: Instruction, part: buffers.TypedPart | None = None
+    ) -> Callable[[Instruction], Callable[[int], Any]]:
+        """The same for a message to this rank, which may be reduced as it comes.
+
+        part: what it is unpacked to.
+        """
         rank = piece.peer
         assert rank is not None
         inward = self._links.from_(rank, self._kind)
@@ -141,7 +154,7 @@ class Near:
         def place(placed: Instruction) -> Callable[[int], Any]:
             if placed.operand is None:  # of any type
                 into = landing = _array(placed.writes[0], np.uint8)
-                take, take_part = _copied(into)
+                take, take_part = _copied(into) if part is None else _unpacked(part)
             else:
                 into = _array(placed.writes[0], self._dtype)
                 landing = into if placed.landing is None else _array(placed.landing, self._dtype)
@@ -169,6 +182,15 @@ def _copied(into: Any) -> tuple[Callable[..., object], Callable[..., object]]:
         np.copyto(into[start:end], message)
 
     return take, take_part
+
+
+def _unpacked(part: buffers.TypedPart) -> tuple[Callable[..., object], Callable[..., object]]:
+    """Functions that unpack a message, whole and in part."""
+
+    def take(message: Any) -> None:
+        part.unpack(message, 0, part.nbytes)
+
+    return take, part.unpack
 
 
 def _reduced(

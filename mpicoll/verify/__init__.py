@@ -1,10 +1,13 @@
 """The verifier: proves without MPI and without data what a schedule does."""
 
 from .flow import flows_in_pieces, flows_read_late
+from .graph_check import check_graph, prove_graph
+from .msccl import MscclProof, check_msccl
 from .prover import Cost, RankCost, check, quantisations
 from .registering import Case, cases, check_cases, register, unproved
 
 __all__ = [
-    "Case", "Cost", "RankCost", "cases", "check", "check_cases", "flows_in_pieces",
-    "flows_read_late", "quantisations", "register", "unproved",
+    "Case", "Cost", "MscclProof", "RankCost", "cases", "check", "check_cases", "check_graph",
+    "check_msccl", "flows_in_pieces", "flows_read_late", "prove_graph", "quantisations", "register",
+    "unproved",
 ]

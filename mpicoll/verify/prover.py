@@ -170,7 +170,7 @@ def check(
     if entry:
         _prove_messages(entry, collective, programs)
     edges = bounds(blocks if count is None else count, blocks)
-    ranks = _rank_costs(programs, edges, itemsize)
+    ranks = rank_costs(programs, edges, itemsize)
     rounds = max(rank.clock for rank in run.ranks)
     messages, sent, received, reduced = map(max, zip(*ranks))
     return Cost(
@@ -348,7 +348,7 @@ def _sources(collective: Collective, contributions: list[int], blocks: int) -> s
     return " and ".join(f"block {each % blocks} of rank {each // blocks}" for each in contributions)
 
 
-def _rank_costs(
+def rank_costs(
     programs: Sequence[Sequence[SortedRound]], edges: Sequence[int], itemsize: int
 ) -> tuple[RankCost, ...]:
     """The costs of each rank, for a vector whose blocks begin at `edges`."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..execute import Context
-from ..failure import Past, Record, past
+from ..failure import Past, Record, past, past_with_passed
 from ..reports import SCHEMA, History, State
 from ..support.callsite import site_of, site_text, users_code, users_line
 from ..support.garbage import frames_of_threads
@@ -59,7 +59,7 @@ def history_of_process() -> History:
             round(clock + call.begun, 6),
             round(call.ended - call.begun, 6),
         ]
-        for call in past()
+        for call in past_with_passed([context.recorder for context in Context.living()])
     ]
     return {"words": list(words), "rows": rows}
 

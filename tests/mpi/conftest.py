@@ -1,5 +1,6 @@
 """Under mpiexec: one reporter, and a failure on any rank ends the job instead of leaving the others to wait."""
 
+import gc
 import shutil
 import sys
 import tempfile
@@ -27,6 +28,12 @@ def pytest_configure(config):
         config.pluginmanager.unregister(name="terminalreporter")
 
 
+def pytest_collection_finish():
+    """What collecting has made stays to the end: the garbage collector, which many tests call, need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_logreport(report):
     _end_job_if_failed(report)
 
@@ -51,10 +58,16 @@ def comm():
         communicator.Free()
 
 
-@pytest.fixture(params=[settings.PYTHON, *([settings.C] if engine.status().extension else [])])
+INTERPRETERS = [settings.PYTHON]
+if engine.status().extension:
+    INTERPRETERS = [pytest.param(settings.PYTHON, marks=pytest.mark.reference), settings.C]
+
+
+@pytest.fixture(params=INTERPRETERS)
 def interpreter(monkeypatch, request):
     """Each interpreter of programs in turn."""
     monkeypatch.setenv(settings.ENGINE, request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
 
 @pytest.mark.parametrize(("collective", "in_place"), list(product(collectives.COLLECTIVES, (False, True))))
 def test_every_algorithm_gives_what_is_expected(comm, collective, in_place):
-    words = [*algorithms.list_algorithms(collective), "auto"]
+    words = [*(each.name for each in algorithms.proposed(collective)), "native", "auto"]
     for nbytes, root in ((4, 0), (12 * 1021 * SIZE + 4, SIZE - 1)):
         candidates, options = list(map(Candidate, words)), {"root": root, "in_place": in_place}
         rows = compare(comm, collective, candidates, nbytes, np.dtype("float32"), repeats=2, **options)
@@ -46,7 +46,7 @@ def test_every_algorithm_gives_what_is_expected(comm, collective, in_place):
 
 @pytest.mark.parametrize(("collective", "split"), list(product(UNEVEN, ("one", "random"))))
 def test_blocks_of_uneven_size(comm, collective, split):
-    words = [*algorithms.list_algorithms(collective), "auto"]
+    words = [*(each.name for each in algorithms.proposed(collective)), "native", "auto"]
     for in_place in (False, True):
         candidates, options = list(map(Candidate, words)), {"root": SIZE - 1, "in_place": in_place, "split": split}
         rows = compare(comm, collective, candidates, 12 * 1021 * SIZE + 4, np.dtype("float32"), repeats=1, **options)
@@ -58,7 +58,7 @@ def test_blocks_of_uneven_size(comm, collective, split):
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "allgather", "bcast", "reduce"])
 def test_compressed_results_are_compared_with_their_bound(comm, collective):
     nodes = Context.of(WORLD).topology.nodes
-    words = [each.name for each in algorithms.registered(collective) if each.compressible]
+    words = [each.name for each in algorithms.proposed(collective) if each.compressible]
     names = ("int8", "bfloat16")
     candidates = [Candidate(word, compression=name) for name in names for word in [*words, "auto"]]
     for nbytes, root, in_place in ((4, 0, True), (40_000 * SIZE, SIZE - 1, False)):
@@ -232,10 +232,24 @@ def test_the_document(tmp_path):
     pieces = {row["algorithm"]: row["segment_bytes"] for row in document["results"]}
     assert pieces["native"] is None and pieces["tree"] > 0
     assert set(document["results"][0]) >= {"collective", "algorithm", "segment_bytes", "bytes", "count", "dtype", "op",
-                                           "median_us", "min_us", "p95_us", "algbw", "busbw", "wrong"}  # fmt: skip
+                                           "median_us", "min_us", "p95_us", "mean_us", "max_us",
+                                           "algbw", "busbw", "wrong"}  # fmt: skip
 
 
 def test_element_types():
     assert element_type("float32") == np.float32
     with pytest.raises(ArgumentError, match="element type"):
         element_type("float31")
+
+
+def test_the_columns_of_osu(capsys):
+    assert _bench("--algorithms", "ring,auto", "--sizes", "1K:4K", "--factor", "4", "--repeats", "2", "--format", "osu") == 0
+    lines = capsys.readouterr().out.splitlines()
+    if RANK:
+        assert not lines
+        return
+    titles = [line for line in lines if line.startswith("# mpicoll bench")]
+    assert [title.split(", ")[2] for title in titles] == ["native", "ring", "auto"]
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert [(row[0], row[4]) for row in rows] == 3 * [("1024", "2"), ("4096", "2")]
+    assert all(float(low) <= float(mean) <= float(high) for _, mean, low, high, _ in rows)

@@ -16,6 +16,7 @@ from tests.support.cases import (
     RANK,
     SEGMENT,
     SIZE,
+    STUDY,
     WORLD,
     Case,
     everywhere,
@@ -34,6 +35,14 @@ def test_result_is_that_of_mpi(comm, method, word):
     for number, (count, root, form) in enumerate(situations(method)):
         pieces = SEGMENT if number % 3 else None  # round by round as well
         result = Case(method, count, root, form).call(comm, algorithm=word, segment_bytes=pieces)
+        same(result, expected(method, count, root))
+
+
+@pytest.mark.parametrize(("method", "word"), STUDY)
+def test_algorithms_for_study_give_the_result_of_mpi(comm, method, word):
+    """A few calls each: that they are right at every number of ranks is proved without ranks."""
+    for count, root, form in ((PRIME, SIZE - 1, "apart"), (SIZE + 1, 0, forms_of(method)[1])):
+        result = Case(method, count, root, form).call(comm, algorithm=word)
         same(result, expected(method, count, root))
 
 

@@ -110,7 +110,7 @@ def test_a_persistent_plan_whose_data_change_scale(comm, name):
     plan.Free()
 
 
-@pytest.mark.parametrize("word", [each.name for each in algorithms.registered("reduce_scatter") if each.compressible])
+@pytest.mark.parametrize("word", [each.name for each in algorithms.proposed("reduce_scatter") if each.compressible])
 @pytest.mark.parametrize("name", NAMES)
 def test_reduce_scatter(comm, name, word):
     counts = [300 + 256 * rank for rank in range(SIZE)]
@@ -126,7 +126,7 @@ def test_reduce_scatter(comm, name, word):
         assert same(y, sum_of(name, contributions, edges)[RANK])
 
 
-@pytest.mark.parametrize("word", [each.name for each in algorithms.registered("allgather") if each.compressible])
+@pytest.mark.parametrize("word", [each.name for each in algorithms.proposed("allgather") if each.compressible])
 @pytest.mark.parametrize("name", NAMES)
 def test_allgather(comm, name, word):
     for count in (0, 1, PRIME):
@@ -138,7 +138,7 @@ def test_allgather(comm, name, word):
         assert same(y, np.array(wanted, "f4"))  # the owner's own block, too
 
 
-@pytest.mark.parametrize("word", [each.name for each in algorithms.registered("bcast") if each.compressible])
+@pytest.mark.parametrize("word", [each.name for each in algorithms.proposed("bcast") if each.compressible])
 @pytest.mark.parametrize("root", ROOTS)
 def test_bcast(comm, word, root):
     for name in NAMES:
@@ -149,7 +149,7 @@ def test_bcast(comm, word, root):
         assert same(x, source if is_exact else quantised(name, source))  # the root's, too
 
 
-@pytest.mark.parametrize("word", [each.name for each in algorithms.registered("reduce") if each.compressible])
+@pytest.mark.parametrize("word", [each.name for each in algorithms.proposed("reduce") if each.compressible])
 @pytest.mark.parametrize("root", ROOTS)
 def test_reduce_is_within_its_bound(comm, word, root):
     for name, error in (("int8", 0.0070), ("int4", 0.107), ("bfloat16", 0.0017)):
@@ -161,7 +161,7 @@ def test_reduce_is_within_its_bound(comm, word, root):
             assert np.sqrt(np.mean((y - exact) ** 2) / np.mean(exact**2)) < 1.1 * 2**0.5 * error
 
 
-@pytest.mark.parametrize("word", [each.name for each in algorithms.registered("allreduce") if each.compressible])
+@pytest.mark.parametrize("word", [each.name for each in algorithms.proposed("allreduce") if each.compressible])
 def test_all_ranks_have_the_same_bits(comm, word):
     for name in NAMES:
         y = np.empty(MANY, "f4")

@@ -341,11 +341,43 @@ def test_who_listens_to_all_calls_hears_of_all(comm):
     assert heard == ["Allreduce of 800 bytes, SUM, float64"] * 3
 
 
-def test_settings_that_close_doors(monkeypatch, comm):
+def test_settings_that_close_doors(comm):
+    """Results are compared after each call; a limit of waiting lets calls pass, but not MPI's own, which the watcher sees."""
     x = known(comm, np.ones(100))
-    watched = mpicoll.Communicator(comm, timeout=60)
-    assert not passed(watched, lambda: watched.Allreduce(MPI.IN_PLACE, x))
-    assert not passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x))
+    native = partial(comm.Bcast, np.zeros(1), algorithm="native")
+    for _ in range(4):
+        native()
+    assert comm._context.recorder.passed
+    mpicoll.Communicator(comm, timeout=60)
+    call = partial(comm.Allreduce, MPI.IN_PLACE, x)
+    assert [passed(comm, call) for _ in range(4)] == [False, False, True, True]
+    for _ in range(4):
+        native()
+    assert not comm._context.recorder.passed
+    compared = mpicoll.Communicator(WORLD.Dup(), check="digest")
+    assert not any([passed(compared, partial(compared.Allreduce, MPI.IN_PLACE, x)) for _ in range(5)])
+    compared.Free()
+
+
+@pytest.mark.parametrize("limit", [0.4, 0.05])
+def test_a_limit_of_waiting_ends_a_call_that_has_passed(limit):
+    """The error names the call, and who waits for whom, as if the call had gone the long way; the limit may come later."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = known(comm, np.ones(100), algorithm="ring")
+    mpicoll.Communicator(comm, timeout=limit)
+    if RANK == 0:
+        known(comm, x, algorithm="ring")
+        with pytest.raises(mpicoll.CollectiveTimeout) as caught:
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        text = str(caught.value)
+        assert "Allreduce of 800 bytes, SUM, float64" in text and f"a timeout after {limit} s" in text
+    else:
+        known(comm, x, algorithm="ring")
+        while not comm._context.broken:
+            time.sleep(0.01)
+            comm._context.look_around()
+    WORLD.Barrier()
+    comm.Free()
 
 
 def test_calls_that_are_always_compared_are_kept():

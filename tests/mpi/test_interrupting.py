@@ -2,14 +2,17 @@
 
 import gc
 import signal
+import sys
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll import engine
 from mpicoll.calls import serving
-from mpicoll.execute import Context
+from mpicoll.engine import compiled_program
+from mpicoll.execute import Context, waits
 from mpicoll.failure import Record
 from tests.support.cases import RANK, SIZE, WORLD
 
@@ -152,12 +155,19 @@ def test_a_plan_whose_making_a_handler_ended_gives_the_communicator_up(monkeypat
     """The other ranks have one plan more: later plans would wait for messages of others."""
     comm = mpicoll.Communicator(WORLD.Dup())
     x, y = np.ones(COUNT), np.empty(COUNT)
+
+    def interrupted_last():
+        for rank in range(SIZE - 1):  # a rank that still compares calls would be told there
+            WORLD.recv(source=rank, tag=78)
+        raise Interrupted
+
     if RANK == SIZE - 1:
-        monkeypatch.setattr(Context.of(comm), "next_plan_tag", interrupted)
+        monkeypatch.setattr(Context.of(comm), "next_plan_tag", interrupted_last)
         with pytest.raises(Interrupted):
             comm.Allreduce_init(x, y, algorithm="ring")
     else:
         comm.Allreduce_init(x, y, algorithm="ring")
+        WORLD.send(None, SIZE - 1, tag=78)
     with pytest.raises(mpicoll.MpicollError, match="Interrupted"):
         comm.Allreduce(x, y, algorithm="ring")
 
@@ -208,3 +218,98 @@ def test_a_task_that_a_handler_ended_before_its_first_step_gives_the_communicato
     else:
         with pytest.raises(mpicoll.MpicollError, match=f"rank {SIZE - 1} .*Interrupted"):
             comm.Iallreduce(x, y, algorithm="ring").Wait()
+
+
+class AtPoint:
+    """Raises once, where a call that waits comes to a point of Python: as a handler, in any line of it.
+
+    Without a point it counts the points: (file, line, kind of event). awaited: a function of the call, by name, in which
+    the wait begins. The last rank, which is late, comes when it has raised, or after MANY events.
+    """
+
+    MANY = 400
+
+    def __init__(self, awaited, point=None):
+        self.awaited = awaited
+        self.point = point
+        self.points = []
+        self.events = 0
+        self.waits = False
+        self.has_raised = False
+
+    def __call__(self, frame, event, argument):
+        code = frame.f_code
+        if "/mpicoll/" not in code.co_filename or event not in ("call", "line"):
+            return self
+        self.waits = self.waits or code.co_name == self.awaited
+        if code.co_name == "_end" and self.awaited == "_count":
+            self.waits = False
+        if not self.waits or self.has_raised:
+            return self
+        self.events += 1
+        if self.events == self.MANY:
+            self.release()
+        point = code.co_filename, frame.f_lineno, event
+        if point == self.point:
+            self.has_raised = True
+            if self.events < self.MANY:
+                self.release()
+            raise Interrupted
+        if self.point is None and point not in self.points:
+            self.points.append(point)
+        return self
+
+    def release(self):
+        WORLD.send(None, SIZE - 1, tag=77)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(not engine.has_doors(), reason=f"no extension: {engine.status().reason}")
+@pytest.mark.parametrize("shared_memory", ["on", "off"])
+@pytest.mark.parametrize("passes", [True, False], ids=["through a door", "the long way"])
+def test_a_call_that_waits_ends_first_wherever_python_looks_around(monkeypatch, shared_memory, passes):
+    """What is raised in any line between two waits of the extension is raised after the call, whose result is right."""
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", shared_memory)
+    monkeypatch.setattr(waits, "_IN_C", 1e-3)
+    monkeypatch.setattr(compiled_program, "_LONG", 1000)
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = np.empty(100)
+
+    def call():
+        x[:] = RANK + 1
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+
+    for _ in range(4):
+        call()
+    gc.collect()
+    gc.freeze()
+
+    def interrupted_at(point=None):
+        if not passes:
+            Context.of(comm).doors.clear()
+        at = AtPoint("_finish" if passes else "_count", point)
+        error = None
+        gc.collect()  # generators that exceptions held: they would be closed, and their lines seen, in the middle
+        if RANK == SIZE - 1:
+            WORLD.recv(source=0, tag=77)
+        if RANK == 0:
+            sys.settrace(at)
+        try:
+            call()
+        except Interrupted as raised:
+            error = raised
+        finally:
+            sys.settrace(None)
+        assert (error is not None) == at.has_raised, point
+        error = None
+        assert (x == SIZE * (SIZE + 1) // 2).all(), (point, x)
+        call()  # the communicator is as good as before
+        assert (x == SIZE * (SIZE + 1) // 2).all(), (point, x)
+        return at
+
+    points = WORLD.bcast(interrupted_at().points)
+    assert len(points) > 30
+    raised = sum([interrupted_at(point).has_raised for point in points])
+    assert RANK or raised > len(points) // 2
+    gc.unfreeze()
+    comm.Free()

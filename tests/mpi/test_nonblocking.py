@@ -54,12 +54,15 @@ WAYS = [lambda request: request.Wait(), lambda request: request.wait(), by_test,
 
 @pytest.mark.parametrize(("method", "word"), EVERY)
 def test_every_algorithm(comm, method, word):
-    for number, form in enumerate(forms_of(method)):
-        for count in (0, SIZE + 1, PRIME):
-            for root in roots_of(method):
-                case = Case(method, count, root, form)
-                WAYS[(number + count) % len(WAYS)](case.begin(comm, algorithm=word, segment_bytes=SEGMENT))
-                same(case.result, expected(method, count, root))
+    """Each form with each count, and each root with each of both on up to three ranks."""
+    forms, roots = forms_of(method), roots_of(method)
+    for number in range(max(len(forms), len(roots))):
+        form = forms[number % len(forms)]
+        for place, count in enumerate((0, SIZE + 1, PRIME)):
+            root = roots[(number + place) % len(roots)]
+            case = Case(method, count, root, form)
+            WAYS[(number + count) % len(WAYS)](case.begin(comm, algorithm=word, segment_bytes=SEGMENT))
+            same(case.result, expected(method, count, root))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -72,6 +72,32 @@ def test_other_calls_have_ended(slow_heap, raises):
     comm.Free()
 
 
+@pytest.mark.parametrize("form", ["Bcast", "Ibcast", "Bcast_init"])
+def test_nothing_is_begun_on_a_communicator_that_was_given_up(form):
+    """Nor by what needs to wait for no other rank, and was known well before."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x = np.zeros(1)
+    call = getattr(comm, form)
+    for _ in range(4):
+        request = call(x, algorithm="binomial")
+        if form == "Bcast_init":
+            request.Start()
+        request is None or request.Wait()
+    WORLD.Barrier()
+    context = Context.of(comm)
+    context.in_disorder(mpicoll.MpicollError("for a test"), tell=False)
+    before = comm.sent
+    with pytest.raises(mpicoll.MpicollError, match="for a test"):
+        if form == "Bcast_init":
+            request.Start()
+            request.Wait()
+        else:
+            call(x, algorithm="binomial")
+    assert comm.sent == before
+    WORLD.Barrier()
+    comm.Free()
+
+
 class Interrupted(Exception):
     """What a signal handler raises."""
 

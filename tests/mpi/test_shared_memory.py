@@ -1,5 +1,6 @@
 """Ranks of a node that read each other's memory: every algorithm on ordinary and on shared arrays, and what may go wrong."""
 
+import errno
 import gc
 import os
 import resource
@@ -11,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll import algorithms
 from mpicoll.execute import Context
 from mpicoll.shared_memory import HEAP
 from mpicoll.shared_memory.neighbours import refusal
@@ -19,10 +21,16 @@ from tests.support.cases import RANK, SIZE, WORLD
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
 
 #: elements: below and above a slot, and from where on messages that are not shared go through MPI
-COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 1_500_007)
-REDUCING = [("allreduce", word) for word in mpicoll.list_algorithms("allreduce")]
-REDUCING += [("reduce_scatter", word) for word in mpicoll.list_algorithms("reduce_scatter")]
-MOVING = [(name, word) for name in ("bcast", "allgather", "gather", "scatter") for word in mpicoll.list_algorithms(name)]
+COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 150_000 * SIZE + 7)
+
+
+def words(*names):
+    """(collective, word) of the algorithms to choose from, and of MPI's own call."""
+    return [(name, word) for name in names for word in [*(each.name for each in algorithms.proposed(name)), "native"]]
+
+
+REDUCING = words("allreduce", "reduce_scatter")
+MOVING = words("bcast", "allgather", "gather", "scatter")
 
 
 def here(comm):
@@ -343,7 +351,7 @@ def full_heap(comm):
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has nobody to share with")
 def test_memory_to_share_has_run_out(comm, full_heap):
-    """Calls as before work on, what is made later goes through MPI.
+    """Calls as before work on, others have smaller pieces, what is made later goes through MPI.
 
     What needs more of it is an error on all ranks.
     """
@@ -356,6 +364,8 @@ def test_memory_to_share_has_run_out(comm, full_heap):
     counts = (10, 1000, 100_000)
     for count in counts:
         call(comm, count)
+    other_sizes = (2, 200, 9000)
+    comm.Bcast(np.zeros(1), root=SIZE - 1, algorithm="binomial")  # has its pipes
     without_pipes = mpicoll.Communicator(WORLD.Dup())
     full_heap()
     WORLD.Barrier()
@@ -365,14 +375,69 @@ def test_memory_to_share_has_run_out(comm, full_heap):
     for count in counts:
         call(comm, count)
         call(later, count)
-    with pytest.raises((mpicoll.MpicollError, OSError), match="File too large") as caught:
+    for count in other_sizes:
+        call(comm, count)
+        comm.Bcast(np.zeros(count, "c16"), root=SIZE - 1, algorithm="binomial")
+    with pytest.raises(mpicoll.MpicollError, match="File too large") as caught:
         while True:
             call(without_pipes, 10)
+    for part in (f"on rank {SIZE - 1}", "bytes", "which shares", "ulimit -f"):
+        assert part in str(caught.value)
+    assert isinstance(caught.value, mpicoll.SharedMemoryError) == (RANK == SIZE - 1)
     assert RANK == SIZE - 1 or f"rank {SIZE - 1} gave this communicator up" in str(caught.value)
     with pytest.raises(mpicoll.MpicollError, match="cannot be used any more"):
         call(without_pipes, 10)
     later.Free()
     without_pipes.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nobody to share with")
+def test_a_call_is_given_up_where_memory_has_run_out(comm, full_heap):
+    """There are no new pages for its arrays: they keep their own, and all else is as without that."""
+    x = comm.zeros(1000)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+    full_heap()
+    given_up = mpicoll.Communicator(WORLD.Dup(), timeout=0.3)
+    address, location = MPI.Get_address(x), HEAP.location(MPI.Get_address(x), x.nbytes)
+    x[:] = RANK
+    HEAP.detach(address, x.nbytes)
+    assert (HEAP.location(address, x.nbytes) == location) == (RANK == SIZE - 1) and (x == RANK).all()
+    if RANK:
+        with pytest.raises(mpicoll.MpicollError):
+            given_up.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
+        assert (x == RANK).all()
+    WORLD.Barrier()
+    given_up.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nobody to share with")
+def test_memory_of_another_rank_that_cannot_be_mapped(monkeypatch):
+    """Whether it is that of an array, or that of the pipes: an error on this rank, and the others are told."""
+    from mpicoll.shared_memory import neighbours
+
+    def fail(*arguments):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    for what in ("array", "pipes"):
+        comm = mpicoll.Communicator(WORLD.Dup())
+        small, large = np.zeros(10), comm.empty(10_000_000)
+        large[:] = RANK
+        if what == "array":
+            comm.Bcast(small, algorithm="binomial")
+        with monkeypatch.context() as patched:
+            if RANK == SIZE - 1:
+                comm._context.links._rings.clear()
+                comm._context.links.peers.clear()
+                patched.setattr(neighbours.Neighbour, "_find", lambda neighbour, location: None)
+                patched.setattr(neighbours, "Mapping", fail)
+            text = "to map [0-9]+ bytes of another rank.*Cannot allocate.*ulimit -v"
+            with pytest.raises(mpicoll.MpicollError, match=text) as caught:
+                while True:
+                    comm.Bcast(large if what == "array" else small, algorithm="binomial")
+                    comm.Allreduce(MPI.IN_PLACE, small, algorithm="ring")
+        assert isinstance(caught.value, mpicoll.SharedMemoryError) == (RANK == SIZE - 1)
+        WORLD.Barrier()
+        comm.Free()
 
 
 # Where memory is not shared.

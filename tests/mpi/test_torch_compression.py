@@ -255,6 +255,37 @@ def test_residuals_and_masters_are_part_of_the_state(comm, strategy, options):
     assert steps(other) == steps(model)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_residuals_are_saved_by_the_names_of_parameters(comm, strategy, is_late):
+    options = {"compression": "int4", "error_feedback": True}
+    model = wrapped(strategy, comm, **options)
+    assert model.feedback_state_dict() == {}
+    steps(model)
+    model.settle()
+    saved = deepcopy((model.module.state_dict(), model.optimizer.state_dict(), model.feedback_state_dict()))
+    assert {name: value.shape for name, value in saved[2].items()} == (
+        {name: value.shape for name, value in model.module.named_parameters()} if SIZE > 1 else {})
+    assert any(value.abs().max() > 0 for value in saved[2].values()) == (SIZE > 1)
+    other = wrapped(strategy, comm, **options)
+    if is_late:  # loaded into buffers that have other residuals
+        steps(other, 2)
+        other.settle()
+    other.module.load_state_dict(saved[0])
+    if strategy == "allreduce":
+        other.optimizer.load_state_dict(saved[1])
+    other.load_feedback_state_dict(saved[2])
+    assert steps(other) == steps(model)
+
+
+def test_residuals_that_belong_to_no_parameter(comm):
+    model = wrapped("allreduce", comm, compression="int8", error_feedback=True)
+    with pytest.raises(ArgumentError, match="residuals of 7.weight: expected no parameter of that name"):
+        model.load_feedback_state_dict({"7.weight": torch.zeros(3)})
+    with pytest.raises(ArgumentError, match=r"residuals of 0.weight: expected shape \(70, 40\), got \(3,\)"):
+        model.load_feedback_state_dict({"0.weight": torch.zeros(3)})
+
+
 class Steady(torch.nn.Module):
     """Gradients that do not depend on the parameters."""
 

@@ -28,13 +28,16 @@ COUNTS = sorted({0, 1, SIZE - 1, SIZE, SIZE + 1, PRIME})
 FORMS = ("apart", "in place", "none", "same")
 
 
-def words(method, ordered=False):
-    """The words of the algorithms that have a schedule for this method."""
-    fit = [a for a in algorithms.registered(METHODS[method]) if not (method == "Alltoallv" and a.equal_blocks)]
+def words(method, ordered=False, study=False):
+    """The words of the algorithms that have a schedule for this method: those to choose from, or those for study."""
+    there = [a for a in algorithms.registered(METHODS.get(method, "alltoall")) if a.study == study]
+    uneven = method in ("Alltoallv", "Alltoallw")
+    fit = [a for a in there if not (uneven and a.equal_blocks)]
     return [a.name for a in fit if a.ordered or not ordered]
 
 
 EVERY = [(method, word) for method in METHODS for word in words(method)]
+STUDY = [(method, word) for method in METHODS for word in words(method, study=True)]
 
 
 def small_integers(rank, count, dtype):

@@ -17,7 +17,7 @@ from mpicoll.support.settings import STAGED
 # it pickles the predefined communicators by their names in mpi4py.MPI, which now are other objects
 NOT_APPLICABLE = ("testPickle",)
 #: calls that are MPI's own, messages from rank to rank among them: on device memory that MPI does not take they crash
-OF_MPI = ("testScan", "testExscan", "testAlltoallw", "testReduceLocal", "CuPy", "DLPackGPU")
+OF_MPI = ("testScan", "testExscan", "testReduceLocal", "CuPy", "DLPackGPU")
 
 
 def _tests(suite, left_out):

@@ -109,10 +109,15 @@ def finalize():
     plan = comm.Allreduce_init(MPI.IN_PLACE, y, algorithm="ring")
     plan.Start()
     plan.Wait()
+    for algorithm in ("ring", "native"):
+        for _ in range(4):
+            comm.Allreduce(MPI.IN_PLACE, y, algorithm=algorithm)
     if RANK == 0:  # the others make no such call
         requests.append(comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring"))
         plan.Start()
     MPI.Finalize()
+    for algorithm in ("ring", "native"):  # else MPI would end the job
+        assert comm._passes_allreduce(MPI.IN_PLACE, y, MPI.SUM, algorithm, None) is False
 
 
 def many():

@@ -1,7 +1,8 @@
 """Launch the tests of tests/mpi under mpiexec.
 
 By default: on two ranks of the first MPI found here, and on three of the last one those in which the number of ranks matters
-most. Under `-m thorough`: on two ranks of each MPI all that is left, and on one and three those of the number of ranks.
+most. Under `-m thorough`: on two ranks of each MPI all that is left, and on one and three those of the number of ranks;
+what was on three ranks of one MPI and on two of another is repeated with one of the two interpreters of programs.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
@@ -18,10 +19,18 @@ MPIS = installations()
 MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
 #: of device memory, where a stand-in for CuPy matters more than the MPI library: for the last one
 ON_DEVICES = tuple(
-    path for name in ("device_", "nccl", "local_device", "bench_gpu") for path in ON_RANKS.glob(f"test_{name}*.py")
+    path for name in ("device", "nccl", "local_device", "bench_gpu") for path in ON_RANKS.glob(f"test_{name}*.py")
 )
-DEVICES = tuple(f"--ignore={path}" for path in ON_DEVICES)
+
+
+def without(paths):
+    return [f"--ignore={path}" for path in paths]
+
+
+DEVICES = without(ON_DEVICES)
 EVERYTHING = ("-m", "thorough or not thorough")
+#: with one of the two interpreters of programs
+COMPILED = (*MOST, "-m", "not thorough and not reference")
 
 
 def runs():
@@ -30,10 +39,11 @@ def runs():
         return [(mpi, size, (ON_RANKS, *EVERYTHING)) for mpi in MPIS for size in range(1, 6)]
     first = [(mpi, 2, (ON_RANKS, *DEVICES)) for mpi in MPIS[:1]] + [(mpi, 3, MOST) for mpi in MPIS[-1:]]
     again = [(mpi, 2, (ON_RANKS, *DEVICES, "-m", "thorough")) for mpi in MPIS[:1]]
-    # in three jobs: each may take as long as a loaded machine needs
+    # in four jobs: each may take as long as a loaded machine needs
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
-        (ON_RANKS, *DEVICES), (ON_RANKS, *DEVICES, "-m", "thorough"), (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
-    again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, MOST) for mpi in MPIS[:-1]]
+        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, (ON_RANKS, *DEVICES, "-m", "thorough"),
+        (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
+    again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 
 

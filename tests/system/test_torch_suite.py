@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.support.each import EACH
-from tests.support.launching import environment, mpiexec
+from tests.support.each import ALL, EACH
+from tests.support.launching import environment, installations, mpiexec
 from tests.support.torch_backend import require_torch, suite
 
 pytestmark = pytest.mark.thorough
@@ -21,10 +21,12 @@ ABSENT = ("test_SyncBatchNorm_process_group", "test_all_to_all_cuda", "test_all_
 DIFFERENT = {"test_get_backend": "asks for the name gloo"}
 #: on so many ranks it fails on gloo too
 OF_FOUR = ("test_new_subgroups_with_group_param",)
+FOUND = installations()
+#: even numbers of ranks with the first MPI, odd ones with the last. MPICOLL_TEST_ALL=1: each number with each MPI
+SUITES = [(mpi, ranks) for ranks in (2, 3, 4) for mpi in (FOUND if ALL else FOUND[-1:] if ranks % 2 else FOUND[:1])]
 
 
-@EACH
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("installation", "ranks"), SUITES, ids=lambda value: getattr(value, "name", value))
 def test_pytorchs_own_tests(installation, ranks):
     """All that gloo passes; gloo is asked about those that fail."""
     require_torch(installation)

@@ -1,5 +1,6 @@
 """Every algorithm of ours: proved at many sizes, with exactly the rounds and bytes it is known for."""
 
+from functools import partial
 from itertools import pairwise
 from math import ceil, log2
 
@@ -8,8 +9,11 @@ import pytest
 from mpicoll import algorithms
 from mpicoll.algorithms.patterns.canonical import fold_tree
 from mpicoll.algorithms.patterns.circulant import circulant_steps
+from mpicoll.algorithms.patterns.multiplying import fitting, groups
+from mpicoll.algorithms.patterns.trees import bine_tree, binomial_tree
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import Output, Scratch, power_of_two
+from mpicoll.errors import ScheduleError
+from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send, power_of_two, rounds
 from mpicoll.verify import check, check_cases
 from tests.support.registered import EVERY, named
 
@@ -37,6 +41,18 @@ def largest_subtree(p):
     return max(min(1 << bit, p - (1 << bit)) for bit in range(p.bit_length()) if 1 << bit < p)
 
 
+def multiplying(p, radix):
+    """Rounds of recursive multiplying, and vectors sent; a round with k partners counts as k."""
+    core = fitting(radix)(p)
+    partners = sum(len(group) - 1 for _, group in groups(0, core, radix))
+    return partners + 2 * (core < p), partners + (core < p)
+
+
+def swings(p):
+    """Rounds of Swing at p ranks."""
+    return ceil(log2(p - p % 2)) + p % 2 * 2
+
+
 def up_and_down(p):
     """Rounds up a binomial tree and down to the ranks between."""
     k = int(log2(p))
@@ -52,7 +68,7 @@ KNOWN = {
     "allreduce-tree": lambda p, q, k, f, n: (None, None),
     # depends on the nodes, see below
     **{f"{name}-hierarchical": lambda p, q, k, f, n: (None, None)
-       for name in ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "scan", "exscan")},
+       for name in ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scan", "exscan")},
     "allreduce-pipeline": lambda p, q, k, f, n: (n + 1 if p == 2 else 2 * (n + p - 2), n if p == 2 else 2 * n),
     "allreduce-recursive_doubling": lambda p, q, k, f, n: (k + 2 * f, k + f),
     "allreduce-halving_doubling": lambda p, q, k, f, n: (2 * (k + f), 2 * (2**k - 1) + f * 2**k),
@@ -73,6 +89,7 @@ KNOWN = {
     "allgather-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-direct": lambda p, q, k, f, n: (p - 1, p * (p - 1)),
     "alltoall-pairwise": lambda p, q, k, f, n: (p - 1, p - 1),
+    "alltoall-direct": lambda p, q, k, f, n: (p - 1, p - 1),
     "alltoall-bruck": lambda p, q, k, f, n: (q, sum(distance.bit_count() for distance in range(p))),
     "bcast-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "bcast-binomial": lambda p, q, k, f, n: (q, q),
@@ -85,6 +102,25 @@ KNOWN = {
     "reduce-pairwise": lambda p, q, k, f, n: (2 * (p - 1), p),
     "reduce-pipeline": lambda p, q, k, f, n: (n + p - 2, n),
     "reduce-circulant": lambda p, q, k, f, n: (n - 1 + q, n),
+    "allreduce-tripling": lambda p, q, k, f, n: multiplying(p, 3),
+    "allreduce-quadrupling": lambda p, q, k, f, n: multiplying(p, 4),
+    "allgather-tripling": lambda p, q, k, f, n: (multiplying(p, 3)[0], p - 1 if fitting(3)(p) == p else None),
+    "allgather-quadrupling": lambda p, q, k, f, n: (multiplying(p, 4)[0], p - 1 if fitting(4)(p) == p else None),
+    "allreduce-swing": lambda p, q, k, f, n: (2 * swings(p) - p % 2 * 2, 3 * p - 5 if p % 2 else 2 * p - 2),
+    "reduce_scatter-swing": lambda p, q, k, f, n: (swings(p), None if p % 2 else p - 1),
+    "allgather-swing": lambda p, q, k, f, n: (swings(p), None if p % 2 else p - 1),
+    "allreduce-bine": lambda p, q, k, f, n: (k + 2 * f, k + f),
+    "reduce_scatter-pat": lambda p, q, k, f, n: (q, p - 1),
+    "allgather-pat": lambda p, q, k, f, n: (q, p - 1),
+    "allreduce-trivance": lambda p, q, k, f, n: (None, 2 * (p - 1)),
+    "reduce_scatter-trivance": lambda p, q, k, f, n: (None, p - 1),
+    "allgather-trivance": lambda p, q, k, f, n: (None, p - 1),
+    # with two partners in each round in the middle, which count as two
+    "allreduce-generalised": lambda p, q, k, f, n: (2 * q, 2 * (p - 2 ** (q // 2)) + q // 2 * 2 ** (q // 2)),
+    "bcast-bine": lambda p, q, k, f, n: (q, q),
+    "reduce-bine": lambda p, q, k, f, n: (q, 1),
+    "scatter-bine": lambda p, q, k, f, n: (q, p - 1),
+    "gather-bine": lambda p, q, k, f, n: (q, p // 2),
     "scatter-linear": lambda p, q, k, f, n: (p - 1, p - 1),
     "scatter-binomial": lambda p, q, k, f, n: (q, p - 1),
     "gather-linear": lambda p, q, k, f, n: (p - 1, 1),
@@ -188,3 +224,69 @@ def test_hierarchical_on_equal_nodes_sends_the_least_there_is():
     """Four nodes of two: one round inside, a ring across, one round inside; 2 (p-1)/p of eight blocks."""
     cost = check("allreduce", algorithms.find("allreduce", "hierarchical").generator, 8, nodes=(0, 0, 1, 1, 2, 2, 3, 3))
     assert (cost.rounds, cost.bytes_sent) == (1 + 2 * 3 + 1, 14)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 13, 20, 33])
+def test_the_rounds_of_the_generalised_allreduce_can_be_chosen(size):
+    q = ceil(log2(size))
+    for doublings in range(q):
+        generator = partial(algorithms.allreduce.generalised, doublings=doublings)
+        assert len(list(rounds(generator, 0, size))) == 2 * q - doublings
+        cost = check("allreduce", generator, size)
+        assert cost.bytes_sent == 2 * (size - 2**doublings) + doublings * 2**doublings
+
+
+@pytest.mark.parametrize("name", ["allreduce", "reduce_scatter", "allgather"])
+def test_trivance_takes_log3_rounds_with_two_partners_each(name):
+    for size, steps in ((3, 1), (9, 2), (27, 3), (28, 4)):
+        cost = check(name, algorithms.find(name, "trivance").generator, size)
+        assert cost.rounds <= 2 * steps * (2 if name == "allreduce" else 1)
+
+
+def test_whole_vectors_in_both_directions_are_refused():
+    """The latency-optimal form of Trivance: the verifier says that ranks would have different bits."""
+    def whole_vectors(rank, size):
+        total, distance = Input(0), 1
+        while distance < size:
+            left, right = Scratch("left", 0), Scratch("right", 0)
+            yield (Send(rank + distance, total), Send(rank - distance, total),
+                   Recv(rank - distance, left), Recv(rank + distance, right),
+                   Reduce(left, total, left), Reduce(left, right, Output(0)))  # fmt: skip
+            total, distance = Output(0), 3 * distance
+
+    with pytest.raises(ScheduleError, match="block 0 is summed in another order than on other ranks: other bits"):
+        check("allreduce", whole_vectors, 9, blocks=1)
+
+
+@pytest.mark.parametrize("size", [8, 16, 32, 64])
+def test_swing_sends_ranges_at_powers_of_two(size):
+    cost = check("allreduce", algorithms.find("allreduce", "swing").generator, size)
+    assert {rank.messages for rank in cost.ranks} == {cost.rounds} == {2 * ceil(log2(size))}
+
+
+@pytest.mark.parametrize("size", [2, 8, 13, 64, 100])
+def test_messages_of_bine_trees_go_two_thirds_as_far(size):
+    """Each tree is one of subtrees in order; the sum of distances is smaller than that of the binomial tree."""
+    def length(tree):
+        places = [tree(rank, size, 0) for rank in range(size)]
+        for rank, place in enumerate(places):
+            assert place.own.count == 1 + sum(child.count for child in place.children)
+            for child in place.children:
+                assert places[child.rank].parent == rank and places[child.rank].own == child
+        return sum(min((rank - place.parent) % size, (place.parent - rank) % size) for rank, place in enumerate(places))
+
+    assert length(bine_tree) <= length(binomial_tree) * (0.9 if size > 4 else 1)
+    if size == 64:
+        assert length(bine_tree) / length(binomial_tree) == pytest.approx(2 / 3, abs=0.04)
+
+
+def test_those_for_study_can_be_named_and_are_not_proposed():
+    from mpicoll.bench.tuning import candidates
+
+    studied = [algorithm for algorithm in EVERY if algorithm.study]
+    assert len(studied) == 18
+    for algorithm in studied:
+        collective, name = algorithm.collective, algorithm.name
+        assert name in algorithms.list_algorithms(collective)
+        assert algorithm not in algorithms.proposed(collective)
+        assert name not in {each.algorithm for each in candidates(collective, 8, 1 << 20, [4096])}

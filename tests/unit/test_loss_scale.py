@@ -64,6 +64,12 @@ def test_wrong_loss_scale(option):
         LossScale.of(option)
 
 
+@pytest.mark.parametrize("value", ["8", None, 1j, [1, 2]])
+def test_a_loss_scale_that_is_no_number(value):
+    with pytest.raises(ArgumentError, match="loss_scale: expected a number above 0"):
+        LossScale(value)
+
+
 # ---- norms
 
 
@@ -109,6 +115,6 @@ def test_clipped_gradients_have_the_norm_of_the_limit_at_most(limit):
 def test_clip_factor_of_odd_norms():
     assert clip_factor(0.0, 1.0) == clip_factor(1.0, 1.0) == 1.0
     assert clip_factor(math.inf, 1.0) == 0.0 and math.isnan(clip_factor(math.nan, 1.0))
-    for limit in (0, -1, math.nan):
+    for limit in (0, -1, math.nan, "1", None):
         with pytest.raises(ArgumentError, match="limit: expected a norm above 0"):
             clip_factor(1.0, limit)

@@ -62,6 +62,9 @@ def test_text_that_is_no_schedule(text):
     (lambda: Linear(5, final=2), "final: expected a number from 0 to 1"),
     (lambda: Cosine(1.5), "steps: expected an integer"),
     (lambda: StepDecay(0), "every: expected an integer"),
+    (lambda: Cosine(5, "low"), "final: expected a number from 0 to 1, got 'low'"),
+    (lambda: Linear("5"), "steps: expected an integer"),
+    (lambda: StepDecay(5, None), "factor: expected a number above 0 and at most 1, got None"),
     (lambda: Warmup(3, then=1), "then: expected None or a function"),
 ])
 def test_wrong_schedules(make, message):

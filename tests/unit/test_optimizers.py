@@ -100,6 +100,11 @@ def test_slices_can_be_updated_apart(kind, options):
     (lambda: SGD(lr=0), "lr"), (lambda: SGD(lr=float("nan")), "lr"), (lambda: SGD(momentum=1), "momentum"),
     (lambda: SGD(nesterov=True), "nesterov"), (lambda: Adam(betas=(0.9,)), "betas"), (lambda: Adam(eps=0), "eps"),
     (lambda: AdamW(weight_decay=-1), "weight_decay"),
+    (lambda: SGD(lr="fast"), "lr"), (lambda: Adam(lr=None), "lr"), (lambda: SGD(lr=1j), "lr"), (lambda: SGD(lr=[1, 2]), "lr"),
+    (lambda: SGD(momentum="0.9"), "momentum"), (lambda: SGD(momentum=None, nesterov=True), "momentum"),
+    (lambda: SGD(weight_decay="0"), "weight_decay"), (lambda: AdamW(weight_decay=()), "weight_decay"),
+    (lambda: Adam(betas=0.9), "betas"), (lambda: Adam(betas="ab"), "betas"), (lambda: Adam(betas=(None, 0.9)), "betas"),
+    (lambda: Adam(eps="small"), "eps"),
 ])
 def test_wrong_hyperparameters(make, name):
     with pytest.raises(ArgumentError, match=f"^{name}: expected"):

@@ -4,13 +4,19 @@ import signal
 import threading
 from time import monotonic, sleep
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpicoll.engine import status
 from mpicoll.progress import PROGRESS, Task
+from mpicoll.progress import rhythm as law
+from mpicoll.progress.engine import PAUSE
 from mpicoll.progress.rhythm import FLOWING, IN_TURN, Rhythm
 from mpicoll.progress.tasks import Queue
 from mpicoll.progress.turn import Flag
+
+EXTENSION = status().extension
 
 #: seconds until a test that waits for something fails
 PATIENCE = 20
@@ -130,6 +136,21 @@ def test_pauses_follow_the_time_from_move_to_move(moves):
     assert rhythm.gap == pytest.approx(2e-3)
     assert rhythm.pause(FLOWING) == pytest.approx(2e-3)
     assert rhythm.pause(IN_TURN) == pytest.approx(2e-3 / 8)
+
+
+@pytest.mark.skipif(EXTENSION is None, reason=f"no extension: {status().reason}")
+@pytest.mark.parametrize("seed", range(20))
+def test_the_extension_pauses_as_python(moves, seed):
+    """Both have one law, with the same constants."""
+    random = np.random.default_rng(seed)
+    rhythm, idle = Rhythm(least=PAUSE), []
+    rhythm.moved = 0.0
+    for _ in range(50):
+        idle.append((float(10 ** random.uniform(-6, -1.5)), int(random.integers(1, 9))))
+        moves(rhythm, *idle[-1])
+        for pace in (FLOWING, IN_TURN):
+            patience, pause = EXTENSION.paused((PAUSE, law.SPIN, law.PATIENCE), idle, *pace)
+            assert (patience, pause) == (rhythm.patience, rhythm.pause(pace))
 
 
 def test_one_late_move_makes_no_long_pauses(moves):

@@ -21,8 +21,8 @@ from ...schedule import (
     Send,
     renamed,
 )
-from .binomial import children, parent
 from .lanes import Nodes
+from .trees import binomial_tree
 
 
 def sum_before(rank: int, size: int) -> Iterator[Round]:
@@ -88,8 +88,8 @@ class Runs:
 
     def _from_last(self, part: Part) -> Iterator[Round]:
         """A binomial broadcast in this run from its last rank."""
-        root = self.ranks - 1
+        place = binomial_tree(self.local, self.ranks, self.ranks - 1)
         if not self.is_last:
-            yield Recv(self._members[parent(self.local, self.ranks, root)[0] % self.ranks], part)
-        for child, _ in children(self.local, self.ranks, root):
-            yield Send(self._members[child % self.ranks], part)
+            yield Recv(self._members[place.parent], part)
+        for child in place.children:
+            yield Send(self._members[child.rank], part)

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ... import errors
 from ...support.arrays import Array
-from ...support.checks import check, check_integer
+from ...support.checks import check, check_integer, number_of
 
 #: features (rows, width) and labels (rows,) of int64
 Batch: TypeAlias = tuple[Array, Array]
@@ -163,7 +163,7 @@ class Dataset:
             Where a value, or an array, is not usable.
         """
         check_integer("seed", seed, 0)
-        check("test_fraction", test_fraction, 0 <= test_fraction < 1, "a number from 0 to below 1")
+        check("test_fraction", test_fraction, 0 <= number_of(test_fraction) < 1, "a number from 0 to below 1")
         order = numpy.random.default_rng(seed).permutation(labels.size)
         test, train = numpy.split(order, [int(test_fraction * labels.size)])
         return cls(features, labels, features, labels, train, test)

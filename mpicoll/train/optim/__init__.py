@@ -1,7 +1,7 @@
 """Optimizers on flat arrays, learning rates, loss scales."""
 
 from . import lr_schedules
-from .base import Optimizer
+from .base import Optimizer, pieces
 from .loss_scale import (
     HOPELESS,
     LossScale,
@@ -24,6 +24,7 @@ __all__ = [
     "clip_factor",
     "first_bad",
     "lr_schedules",
+    "pieces",
     "square_of_words",
     "squared_norm",
     "whole_squares",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 import numpy
 
 from ...support.arrays import Array, module_of
-from ...support.checks import check, check_integer, text_of
+from ...support.checks import check, check_integer, number_of, text_of
 from .lr_schedules import Schedule
 
 #: elements taken at a time: on the host the intermediate values of a formula then stay in the cache
@@ -66,7 +66,7 @@ class Optimizer(ABC):
     slots: tuple[str, ...] = ()
 
     def __init__(self, lr: float, schedule: Schedule | None = None) -> None:
-        check("lr", lr, 0 < lr < math.inf, "a number above 0")
+        check("lr", lr, 0 < number_of(lr) < math.inf, "a number above 0")
         check(
             "schedule",
             schedule,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from ...support.arrays import Array, module_of
-from ...support.checks import check
+from ...support.checks import check, number_of
 from ..options import fixed_scale
 from .base import pieces
 
@@ -35,7 +35,7 @@ class LossScale:
     """
 
     def __init__(self, value: float = 1.0, dynamic: bool = False) -> None:
-        check("loss_scale", value, 0 < value < math.inf, "a number above 0")
+        check("loss_scale", value, 0 < number_of(value) < math.inf, "a number above 0")
         self.value = float(value)
         self.dynamic = dynamic
         self.skipped = 0
@@ -98,7 +98,7 @@ def clip_factor(norm: float, limit: float) -> float:
     >>> clip_factor(10.0, 2.5), clip_factor(2.0, 2.5), clip_factor(0.0, 2.5)
     (0.25, 1.0, 1.0)
     """
-    check("limit", limit, limit > 0, "a norm above 0")
+    check("limit", limit, number_of(limit) > 0, "a norm above 0")
     return 1.0 if norm <= limit else limit / norm
 
 

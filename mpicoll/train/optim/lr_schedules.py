@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...errors import ArgumentError
-from ...support.checks import check, check_integer
+from ...support.checks import check, check_integer, number_of
 
 #: a factor for the learning rate, by the number of the step, counted from 1
 Schedule: TypeAlias = Callable[[int], float]
@@ -154,7 +154,7 @@ class StepDecay:
 
     def __post_init__(self) -> None:
         check_integer("every", self.every, 1)
-        check("factor", self.factor, 0 < self.factor <= 1, "a number above 0 and at most 1")
+        check("factor", self.factor, 0 < number_of(self.factor) <= 1, "a number above 0 and at most 1")
 
     def __call__(self, step: int) -> float:
         return self.factor ** ((step - 1) // self.every)
@@ -215,7 +215,8 @@ def _build(text: str, kind: Callable[..., Schedule], most: int, numbers: Sequenc
 
 def _check_decay(schedule: Cosine | Linear) -> None:
     check_integer("steps", schedule.steps, 1)
-    check("final", schedule.final, 0 <= schedule.final <= 1, "a number from 0 to 1")
+    good = 0 <= number_of(schedule.final) <= 1
+    check("final", schedule.final, good, "a number from 0 to 1")
 
 
 def _passed(step: int, steps: int) -> float:

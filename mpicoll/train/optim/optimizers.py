@@ -7,7 +7,7 @@ import math
 import numpy
 
 from ...support.arrays import Array
-from ...support.checks import check
+from ...support.checks import check, number_of
 from .base import Optimizer
 from .lr_schedules import Schedule
 
@@ -54,9 +54,9 @@ class SGD(Optimizer):
         schedule: Schedule | None = None,
     ) -> None:
         super().__init__(lr, schedule)
-        check("momentum", momentum, 0 <= momentum < 1, "a number from 0 to below 1")
+        check("momentum", momentum, 0 <= number_of(momentum) < 1, "a number from 0 to below 1")
         check("nesterov", nesterov, momentum > 0 or not nesterov, "False where momentum is 0")
-        check("weight_decay", weight_decay, 0 <= weight_decay < math.inf, "a number of at least 0")
+        _check_decay(weight_decay)
         self.momentum = float(momentum)
         self.nesterov = bool(nesterov)
         self.weight_decay = float(weight_decay)
@@ -114,11 +114,13 @@ class Adam(Optimizer):
         check(
             "betas",
             betas,
-            len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+            hasattr(betas, "__len__")
+            and len(betas) == 2
+            and all(0 <= number_of(beta) < 1 for beta in betas),
             "two numbers from 0 to below 1",
         )
-        check("eps", eps, 0 < eps < math.inf, "a number above 0")
-        check("weight_decay", weight_decay, 0 <= weight_decay < math.inf, "a number of at least 0")
+        check("eps", eps, 0 < number_of(eps) < math.inf, "a number above 0")
+        _check_decay(weight_decay)
         self.betas = tuple(map(float, betas))
         self.eps = float(eps)
         self.weight_decay = float(weight_decay)
@@ -181,6 +183,11 @@ class AdamW(Adam):
         if self.weight_decay:
             parameters *= 1 - self.rate * self.weight_decay
         return gradients
+
+
+def _check_decay(weight_decay: float) -> None:
+    good = 0 <= number_of(weight_decay) < math.inf
+    check("weight_decay", weight_decay, good, "a number of at least 0")
 
 
 def _add(array: Array, factor: float, other: Array, out: Array) -> Array:

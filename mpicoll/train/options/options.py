@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from numbers import Real
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from ...algorithms import LIBRARIES, AllreduceName, library_names, list_algorithms, registered
 from ...codes import CompressionName
 from ...collectives import CollectiveName
-from ...support.checks import check, check_integer, check_word
+from ...support.checks import check, check_integer, check_word, number_of
 from ...support.optional import require
 
 StrategyName: TypeAlias = Literal["parameter_server", "allreduce", "zero1", "zero2", "diloco"]
@@ -165,7 +164,7 @@ class Options:
                 check_integer(name, getattr(self, name), 1)
         check_integer("accumulate", self.accumulate, 1)
         norm = self.clip_norm
-        good = norm is None or (isinstance(norm, Real) and 0 < norm < math.inf)
+        good = norm is None or 0 < number_of(norm) < math.inf
         check("clip_norm", norm, good, "a norm above 0, or None")
         fixed_scale(self.loss_scale)
         check("elastic", self.elastic, self.elastic in (False, True), "False or True")
@@ -226,10 +225,10 @@ class Options:
         check_integer("fragments", self.fragments, 1)
         check_word("inner", self.inner, get_args(Inner))
         rate = self.outer_lr
-        good = isinstance(rate, Real) and 0 < rate < math.inf
+        good = 0 < number_of(rate) < math.inf
         check("outer_lr", rate, good, "a number above 0")
         momentum = self.outer_momentum
-        good = isinstance(momentum, Real) and 0 <= momentum < 1
+        good = 0 <= number_of(momentum) < 1
         check("outer_momentum", momentum, good, "a number from 0 to below 1")
         if not self.is_local:
             return

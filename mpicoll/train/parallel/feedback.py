@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import engine
 from ...buffers import CodingLoss, compression_of
 from ...support.arrays import Array, module_of
 from ..options import Options
@@ -30,7 +31,9 @@ class ErrorFeedback:
         self._pending = self._zeros(layout.size)
         self._compression = compression_of(options.compression)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
-        self._loss = CodingLoss(self._compression, rank, largest, self._module)
+        self._loss = CodingLoss(
+            self._compression, rank, largest, self._module, engine.status().extension
+        )
 
     def _zeros(self, size: int) -> Array:
         array: Array = self._module.zeros(size, "float32")
@@ -73,6 +76,10 @@ class ErrorFeedback:
         """The residuals in plain order: [(start, array), ...] of each stretch."""
         stretches = self._layout.runs()
         return [(plain, self._kept[first : first + size]) for plain, first, size in stretches]
+
+    def named(self) -> dict[str, Array]:
+        """Views of the residuals, by the names of the tensors."""
+        return self._layout.named(self._kept)
 
     def plain(self, is_committed: bool = True) -> Array:
         """A copy of the residuals in plain order; where not `is_committed`, of the step under way."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy
 
 from ...errors import ArgumentError
+from ...support.arrays import Array
 from ...support.checks import check
 from ...support.optional import require
 from ...support.tensors import (
@@ -100,6 +101,8 @@ class DataParallel(torch.nn.Module):
         self._needs: dict[torch.nn.Module, set[tuple[Reducer, int]]] = {}
         self._seen: dict[torch.nn.Module, int] = {}  # modules in forward order
         self._finished: list[str] = []  # parameters in backward order
+        #: residuals that were loaded before there were buckets, by the names of the parameters
+        self._loaded: dict[str, torch.Tensor] = {}
         self._running = False
         self._sends = True
         self._first = True
@@ -274,6 +277,57 @@ class DataParallel(torch.nn.Module):
         """What codes have lost on this rank, of each flat buffer, in plain order."""
         return [tensor_of(feedback.plain()) for feedback in self._feedbacks()]
 
+    def feedback_state_dict(self) -> dict[str, torch.Tensor]:
+        """What codes have lost of the gradients on this rank. Local.
+
+        With zero1 and zero2 the optimizer's `state_dict` has it, too.
+
+        Returns
+        -------
+        dict
+            {name of a parameter: float32 tensor of its shape}; copies. Every rank has its own, for
+            a file of its own. Empty before the first backward, and without error feedback.
+        """
+        if not self.flats:
+            return dict(self._loaded)
+        return {name: tensor_of(view).clone() for name, view in self._lost()}
+
+    def load_feedback_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Go on with what `feedback_state_dict` gave, of this rank or another one. Local.
+
+        What is loaded on some rank is added to its next gradients: where there are fewer ranks, add
+        up the tensors of several. It is not used where nothing is sent in codes.
+
+        Raises
+        ------
+        ArgumentError
+            The module has no such parameters.
+        """
+        for name, values in state_dict.items():
+            shape = tuple(self._named[name].shape) if name in self._named else None
+            expected = "no parameter of that name" if shape is None else f"shape {shape}"
+            good = tuple(values.shape) == shape
+            check(f"residuals of {name}", tuple(values.shape), good, expected)
+        self._loaded = {name: values.clone() for name, values in state_dict.items()}
+        if self.flats:
+            self._use_loaded()
+
+    @in_torchs_stream
+    def _use_loaded(self) -> None:
+        """Take over the residuals that were loaded."""
+        if not self._loaded:
+            return
+        for feedback in self._feedbacks():
+            feedback.clear()
+        for name, view in self._lost():
+            if name in self._loaded:
+                tensor_of(view).copy_(self._loaded[name])
+        self._loaded = {}
+
+    def _lost(self) -> list[tuple[str, Array]]:
+        """What codes have lost of each parameter's gradient; views."""
+        return [item for feedback in self._feedbacks() for item in feedback.named().items()]
+
     def masters(self) -> list[torch.Tensor]:
         """What this rank has uncompressed of parameters that are sent in codes; copies."""
         return [master.clone() for master in self._masters]
@@ -320,6 +374,7 @@ class DataParallel(torch.nn.Module):
             )
             self.flats.append(flat)
             self._places.update((name, (flat.reducer, number)) for number, name in enumerate(named))
+        self._use_loaded()
         if self.options.sharded:
             self._needs = {
                 module: {(self._places[name][0], layers.get(name, 0)) for name in names}

@@ -13,6 +13,7 @@ from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
+from ..optim import pieces
 from ..options import Options
 from ..parallel import Bucket, Reducer
 
@@ -116,8 +117,9 @@ class Flat:
         if self._is_coded(bucket) and len(piece):
             held = array_of(self.values[self.reducer.owned[bucket.number]])
             masters = array_of(piece.data)
-            written = held != self._decoded(masters)
-            masters[written] = held[written]
+            for part in pieces(masters):  # whole groups, which stay in the cache
+                written = held[part] != self._decoded(masters[part])
+                masters[part][written] = held[part][written]
         return piece
 
     def _decoded(self, masters: Array) -> Array:

@@ -67,8 +67,9 @@ def wrap(
     overlap, bucket_bytes, parameter_bucket_bytes, reduction, algorithm, compression,
     parameter_compression, error_feedback
         As of `mpicoll.train.options.Options`. With zero1 and zero2 the residuals of error feedback
-        are part of the optimizer's `state_dict`; with allreduce they begin as zeros. The shard that
-        a rank keeps uncompressed has the module's type, and is part of it, too.
+        are part of the optimizer's `state_dict`; with allreduce see
+        `DataParallel.feedback_state_dict`. The shard that a rank keeps uncompressed has the
+        module's type, and is part of the optimizer's state, too.
     accumulate : int
         Above 1 lets zero2 add micro-batches up (see `DataParallel.no_sync`).
     clip_norm : float, optional

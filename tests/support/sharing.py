@@ -1,0 +1,24 @@
+"""How the processes of pytest-xdist share the tests: one by one, but for those that one process runs in a row."""
+
+from xdist.scheduler import LoadScopeScheduling
+
+#: they make hosts, and look whether any are left
+HOSTS = ("slurm/", "test_cluster.py", "test_random_kills.py", "test_readme.py", "test_survival.py")
+ROWS = {
+    # most of them are short, and jobs of MPI need the cores of several processes: another one starts them meanwhile
+    "tests/unit/": "unit",
+    **{f"tests/system/{name}": "hosts" for name in HOSTS},
+    # their fixtures take long
+    "tests/system/test_aarch64.py": "aarch64",
+    "tests/system/test_packaging.py": "packaging",
+}
+
+
+class Sharing(LoadScopeScheduling):
+    """The longest row first. The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9."""
+
+    def _split_scope(self, nodeid):
+        for start, row in ROWS.items():
+            if nodeid.startswith(start):
+                return row
+        return nodeid
