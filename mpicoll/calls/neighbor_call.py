@@ -21,6 +21,7 @@ from ..graphs import ALLGATHER, ALLTOALL, Block, Neighborhood
 from ..schedule import INPUT, OUTPUT, offsets
 from ..select import Query
 from ..support import settings
+from ..support.quirks import applies
 from .call import Call
 
 Comm = MPI.Intracomm
@@ -215,11 +216,23 @@ class NeighborCall(Call):
             self.context.topology,
             None,
             obstacle=obstacle,
+            unfit=self._unfit_for_native(),
             nccl="it has no calls of neighbours",
             once=self.nonblocking,
             engine=settings.C if self.runs_in_c else settings.PYTHON,
             by_graph=None if obstacle else self._suggested(),
         )
+
+    def _unfit_for_native(self) -> str:
+        """Why MPI's own call cannot serve it, or ""."""
+        returns_early = self.nonblocking or self.persistent
+        exchanges = returns_early and self.surroundings.crosses and not self.collective.gathers
+        if exchanges and applies("neighbor-directions"):
+            return (
+                "this MPI library's calls that return before their end swap the two blocks of a "
+                "periodic dimension of one or two ranks"
+            )
+        return ""
 
     def _suggested(self) -> tuple[str, str] | None:
         """The algorithm that suits the graph, and why: by what all ranks know alike."""
