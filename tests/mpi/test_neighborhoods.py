@@ -262,6 +262,28 @@ def test_strides_and_derived_types(parent, word):
 
 
 @pytest.mark.parametrize("word", WORDS)
+def test_a_datatype_for_each_block(parent, word):
+    """A column to one neighbour, a row to the other, as the faces of an array with a halo."""
+    place(parent, NODES[1])
+    grid = ring(parent)
+    column = MPI.DOUBLE.Create_vector(4, 1, 6).Commit()
+    row = MPI.DOUBLE.Create_contiguous(4).Commit()
+    whole = np.arange(24.0).reshape(4, 6) + 100 * RANK
+    wanted, result = np.full((4, 6), 7.0), np.full((4, 6), 7.0)
+    send = [whole, ([1, 1], [8, 32]), [column, column]]
+    room = [1, 1], [0, 40]
+    MPI.Cartcomm(grid).Neighbor_alltoallw(send, [wanted, room, [column, column]])
+    for form in forms(grid, "Neighbor_alltoallw", send, [result, room, [column, column]], algorithm=word):
+        assert np.array_equal(result, wanted), form
+        result[...] = 7
+    flat = np.zeros(8)
+    grid.Neighbor_alltoallw(send, [flat, ([1, 1], [0, 32]), [row, row]], algorithm=word)
+    same(flat, np.concatenate([wanted[:, 0], wanted[:, 5]]))
+    column.Free()
+    row.Free()
+
+
+@pytest.mark.parametrize("word", WORDS)
 def test_shared_arrays_on_some_ranks(parent, word):
     place(parent, NODES[1])
     grid = ring(parent)
