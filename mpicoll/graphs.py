@@ -133,6 +133,18 @@ class Graph:
         """Whether a rank has no place at all, so that its buffers tell no size of a block."""
         return any(not (sent or received) for sent, received in zip(self.targets, self.sources))
 
+    @property
+    def crosses(self) -> bool:
+        """Whether blocks of one rank for another arrive in another order than they are sent."""
+        for sources in self.sources:
+            last: dict[int, int] = {}
+            for block in sources:
+                if block is not None:
+                    if block.place < last.get(block.source, -1):
+                        return True
+                    last[block.source] = block.place
+        return False
+
 
 def _named(*adjacency: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
     """(rank, a rank that it names)."""

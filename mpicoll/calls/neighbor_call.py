@@ -14,13 +14,14 @@ from mpi4py import MPI
 
 from .. import errors
 from ..algorithms import LIBRARIES
-from ..buffers import Operand, operand, overlap
+from ..buffers import Operand, operand, overlap, typed_blocks
 from ..errors import ArgumentError
 from ..execute import Schedule, surroundings_of
 from ..graphs import ALLGATHER, ALLTOALL, Block, Neighborhood
 from ..schedule import INPUT, OUTPUT, offsets
 from ..select import Query
 from ..support import settings
+from ..support.quirks import applies
 from .call import Call
 
 Comm = MPI.Intracomm
@@ -29,6 +30,7 @@ _OWN_COUNTS_SUFFICE = ("direct", "packed")
 #: calls of neighbours that `explain` takes, also in mpi4py's spelling
 NeighborCallName: TypeAlias = Literal[
     "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
+    "neighbor_alltoallw", "ineighbor_alltoallw", "Neighbor_alltoallw", "Ineighbor_alltoallw",
     "ineighbor_allgather", "ineighbor_allgatherv", "ineighbor_alltoall", "ineighbor_alltoallv",
     "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv",
     "Ineighbor_allgather", "Ineighbor_allgatherv", "Ineighbor_alltoall", "Ineighbor_alltoallv",
@@ -52,6 +54,11 @@ def neighbor_alltoall(comm: Comm, sendbuf: object, recvbuf: object) -> NeighborC
 
 def neighbor_alltoallv(comm: Comm, sendbuf: object, recvbuf: object) -> NeighborCall:
     call = NeighborCall(comm, "Neighbor_alltoallv", ALLTOALL, sendbuf, recvbuf)
+    return call.parsed(is_vector=True)
+
+
+def neighbor_alltoallw(comm: Comm, sendbuf: object, recvbuf: object) -> NeighborCall:
+    call = NeighborCall(comm, "Neighbor_alltoallw", ALLTOALL, sendbuf, recvbuf)
     return call.parsed(is_vector=True)
 
 
@@ -82,14 +89,13 @@ class NeighborCall(Call):
         """Parse both buffers; returns itself."""
         self.is_vector = is_vector
         sendbuf, recvbuf = self.arguments
-        places = len(self.surroundings.sources)
-        recv = _blocks(recvbuf, places, is_vector, writable=True)
+        recv = self._blocks(recvbuf, len(self.surroundings.sources), writable=True)
         if self.collective.gathers:
             send = operand(sendbuf)
             self.sent = [send.nbytes]
         else:
             places = len(self.surroundings.targets)
-            send = _blocks(sendbuf, places, is_vector)
+            send = self._blocks(sendbuf, places)
             self.sent = _sizes(send, places)
         self.received = _sizes(recv, len(self.surroundings.sources))
         if not is_vector and self.sent and self.received and self.sent[0] != self.received[0]:
@@ -99,6 +105,14 @@ class NeighborCall(Call):
             )
         self.with_operands(send, recv)
         return self
+
+    def _blocks(self, buffer: object, places: int, writable: bool = False) -> Operand:
+        """The operand of a buffer with a block for each place; MPI does not look at one without."""
+        if not places:
+            return operand(np.empty(0, np.uint8))
+        if self.method == "Neighbor_alltoallw":
+            return typed_blocks(buffer, places, writable=writable)
+        return operand(buffer, places, vector=self.is_vector, writable=writable)
 
     def _check_overlap(self, send: Operand, recv: Operand) -> None:
         if overlap(send, recv):
@@ -215,11 +229,23 @@ class NeighborCall(Call):
             self.context.topology,
             None,
             obstacle=obstacle,
+            unfit=self._unfit_for_native(),
             nccl="it has no calls of neighbours",
             once=self.nonblocking,
             engine=settings.C if self.runs_in_c else settings.PYTHON,
             by_graph=None if obstacle else self._suggested(),
         )
+
+    def _unfit_for_native(self) -> str:
+        """Why MPI's own call cannot serve it, or ""."""
+        returns_early = self.nonblocking or self.persistent
+        exchanges = returns_early and self.surroundings.crosses and not self.collective.gathers
+        if exchanges and applies("neighbor-directions"):
+            return (
+                "this MPI library's calls that return before their end swap the two blocks of a "
+                "periodic dimension of one or two ranks"
+            )
+        return ""
 
     def _suggested(self) -> tuple[str, str] | None:
         """The algorithm that suits the graph, and why: by what all ranks know alike."""
@@ -229,15 +255,9 @@ class NeighborCall(Call):
 PARSERS: dict[str, Callable[..., NeighborCall]] = {
     parse.__name__: parse
     for parse in (
-        neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_alltoallv)
+        neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_alltoallv,
+        neighbor_alltoallw)
 }
-
-
-def _blocks(buffer: Any, places: int, is_vector: bool, writable: bool = False) -> Operand:
-    """The operand of a buffer with a block for each place; MPI does not look at one without."""
-    if not places:
-        return operand(np.empty(0, np.uint8))
-    return operand(buffer, places, vector=is_vector, writable=writable)
 
 
 def _sizes(whole: Operand, places: int) -> list[int]:

@@ -18,7 +18,7 @@ from ..calls import neighbor_call
 from .base import Base, _door
 
 if TYPE_CHECKING:
-    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV
+    from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW
 
     from ..algorithms import NeighborName
     from .handles import Plan
@@ -131,6 +131,17 @@ class Neighboring(Base):
         parse = neighbor_call.neighbor_alltoallv
         self._serve(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
+    def Neighbor_alltoallw(
+        self, sendbuf: BufSpecW, recvbuf: BufSpecW, *,
+        algorithm: NeighborName | None = None, segment_bytes: int | None = None,
+    ) -> None:
+        """`Neighbor_alltoallv` with a datatype for each block; displacements are in bytes.
+
+        Blocks are packed, unless they lie one after the other.
+        """
+        parse = neighbor_call.neighbor_alltoallw
+        self._serve(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
+
     # Non-blocking.
 
     def Ineighbor_allgather(
@@ -165,6 +176,14 @@ class Neighboring(Base):
         parse = neighbor_call.neighbor_alltoallv
         return self._begin(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
+    def Ineighbor_alltoallw(
+        self, sendbuf: BufSpecW, recvbuf: BufSpecW, *,
+        algorithm: NeighborName | None = None, segment_bytes: int | None = None,
+    ) -> MPI.Request:
+        """Non-blocking `Neighbor_alltoallw`; see there."""
+        parse = neighbor_call.neighbor_alltoallw
+        return self._begin(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
+
     # Persistent.
 
     def Neighbor_allgather_init(
@@ -197,4 +216,12 @@ class Neighboring(Base):
     ) -> Plan:
         """Persistent `Neighbor_alltoallv`; see there."""
         parse = neighbor_call.neighbor_alltoallv
+        return self._persist(parse, (sendbuf, recvbuf), info, algorithm, segment_bytes)
+
+    def Neighbor_alltoallw_init(
+        self, sendbuf: BufSpecW, recvbuf: BufSpecW, info: MPI.Info = MPI.INFO_NULL, *,
+        algorithm: NeighborName | None = None, segment_bytes: int | None = None,
+    ) -> Plan:
+        """Persistent `Neighbor_alltoallw`; see there."""
+        parse = neighbor_call.neighbor_alltoallw
         return self._persist(parse, (sendbuf, recvbuf), info, algorithm, segment_bytes)

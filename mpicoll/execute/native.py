@@ -102,7 +102,7 @@ class NativeCall(LibraryCall):
         # MPI knows the derived datatypes of reductions, and those of each block: packed bytes would
         # not do
         as_given = reduces and any(operand.dtype is None for operand in call.operands)
-        as_given = as_given or call.method == "Alltoallw"
+        as_given = as_given or call.method in ("Alltoallw", "Neighbor_alltoallw")
         # quirk: empty-buffers-alias
         alike = call.send is not None and call.recv is not None and _touch(call.send, call.recv)
         # two names of one type, as long and long long are: mpi4py wants the same for both buffers

@@ -74,6 +74,8 @@ class Surroundings:
         self.place_from: dict[int, int] = {}
         #: whether a rank has no places at all
         self.has_idle = False
+        #: whether blocks arrive in another order than they are sent
+        self.crosses = False
         #: numbers of the first places of each rank among those of all, for sending and receiving
         self.first_sent: list[int] = []
         self.first_received: list[int] = []
@@ -101,6 +103,7 @@ class Surroundings:
                 self.into[block] = place
                 self.place_from[block.source] = place
         self.has_idle = graph.has_idle
+        self.crosses = graph.crosses
         self.first_sent = offsets(map(len, graph.targets))
         self.first_received = offsets(map(len, graph.sources))
         for name, meaning in NEIGHBORHOODS.items():

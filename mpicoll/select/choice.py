@@ -108,7 +108,8 @@ def choose(
         )
     if explicit is not None:
         # MPI itself reports a count of the caller's type that is too large
-        moved = explicit == NATIVE and not algorithms.meaning_of(query.collective).reduces
+        moved = explicit == NATIVE and query.collective not in NEIGHBORHOODS
+        moved = moved and not algorithms.meaning_of(query.collective).reduces
         refusal = "" if moved else refuses(query, explicit)
         if refusal:
             what = f"algorithm={explicit!r} cannot serve this {query.collective}"

@@ -103,6 +103,25 @@ QUIRKS = (
         test="tests/mpi/test_plans.py::test_which_persistent_calls_of_mpi_are_wrong",
     ),
     Quirk(
+        name="neighbor-directions",
+        library=OPEN_MPI,
+        versions="5.0.11",
+        symptom="Ineighbor_alltoall(v) and Neighbor_alltoall(v)_init swap the two blocks of a"
+        " periodic dimension of one or two ranks: what is sent down arrives as if from below."
+        " The blocking calls are right.",
+        instead="A schedule serves these calls; algorithm='native' is refused.",
+        test="tests/mpi/test_neighborhoods.py::test_which_directions_of_mpi_are_wrong",
+    ),
+    Quirk(
+        name="counts-without-neighbours",
+        library=OPEN_MPI,
+        versions="5.0.11",
+        symptom="A rank with destinations and no sources, or the reverse, has to pass a count for"
+        " both, also where a buffer is empty: else the call ends in MPI_ERR_TRUNCATE.",
+        instead="MPI gets a count that fits.",
+        test="tests/mpi/test_neighborhoods.py::test_ranks_with_destinations_only",
+    ),
+    Quirk(
         name="no-persistent",
         library=INTEL_MPI,
         versions="2021.10",
@@ -399,7 +418,12 @@ def _death_ends_the_job(library: str, version: Version) -> bool:
     return not is_open_mpi(library)
 
 
+def _neighbor_directions(library: str, version: Version) -> bool:
+    return is_open_mpi(library)
+
+
 _AFFECTED: dict[str, Callable[[str, Version], bool]] = {
+    "neighbor-directions": _neighbor_directions,
     "stale-persistent": _stale_persistent,
     "wrong-bcast": _wrong_bcast,
     "death-ends-the-job": _death_ends_the_job,
