@@ -95,8 +95,11 @@ def test_half_precision(comm, dtype, name):
 def test_half_precision_everywhere(comm, dtype, method):
     for word in (None, *words(method)):
         case = Case(method, COUNT, dtype=dtype)
-        wanted = sum(small_integers(rank, case.edges[-1], np.dtype(dtype)) for rank in range(SIZE))
+        terms = case.collective.contributors(RANK, 0, SIZE, 1)
+        wanted = sum(small_integers(rank, case.edges[-1], np.dtype(dtype)) for rank in terms)
         part = case.part(case.collective.postcondition)
+        if not terms:  # rank 0 of an Exscan keeps what it has
+            wanted, part = case.result.copy(), slice(None)
         same(case.call(comm, algorithm=word), None if part is None else wanted[part])
 
 
