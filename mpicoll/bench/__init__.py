@@ -3,6 +3,7 @@
 from . import profile, tuning
 from .compare import Candidate, compare
 from .gaussian import Errors, GaussianWorkload
+from .predicted import predicted_entry
 from .traced import traced
 from .workload import SPLITS, Workload, least_share, method_of, operation
 
@@ -16,6 +17,7 @@ __all__ = [
     "least_share",
     "method_of",
     "operation",
+    "predicted_entry",
     "profile",
     "traced",
     "tuning",

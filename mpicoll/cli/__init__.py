@@ -33,6 +33,7 @@ COMMANDS = (
     "verify",
     "simulate",
     "info",
+    "doctor",
     "bench",
     "tune",
     "train",

@@ -251,6 +251,24 @@ def _choices(axes: Any, entries: Sequence[table.TableEntry], colours: Mapping[st
     axes.spines[:].set_visible(False)
 
 
+def draw_pairs(path: str, hosts: Sequence[str], pairs: Sequence[Any]) -> None:
+    """The bandwidth from each node (rows) to each other (columns), in Mb/s.
+
+    pairs: with `source`, `target` and `bandwidth`, as the doctor's.
+    """
+    count = len(hosts)
+    grid = [[float("nan")] * count for _ in hosts]
+    for pair in pairs:
+        grid[pair.source][pair.target] = 8e-6 * pair.bandwidth
+    figure, (axes,) = _canvas(3 + 0.35 * count, 2 + 0.35 * count)
+    image = axes.imshow(grid, cmap="viridis", vmin=0)
+    figure.colorbar(image, ax=axes, label="Mb/s")
+    axes.set(xlabel="to", ylabel="from", xticks=range(count), yticks=range(count))
+    axes.set_xticklabels(hosts, rotation=90, fontsize="small")
+    axes.set_yticklabels(hosts, fontsize="small")
+    _save(figure, path, "bandwidth between nodes")
+
+
 def draw_scaling(path: str, rows: Sequence[Row]) -> None:
     """Speed-up over nodes, of strong and weak scaling."""
     figure, (axes,) = _canvas(6, 4)

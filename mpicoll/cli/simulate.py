@@ -22,6 +22,7 @@ from ..simulate import (
 )
 from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
 from . import outfiles, userfile
+from .modelfile import read_model
 from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
 from .screen import comment
@@ -61,6 +62,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add("--alpha", default="5us", metavar="T", help="time per message")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")
+    add(
+        "--network",
+        metavar="MODEL.json",
+        help="instead of the figures: a cluster as `mpicoll doctor --output` measured it",
+    )
     add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns")
     add_shared(parser, "--compression")
     add("--coding", default="0", metavar="T", help="time to code or decode a byte of elements")
@@ -152,6 +158,8 @@ def _network(arguments: Namespace, size: int) -> Network:
     """The `Network` that the options describe, for this many ranks."""
     if size < 2:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
+    if arguments.network:
+        return read_model(arguments.network).network(size, arguments.ranks_per_node)
     alpha = parsed("--alpha", parse_seconds, arguments.alpha)
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
@@ -290,5 +298,6 @@ def _write(arguments: Namespace, network: Network, results: list[dict[str, Any]]
         where = f" in nodes of {arguments.ranks_per_node}" if network.levels else ""
         what = f"{results[0]['collective']}, {arguments.size} ranks{where}"
         what += f", {arguments.compression}" if arguments.compression else ""
-        title = f"{what}, {arguments.alpha}, {arguments.bandwidth} (simulated)"
+        link = arguments.network or f"{arguments.alpha}, {arguments.bandwidth}"
+        title = f"{what}, {link} (simulated)"
         draw_results(arguments.plot, results, title, [bandwidth(), share_of_bound()])

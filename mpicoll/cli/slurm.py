@@ -35,8 +35,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "kind",
         choices=KINDS,
         help=(
-            "train, bench (against MPI), tune (a table), scaling (a sweep), gpu_check "
-            "(what a GPU node proves; in a checkout)"
+            "train, bench (against MPI), doctor (what is slow), tune (a table), scaling (a sweep),"
+            " gpu_check (what a GPU node proves; in a checkout)"
         ),
     )
     new.add_argument(

@@ -10,8 +10,10 @@ from ..codes import codes_of
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
+from .modelfile import read_model
 from .options import add_shared, parse_sizes
 from .plots import draw_table
+from .values import parsed, whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,12 +40,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add("--device", default="cpu", help="where the arrays of this table are: cpu, cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
+    add(
+        "--network",
+        metavar="MODEL.json",
+        help="predict on a cluster that `mpicoll doctor --output` measured, and measure nothing",
+    )
+    add("--ranks", default="2,4,8,16,32,64", metavar="A,B", help="with --network: numbers of ranks")
+    add("--ranks-per-node", type=whole, metavar="N", help="with --network (default: the model's)")
     add("--plot", metavar="FILE.svg", help="draw what the table chooses here, over bytes and ranks")
     add_shared(parser, "--done")
 
 
 def run(arguments: Namespace) -> None:
-    """Measure, print what wins, and write."""
+    """Measure or predict, print what wins, and write."""
     from mpi4py import MPI
 
     from ..launch import install_abort_hook
@@ -78,10 +87,13 @@ def run(arguments: Namespace) -> None:
         _check_table(output)
     module = device_module(arguments.device, comm)
     tick = _progress(len(names) * len(sizes), root)
-    entries, link = tuning.tune(
-        comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl,
-        compressions,
-    )  # fmt: skip
+    if arguments.network:
+        entries, link = _predicted(arguments, names, sizes, segments), None
+    else:
+        entries, link = tuning.tune(
+            comm, names, sizes, segments, dtype, arguments.min_time, tick, module, arguments.nccl,
+            compressions,
+        )  # fmt: skip
     if root:
         table.write(output, facts, entries, link)
         if arguments.plot:
@@ -101,6 +113,30 @@ def run(arguments: Namespace) -> None:
             f"written to {output}; use it with MPICOLL_TUNING_FILE={output}",
             sep="\n",
         )
+
+
+def _predicted(
+    arguments: Namespace, names: Iterable[str], sizes: list[int], segments: list[int]
+) -> list[dict[str, Any]]:
+    """The entries by simulation, for each number of ranks."""
+    from .. import collectives
+    from ..bench import predicted_entry
+
+    model = read_model(arguments.network)
+    counts = [parsed("--ranks", _count, word) for word in arguments.ranks.split(",")]
+    each = arguments.ranks_per_node
+    return [
+        predicted_entry(model, collectives.find(name).name, count, sizes, segments, each)
+        for count in counts
+        for name in names
+    ]
+
+
+def _count(text: str) -> int:
+    """A number of ranks."""
+    if not text.strip().isdecimal() or int(text) < 2:
+        raise ArgumentError(f"expected numbers of ranks from 2 up, got {text!r}")
+    return int(text)
 
 
 def _check_table(output: Path) -> None:

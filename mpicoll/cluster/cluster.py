@@ -68,6 +68,10 @@ class Cluster:
         """The `Namespaces` of the host that launches."""
         return self._computers["login"]
 
+    def computer(self, host: str) -> Namespaces:
+        """The `Namespaces` of a host, by its name."""
+        return self._computers[host]
+
     def __enter__(self) -> "Cluster":
         reason = unavailable() or (self.slurm and slurm.unavailable())
         if reason:

@@ -10,7 +10,7 @@ from ..support.files import write_whole
 from .job_settings import SETTING, not_elastic, wrong_setting
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = ("train", "train_torch", "bench", "tune", "scaling", "gpu_check")
+KINDS = ("train", "train_torch", "bench", "doctor", "tune", "scaling", "gpu_check")
 #: files that every script reads; an existing env.sh belongs to the user
 SHARED = ("launch.sh", "env.sh")
 
