@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from ..algorithms import AnyName
     from ..codes import CompressionName
-    from ..calls import Explanation
-    from ..calls.neighbor_call import NeighborCallName
+    from ..calls import Explanation, NeighborCallName
     from ..collectives import CallName
     from ..support.settings import CheckMode
 
