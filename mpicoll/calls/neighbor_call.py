@@ -260,7 +260,8 @@ class NeighborCall(Call):
         """
         one_node = self.context.topology.node_count == 1
         if refusal := self._unfit_for_native():
-            return "direct" if one_node else "packed", refusal
+            is_large = self.counts_shared and self.block_bytes > _PACKED
+            return "direct" if one_node or is_large else "packed", refusal
         if not (self.runs_in_c and self.counts_shared) or self.nonblocking or self.persistent:
             return None
         if one_node:
