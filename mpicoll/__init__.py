@@ -2,7 +2,7 @@
 
 >>> import mpicoll
 >>> mpicoll.list_algorithms("scatter")
-['linear', 'binomial', 'native']
+['linear', 'binomial', 'bine', 'native']
 
 Public names are resolved at their first use (PEP 562), so that the parts that need no MPI
 (schedules, algorithms, the verifier) can be imported without it.

@@ -302,6 +302,11 @@ class Call:
         return any(operand.on_device for operand in self.operands)
 
     @property
+    def has_size(self) -> bool:
+        """Whether this rank can say how many bytes it moves; a barrier's are its own."""
+        return self.nbytes is not None and self.collective is not collectives.BARRIER
+
+    @property
     def has_result(self) -> bool:
         """Whether anything is written on this rank."""
         after = self.collective.postcondition(self.rank, self.size, self.size, self.root or 0)
@@ -381,8 +386,7 @@ class Call:
     @property
     def text(self) -> str:
         """The call in a few words, the same on all ranks that make it."""
-        has_size = self.nbytes is not None and self.collective is not collectives.BARRIER
-        words = [f"{self.form} of {self.nbytes} bytes" if has_size else self.form]
+        words = [f"{self.form} of {self.nbytes} bytes" if self.has_size else self.form]
         if self.root is not None:
             words.append(f"root {self.root}")
         if self.op is not None:

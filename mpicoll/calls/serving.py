@@ -59,7 +59,7 @@ def choose(
         call.context.wait_for(chain(before, nccl.meet(call)), MEETING)
         choice = select.choose(call.query, algorithm, segment_bytes, ask_probe)
     if algorithm is None and call.rank == 0 and settings.verbose():
-        of = "" if call.nbytes is None else f" of {format_bytes(call.nbytes)} bytes"
+        of = f" of {format_bytes(call.nbytes or 0)} bytes" if call.has_size else ""
         _print_once(f"mpicoll: {call.method}{of} on {many(call.size, 'rank')}: {choice}")
     return choice
 

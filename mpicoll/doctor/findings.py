@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from ..support.quirks import is_open_mpi
 from ..support.units import format_bytes, format_seconds, many
 from .records import CollectiveResult, CoreResult, Measured, PairResult, RankFacts
 
@@ -402,7 +403,7 @@ def _shared_core(
     )
     idle = [name for facts in inside for name, value in facts.settings.items()
             if "yield_when_idle" in name and value == "1"]  # fmt: skip
-    if measured.library.startswith("Open MPI") and not idle:
+    if is_open_mpi(measured.library) and not idle:
         advice += "; until then OMPI_MCA_mpi_yield_when_idle=1 makes waiting ranks yield"
     return Finding(
         SLOW,
@@ -652,7 +653,7 @@ def _faster_interfaces(measured: Measured) -> Iterator[Finding]:
 
 def _interface_setting(measured: Measured, name: str) -> str:
     """The setting that names an interface."""
-    if measured.library.startswith("Open MPI"):
+    if is_open_mpi(measured.library):
         return f"OMPI_MCA_btl_tcp_if_include={name}"
     return f"FI_TCP_IFACE={name}, with UCX UCX_NET_DEVICES={name}"
 

@@ -96,7 +96,7 @@ def test_counts_that_only_the_root_knows(comm, forced):
 
 
 BAD = {
-    "allreduce": "expected collective:algorithm", "allreduce:rung": "'rung'.*ring", "scan:ring": "unknown collective",
+    "allreduce": "expected collective:algorithm", "allreduce:rung": "'rung'.*ring", "sum:ring": "unknown collective",
     "allreduce:1-2:3:ring": "expected", "allreduce:8k:ring": "cannot use", "allreduce:x-y:ring": "cannot use",
 }  # fmt: skip
 

@@ -142,7 +142,9 @@ def test_what_the_environment_lets_it_say():
                           env=environment(MPICOLL_VERBOSE="1", MPICOLL_PROFILE="1"))  # fmt: skip
     said = done.stderr.splitlines()
     choices = [line for line in said if line.startswith("mpicoll: ")]
-    assert sorted(line.split(": ")[1] for line in choices) == ["Allreduce of 64K bytes on 1 rank", "Gatherv on 1 rank"], choices
+    assert sorted(line.split(": ")[1] for line in choices) == [
+        "Allreduce of 64K bytes on 1 rank", "Barrier on 1 rank", "Gatherv on 1 rank"
+    ], choices
     table = said[said.index("# MPICOLL_PROFILE: 4 kinds of calls") :]
     assert table[3].split() == ["call", "bytes", "ranks", "algorithm", "calls", "total", "median", "native"]
     rows = {tuple(line.split()[:5]) for line in table[4:]}

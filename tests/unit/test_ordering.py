@@ -95,7 +95,8 @@ class Rank:
             return np.concatenate([mine + source + 1 for source in range(size)])
         low, high = self.edges[after.first], self.edges[after.first + after.count]
         index = np.arange(low, high) * 100
-        return index * size + size * (size + 1) // 2 if collective.reduces else index
+        terms = len(collective.contributors(rank, 0, size, 1))
+        return index * terms + terms * (terms + 1) // 2 if collective.reduces else index
 
     def actions(self):
         for step in self.steps:

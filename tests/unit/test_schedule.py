@@ -32,7 +32,7 @@ COUNTS = (0, 1, 2, 6, 7, 8, 101, 2**31 + 1)
 
 
 @pytest.mark.parametrize("name", ["mpicoll", "mpicoll.schedule.blocks", "mpicoll.support.units", "mpicoll.cli.list",
-                                  "mpicoll.algorithms.patterns.circulant", "mpicoll.algorithms.patterns.binomial"])
+                                  "mpicoll.algorithms.patterns.circulant", "mpicoll.algorithms.patterns.trees"])
 def test_examples_in_docstrings(name):
     failed, attempted = doctest.testmod(import_module(name))
     assert attempted and not failed

@@ -34,7 +34,8 @@ NAMES = {
 }
 
 BLOCKING = ("Bcast", "Scatter", "Scatterv", "Gather", "Gatherv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv",
-            "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Barrier")  # fmt: skip
+            "Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Barrier",
+            "Alltoallw")  # fmt: skip
 #: the blocking method of each non-blocking and each persistent one
 FORMS = {form: name for name in BLOCKING for form in (f"I{name.lower()}", f"{name}_init")}
 
