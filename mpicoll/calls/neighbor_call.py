@@ -22,11 +22,16 @@ from ..schedule import INPUT, OUTPUT, offsets
 from ..select import Query
 from ..support import settings
 from ..support.quirks import applies
+from ..support.units import format_bytes
 from .call import Call
 
 Comm = MPI.Intracomm
 #: algorithms in which a rank carries no blocks of others
 _OWN_COUNTS_SUFFICE = ("direct", "packed")
+#: bytes of a block up to which a schedule is faster than MPI's own blocking call
+_INSIDE = 16 << 10
+_COMBINED = 2 << 10
+_PACKED = 8 << 10
 #: calls of neighbours that `explain` takes, also in mpi4py's spelling
 NeighborCallName: TypeAlias = Literal[
     "neighbor_allgather", "neighbor_allgatherv", "neighbor_alltoall", "neighbor_alltoallv",
@@ -248,8 +253,30 @@ class NeighborCall(Call):
         return ""
 
     def _suggested(self) -> tuple[str, str] | None:
-        """The algorithm that suits the graph, and why: by what all ranks know alike."""
+        """The algorithm that suits the graph, and why: by what all ranks know alike.
+
+        Blocking calls that the extension executes are faster than MPI's up to some block size; plans
+        and calls that return before their end are not (benchmarks/run/halo.py).
+        """
+        one_node = self.context.topology.node_count == 1
+        if refusal := self._unfit_for_native():
+            is_large = self.counts_shared and self.block_bytes > _PACKED
+            return "direct" if one_node or is_large else "packed", refusal
+        if not (self.runs_in_c and self.counts_shared) or self.nonblocking or self.persistent:
+            return None
+        if one_node:
+            return self._up_to(_INSIDE, "direct", "neighbours of one node")
+        most = self.surroundings.busiest
+        if most["combined"] < most["direct"] and self.block_bytes <= _COMBINED:
+            return self._up_to(_COMBINED, "combined", "fewer messages between nodes")
+        if most["packed"] < most["direct"]:
+            return self._up_to(_PACKED, "packed", "fewer messages between nodes")
         return None
+
+    def _up_to(self, most: int, algorithm: str, reason: str) -> tuple[str, str] | None:
+        if self.block_bytes > most:
+            return None
+        return algorithm, f"{reason}, blocks of {format_bytes(most)} bytes or less"
 
 
 PARSERS: dict[str, Callable[..., NeighborCall]] = {

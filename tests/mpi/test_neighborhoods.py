@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import algorithms
+from mpicoll import algorithms, engine
 from mpicoll.communicator.communicator import CartCommunicator, DistgraphCommunicator, GraphCommunicator
 from mpicoll.execute.context import Context
 from mpicoll.graphs import Graph
@@ -408,6 +408,30 @@ def test_a_repeated_call_is_bound_once(parent):
         if number > 1:
             assert idle == kept
         kept = idle
+
+
+@pytest.mark.mpi(min_size=4)
+def test_the_choice_by_the_graph(parent):
+    """Of repeated blocking calls that run in C on all ranks; plans are MPI's own, unless that has the wrong result."""
+    for nodes, expected in ((NODES[0], ["direct", "direct", "native"]), (NODES[1], ["combined", "packed", "native"])):
+        place(parent, nodes)
+        grid = parent.Create_cart([2, 2], [True, True])
+        if grid == MPI.COMM_NULL:
+            continue
+        found = []
+        for count in (256, 1024, 4096):
+            x, result, wanted = np.arange(4.0 * count) + RANK, np.zeros(4 * count), np.zeros(4 * count)
+            MPI.Cartcomm(grid).Neighbor_alltoall(x, wanted)
+            for _ in range(4):
+                grid.Neighbor_alltoall(x, result)
+                same(result, wanted)
+                result[...] = 7
+            found.append(grid.explain("neighbor_alltoall", x, result).algorithm)
+            instead = "direct" if nodes == NODES[0] or count == 4096 else "packed"
+            begun = grid.explain("ineighbor_alltoall", x, result).algorithm
+            assert begun == (instead if applies("neighbor-directions") else "native")
+        assert found == (expected if engine.has_doors() else ["native"] * 3)
+        grid.Free()
 
 
 def test_explained(parent):
