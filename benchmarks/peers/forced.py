@@ -107,7 +107,8 @@ def _open_mpi(stack, tools, comm, collective, segment_bytes):
         tools.variable("coll_tuned_use_dynamic_rules"): 1,
         tools.variable("coll_tuned_priority"): 100,
     }
-    if segment_bytes is not None:
+    # these have no algorithm that sends in pieces
+    if segment_bytes is not None and collective not in ("scan", "exscan", "barrier"):
         common[tools.variable(f"coll_tuned_{collective}_algorithm_segmentsize")] = segment_bytes
     candidates = {}
     for label, number in algorithm.choices.items():

@@ -288,7 +288,7 @@ def test_the_order_of_elements(comm, word, send, receive):
 HUGE = 2**31 + 11
 
 
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", sorted(set(COLLECTIVES) - {"barrier"}))
 def test_huge_calls_are_served_by_what_can(comm, name):
     """MPI's own call where it takes such counts, else a schedule, whatever tables say; on all ranks alike."""
     reduces = COLLECTIVES[name].reduces

@@ -15,7 +15,7 @@ from tests.support.launching import installations, mpiexec
 
 pytestmark = pytest.mark.thorough
 #: every collective on a schedule, so that mpi4py's tests run over them all
-WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck", "alltoall": "pairwise"}
+WORDS = {"allreduce": "circulant", "reduce_scatter": "ring", "allgather": "bruck", "alltoall": "pairwise", "barrier": "tree"}
 FORCED = ",".join(f"{name}:{WORDS.get(name, 'binomial')}" for name in COLLECTIVES)
 FORCED += ",neighbor_allgather:packed,neighbor_alltoall:combined"
 #: what a run of a few minutes on two cores covers; MPICOLL_TEST_ALL=1 covers all up to 5 ranks

@@ -36,9 +36,9 @@ SIGNATURES = {
 }  # fmt: skip
 #: what the libraries refuse: numbers of ranks, and too few elements or an operation that is not MPI's own
 REFUSED = {("allgather", "two_proc"), ("allgather", "recursive_doubling"), ("allgatherv", "recursive_doubling"),
-           ("allreduce", "reduce_scatter_allgather")}  # fmt: skip
+           ("allreduce", "reduce_scatter_allgather"), ("barrier", "two_proc")}  # fmt: skip
 #: how many algorithms there are, where they are few; what cannot be forced while the job runs
-LEAST, ABSENT = {"gather": 2, "scatter": 2}, {"Open MPI": {"allgatherv"}}
+LEAST, ABSENT = {"gather": 2, "scatter": 2, "scan": 2, "exscan": 2, "barrier": 2}, {"Open MPI": {"allgatherv"}}
 
 #: Intel MPI takes one preset, when it starts
 RESULTS = {"intelmpi": ["preset"]}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cluster.namespaces import unavailable
+from tests.support import msccl
 from tests.support.launching import PATIENCE, ROOT, environment, installations, mpiexec
 from tests.support.pages import PAGES, blocks
 
@@ -34,6 +35,8 @@ def test_ci_runs_both_commands_in_their_order():
 def test_command(command, tmp_path):
     installation = installations()[0]
     (tmp_path / "mine.py").write_text((ROOT / "tests/support/mine.py").read_text())
+    (tmp_path / "allreduce.xml").write_text(msccl.ring(4).xml())
+    (tmp_path / "alltoall.xml").write_text(msccl.exchange(4).xml())
     words = shlex.split(command)
     if words[0] == "mpiexec":
         words[0] = installation.mpiexec
