@@ -320,6 +320,11 @@ class Call:
         return max((operand.nbytes for operand in self.operands), default=0)
 
     @property
+    def explained_bytes(self) -> int | None:
+        """Bytes that `explain` tells."""
+        return self.nbytes
+
+    @property
     def own_bytes(self) -> int:
         """Bytes of this rank's own block, where blocks belong to ranks."""
         return self.operands[0].nbytes if self.counts is None else self.counts[self.rank]
@@ -334,9 +339,8 @@ class Call:
         """Whether its blocks may have any sizes, which only sender and receiver know."""
         return self.method in ("Alltoallv", "Alltoallw")
 
-    @property
-    def counts_known(self) -> bool:
-        """Whether this rank knows the bytes of every block."""
+    def counts_known(self, algorithm: str) -> bool:
+        """Whether this rank knows the bytes of every block that it moves under an algorithm."""
         return self.counts is not None or not self.collective.blocks_of_ranks
 
     def counts_suffice(self, algorithm: str) -> bool:
@@ -347,7 +351,9 @@ class Call:
 
     @property
     def stated_size(self) -> str:
-        """The size of the call in words, the same on all ranks that make it."""
+        """The size of the call in words, the same on all ranks that make it; "" for a barrier."""
+        if self.collective is collectives.BARRIER:
+            return ""
         if not self.collective.blocks_of_ranks:
             return f"{self.nbytes} bytes"
         if self.counts is None or not self.counts_shared:
@@ -473,10 +479,13 @@ class Call:
     def query(self) -> Query:
         """What selection may know of this call."""
         without_progress = self._without_progress()
+        nbytes = self.nbytes
+        if nbytes is None:  # what ranks have agreed on, if they have
+            nbytes = self.context.typical_bytes.get(self.method.lower())
         return Query(
             self.collective.name,
             self.context.topology,
-            self.nbytes or self.context.typical_bytes.get(self.method.lower()),
+            nbytes,
             commutative=self.op is None or self.op.Is_commutative(),
             obstacle=without_progress or self._unfit_for_schedules(),
             unfit=self._unfit_for_native(),

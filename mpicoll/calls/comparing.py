@@ -10,7 +10,6 @@ from mpi4py import MPI
 from .. import select
 from ..algorithms import NCCL
 from ..buffers import Operand, ops
-from ..collectives import BARRIER
 from ..errors import CollectiveMismatch, MpicollError
 from ..execute import Context, Statement, compare, compare_blocks, share_blocks
 from ..failure import Record
@@ -37,7 +36,7 @@ def statement_of(
 
     sequence: see `Statement`.
     """
-    facts = [call.form if call.collective is BARRIER else f"{call.form} of {call.stated_size}"]
+    facts = [" of ".join(filter(None, (call.form, call.stated_size)))]
     if call.root is not None:
         facts.append(f"root {call.root}")
     if call.op is not None:
@@ -211,7 +210,8 @@ def _complete_in_time(context: Context, requests: Iterable[MPI.Request]) -> bool
 def sharing_counts(call: Call, number: int) -> Iterator[MPI.Request]:
     """Requests of an exchange of counts, to be awaited.
 
-    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv and Alltoallw are compared.
+    After it all ranks know the counts of Gatherv and Scatterv; those of Alltoallv and Alltoallw are
+    compared.
     """
     if isinstance(call, NeighborCall):
         yield from call.share_counts(number)

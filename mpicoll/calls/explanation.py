@@ -21,7 +21,6 @@ from ..support import settings
 from ..support.units import format_bytes, many
 from .call import Call
 from .comparing import is_known_to_run_in_c
-from .neighbor_call import NeighborCall
 from .operations import schedule_of
 
 
@@ -98,16 +97,11 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         refusal = call.context.topology.refusal
         if refusal:
             reason += f"; messages inside a node go through MPI: {refusal}"
-        is_neighbor = isinstance(call, NeighborCall)
-        if call.counts_suffice(name) if is_neighbor else call.counts_known:
+        if call.counts_known(name):
             served = call.in_codes() if compressed else call
             rounds, messages, bytes_sent = _traffic(served, name, segment_bytes)
-    is_barrier = call.collective is BARRIER
-    least = None if call.nbytes is None or is_barrier else call.nbytes * _least_sent(collective, call.size)
+    least = (call.nbytes or 0) * _least_sent(collective, call.size) if call.has_size else None
     predicted = probe.predicted(call.comm, collective, name, call.nbytes, segment_bytes)
-    nbytes = call.nbytes
-    if isinstance(call, NeighborCall):
-        nbytes = sum(call.sent)
     codes = None
     often = 0
     if compressed:
@@ -120,7 +114,7 @@ def explain(call: Call, algorithm: str | None, segment_bytes: int | None) -> Exp
         collective=collective,
         algorithm=name,
         size=call.size,
-        nbytes=nbytes,
+        nbytes=call.explained_bytes,
         rounds=rounds,
         messages=messages,
         bytes_sent=bytes_sent,

@@ -149,9 +149,13 @@ class NeighborCall(Call):
         return not (self.is_vector or self.surroundings.has_idle)
 
     @property
-    def counts_known(self) -> bool:
-        """Whether this rank knows the bytes of each of its blocks."""
-        return True
+    def explained_bytes(self) -> int | None:
+        """Bytes of the blocks that this rank has."""
+        return sum(self.sent)
+
+    def counts_known(self, algorithm: str) -> bool:
+        """Whether this rank knows the bytes of every block that it moves under an algorithm."""
+        return self.counts_suffice(algorithm)
 
     def counts_suffice(self, algorithm: str) -> bool:
         """Whether each rank knows all counts that it needs under an algorithm."""

@@ -36,7 +36,7 @@ from .comparing import COMPARING, MEETING, comparing, is_sampled, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
-from .typical import LEARNT, agree_now
+from .typical import agree_now, note_size
 
 _NOTHING = bytearray()
 
@@ -88,8 +88,7 @@ def run(
     context = call.context
     context.require_working()
     record.enter(call.text)
-    if call.is_uneven:
-        context.own_bytes[call.method.lower()] = sum(call.counts or ())
+    note_size(call)
     context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
     entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
@@ -157,8 +156,7 @@ def persist(
     try:
         record.begin(text, call_site())
         context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
-        if call.method.lower() in LEARNT:
-            agree_now(context, call.method.lower(), sum(call.counts or ()))
+        agree_now(call)
         choice = choose(call, algorithm, segment_bytes)
         context.wait_for(counts_for(call, choice.name), COMPARING)
         return operation_of(call, choice).persistent(info)

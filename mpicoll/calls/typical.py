@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ..execute import Context, largest_of_all
 from ..schedule import power_of_two
+from .call import Call
 from .comparing import COMPARING
 
 #: calls whose sizes are learnt, by the functions of `arguments`
@@ -27,10 +28,19 @@ def count_call(context: Context, name: str) -> None:
         context.wait_for(_agreeing(context, name), COMPARING)
 
 
-def agree_now(context: Context, name: str, nbytes: int) -> None:
-    """Agree on the size of a call that all ranks are about to prepare."""
-    context.own_bytes[name] = nbytes
-    context.wait_for(_agreeing(context, name), COMPARING)
+def note_size(call: Call) -> None:
+    """Remember the bytes of this rank in a call whose sizes are learnt."""
+    name = call.method.lower()
+    if name in LEARNT:
+        call.context.own_bytes[name] = sum(call.counts or ())
+
+
+def agree_now(call: Call) -> None:
+    """Agree on the size of a call that all ranks are about to prepare, if sizes are learnt."""
+    note_size(call)
+    name = call.method.lower()
+    if name in LEARNT:
+        call.context.wait_for(_agreeing(call.context, name), COMPARING)
 
 
 def _agreeing(context: Context, name: str) -> Iterator[MPI.Request]:

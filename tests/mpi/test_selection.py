@@ -48,7 +48,7 @@ def test_environment_decides_of_blocks_whose_sizes_only_pairs_of_ranks_know(comm
 
 def test_ranges(comm, forced):
     forced("allreduce:0-8k:ring, allreduce:8K-16k:pairwise,allreduce:tree")
-    for nbytes, word in ((8, "ring"), (8184, "ring"), (8192, "pairwise"), (16376, "pairwise"), (16384, "tree")):
+    for nbytes, word in ((0, "ring"), (8, "ring"), (8184, "ring"), (8192, "pairwise"), (16376, "pairwise"), (16384, "tree")):
         assert comm.explain("allreduce", np.zeros(nbytes // 8)).algorithm == word
 
 
