@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..graphs import Block, Neighborhood, runs
+from ..graphs import NOBODY, Block, Neighborhood, runs
 from ..schedule import Copy, Input, Operation, Output, Recv, Scratch, Send
 
 ALGORITHMS: dict[str, dict[str, Any]] = {"direct": {}, "packed": {}, "combined": {}}
@@ -122,7 +122,7 @@ def _straight(rank: int, meaning: Neighborhood, is_peer: Any) -> Iterator[Operat
 
 def _edges_from(rank: int, meaning: Neighborhood) -> list[Edge]:
     """What a rank sends, in the order of destinations and of places."""
-    targets = sorted(set(meaning.graph.targets[rank]) - {-1})
+    targets = sorted(set(meaning.graph.targets[rank]) - {NOBODY})
     edges = []
     for target in targets:
         for block, places in meaning.wanted[target].items():

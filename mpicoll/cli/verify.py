@@ -152,9 +152,7 @@ def _run_graph(arguments: Namespace) -> int:
     """Print one line per algorithm of neighbours on a graph, and what is wrong with the first."""
     try:
         graph, nodes = graphs.parse_graph(Path(arguments.graph).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
-    except ArgumentError as error:
+    except (OSError, UnicodeDecodeError, ArgumentError) as error:
         raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
     names = [one.name for each in graphs.NEIGHBORHOODS for one in algorithms.registered(each)]
     for word in arguments.words:
