@@ -1,7 +1,9 @@
 """The doctor: measures what is slow or wrong on this machine, and says so in findings."""
 
 from .examination import examine
-from .findings import NOTE, SEVERITIES, SLOW, WRONG, Finding, contention, findings
+from .finding import NOTE, SEVERITIES, SLOW, WRONG, Finding
+from .findings import findings
+from .link_findings import contention
 from .model import fitted
 from .page import describe
 from .records import (

@@ -15,7 +15,8 @@ from ..support.node import ranks_of_node
 from ..support.quirks import library
 from . import cores, transports
 from .collectives import measure_allreduce
-from .findings import busy_ranks, capabilities, slow_pairs
+from .core_findings import busy_ranks
+from .link_findings import capabilities, slow_pairs
 from .pairs import Prober, tournament
 from .records import CoreResult, Measured, NodeTraffic, PairResult, RankFacts
 from .waiting import Patience

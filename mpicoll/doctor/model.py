@@ -7,7 +7,7 @@ from statistics import median
 
 from ..errors import ArgumentError
 from ..simulate import ClusterModel, ModelLevel
-from .findings import contention, switch_groups
+from .link_findings import contention, switch_groups
 from .records import Measured, PairResult
 
 

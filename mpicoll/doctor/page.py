@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ..support.units import format_seconds, many
-from .findings import NOTE, Finding, collective_text, contention, rate_text
+from .collective_findings import collective_text
+from .finding import NOTE, Finding, rate_text
+from .link_findings import contention
 from .records import Measured
 
 

@@ -46,7 +46,7 @@ def tournament(count: int) -> list[Round]:
     pauses in each round. Above `MOST_ROUNDS` rounds an even sample of them.
 
     >>> tournament(3)
-    [[(1, 2)], [(0, 1)], [(0, 2)]]
+    [[(1, 2)], [(0, 2)], [(0, 1)]]
     """
     places: list[int] = list(range(count + count % 2))
     rounds: list[Round] = []

@@ -10,7 +10,9 @@ from mpicoll.doctor import (
     CollectiveResult, CoreResult, Measured, NodeTraffic, PairResult, RankFacts, describe, findings, fitted,
 )
 from mpicoll.doctor import cores, transports
-from mpicoll.doctor.findings import busy_ranks, rate_text, slow_pairs, switch_groups
+from mpicoll.doctor.core_findings import busy_ranks
+from mpicoll.doctor.finding import rate_text
+from mpicoll.doctor.link_findings import slow_pairs, switch_groups
 from mpicoll.doctor.pairs import MOST_ROUNDS, tournament
 from mpicoll.errors import ArgumentError
 from mpicoll.cli.modelfile import read_model
