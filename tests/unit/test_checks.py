@@ -1,8 +1,6 @@
 """Checks and optional packages: what the messages say, without MPI."""
 
-import doctest
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -65,11 +63,3 @@ def test_bfloat16_without_its_package(monkeypatch):
 
 def test_type_checkers_know_the_options():
     assert {"strategy", "precision", *OptionKeywords.__annotations__} == set(Options.names())
-
-
-@pytest.mark.parametrize("name", ["progress.rhythm", "support.arrays", "support.checks", "support.optional",
-                                  "train.data.dataset", "train.model.sequential", "train.optim.optimizers",
-                                  "train.optim.lr_schedules"])
-def test_the_examples_in_docstrings(name):
-    failed, attempted = doctest.testmod(import_module(f"mpicoll.{name}"))
-    assert attempted and not failed

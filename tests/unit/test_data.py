@@ -1,8 +1,6 @@
 """Data for training: sets, their split, synthetic ones. No MPI here."""
 
-import doctest
 import sys
-from importlib import import_module
 
 import numpy
 import pytest
@@ -151,9 +149,3 @@ def test_unknown_data(text):
 def test_wrong_sizes(sizes):
     with pytest.raises(ArgumentError, match="--data: expected synthetic:SAMPLES,FEATURES,CLASSES"):
         load(f"synthetic:{sizes}")
-
-
-@pytest.mark.parametrize("name", ["data.sources", "data.prefetch", "data.sampler"])
-def test_examples_in_docstrings(name):
-    failed, attempted = doctest.testmod(import_module(f"mpicoll.train.{name}"))
-    assert attempted and not failed
