@@ -148,7 +148,7 @@ def _moves(mpi):
 def _scans(mpi):
     for hosts in (2, 4, 7, 13):
         for name, sizes in (("scan", "8,8K,64K,1M"), ("exscan", "8,8K,64K,1M"), ("barrier", "8")):
-            options = f"--collective {name} --sizes {sizes} --min-time 1 --peers forced --least 9"
+            options = f"--collective {name} --sizes {sizes} --min-time 1 --peers forced --least 20 --keep"
             yield Job("scans", f"scans-{mpi}-{name}-{hosts:02}", mpi, hosts, options)
 
 
