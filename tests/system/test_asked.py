@@ -11,7 +11,8 @@ from tests.support.launching import ROOT
 #: they import PyTorch, or start a training
 LONG = ("01", "04", "05", "08", "09", "10")
 CASES = [
-    pytest.param(program, run, library, id=f"{program.stem}-{library}", marks=[pytest.mark.thorough] * (program.name[:2] in LONG))
+    pytest.param(program, run, library, id=f"{program.stem}-{library}",
+                 marks=[pytest.mark.thorough] * (program.name[:2] in LONG))
     for program in PROGRAMS for run in runs(program) for library in run.libraries
 ]  # fmt: skip
 
