@@ -4,7 +4,8 @@
 
 What stands between `<!-- results:NAME -->` and `<!-- end -->` becomes the tables of
 benchmarks/results/NAME-*.json; after `<!-- output:COMMAND -->` it becomes what the command prints,
-and after `<!-- file:PATH -->` the file.
+and after `<!-- file:PATH -->` the file; after `<!-- program:PATH -->` a program and its transcript,
+which a test of its own runs.
 """
 
 import argparse
@@ -72,7 +73,7 @@ REPORTS = {
     "msccl": published.table,
     "quirks": quirks.table,
 }
-MARKED = re.compile(r"(<!-- (results|output|file):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (results|output|file|program):(.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments=None):
@@ -103,6 +104,7 @@ def _write(page, results, check):
         "results": lambda name: tables(results, name),
         "output": _output,
         "file": _file,
+        "program": _program,
     }
     new = MARKED.sub(lambda found: found[1] + write[found[2]](found[3]) + found[4], old)
     if check and new != old:
@@ -125,6 +127,13 @@ def _output(command):
 
 def _file(path):
     return f"```python\n{(ROOT / path).read_text(encoding='utf-8').rstrip()}\n```\n"
+
+
+def _program(path):
+    """`py`, not `python`: blocks of that name are run as parts of one program of the page."""
+    program = (ROOT / path).read_text(encoding="utf-8").rstrip()
+    transcript = (ROOT / path).with_suffix(".txt").read_text(encoding="utf-8").rstrip()
+    return f"```py\n{program}\n```\n\n```console\n{transcript}\n```\n"
 
 
 def tables(folder, name):

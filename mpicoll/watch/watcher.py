@@ -195,7 +195,10 @@ class Watcher:
         for context in Context.living():
             may_answer = self._may_call_mpi and not MPI.Is_finalized()
             if may_answer and context.timeout and not context.broken:
-                answer_questions(context, self.whole_state)
+                try:
+                    answer_questions(context, self.whole_state)
+                except MPI.Exception as error:  # this thread may be the first to meet a death
+                    context.explained(error)
 
     # The last reports.
 

@@ -648,6 +648,33 @@ def test_threads_with_a_communicator_each_hear_of_a_death():
     assert status == 0 and output.splitlines()[-3:] == ["3 are left"] * 3, output
 
 
+MEANWHILE = """
+import os, signal, time
+from mpi4py import MPI
+import mpicoll
+
+mpicoll.install_abort_hook()
+comm = mpicoll.Communicator(MPI.COMM_WORLD, timeout=100)
+others = [comm.Dup() for _ in range(8)]
+if comm.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while not comm.Get_failed().size:
+    time.sleep(0.1)
+time.sleep(1)
+try:
+    comm.Barrier()
+except mpicoll.RankFailure:
+    print(comm.shrink().allreduce(1), "are left")
+"""
+
+
+@OPEN
+def test_a_rank_dies_while_the_others_compute():
+    """The thread that answers questions of ranks meets the death first; it goes on, and does not end the job."""
+    status, output = run("openmpi", 3, "-c", MEANWHILE)
+    assert status == 0 and output.splitlines()[-2:] == ["2 are left"] * 2 and "Traceback" not in output, output
+
+
 REPLACED = """
 import os, signal, sys
 import numpy
