@@ -30,6 +30,7 @@ from . import (
     gallery,
     published,
     quirks,
+    supported,
     trained,
     trusted,
 )
@@ -44,6 +45,7 @@ REPORTS = {
     "between": lambda: compared.brief("between-*"),
     "scans": lambda: compared.brief("scans-*"),
     "front": front.cells,
+    "supported": supported.table,
     "gallery": gallery.page,
     "placed": lambda: compared.table("placed-*"),
     "chosen": chosen.table,

@@ -1,5 +1,7 @@
 """What is handed out: sdist and wheel are built from a clean clone, hold what they should, and work once installed."""
 
+import hashlib
+import json
 import os
 import platform
 import re
@@ -59,8 +61,8 @@ def test_the_sdist_holds_tests_licence_and_what_tests_read(built):
     [sdist] = built.glob("*.tar.gz")
     names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
     tests = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "setup.cfg", *tests} <= names
-    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run", ".ci/wheels"} <= names
+    assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "setup.cfg", *tests} <= names
+    assert {"jobs/launch.sh", "docs/pictures/hosts.svg", "benchmarks/report/tables.py", ".ci/run", ".ci/wheels", ".ci/sbom"} <= names
 
 
 def test_the_installed_package_is_the_one_that_runs(installed, tmp_path):
@@ -165,6 +167,19 @@ crossing = pytest.mark.skipif(
 STRICT = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
 
 
+def named_in_the_bill(bill, made):
+    """All files with their digests, and what setup.cfg requires."""
+    package = bill["metadata"]["component"]
+    digests = {part["name"]: part["hashes"] for part in package["components"]}
+    assert digests == {
+        name: [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}] for name, data in made.items()
+    }
+    assert bill["bomFormat"] == "CycloneDX" and package["licenses"] == [{"expression": "BSD-3-Clause"}]
+    required = {part["name"] for part in bill["components"] if part["scope"] == "required"}
+    assert required == {"mpi4py", "numpy"}
+    assert {"torch", "mpich"} <= {part["name"] for part in bill["components"] if part["scope"] == "optional"}
+
+
 def test_wheels(tmp_path):
     """One for each architecture whose compiler is here, with the extension; the same bytes each time, of the sdist, too."""
     for name, umask in (("one", 0o022), ("two", 0o077)):
@@ -172,7 +187,9 @@ def test_wheels(tmp_path):
     made = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert made == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     wheels = {name for name in made if name.endswith(".whl")}
-    assert len(made) == len(wheels) + 1
+    [bill] = [name for name in made if name.endswith(".cdx.json")]
+    assert len(made) == len(wheels) + 2  # the sdist, and the bill of materials
+    named_in_the_bill(json.loads(made.pop(bill)), made)
     architectures = {platform.machine(), *(["aarch64"] if shutil.which(CROSS) else [])}
     assert {name.rpartition("manylinux_2_17_")[2] for name in wheels} == {f"{one}.whl" for one in architectures}
     for path in (tmp_path / "one").glob("*.whl"):
