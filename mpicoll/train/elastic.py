@@ -14,7 +14,16 @@ from mpi4py import MPI
 from ..communicator import Communicator, all_agree, deaths, note_missing, outnumbers, refusal
 from ..errors import ArgumentError, LaunchError, RankFailure
 from ..support.arrays import Array, module_of
-from .parallel import Backup, LocalSteps, RecoveryPlan, ShardsLost, Strategy, bad_gradient
+from .parallel import (
+    WINDOW,
+    Backup,
+    LocalSteps,
+    RecoveryPlan,
+    Remainder,
+    ShardsLost,
+    Strategy,
+    bad_gradient,
+)
 
 Result = TypeVar("Result")
 _READING = "ranks died while the state of others that died was read from a checkpoint"
@@ -245,15 +254,22 @@ def _take_over_residuals(
 ) -> None:
     """Let the ranks that live owe what the codes of all have lost up to a generation.
 
-    Each takes its own residuals, and those of a rank that died from its copy. updates: see
-    `Backup.owed`.
+    Each takes its own residuals, and those of a rank that died from its copy. Where no codes are
+    sent any more, all take the sum. updates: see `Backup.owed`.
     """
-    feedback = new.reducer.feedback
-    if feedback is None:  # no codes are sent any more
+    comm = new.comm
+    reducer = new.reducer
+    living = comm.allgather(source.rank)
+    if reducer.feedback is not None:
+        for residuals in source.owed(plan, updates, living):
+            reducer.feedback.add(residuals)
         return
-    living = new.comm.allgather(source.rank)
-    for residuals in source.owed(plan, updates, living):
-        feedback.add(residuals)
+    owed = list(source.owed(plan, updates, living))
+    if comm.allreduce(len(owed)):
+        total = sum(owed, numpy.zeros(reducer.layout.elements, "f4"))
+        for low in range(0, len(total), WINDOW):
+            comm.Allreduce(MPI.IN_PLACE, total[low : low + WINDOW])
+        reducer.remainder = Remainder(reducer.layout, total)
 
 
 def _hand_over(source: Backup, plan: RecoveryPlan, new: Strategy) -> tuple[list[float], int]:

@@ -315,6 +315,32 @@ def test_other_ranks_and_buckets_owe_what_the_former_did(mpi_tmp_path, before, a
     WORLD.Barrier()
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("is_skipped", [False, True])
+@pytest.mark.parametrize("before, after", [("allreduce", "zero2"), ("zero1", "allreduce"), ("zero2", "zero1"),
+                                           ("allreduce", "parameter_server")])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_codes_lost_is_applied_once_where_a_training_goes_on_without(mpi_tmp_path, before, after, is_skipped):
+    """In its first update, which a step that is skipped does not make, also where it goes on once more before that."""
+    steps, length = 6, {"checkpoint": str(mpi_tmp_path / "checkpoints")}
+    scaled = {"loss_scale": "dynamic"} if is_skipped else {}
+    first = trained(before, steps, compression="int4", error_feedback=True, length=length, **scaled)
+    rows = [WORLD.allreduce(abs(part).max(), MPI.MAX) for part in lost(first)]
+    length["resume"] = True
+    calls = list(range(steps))
+    for more in (1, 3):
+        exact = {"compression": None, "algorithm": None, **scaled}
+        spoiled = [(0, 0)] if is_skipped and more == 1 else ()
+        rest = trained(after, steps + more, spoiled, length=length, **exact)
+        calls += range(len(spoiled), more if more == 1 else more - 1)
+    wanted = [sum(gradients_of(rank, call)[number].astype("f8") for rank in range(SIZE) for call in calls) / SIZE
+              for number in WEIGHTS]  # fmt: skip
+    values = list(rest.params.values())
+    for number, expected in zip(WEIGHTS, wanted):
+        numpy.testing.assert_allclose(-values[number].astype("f8"), expected, atol=1e-4)
+    assert min(rows) > 0.01
+
+
 def test_checkpoints_with_and_without_residuals(data, mpi_tmp_path):
     for name, before, after in (("a", False, True), ("b", True, False)):
         shared = str(mpi_tmp_path / name)

@@ -6,7 +6,9 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.buffers import compression_of
 from mpicoll.errors import ArgumentError, BufferError, CollectiveMismatch, CollectiveTimeout
+from mpicoll.execute.context import Context
 from tests.support.cases import COUNTS, PRIME, RANK, ROOTS, SEGMENT, SIZE, WORLD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
@@ -167,6 +169,137 @@ def test_all_ranks_have_the_same_bits(comm, word):
         y = np.empty(MANY, "f4")
         comm.Allreduce(normal(RANK, MANY), y, compression=name, algorithm=word)
         assert len(set(comm.allgather(y.tobytes()))) == 1
+
+
+# Each call, in each form, with each placing of its arrays.
+
+#: with an algorithm of each that sends codes
+CALLS = {
+    "Allreduce": "pairwise", "Reduce": "pairwise", "Reduce_scatter": "pairwise", "Reduce_scatter_block": "pairwise",
+    "Allgather": "ring", "Allgatherv": "ring", "Bcast": "scatter_allgather",
+}  # fmt: skip
+ROOT = SIZE - 1
+#: elements of the blocks of ranks: a group may not reach into the next block
+BLOCK = 600
+SIZES = [BLOCK if rank % 2 else BLOCK + 77 for rank in range(SIZE)]
+
+
+def sizes_of(method):
+    """Elements that each rank contributes, and of the result on each rank."""
+    if method in ("Allgather", "Allgatherv"):
+        sizes = SIZES if method.endswith("v") else [BLOCK] * SIZE
+        return sizes, [sum(sizes)] * SIZE
+    if method.startswith("Reduce_scatter"):
+        sizes = [BLOCK] * SIZE if method.endswith("block") else SIZES
+        return [sum(sizes)] * SIZE, sizes
+    return [MANY] * SIZE, [MANY] * SIZE
+
+
+def result_of(method, name):
+    """What this rank gets, and where it begins in the vector of all blocks; None where it gets nothing."""
+    given, got = sizes_of(method)
+    contributions = [normal(rank, count) for rank, count in enumerate(given)]
+    if SIZE == 1:
+        return contributions[0]
+    if method == "Bcast":
+        return quantised(name, contributions[ROOT])
+    if method.startswith("Allgather"):
+        return np.concatenate([quantised(name, part) for part in contributions])
+    if method == "Allreduce":
+        return allreduced(name, contributions)
+    if method == "Reduce":
+        blocks = sum_of(name, contributions, edges_of(MANY, name))
+        whole = [block if owner == ROOT else quantised(name, block) for owner, block in enumerate(blocks)]
+        return np.concatenate(whole) if RANK == ROOT else None
+    return sum_of(name, contributions, [sum(got[:rank]) for rank in range(SIZE + 1)])[RANK]
+
+
+def array_of(values, place, module):
+    """An array of these values: in a column of a table, or of its own."""
+    if place == "strided":
+        table = module.zeros((len(values), 3), "f4")
+        column = table[:, 1]
+        column[...] = module.asarray(values)
+        return column
+    return module.asarray(values.copy())
+
+
+def buffers_of(method, place, module):
+    """The arguments of a call on this rank, and the array in which its result is then, or None."""
+    given, got = sizes_of(method)
+    mine = normal(RANK, given[RANK])
+    if method == "Bcast":
+        x = array_of(mine if RANK == ROOT else np.zeros_like(mine), place, module)
+        return [x, ROOT], x
+    x = array_of(mine, place, module)
+    receives = method != "Reduce" or RANK == ROOT
+    y = array_of(np.zeros(got[RANK], "f4"), place, module) if receives else None
+    more = {"Reduce": [MPI.SUM, ROOT], "Reduce_scatter": [SIZES]}.get(method, [])
+    if place != "in place" or not receives:
+        return [x, [y, SIZES] if method == "Allgatherv" else y, *more], y
+    if method.startswith("Allgather"):
+        start = sum(given[:RANK])
+        y[start : start + given[RANK]] = x
+        return [MPI.IN_PLACE, [y, SIZES] if method == "Allgatherv" else y], y
+    return [MPI.IN_PLACE, x, *more], x[: got[RANK]]
+
+
+def call(comm, form, method, arguments, **options):
+    if form == "blocking":
+        getattr(comm, method)(*arguments, **options)
+    elif form == "nonblocking":
+        getattr(comm, f"I{method.lower()}")(*arguments, **options).Wait()
+    else:
+        plan = getattr(comm, f"{method}_init")(*arguments, **options)
+        plan.Start()
+        plan.Wait()
+        plan.Free()
+
+
+@pytest.mark.parametrize("place", ["apart", "in place", "strided"])
+@pytest.mark.parametrize("form", ["blocking", "nonblocking", "persistent"])
+@pytest.mark.parametrize("method", CALLS)
+def test_every_form_has_the_bits_of_an_independent_computation(comm, method, form, place):
+    for name in ("int8", "int4", "float16"):
+        arguments, result = buffers_of(method, place, np)
+        call(comm, form, method, arguments, compression=name, algorithm=CALLS[method])
+        wanted = result_of(method, name)
+        assert result is None or same(np.ascontiguousarray(result), wanted)
+
+
+@pytest.mark.parametrize("place", ["apart", "in place"])
+@pytest.mark.parametrize("method", CALLS)
+def test_arrays_on_a_device(comm, xp, method, place):
+    for form, name in (("blocking", "int8"), ("nonblocking", "int4"), ("persistent", "float16")):
+        arguments, result = buffers_of(method, place, xp)
+        call(comm, form, method, arguments, compression=name, algorithm=CALLS[method])
+        wanted = result_of(method, name)
+        assert result is None or same(xp.asnumpy(result), wanted)
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("method", ["Allreduce", "Reduce", "Reduce_scatter_block"])
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_nodes_are_summed_exactly_and_their_sums_quantised(comm, method, name):
+    """What the ranks of a node have nearly cancels: if each were quantised, errors would be far beyond the bound."""
+    context = Context.of(comm)
+    nodes = (0, 0, 1, 2, 1)[:SIZE]  # on a node that they share: their messages do not care
+    context.topology = context.topology._replace(nodes=nodes)
+    given, got = sizes_of(method)
+    signs = {0: 1, 1: -1}
+    contributions = [normal(rank, given[0]) + np.float32(signs.get(rank, 0)) * normal(99, given[0]) * np.float32(1e3)
+                     for rank in range(SIZE)]  # fmt: skip
+    arguments, result = buffers_of(method, "apart", np)
+    arguments[0][:] = contributions[RANK]
+    call(comm, "blocking", method, arguments, compression=name, algorithm="hierarchical")
+    if result is None:
+        return
+    own = slice(RANK * got[RANK], (RANK + 1) * got[RANK]) if method == "Reduce_scatter_block" else slice(None)
+    parts = [part[own] for part in contributions]
+    error = np.abs(result - np.sum([part.astype("f8") for part in parts], axis=0))
+    compression = compression_of(name)
+    assert (error <= compression.bound(parts, 2, nodes)).all() and error.any()
+    assert error.max() < 0.1 * compression.bound(parts, 2).max()
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f2", "bfloat16"])

@@ -1,17 +1,20 @@
-"""A training with error feedback that goes on when ranks die, on ranks: python -m … STRATEGY FOLDER.
+"""A training with error feedback that goes on when ranks die, on ranks: python -m … STRATEGY FOLDER [ONE].
 
 Gradients depend on samples alone, each of which is learnt once. Ranks write to the folder what their codes have lost: after
 each step, counted since there are so many ranks (`after-RANKS-RANK-STEP`, the rank in COMM_WORLD), where they begin to go on
-(`taken-RANK`), and at the end (`end-RANK`).
+(`taken-RANK`), and at the end (`end-RANK`). With ONE there is a rank on each node, until ranks have died: those that are left
+share one, and send no codes.
 """
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy
 from mpi4py import MPI
 
 from mpicoll.train import SGD, Dataset, Trainer, elastic
+from mpicoll.train.parallel import fitting
 from mpicoll.train.parallel.backup import Backup
 
 STEPS, BATCH = 24, 12
@@ -30,9 +33,25 @@ def learn(params, batch):
     return 0.0, [GRADIENTS[features[:, 0].astype(int)].mean(axis=0)]
 
 
-def main(strategy, folder):
+def residuals_of(reducer):
+    """What this rank adds to its gradients."""
+    if reducer.feedback is not None:
+        return reducer.feedback.plain()
+    if reducer.remainder is not None and reducer.rank == 0:
+        return reducer.remainder.values.copy()
+    return numpy.zeros(SIZE, "f4")
+
+
+def node_of(comm):
+    """The ranks that share the node of this one."""
+    return nullcontext(MPI.COMM_SELF if comm.Get_size() == MPI.COMM_WORLD.Get_size() else comm)
+
+
+def main(strategy, folder, one=""):
     record, take_over = Backup.record, elastic._take_over_residuals
     rank = MPI.COMM_WORLD.Get_rank()
+    if one:
+        fitting.ranks_of_node = node_of
 
     def record_and_write(backup, *arguments):
         record(backup, *arguments)
@@ -42,7 +61,7 @@ def main(strategy, folder):
 
     def take_over_and_write(source, plan, updates, new):
         take_over(source, plan, updates, new)
-        numpy.savez(Path(folder, f"taken-{rank}.npz"), residuals=new.reducer.feedback.plain(), newest=source.newest,
+        numpy.savez(Path(folder, f"taken-{rank}.npz"), residuals=residuals_of(new.reducer), newest=source.newest,
                     held=source._has_come, holders=source.holders, generation=plan.generation)  # fmt: skip
 
     Backup.record, elastic._take_over_residuals = record_and_write, take_over_and_write
@@ -50,11 +69,11 @@ def main(strategy, folder):
     features, labels = numbers[:, None].astype("f4"), numpy.zeros_like(numbers)
     data = Dataset(features, labels, features[:0], labels[:0])
     trainer = Trainer(learn, SGD(1.0), MPI.COMM_WORLD, strategy, params=[numpy.zeros(SHAPE, "f4")], compression=CODES,
-                      error_feedback=True, algorithm="pairwise", elastic=True)  # fmt: skip
+                      error_feedback=True, algorithm=None if one else "pairwise", elastic=True)  # fmt: skip
     trainer.fit(data, steps=STEPS, batch_size=BATCH, seed=3)
     weights, = trainer.params.values()
     report = trainer.report()
-    numpy.savez(Path(folder, f"end-{rank}.npz"), weights=weights, lost=trainer.strategy.reducer.feedback.plain(),
+    numpy.savez(Path(folder, f"end-{rank}.npz"), weights=weights, lost=residuals_of(trainer.strategy.reducer),
                 copy_bytes_per_step=report["copy_bytes_per_step"], copy_bytes_held=report["copy_bytes_held"])  # fmt: skip
 
 

@@ -369,16 +369,17 @@ def test_compressed_gradients(strategy, place, tmp_path):
 
 
 @lru_cache
-def owing(ranks, strategy, deaths="[]"):
+def owing(ranks, strategy, deaths="[]", one=()):
     """What the ranks of a training wrote down of what their codes lost, see `tests.support.owing`, and its output."""
     folder = Path(tempfile.mkdtemp(dir="."))
-    status, output = run("openmpi", ranks, "-m", "benchmarks.run.dying", deaths, "tests.support.owing", strategy, folder)
+    status, output = run("openmpi", ranks, "-m", "benchmarks.run.dying", deaths, "tests.support.owing", strategy, folder, *one)
     assert status == 0, output
     return {path.stem: dict(numpy.load(path)) for path in folder.glob("*.npz")}, output
 
 
 FEED, FEED_SUM = f"{PARALLEL}.feedback:ErrorFeedback.feed", f"{PARALLEL}.feedback:ErrorFeedback.feed_sum"
 HAND_OVER = f"{PARALLEL}.backup:Backup.hand_over"
+ADD, COMMIT = f"{PARALLEL}.feedback:Remainder.add_to", f"{PARALLEL}.reducer:Reducer.commit"
 
 
 @OPEN
@@ -435,6 +436,35 @@ def test_what_was_taken_over_is_owed_when_that_rank_dies_too(death):
     applied = -ends[0]["weights"].astype("f8").reshape(-1)
     unapplied = missing + sum(end["lost"].astype("f8") for end in ends)
     numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
+
+
+@OPEN
+@pytest.mark.parametrize("strategy, ranks, deaths", [
+    ("allreduce", 2, [[1, FEED_SUM, 12]]), ("zero1", 3, [[1, FEED, 12]]), ("allreduce", 4, [[1, FEED_SUM, 12], [0, ADD, 1]]),
+    pytest.param("zero2", 4, [[1, FEED, 12], [0, ADD, 1]], marks=THOROUGH),
+    pytest.param("zero1", 4, [[1, FEED, 12], [0, ADD, 1], [2, ADD, 1]], marks=THOROUGH),
+    pytest.param("allreduce", 4, [[1, FEED_SUM, 12], [0, COMMIT, 12]], marks=THOROUGH),
+    pytest.param("allreduce", 4, [[1, FEED_SUM, 12], [2, COMMIT, 12]], marks=THOROUGH),
+    pytest.param("allreduce", 4, [[1, FEED_SUM, 12], [0, COMMIT, 13]], marks=THOROUGH),
+])  # fmt: skip
+def test_what_was_lost_is_applied_by_those_that_send_no_codes(strategy, ranks, deaths):
+    """One rank is left, or several that share a node; also where the one that adds the residuals dies before that counts."""
+    found, output = owing(ranks, strategy, json.dumps(deaths), ("one",))
+    assert output.count("ranks died") == len(deaths), output
+    dead = {rank for rank, *_ in deaths}
+    living = set(range(ranks)) - dead
+    taken = [found[f"taken-{rank}"]["residuals"] for rank in living]
+    assert len(deaths) > 1 or abs(sum(taken)).max() > 0.03
+    step = int(re.search(r"go on after step (\d+)", output)[1])  # the first time
+    lost = [found[f"after-{ranks}-{rank}-{step}"]["lost"] for rank in range(ranks)]
+    # what codes of copies lose: of the first that died, and of all where a step was taken back
+    copied = range(ranks) if strategy != "allreduce" else [1]
+    bound = sum(abs(quantised(lost[rank], owing_program.CODES) - lost[rank]) for rank in copied) + 2e-5
+    for rank in living:
+        end = found[f"end-{rank}"]
+        assert not end["lost"].any()
+        applied = -end["weights"].astype("f8").reshape(-1)
+        assert (abs(applied - owing_program.TOTAL) <= bound).all(), abs(applied - owing_program.TOTAL).max()
 
 
 @OPEN

@@ -1,9 +1,9 @@
 """How ranks share the work: buckets, overlapped reductions, sharded updates, strategies."""
 
-from .backup import Backup, RecoveryPlan, ShardsLost
+from .backup import WINDOW, Backup, RecoveryPlan, ShardsLost
 from .buckets import Bucket
 from .drift import DriftCheck, ParametersDiffer
-from .feedback import ErrorFeedback
+from .feedback import ErrorFeedback, Remainder
 from .fitting import fitted
 from .local_steps import LocalSteps
 from .norm import squared_norm_of
@@ -13,6 +13,7 @@ from .strategy import Strategy
 from .vote import Vote
 
 __all__ = [
+    "WINDOW",
     "Backup",
     "Bucket",
     "DriftCheck",
@@ -21,6 +22,7 @@ __all__ = [
     "ParametersDiffer",
     "RecoveryPlan",
     "Reducer",
+    "Remainder",
     "ShardsLost",
     "Strategy",
     "Vote",

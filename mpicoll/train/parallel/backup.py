@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +46,7 @@ from ...support.checks import ranks_text
 from ..optim import first_bad
 from ..options import Options
 from .buckets import within
-from .feedback import ErrorFeedback
+from .feedback import ErrorFeedback, Remainder
 from .optimizer_step import PARAMETERS, Update, bad_gradient
 from .replica import Made, Replica
 
@@ -148,6 +148,10 @@ class Backup:
         self._copying: Exchange | None = None
         self._copied = 0.0
         self._replicas: dict[int, Replica] = {}  # of the shards of these ranks
+        #: what the generation `_added` has of codes that are not sent any more, and those before it
+        #: do not; kept as long as one of these may be wanted
+        self._remainder: Remainder | None = None
+        self._added = 0
         if self._copies:
             self._allocate()
 
@@ -266,6 +270,8 @@ class Backup:
         # the update needed all ranks, which therefore have secured a base of their own
         self.before = None
         step = self.newest + 1
+        if step > self._added:
+            self._remainder = None
         self._made[step] = self._note(factor)
         self._made.pop(step - 2, None)
         if self._copies:
@@ -438,7 +444,13 @@ class Backup:
         losses = self.losses[: len(self.losses) - self.newest + plan.generation]
         return losses, (made.optimizer.steps, made.scale)
 
-    def owed(self, plan: RecoveryPlan, updates: int, living: Container[int]) -> Iterator[Array]:
+    def add(self, remainder: Remainder | None) -> None:
+        """The update that is under way has what codes have lost that are not sent any more."""
+        if remainder is not None:
+            self._remainder = remainder
+            self._added = self.newest + 1
+
+    def owed(self, plan: RecoveryPlan, updates: int, living: Sequence[int]) -> Iterator[Array]:
         """What codes have lost up to a generation, in plain order, as far as it is for this rank.
 
         That is its own, and that of the ranks that died and have their copies here. Nothing of one
@@ -447,13 +459,22 @@ class Backup:
         updates: made up to the generation. living: those of the former ranks that live.
         """
         feedback = self._feedback
-        if feedback is None:
+        # a rank that is a step behind has sent all of that step
+        has_sent = (
+            self.newest < plan.generation
+            and updates > self._made[self.newest].optimizer.steps
+        )
+        if feedback is None:  # all have the same
+            remainder = self.reducer.remainder
+            if remainder is None and plan.generation < self._added:
+                remainder = self._remainder
+            if remainder is not None and not has_sent and self.rank == living[0]:
+                yield remainder.values
             return
         if self.newest > plan.generation:
             yield feedback.decoded(self._replicas[self.rank].residuals(plan.generation))
-        else:  # a rank that is a step behind has sent all of that step
-            was_made = updates > self._made[self.newest].optimizer.steps
-            yield feedback.plain(self.newest == plan.generation or not was_made)
+        else:
+            yield feedback.plain(is_committed=not has_sent)
         for owner in self._theirs:
             if owner not in living and self._has_come >= plan.generation:
                 yield feedback.decoded(self._replicas[owner].residuals(plan.generation))

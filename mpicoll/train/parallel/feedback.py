@@ -1,8 +1,13 @@
-"""Error feedback: what codes lost of a rank's gradients is added to those of the next step."""
+"""Error feedback: what codes lost of a rank's gradients is added to those of the next step.
+
+Where the next step sends no codes, it is added once, and that is all (`Remainder`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy
 
 from ... import engine
 from ...buffers import CodingLoss, compression_of
@@ -104,3 +109,32 @@ class ErrorFeedback:
         flat = self._zeros(self._layout.size)
         self._compression.decode(flat, codes, self._module)
         return self._layout.in_plain_order(flat)
+
+
+class Remainder:
+    """The residuals of all ranks together, where a training goes on without codes. Local.
+
+    One rank adds them to its gradients, in each step until an update is made. All ranks have them
+    alike, so that another one can do that should this one die.
+
+    Parameters
+    ----------
+    layout : BucketLayout
+        Of the gradients.
+    values : array of float32
+        The sum of the residuals, in plain order.
+    """
+
+    def __init__(self, layout: BucketLayout, values: Array) -> None:
+        self._layout = layout
+        self.values = values
+        #: the factor of the loss in this step
+        self.scale = 1.0
+
+    def add_to(self, gradients: Array, bucket: Bucket) -> None:
+        """Add them to the gradients of a bucket."""
+        module = module_of(gradients)
+        for plain, first, size in self._layout.runs(slice(bucket.start, bucket.stop)):
+            start = first - bucket.start
+            part = gradients[start : start + size]
+            part += module.asarray(self.values[plain : plain + size] * numpy.float32(self.scale))

@@ -20,7 +20,7 @@ from ..model import Tensor
 from ..monitor import Meter
 from ..options import Options
 from .buckets import Bucket, BucketLayout, exempt, groups
-from .feedback import ErrorFeedback
+from .feedback import ErrorFeedback, Remainder
 from .gradients import gradient_store, zeros
 from .in_flight import Collective, InFlight, free
 
@@ -96,6 +96,8 @@ class Reducer:
         self.feedback: ErrorFeedback | None = None
         if options.error_feedback:
             self.feedback = ErrorFeedback(self.layout, like, self.rank, options)
+        #: what codes had lost when this training went on without them, until an update has it
+        self.remainder: Remainder | None = None
         self.gradients = gradient_store(
             self.layout, like, comm, options, self.owned, self.feedback
         )
@@ -161,7 +163,9 @@ class Reducer:
     @property
     def residual_bytes(self) -> int:
         """Bytes of error feedback."""
-        return 0 if self.feedback is None else self.feedback.nbytes
+        if self.feedback is not None:
+            return self.feedback.nbytes
+        return 0 if self.remainder is None else self.remainder.values.nbytes
 
     @property
     def sendings(self) -> int:
@@ -288,8 +292,10 @@ class Reducer:
         if is_last and self.before_last is not None:
             self.before_last()
         self.gradients.prepare(bucket, self._first)
+        again = self.gradients.every_micro_batch and not self._first
+        if self.remainder is not None and self.rank == 0 and not again:
+            self.remainder.add_to(self.gradients.buffer(bucket), bucket)
         if self.feedback is not None and not bucket.is_exact:
-            again = self.gradients.every_micro_batch and not self._first
             with self.meter.computing(f"feedback {bucket.number}"):
                 self.feedback.feed(bucket, self.gradients.buffer(bucket), again)
         collective = self.gradients.plans[bucket.number]
@@ -323,6 +329,19 @@ class Reducer:
     def _arrived(self, bucket: Bucket) -> None:
         with self.meter.computing(f"arrived {bucket.number}"):
             self.gradients.arrived(bucket)
+
+    def scaled(self, factor: float) -> None:
+        """The loss of the step that begins has this factor."""
+        if self.feedback is not None:
+            self.feedback.scale = factor
+        if self.remainder is not None:
+            self.remainder.scale = factor
+
+    def commit(self) -> None:
+        """The update of this step was made."""
+        if self.feedback is not None:
+            self.feedback.commit()
+        self.remainder = None
 
     def abandon(self) -> None:
         """Bring to its end what is under way of a step that an exception has left. Collective.

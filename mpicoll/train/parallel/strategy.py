@@ -24,6 +24,7 @@ from ..optim import Optimizer
 from ..options import Options
 from .backup import Backup
 from .buckets import BucketLayout
+from .feedback import Remainder
 from .hooks import ReducerHooks
 from .optimizer_step import Readable, Update
 from .reducer import Reducer
@@ -142,9 +143,7 @@ class Strategy:
         """
         update = self.update
         backup = self.backup
-        feedback = self.reducer.feedback
-        if feedback is not None:
-            feedback.scale = update.loss_scale
+        self.reducer.scaled(update.loss_scale)
         losses = self._learn(batches, samples)
         own_loss = sum(losses) * samples / max(1, rows_of(batches))
 
@@ -156,8 +155,9 @@ class Strategy:
         factor = update.prepare()
         if factor is not None:  # else all ranks skip the step
             update.apply(factor)
-            if feedback is not None:
-                feedback.commit()
+            if backup is not None:
+                backup.add(self.reducer.remainder)
+            self.reducer.commit()
         self._losses.append(losses)
         if backup is not None:
             backup.record(losses[0], factor)
@@ -278,23 +278,33 @@ class Strategy:
             start = self.rank * elements
             residuals = [(start + plain, part) for plain, part in feedback.vector()]
             state[_RESIDUALS] = (self.size * elements, residuals)
+        remainder = self.reducer.remainder
+        if remainder is not None:  # as that of one rank
+            state[_RESIDUALS] = (elements, [] if self.rank else [(0, remainder.values)])
         return state
 
     def restore(self, checkpoint: Readable, steps: int) -> None:
         """Take the state from a checkpoint, and the number of updates. Local.
 
         Each former rank's residuals are added to those of one rank now: their sum stays where there
-        were more or fewer ranks. A checkpoint may have none.
+        were more or fewer ranks. A checkpoint may have none. Without error feedback now their sum
+        goes to the next update, unless that is to be reproducible: the residuals are not.
         """
         self.update.restore(checkpoint, steps)
-        feedback = self.reducer.feedback
-        if feedback is None:
-            return
-        feedback.clear()
-        elements = self.reducer.layout.elements
+        layout = self.reducer.layout
+        elements = layout.elements
         former = checkpoint.totals.get(_RESIDUALS, 0) // max(1, elements)
-        for rank in range(self.rank, former, self.size):
-            feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
+        self.reducer.remainder = None
+        feedback = self.reducer.feedback
+        if feedback is not None:
+            feedback.clear()
+            for rank in range(self.rank, former, self.size):
+                feedback.add(checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements))
+        elif former and not self.options.reproducible:
+            total = numpy.zeros(elements, "f4")
+            for rank in range(former):
+                total += checkpoint.read(_RESIDUALS, rank * elements, (rank + 1) * elements)
+            self.reducer.remainder = Remainder(layout, total)
 
     def describe(self) -> str:
         """Which collectives run in each step."""
