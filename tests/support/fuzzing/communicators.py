@@ -6,7 +6,7 @@ from mpi4py import MPI
 from .neighbors import GRAPH, neighbours
 
 #: graphs that are kept for later programs
-_MOST_GRAPHS = 6
+_MOST_GRAPHS = 2
 
 
 def _begun(comm):

@@ -60,6 +60,13 @@ _COMPRESSED = ("allreduce", "reduce", "reduce_scatter", "allgather", "bcast")
 _COMPRESSIONS = st.sampled_from([None, None, None, None, "float16", "bfloat16"])
 
 
+def _counts_in_pieces(draw):
+    counts, segment = draw(st.lists(_COUNTS, min_size=1, max_size=4)), draw(_SEGMENTS)
+    if segment and max(counts) > 100 * segment:  # tens of thousands of messages say no more than a hundred
+        segment *= 128
+    return counts, segment
+
+
 @st.composite
 def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
@@ -77,9 +84,7 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
-    counts, segment = draw(st.lists(_COUNTS, min_size=1, max_size=4)), draw(_SEGMENTS)
-    if segment and max(counts) > 100 * segment:  # tens of thousands of messages say no more than a hundred
-        segment *= 128
+    counts, segment = _counts_in_pieces(draw)
     return {
         "on": draw(st.sampled_from(KINDS)), "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)),
         "segment": segment, "counts": counts, "dtype": dtype, "op": op,
@@ -98,7 +103,8 @@ def exchanges(draw, methods=(*NEIGHBOR_METHODS, *OTHERS), forms=FORMS, served_by
     if is_of_neighbours:
         possible = algorithms.list_algorithms(method.lower().rstrip("vw"))
     else:
-        possible = algorithms.list_algorithms("barrier") if method == "Barrier" else [*words(method), algorithms.NATIVE]
+        own = [each.name for each in algorithms.proposed("barrier")] if method == "Barrier" else words(method)
+        possible = [*own, algorithms.NATIVE]
     if served_by_mpi:
         possible = [None, *possible]
     else:
@@ -106,11 +112,12 @@ def exchanges(draw, methods=(*NEIGHBOR_METHODS, *OTHERS), forms=FORMS, served_by
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
+    counts, segment = _counts_in_pieces(draw)
     number = draw(st.one_of(st.integers(0, 20), st.integers(0, 10_000)))
     return {
         "on": f"{GRAPH}{number}" if is_of_neighbours else draw(st.sampled_from(KINDS)),
-        "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)), "segment": draw(_SEGMENTS),
-        "counts": draw(st.lists(_COUNTS.map(lambda count: count % 12_000), min_size=1, max_size=4)),
+        "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)), "segment": segment,
+        "counts": [count % 12_000 for count in counts],
         "dtype": draw(_DTYPES), "op": None, "root": 0, "place": draw(st.sampled_from(("apart", "in place", "none"))),
         "layouts": draw(st.lists(st.sampled_from(_LAYOUTS), min_size=1, max_size=8)), "memory": draw(_MEMORIES),
         "empty": draw(_EMPTY), "compression": None, "seed": draw(_ORDERS), "times": draw(st.integers(1, 4)),

@@ -84,7 +84,8 @@ def _general(draw, size):
         targets[one].append(other)
         if one != other:
             targets[other].append(one)
-    ends = np.cumsum([len(peers) for peers in targets]).tolist()
+    # mpi4py takes a first 0 for the beginning, also where the first rank has no neighbours
+    ends = [0, *np.cumsum([len(peers) for peers in targets]).tolist()]
     edges = [peer for peers in targets for peer in peers]
     return Neighbours("graph", lambda parent: parent.Create_graph(ends, edges), targets, _matched(targets, targets))
 
