@@ -7,7 +7,8 @@ from tests.support.cases import METHODS, REDUCTIONS, SIZE, WORLD
 from tests.support.fuzzing import Fuzzer, forks, lane, programs
 from tests.support.fuzzing.calls import FUNCTIONS
 from tests.support.fuzzing.disturbances import BY
-from tests.support.fuzzing.drawing import FORMS, PLAIN, calls
+from tests.support.fuzzing.drawing import FORMS, PLAIN, calls, exchanges
+from tests.support.fuzzing.neighbors import NEIGHBOR_METHODS, OTHERS, BoundExchange
 
 pytestmark = pytest.mark.mpi
 
@@ -26,6 +27,23 @@ def test_every_collective_in_every_form(fuzzer, method, form):
     lanes = calls((method,), (form,)).map(lambda call: [[call]])
     one = lanes.map(lambda drawn: {"lanes": drawn, **PLAIN})
     assert fuzzer.search(one, examples=8 if SIZE == 2 else 2) == ""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", (*NEIGHBOR_METHODS, *OTHERS))
+def test_every_exchange_in_every_form(fuzzer, method, form):
+    """One call at a time, each on another graph."""
+    one = exchanges((method,), (form,)).map(lambda call: {"lanes": [[call]], **PLAIN})
+    assert fuzzer.search(one, examples=8 if SIZE == 2 else 2) == ""
+
+
+def test_a_block_at_a_wrong_place_is_found(fuzzer, monkeypatch):
+    """Here what is expected is that of another place."""
+    expected = BoundExchange._values
+    monkeypatch.setattr(BoundExchange, "_values", lambda bound, repetition, block, length: expected(
+        bound, repetition, (block[0], block[1] + 1) if bound.wanted_is_made else block, length))
+    one = exchanges(("Neighbor_alltoallv",)).map(lambda call: {"lanes": [[call]], **PLAIN})
+    assert "wrong, the first at" in fuzzer.search(one, examples=100, smaller=False)
 
 
 def test_random_programs(fuzzer):

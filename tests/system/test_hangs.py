@@ -112,10 +112,18 @@ def test_a_request_of_mpis_own_whose_call_was_neither_compared_nor_met_before(in
     is_told(installation, "first", MPICOLL_CHECK="off")
 
 
+@pytest.mark.thorough
+@OTHER
+@pytest.mark.parametrize("method", ["Barrier", "Exscan", "Alltoallw", "Neighbor_alltoall"])
+def test_mpis_own_barriers_scans_and_exchanges(installation, method):
+    assert method in is_told(installation, method)
+
+
 def is_told(installation, kind, **environ):
     output = stuck(installation, "compute", kind, **environ)
     assert re.search(r"no progress for \d+\.\d s in call \d, ", output) and "So the others wait for rank 1" in output, output
     assert "done" not in output
+    return output
 
 
 @pytest.mark.thorough

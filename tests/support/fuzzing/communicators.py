@@ -3,6 +3,11 @@
 import mpicoll
 from mpi4py import MPI
 
+from .neighbors import GRAPH, neighbours
+
+#: graphs that are kept for later programs
+_MOST_GRAPHS = 2
+
 
 def _begun(comm):
     """A duplicate, begun and then waited for."""
@@ -14,7 +19,8 @@ def _begun(comm):
 class Family:
     """Communicators, by how they are made; null where this rank is in none. Collective.
 
-    wire: a communicator of mpi4py's own, on which the ranks of a lane meet.
+    wire: a communicator of mpi4py's own, on which the ranks of a lane meet. graphs: communicators of
+    neighbours, made before a program that names them.
     """
 
     def __init__(self, world, check, timeout, sums):
@@ -27,6 +33,7 @@ class Family:
         line = base.Create_cart([size], [True])
         right, left = (rank + 1) % size, (rank - 1) % size
         self.wire = MPI.Intracomm(world.Dup())
+        self.graphs = {}
         ring = [number + 1 for number in range(size)], [(number + 1) % size for number in range(size)]
         self.members = {
             "world": base, "duplicate": base.Dup(), "reversed": base.Split(0, -rank),
@@ -42,9 +49,32 @@ class Family:
         for one in (group, chosen, edge):
             one.Free()
 
+    def prepare(self, steps):
+        """Make the graphs of neighbours that steps of a program name. Collective."""
+        for step in steps:
+            name = step.get("on", "")
+            if name.startswith(GRAPH) and name not in self.graphs:
+                graph = neighbours(int(name.removeprefix(GRAPH)), self.wire.Get_size())
+                self.graphs[name] = graph.make(self.members["world"])
+
+    def member(self, name):
+        """The communicator of that name, null where this rank is not in it."""
+        return self.graphs[name] if name.startswith(GRAPH) else self.members[name]
+
+    def tidy(self):
+        """After a program: free the graphs if there are many."""
+        if len(self.graphs) > _MOST_GRAPHS:
+            _free(self.graphs)
+
     def free(self):
         """In the order in which they were made."""
-        for comm in self.members.values():
-            if comm != MPI.COMM_NULL:
-                comm.Free()
+        _free(self.members)
+        _free(self.graphs)
         self.wire.Free()
+
+
+def _free(communicators):
+    for comm in communicators.values():
+        if comm != MPI.COMM_NULL:
+            comm.Free()
+    communicators.clear()

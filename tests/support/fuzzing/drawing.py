@@ -22,6 +22,7 @@ from tests.support.cases import METHODS, words
 from .disturbances import BY, DOING
 from .layouts import DERIVED, MANY, ONE
 from .memory import MEMORIES
+from .neighbors import GRAPH, NEIGHBOR_METHODS, OTHERS
 
 KINDS = ("world", "duplicate", "reversed", "parts", "created", "group", "alone", "idup", "cart", "sub", "copied cart", "graph",
          "adjacent", "dist graph", "node")  # fmt: skip
@@ -38,6 +39,7 @@ _COUNTS = st.one_of(
 )  # fmt: skip
 _MEMORIES = st.one_of(st.just(["ordinary"]), st.lists(st.sampled_from(MEMORIES), min_size=1, max_size=4))
 _EMPTY = st.sampled_from(["", "", "d", "b", "F"])
+_ORDERS = st.integers(0, 1 << 16)
 _RARELY = st.integers(0, 4).map(lambda number: number == 4)
 _SEGMENTS = st.sampled_from([None, None, 0, 1, 64, 512, 4096, 65_536])
 _INTEGERS, _FLOATS, _COMPLEX = "bhilqBHILQ", "fdg", "FDG"
@@ -58,6 +60,13 @@ _COMPRESSED = ("allreduce", "reduce", "reduce_scatter", "allgather", "bcast")
 _COMPRESSIONS = st.sampled_from([None, None, None, None, "float16", "bfloat16"])
 
 
+def _counts_in_pieces(draw):
+    counts, segment = draw(st.lists(_COUNTS, min_size=1, max_size=4)), draw(_SEGMENTS)
+    if segment and max(counts) > 100 * segment:  # tens of thousands of messages say no more than a hundred
+        segment *= 128
+    return counts, segment
+
+
 @st.composite
 def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
@@ -75,9 +84,7 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     form = draw(st.sampled_from(forms))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
-    counts, segment = draw(st.lists(_COUNTS, min_size=1, max_size=4)), draw(_SEGMENTS)
-    if segment and max(counts) > 100 * segment:  # tens of thousands of messages say no more than a hundred
-        segment *= 128
+    counts, segment = _counts_in_pieces(draw)
     return {
         "on": draw(st.sampled_from(KINDS)), "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)),
         "segment": segment, "counts": counts, "dtype": dtype, "op": op,
@@ -88,7 +95,36 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     }  # fmt: skip
 
 
-_ORDERS = st.integers(0, 1 << 16)
+@st.composite
+def exchanges(draw, methods=(*NEIGHBOR_METHODS, *OTHERS), forms=FORMS, served_by_mpi=True):
+    """A call of neighbours on a graph that is drawn, too, an Alltoallw, or a barrier."""
+    method = draw(st.sampled_from(methods))
+    is_of_neighbours = method in NEIGHBOR_METHODS
+    if is_of_neighbours:
+        possible = algorithms.list_algorithms(method.lower().rstrip("vw"))
+    else:
+        own = [each.name for each in algorithms.proposed("barrier")] if method == "Barrier" else words(method)
+        possible = [*own, algorithms.NATIVE]
+    if served_by_mpi:
+        possible = [None, *possible]
+    else:
+        possible = [word for word in possible if word != algorithms.NATIVE]
+    form = draw(st.sampled_from(forms))
+    if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        possible = [None]
+    counts, segment = _counts_in_pieces(draw)
+    number = draw(st.one_of(st.integers(0, 20), st.integers(0, 10_000)))
+    return {
+        "on": f"{GRAPH}{number}" if is_of_neighbours else draw(st.sampled_from(KINDS)),
+        "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)), "segment": segment,
+        "counts": [count % 12_000 for count in counts],
+        "dtype": draw(_DTYPES), "op": None, "root": 0, "place": draw(st.sampled_from(("apart", "in place", "none"))),
+        "layouts": draw(st.lists(st.sampled_from(_LAYOUTS), min_size=1, max_size=8)), "memory": draw(_MEMORIES),
+        "empty": draw(_EMPTY), "compression": None, "seed": draw(_ORDERS), "times": draw(st.integers(1, 4)),
+        "stays": draw(_RARELY),
+    }  # fmt: skip
+
+
 _FINISH = st.fixed_dictionaries({"finish": st.sampled_from(FINISHES), "order": _ORDERS, "all": st.booleans()})
 _START = st.fixed_dictionaries({"start": _ORDERS})
 _FORK = st.fixed_dictionaries({"fork": st.just(True)})
@@ -96,14 +132,15 @@ _BYTES = st.sampled_from([1, 100, 4096, 5000, 300_000, 3_000_000])
 _KEEP = st.fixed_dictionaries({"keep": st.lists(_BYTES, max_size=3), "drop": st.integers(0, 100)})
 _LATE = st.fixed_dictionaries({
     "late": st.integers(0, 3), "when": st.sampled_from(["after", "after", "about"]), "limit": st.sampled_from([0.05, 0.2]),
-    "calls": st.lists(calls(served_by_mpi=False), min_size=1, max_size=3),
+    "calls": st.lists(st.one_of(calls(served_by_mpi=False), calls(served_by_mpi=False),
+                                exchanges(OTHERS, served_by_mpi=False)), min_size=1, max_size=3),
 })  # fmt: skip
 _OTHERS = st.integers(0, 19).flatmap(lambda number: _LATE if number == 19 else _FORK if number > 15 else _KEEP)
 
 
 def programs(most: int = MOST_CALLS):
     """Programs of so many steps in a lane at most."""
-    step = st.one_of(calls(), calls(), calls(), calls(), calls(), _FINISH, _FINISH, _START, _OTHERS)
+    step = st.one_of(calls(), calls(), calls(), calls(), exchanges(), exchanges(), _FINISH, _FINISH, _START, _OTHERS)
     lane = st.lists(step, min_size=1, max_size=most)
     numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1])
     return st.fixed_dictionaries({

@@ -13,6 +13,7 @@ from .drawing import FINISHES
 from .forks import problem_of_child
 from .lateness import LateStep
 from .memory import Keepsake
+from .neighbors import bind
 
 
 class Entry(NamedTuple):
@@ -78,7 +79,7 @@ class Lane:
     def _make(self, number, step):
         """A step: a call, or what a field names that only this step has."""
         if "method" in step:
-            comm = self.family.members[step["on"]]
+            comm = self.family.member(step["on"])
             if comm != MPI.COMM_NULL:
                 self._call(number, step, comm)
         elif "finish" in step:
@@ -97,7 +98,7 @@ class Lane:
     def _call(self, number, call, comm):
         if comm.deterministic and call["op"]:  # the caller does not choose the order of operands
             call = {**call, "algorithm": None}
-        bound = Bound(call, comm)
+        bound = bind(call, comm)
         if call["form"] == "blocking":
             for repetition in range(call["times"]):
                 bound.fill(repetition)

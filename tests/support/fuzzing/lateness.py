@@ -11,8 +11,8 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import MpicollError
 
-from .calls import Bound
 from .memory import Keepsake
+from .neighbors import bind
 
 #: how often all meet afterwards, so that MPI delivers what it still has, and seconds between
 _MEETINGS, _PAUSE = 10, 2e-3
@@ -33,7 +33,7 @@ class LateStep:
     def run(self):
         """All of it; collective."""
         comm = mpicoll.Communicator(self.wire.Dup(), check=self.check, timeout=self.step["limit"])
-        bounds = [Bound(call, comm) for call in self.step["calls"]]
+        bounds = [bind(call, comm) for call in self.step["calls"]]
         for bound in bounds:
             bound.fill(0)
         if self.is_late and self.step["when"] == "about":

@@ -18,6 +18,7 @@ from .communicators import Family
 from .disturbances import Disturbance
 from .drawing import STEPS
 from .lane import Lane
+from .neighbors import GRAPH
 
 #: seconds after which a program is taken to hang
 PATIENCE = 120.0
@@ -51,7 +52,7 @@ def axes_of(program) -> Counter:
         if "method" not in step:
             found[next(name for name in STEPS if name in step)] += 1
             continue
-        found[f"on {step['on']}"] += 1
+        found[f"on {'neighbours' if step['on'].startswith(GRAPH) else step['on']}"] += 1
         found.update(f"memory: {memory}" for memory in set(step["memory"]))
         if step.get("compression"):
             found[f"compression: {step['compression']}"] += 1
@@ -79,6 +80,8 @@ class Fuzzer:
         """Run a program; what was wrong, of all ranks, on all ranks. Collective."""
         rank = self.control.Get_rank()
         families = self._families(program)
+        for family, steps in zip(families, program["lanes"]):
+            family.prepare(steps)
         lanes = [Lane(steps, family, rank, program["check"], program["starts"] == "any")
                  for steps, family in zip(program["lanes"], families)]  # fmt: skip
         disturbance = Disturbance(program["doing"], families[0].members["world"], lanes)
@@ -93,7 +96,10 @@ class Fuzzer:
             failures += self._out_of_step()
         if any("Traceback" in text for text in failures):
             self.families.clear()  # they may be in disorder
-        elif program["fresh"]:
+        elif not program["fresh"]:
+            for family in families:
+                family.tidy()
+        else:
             for family in families:
                 family.free()
         self._count(program)
