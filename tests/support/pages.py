@@ -1,4 +1,4 @@
-"""The pages people read, README and docs/; their Python runs on ranks: `mpiexec -n 2 python -m tests.support.pages [PAGE …]`."""
+"""The pages people read, README and docs/; their Python on ranks: `mpiexec -n 2 python -m tests.support.pages [PAGE …]`."""
 
 import importlib.util
 import re
