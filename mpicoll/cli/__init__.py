@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
     def add_argument(self, *names: Any, **keywords: Any) -> argparse.Action:
         """Like argparse's; a default that is a number or a text is added to the help."""
         default = keywords.get("default")
-        if default not in (None, (), argparse.SUPPRESS) and not isinstance(default, bool):
+        if default not in (None, (), [], argparse.SUPPRESS) and not isinstance(default, bool):
             keywords["help"] += " (default %(default)s)"
         return super().add_argument(*names, **keywords)
 

@@ -30,10 +30,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--algorithms", default="all,auto", metavar="A,B", help="words of `mpicoll list`, nccl")
     add_shared(parser, "--dtype", sizes="4K:64M", factor=2, min_time=1.0)
     add("--repeats", type=whole, metavar="N", help="repetitions per size, instead of --min-time")
-    add("--op", default="sum", help="or prod, max, min, land, lor, lxor, band, bor, bxor")
+    add("--op", default="sum", help="sum, prod, max, min, land, lor, lxor, band, bor, bxor")
     add_shared(parser, "--compression")
     add("--segment-bytes", type=size, metavar="B", help="segment size (default: as selected)")
-    add("--root", type=whole, default=0, metavar="RANK", help="of a rooted collective")
+    add("--root", type=whole, default=0, metavar="RANK", help="root rank of a rooted collective")
     add("--in-place", action="store_true", help="with MPI.IN_PLACE")
     add_shared(parser, "--device", "--file")
     add(

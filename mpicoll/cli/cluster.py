@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--mpi",
         choices=tuple(NAMES),
-        help="whose launcher starts the ranks (needed without --slurm)",
+        help="the MPI library whose launcher starts the ranks (needed without --slurm)",
     )
     add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
     add("--cpus", type=whole, default=Slurm.cpus, metavar="N", help="of a host, as SLURM sees it")

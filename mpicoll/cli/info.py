@@ -1,4 +1,4 @@
-"""print what MPI, the nodes, the GPUs and the settings of this job are (run under mpiexec)."""
+"""print the MPI library, the nodes, the GPUs and the settings of this job (run under mpiexec)."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -25,8 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
             "try device pointers, in a job of its own on each node, and fail without a working GPU"
         ),
     )
-    add("--ranks", type=whole, metavar="N", help="fail unless there are so many ranks")
-    add("--ranks-per-node", type=whole, metavar="N", help="fail unless each node has so many ranks")
+    add("--ranks", type=whole, metavar="N", help="fail unless the job has N ranks")
+    add("--ranks-per-node", type=whole, metavar="N", help="fail unless each node has N ranks")
 
 
 def run(arguments: Namespace) -> None:

@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("collective", help="allreduce, bcast, …")
     add("algorithm", help="a word of `mpicoll list`")
     add("--size", type=whole, default=4, metavar="N", help="number of ranks")
-    add("--root", type=whole, default=0, metavar="R", help="of a rooted collective")
+    add("--root", type=whole, default=0, metavar="R", help="root rank of a rooted collective")
     add(
         "--blocks",
         type=whole,
@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_shared(parser, "--compression")
     add("--all", action="store_true", help="every block after every round, however long")
-    add("--plot", metavar="FILE.svg", help="draw it, too: ranks across, rounds down")
+    add("--plot", metavar="FILE.svg", help="also draw it: ranks across, rounds down")
     add_shared(parser, "--file")
 
 

@@ -58,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--bytes",
         default="1K,1M,64M",
         metavar="A:B",
-        help="of the vector: a range, one size, or a list",
+        help="bytes of the vector: a range, one size, or a list",
     )
     add("--alpha", default="5us", metavar="T", help="time per message")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")

@@ -44,12 +44,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting at the top: STRATEGY=zero1",
+        help="a setting of the script, such as STRATEGY=zero1",
     )
     for name in OPTIONS:
         new.add_argument(f"--{name}", metavar="X", help=f"sbatch's --{name}")
     new.add_argument(
-        "--directory", default=".", metavar="DIR", help="where to write (default: here)"
+        "--directory", default=".", metavar="DIR", help="where to write"
     )
     new.add_argument("--force", action="store_true", help="replace a script that is there")
     check = actions.add_parser(
@@ -58,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     check.add_argument("script", nargs="+", metavar="SCRIPT")
     gather = actions.add_parser("scaling", help="table and plot of what scaling.sh measured")
     gather.add_argument("directory", metavar="DIR")
-    gather.add_argument("--plot", metavar="FILE.svg", help="draw it, too")
+    gather.add_argument("--plot", metavar="FILE.svg", help="also draw it")
 
 
 def run(arguments: Namespace) -> int | None:

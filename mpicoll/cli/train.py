@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--hidden", default="512,512", metavar="N,N", help="widths of the hidden layers")
     add("--optimizer", default="adam", help="sgd, adam or adamw")
     add("--lr", type=number, metavar="R", help="learning rate (default: 0.1 for sgd, else 0.001)")
-    schedule = "of the learning rate: constant, cosine:STEPS, linear:STEPS, step:EVERY"
+    schedule = "learning-rate schedule: constant, cosine:STEPS, linear:STEPS, step:EVERY"
     add("--schedule", default="constant", help=schedule)
     warmup = "steps of linear learning-rate warm-up"
     add("--warmup", type=whole, default=0, metavar="STEPS", help=warmup)
@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     length.add_argument("--epochs", type=whole, metavar="N", help=passes)
     length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
     add_fields(parser, Options)
-    order = "of data split, initial weights and order"
+    order = "seed of the data split, the initial weights and the order"
     add("--seed", type=whole, default=0, metavar="N", help=order)
     add_shared(parser, "--device")
     directory = "write checkpoints to this directory, which all ranks share"

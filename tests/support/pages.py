@@ -1,7 +1,8 @@
-"""The pages people read, README and docs/, and their Python run on ranks: `mpiexec -n 2 python -m tests.support.pages`."""
+"""The pages people read, README and docs/; their Python on ranks: `mpiexec -n 2 python -m tests.support.pages [PAGE …]`."""
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import numpy
@@ -37,10 +38,12 @@ def run(page, comm, ran):
 
 
 def main():
-    """All pages, on all ranks."""
+    """All pages, or those that are named, on all ranks."""
     mpicoll.install_abort_hook()
     ran = set()
     for page in PAGES:
+        if len(sys.argv) > 1 and page.stem not in sys.argv[1:]:
+            continue
         run(page, mpicoll.Communicator(MPI.COMM_WORLD), ran)
 
 

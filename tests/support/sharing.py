@@ -3,7 +3,7 @@
 from xdist.scheduler import LoadScopeScheduling
 
 #: they make hosts, and look whether any are left
-HOSTS = ("slurm/", "test_cluster.py", "test_random_kills.py", "test_readme.py", "test_survival.py")
+HOSTS = ("slurm/", "test_cluster.py", "test_random_kills.py", "test_readme.py", "test_survival.py", "test_worked.py")
 ROWS = {
     # most of them are short, and jobs of MPI need the cores of several processes: another one starts them meanwhile
     "tests/unit/": "unit",
