@@ -158,7 +158,7 @@ def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path)
 
 
 def test_a_python_without_the_lock_gets_a_wheel_without_the_extension(tmp_path):
-    """A free-threaded build has no limited API, and setuptools refuses a wheel for it; said here by the build's settings alone."""
+    """A free-threaded build has no limited API, and setuptools refuses a wheel for it; here its settings say so."""
     clone = tmp_path / "clone"
     run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
     free_threaded = "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; import runpy, sys; "
