@@ -1821,11 +1821,24 @@ static int is_alike(const Argument *a, PyObject *object)
            elements_of(array) == a->elements;
 }
 
+/* Whether an address has the alignment that elements of the argument had. In a list the type of
+ * MPI may be another one than the array's, of which NumPy says whether it is aligned. */
+static int is_aligned_as(const Argument *a, const char *data)
+{
+    uintptr_t bytes = (uintptr_t)a->nbytes | _Alignof(double);
+    uintptr_t power_of_two = bytes & -bytes; /* the largest that divides both, of elements, too */
+    return !a->items || !(((uintptr_t)data - (uintptr_t)a->data) & (power_of_two - 1));
+}
+
 /* Whether arrays elsewhere may take the place of those of the known call: as these, any two of them
  * are the same memory, or apart. */
 static int may_move(const Known *k, PyObject *const *args)
 {
     if (!k->moves) return 0;
+    for (int n = 0; n < k->count; n++) {
+        const Argument *a = k->argument + n;
+        if (!a->object && !is_aligned_as(a, ((Array *)args[n])->data)) return 0;
+    }
     for (int n = 1; n < k->count; n++)
         for (int m = 0; m < n; m++) {
             const Argument *a = k->argument + m, *b = k->argument + n;

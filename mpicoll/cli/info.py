@@ -122,11 +122,9 @@ def _crowded(comm: Any) -> list[str]:
     """Nodes with more ranks than cores that they may run on."""
     from mpi4py import MPI
 
-    own = (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
+    from ..support.node import processors
+
+    own = processors()
     node = MPI.Intracomm.Split_type(comm, MPI.COMM_TYPE_SHARED)
     sets = node.gather(own)
     node.Free()

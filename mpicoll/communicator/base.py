@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..calls import Call, Submit
+    from ..execute import IsServed
     from .handles import Plan
 
     Parse = Callable[..., Call]  # a function of `calls.arguments`
-    IsServed = Callable[..., bool]
 
 
 def _door(method: str) -> cached_property[IsServed]:

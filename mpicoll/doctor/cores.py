@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from ..support.node import BLAS_VARIABLES
 from ..support.optional import require
 from .records import CoreResult
 
@@ -24,15 +25,6 @@ _TIMES = 3
 #: seconds of looking at what runs while all ranks sleep
 ASLEEP = 0.5
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-#: variables that say how many threads a rank of NumPy and BLAS has, the most special first
-_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "OMP_NUM_THREADS")
-
-
-def processors() -> tuple[int, ...]:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def cores_of(numbers: Iterable[int]) -> tuple[int, ...]:
@@ -57,7 +49,7 @@ def threads(environ: Mapping[str, str], processors: int) -> tuple[int, str]:
     >>> threads({"OMP_NUM_THREADS": "4,2"}, 8), threads({}, 8)
     ((4, 'OMP_NUM_THREADS'), (8, ''))
     """
-    for name in _THREADS:
+    for name in BLAS_VARIABLES:
         text = environ.get(name, "").split(",")[0].strip()
         if text.isdecimal() and int(text):
             return int(text), name

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..communicator import Communicator
 from ..execute import Context
-from ..support.node import ranks_of_node
+from ..support.node import processors, ranks_of_node
 from ..support.quirks import library
 from . import cores, transports
 from .collectives import measure_allreduce
@@ -65,7 +65,7 @@ def _examine(comm: MPI.Intracomm) -> Measured:
 
 
 def _facts(comm: MPI.Intracomm, patience: Patience) -> list[RankFacts]:
-    own = cores.processors()
+    own = processors()
     threads, variable = cores.threads(os.environ, len(own))
     if not variable:
         threads = cores.limited_threads(threads)

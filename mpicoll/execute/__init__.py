@@ -11,6 +11,7 @@ from .agreement import (
 from .binder import Schedule, bind
 from .cache import CachedCall, Key
 from .context import Context
+from .doors import IsServed
 from .leftover import LEFT_OVER, list_at_exit
 from .library_call import LibraryCall
 from .native import NativeCall, native_method, owning, plain_method
@@ -21,7 +22,7 @@ from .surroundings import Surroundings, surroundings_of
 from .tracing import Tracer
 
 __all__ = [
-    "BYTES", "LEFT_OVER", "CachedCall", "Context", "Key", "LibraryCall", "LowerCase", "NativeCall",
+    "BYTES", "LEFT_OVER", "CachedCall", "Context", "IsServed", "Key", "LibraryCall", "LowerCase", "NativeCall",
     "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer", "Work", "bind", "compare",
     "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "owning", "plain_method",
     "share_blocks", "surroundings_of",

@@ -28,6 +28,7 @@ from mpi4py import MPI
 
 from .. import buffers
 from ..errors import SharedMemoryError
+from ..support.node import processors
 from .bell import ring
 from .heap import HEAP, Block
 from .mapping import words_at
@@ -496,7 +497,7 @@ class Links:
     @cached_property
     def is_crowded(self) -> bool:
         """Whether ranks outnumber cores."""
-        return len(self._cards) > len(os.sched_getaffinity(0))
+        return len(self._cards) > len(processors())
 
     def backoff(self, kind: range) -> Backoff:
         """The backoff of calls of one kind."""

@@ -19,14 +19,21 @@ LARGE_COUNT = 2**31 - 1
 #: words of OMPI_MCA_btl and UCX_TLS that say nothing of the network
 _BTL_OF_NODE = ("", "self", "sm", "vader")
 _TLS_OF_NODE = ("", "self", "sm", "shm")
-#: a user who sets any of these has chosen the number of BLAS threads
-_BLAS_VARIABLES = (
-    "OMP_NUM_THREADS",
+#: variables by which a user chooses the number of BLAS threads, the most special first
+BLAS_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
+    "OMP_NUM_THREADS",
 )
+
+
+def processors() -> tuple[int, ...]:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 @cache  # quirk: int-counts
@@ -107,13 +114,10 @@ def share_cores(
     most: the largest number of threads. It can make the number, which may change bits, independent
     of the number of ranks.
     """
-    if hasattr(os, "sched_getaffinity"):
-        own = os.sched_getaffinity(0)
-    else:
-        own = set(range(os.cpu_count() or 1))
+    own = processors()
     with ranks_of_node(comm) as node:
         cores_of_ranks = node.allgather(own)
-    if any(environ.get(name) for name in _BLAS_VARIABLES):
+    if any(environ.get(name) for name in BLAS_VARIABLES):
         return None
     share = len(set().union(*cores_of_ranks)) // len(cores_of_ranks)
     threads = max(1, min(len(own), share, most or len(own)))

@@ -117,6 +117,23 @@ def test_lists_pass(comm):
     derived.Free()
 
 
+def test_bytes_that_are_not_aligned_go_the_long_way(comm, monkeypatch):
+    """Where they are packed: loops of C may assume that an element lies where its type asks for."""
+    monkeypatch.setattr(HEAP, "in_use", False)  # what tests before have made
+    memory = np.zeros(9000, np.uint8)
+
+    def summed(at):
+        x = memory[at:][:8000]
+        x[:] = np.frombuffer(np.full(1000, RANK + 1.0).tobytes(), np.uint8)
+        by_door = passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, [x, MPI.DOUBLE], algorithm="ring"))
+        same(np.frombuffer(x.tobytes()), np.full(1000, SIZE * (SIZE + 1) / 2))
+        return by_door
+
+    start = -memory.ctypes.data % 8
+    assert [summed(start) for _ in range(5)][-1] and summed(start + 16) and summed(start + 8)
+    assert not summed(start + 1) and not summed(start + 4)
+
+
 @pytest.mark.parametrize("form", ["Allreduce", "Iallreduce"])
 def test_a_list_that_changes_while_a_call_waits(comm, form):
     """The arrays that it had get the result, whether a rank waits in the extension or in Python by then."""

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import engine
+from mpicoll.buffers.ops import op_name
 from mpicoll.execute import Context
 from tests.support.cases import (
     EVERY,
@@ -63,6 +64,35 @@ def test_each_algorithm(interpreters, method, word):
             result = Case(method, count, SIZE - 1, dtype=dtype, fill=fill).call(comm, algorithm=word, segment_bytes=pieces)
             found.append((None if result is None else result.tobytes(), np.subtract(comm.sent, before).tolist()))
         assert found[0] == found[1] == found[2]
+
+
+def hostile(rank, count, dtype):
+    """Denormals, zeros of both signs, the largest numbers, infinity, and nans that have bits of their own.
+
+    No two ranks have a nan, or an infinity, in the same place: no rule says which one the sum has.
+    """
+    info = np.finfo(dtype)
+    few = [info.smallest_subnormal, -info.tiny / 3, 0.0, -0.0, info.max, -info.max, info.eps, 1.0]
+    values = np.random.default_rng([rank, count]).choice(np.array(few, dtype), count)
+    place = np.arange(count) % (3 * SIZE)
+    values[place == 3 * rank] = np.inf
+    bits = values.view(f"u{info.dtype.itemsize}")
+    bits[place == 3 * rank + 1] = np.array(np.nan, dtype).view(bits.dtype) + 1 + rank
+    return values
+
+
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN], ids=op_name)
+@pytest.mark.parametrize("word", ["recursive_doubling", "ring"])
+def test_hostile_values(interpreters, word, op):
+    """Zeros keep their sign, denormals are no zeros, and a nan has its bits: as Python's interpreter has it."""
+    for dtype in ("f2", "f4", "f8"):
+        found = []
+        for name in ("python", "c", "either"):
+            x = hostile(RANK, PRIME, dtype)
+            with np.errstate(all="ignore"):
+                interpreters(name).Allreduce(MPI.IN_PLACE, x, op, algorithm=word)
+            found.append(x.tobytes())
+        assert found[0] == found[1] == found[2], dtype
 
 
 @pytest.mark.parametrize("name", ["python", "c", "either"])

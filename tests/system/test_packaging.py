@@ -159,6 +159,18 @@ def test_an_extension_for_another_c_library_is_refused_with_its_reason(tmp_path)
     serves_in_python(python, r"libc\.so")
 
 
+def test_a_python_without_the_lock_gets_a_wheel_without_the_extension(tmp_path):
+    """A free-threaded build has no limited API, and setuptools refuses a wheel for it; here its settings say so."""
+    clone = tmp_path / "clone"
+    run("git", "-c", "safe.directory=*", "clone", "-q", ROOT, clone)
+    free_threaded = "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; import runpy, sys; "
+    build = "sys.argv = ['setup.py', '-q', 'bdist_wheel']; runpy.run_path('setup.py', run_name='__main__')"
+    run(sys.executable, "-c", free_threaded + build, cwd=clone)
+    [wheel] = (clone / "dist").glob("*.whl")
+    assert wheel.name.endswith("-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+
+
 # ---- the extension, for other machines
 
 CROSS = "aarch64-linux-gnu-gcc"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +10,7 @@ from mpi4py import MPI
 
 from ...measure import measured_on, nodes
 from ...schedule import bounds
+from ...support.node import processors
 from ...support.units import many
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def likely_cause(
     """Why nothing was hidden, in words. everywhere: (name, ranks) of each node."""
     options = trainer.options
     reducer = trainer.strategy.reducer
-    cores = len(os.sched_getaffinity(0))
+    cores = len(processors())
     ranks = max(count for _, count in everywhere)
     ratio = report["communication_s"] / max(report["compute_s"], 1e-9)
     causes = (
