@@ -239,6 +239,20 @@ def brief(*patterns):
     return text
 
 
+def barriers():
+    """Markdown: a row per library, and by the number of hosts how a barrier by `auto` stands."""
+    jobs = load("scans-*-barrier-*")
+    hosts = sorted({job.size for job in jobs})
+    lines = [
+        ["barrier", *(f"{size} hosts" for size in hosts)],
+        ["---"] + ["---:"] * len(hosts),
+    ]
+    for library in sorted({job.facts["mpi"] for job in jobs}):
+        cells = {job.size: _brief(job, *job.sizes) for job in jobs if job.facts["mpi"] == library}
+        lines.append([library, *(cells.get(size, "-") for size in hosts)])
+    return table_of(lines)
+
+
 def _brief(job, nbytes):
     """How many times as fast as MPI's own call `auto` is, and as the fastest of everything else."""
     auto = job.median["auto", nbytes]

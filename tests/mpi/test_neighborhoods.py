@@ -386,10 +386,13 @@ def test_plans_of_a_communicator_that_was_freed(parent):
 
 
 def test_ranks_compare_every_call():
-    grid = mpicoll.Communicator(WORLD.Dup(), check="always").Create_cart([SIZE], [True])
+    compared = mpicoll.Communicator(WORLD.Dup(), check="always")
+    grid = compared.Create_cart([SIZE], [True])
     result = np.zeros(2)
     for form in forms(grid, "Neighbor_allgather", np.array([RANK + 1.0]), result, algorithm="packed"):
         assert result.sum() == (RANK - 1) % SIZE + (RANK + 1) % SIZE + 2
+    grid.Free()
+    compared.Free()
 
 
 # ---- how it is served
