@@ -151,7 +151,7 @@ def main() -> None:
                 print(f"{row['bytes_per_face']:>8} bytes {text}, least {figures['least_ratio']:.2f}")
     document = {
         "schema": 1,
-        "measured_on": measured_on(world),
+        "environment": measured_on(world),
         "dims": options.dims,
         "periodic": options.periodic,
         "link": options.link,

@@ -1,0 +1,71 @@
+"""Tables of halo exchanges and of transposes (benchmarks/results/halo-* and transposes-*)."""
+
+import json
+from statistics import median
+
+from mpicoll.support.units import format_bytes
+
+from .compared import RESULTS
+from .markdown import table_of
+
+FORMS = ("blocking", "persistent")
+#: of one of ours where MPI's own is the default
+OURS = ("direct", "packed", "combined")
+
+
+def halos():
+    """Markdown: a row per library, place and grid; by the bytes of a face, how the default stands."""
+    documents = _documents("halo-*")
+    sizes = [row["bytes_per_face"] for row in documents[0]["rows"]]
+    lines = [
+        ["MPI", "8 ranks on", "grid", "form", *map(format_bytes, sizes)],
+        ["---"] * 4 + ["---:"] * len(sizes),
+    ]
+    for document in documents:
+        facts = document["environment"]
+        link = document["link"]
+        place = "one node" if link == "none" else f"{facts['nodes']} hosts, {link}"
+        grid = "periodic" if document["periodic"] else "open"
+        for form in FORMS:
+            cells = [_halo(row["results"], form) for row in document["rows"]]
+            lines.append([facts["mpi"], place, grid, form, *cells])
+    return table_of(lines)
+
+
+def _halo(results, form):
+    """MPI's time by the default's, in bold, and by that of the fastest of ours."""
+    default = results.get(f"default {form}")
+    ours = [results[f"{name} {form}"]["ratio"] for name in OURS if f"{name} {form}" in results]
+    if default is None or not ours:
+        return "-"
+    return f"**{default['ratio']:.2f}** {max(ours):.2f}"
+
+
+def transposes():
+    """Markdown: a row per library; by pair of axes, how the default and `direct` stand."""
+    documents = _documents("transposes-*")
+    pairs = [f"{row['cut_before']} to {row['cut_after']}" for row in documents[0]["results"]]
+    lines = [["MPI", "cube", *pairs, "median"], ["---"] * 2 + ["---:"] * (len(pairs) + 1)]
+    for document in documents:
+        rows = document["results"]
+        figures = [_transpose(row["median_us"]) for row in rows]
+        cells = [f"**{default:.2f}** {direct:.2f}" for default, direct in figures]
+        middle = [median(each) for each in zip(*figures, strict=True)]
+        lines.append(
+            [
+                document["environment"]["mpi"],
+                f"{rows[0]['length']}^3, {rows[0]['dtype']}",
+                *cells,
+                f"**{middle[0]:.2f}** {middle[1]:.2f}",
+            ]
+        )
+    return table_of(lines)
+
+
+def _transpose(times):
+    return times["MPI"] / times["default"], times["MPI"] / times["direct"]
+
+
+def _documents(pattern):
+    paths = sorted(RESULTS.glob(f"{pattern}.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
