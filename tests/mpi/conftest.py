@@ -58,9 +58,11 @@ def comm():
         communicator.Free()
 
 
-INTERPRETERS = [settings.PYTHON]
+INTERPRETERS = REPEATED = [settings.PYTHON]
 if engine.status().extension:
     INTERPRETERS = [pytest.param(settings.PYTHON, marks=pytest.mark.reference), settings.C]
+    marks = [pytest.mark.reference, pytest.mark.thorough]
+    REPEATED = [pytest.param(settings.PYTHON, marks=marks), settings.C]
 
 
 @pytest.fixture(params=INTERPRETERS)
@@ -68,6 +70,12 @@ def interpreter(monkeypatch, request):
     """Each interpreter of programs in turn."""
     monkeypatch.setenv(settings.ENGINE, request.param)
     return request.param
+
+
+@pytest.fixture(params=REPEATED)
+def repeated(monkeypatch, request):
+    """The same, of which the reference is left to `-m thorough`."""
+    monkeypatch.setenv(settings.ENGINE, request.param)
 
 
 @pytest.fixture

@@ -15,8 +15,10 @@ import mpicoll
 from mpicoll import engine
 from mpicoll.errors import CollectiveMismatch, MpicollError
 from mpicoll.failure import ENDED
+from mpicoll.progress import PROGRESS
 from mpicoll.shared_memory import HEAP, TASKS, Pipe
 from tests.support.cases import RANK, SIZE, WORLD, same
+from tests.support.forked import status_of_child
 
 pytestmark = [
     pytest.mark.mpi(min_size=2),
@@ -454,6 +456,44 @@ def test_threads_on_their_own_communicators():
     assert not wrong
     for comm in comms:
         comm.Free()
+
+
+@pytest.mark.skipif(not PROGRESS.threaded, reason="MPI does not grant THREAD_MULTIPLE")
+def test_a_child_that_another_thread_forks_while_a_call_waits(comm):
+    """It computes, writes to its own pages of shared arrays, and ends; the call goes on in its parent."""
+    x = comm.empty(1000)
+    x[:] = 1
+    known(comm, x, algorithm="ring")
+    statuses = []
+
+    def compute():
+        x[:] = -2
+        made = comm.zeros(1000)
+        made += x
+        comm._context.doors.clear()
+        gc.collect()
+        return x @ made == 4000
+
+    def fork():
+        while not comm._context.recorder.is_passing:
+            time.sleep(1e-4)
+        for _ in range(5):
+            statuses.append(status_of_child(compute))
+        for rank in range(1, SIZE):
+            WORLD.send(None, rank)
+
+    thread = threading.Thread(target=fork)
+    if RANK:
+        WORLD.recv(source=0)
+    else:
+        thread.start()
+    assert passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring"))
+    same(x, np.full(1000, float(SIZE)))
+    if RANK == 0:
+        thread.join()
+        assert statuses == [0] * 5
+    assert passed(comm, lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring"))
+    same(x, np.full(1000, float(SIZE) ** 2))
 
 
 def begun(comm, x, count=1, **options):

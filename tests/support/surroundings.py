@@ -8,6 +8,8 @@ limit: a control group has less memory than the array that is asked for.
 door, task, plan: rank 1 is killed, the others wait for it in such a call.
 finalize: MPI is finalized while a request and a plan are under way.
 many: 5,000 communicators, 500 at a time.
+stopped: rank 1 is, and goes on, again and again.
+edges ALGORITHM: memory is shared with those ranks alone that messages go to.
 """
 
 import ctypes
@@ -15,6 +17,8 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -22,7 +26,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import engine
 from mpicoll.execute import Context
-from mpicoll.shared_memory import HEAP
+from mpicoll.shared_memory import HEAP, ring
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
@@ -131,8 +135,83 @@ def many():
             one.Free()
 
 
+#: how often rank 1 is stopped, and of the calls of `round_of_calls` so many each time
+STOPS, ROUNDS = 40, 3
+
+
+def round_of_calls(comm, arrays, root):
+    for x, algorithm in zip(arrays, ("recursive_doubling", "ring", "ring")):
+        summed(comm, x, algorithm=algorithm)
+    x, *_ = arrays
+    everyone = np.empty(SIZE)
+    x[:] = RANK
+    comm.Allgather(x, everyone, algorithm="ring")
+    assert (everyone == np.arange(SIZE)).all()
+    comm.Bcast(x, root, algorithm="binomial")
+    assert (x == root).all()
+
+
+def stopped():
+    """It ends after so many calls, however long each takes, and all of them pass doors."""
+    engine.require()
+    comm = mpicoll.Communicator(WORLD)
+    recorder = Context.of(comm).recorder
+    arrays = [np.ones(count) for count in (1, 1000, 100_000)]
+    pids = WORLD.allgather(os.getpid())
+    due = threading.Semaphore(0)
+
+    def stop():
+        lengths = np.random.default_rng(1).choice([0, 1e-4, 1e-3, 5e-3], STOPS)
+        for length in lengths:
+            due.acquire()
+            os.kill(pids[1], signal.SIGSTOP)
+            time.sleep(length)
+            os.kill(pids[1], signal.SIGCONT)
+
+    sent = []
+    for number in range(6 * SIZE):  # from the fourth time on calls pass
+        before = recorder.messages
+        round_of_calls(comm, arrays, number % SIZE)
+        sent.append(recorder.messages - before)
+    thread = threading.Thread(target=stop)
+    if RANK == 0:
+        thread.start()
+    before = recorder.messages
+    for number in range(STOPS * ROUNDS * SIZE):
+        if number % (ROUNDS * SIZE) == 0:
+            due.release()
+        round_of_calls(comm, arrays, number % SIZE)
+    assert recorder.messages - before == STOPS * ROUNDS * sum(sent[-SIZE:])
+    if RANK == 0:
+        thread.join()
+
+
+def allocated():
+    """Bytes of the heap that are in use."""
+    free = sum(end - begin for begin, end in HEAP._free) + sum(block.nbytes for block in HEAP._returned)
+    return sum(segment.nbytes for segment in HEAP._segments) - free
+
+
+def edges():
+    """An allreduce of 64 KiB: 64 ranks take less than 64 MiB of their node, fewer ranks their share of that."""
+    algorithm = sys.argv[2]
+    comm = mpicoll.Communicator(WORLD)
+    links = Context.of(comm).links
+    x = np.ones(16 << 10, np.float32)
+    before = allocated()
+    for _ in range(5):
+        summed(comm, x, algorithm=algorithm)
+    # of a ring the words of both neighbours, as each tells where its own may write
+    steps = (SIZE - 1).bit_length()
+    peers, receivers, piece = (2, 1, x.nbytes // SIZE) if algorithm == "ring" else (steps, steps, links.chunk)
+    most = peers * ring._RING_BYTES + receivers * ring.SLOTS * piece
+    assert len(links._out) == peers
+    assert allocated() - before <= most + SIZE * ring.WORD + x.nbytes
+    assert WORLD.allreduce(allocated() - before) < SIZE << 20
+
+
 requests = []
 SCENARIOS = {"tool": tool, "namespaces": namespaces, "limit": limit}
-SCENARIOS |= {"finalize": finalize, "many": many}
+SCENARIOS |= {"finalize": finalize, "many": many, "stopped": stopped, "edges": edges}
 SCENARIOS.get(SCENARIO, killed)()
 print("done", flush=True)

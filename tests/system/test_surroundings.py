@@ -127,6 +127,21 @@ def test_mpi_is_finalized_while_calls_are_under_way(installation, environ):
     both_come_to_the_end(installation, "finalize", **environ)
 
 
+@EACH
+def test_a_rank_is_stopped_and_goes_on_again_and_again(installation):
+    """Results are exact, and only the number of calls says when it ends."""
+    output = mpiexec(installation, 3, "stopped", module=JOB)
+    assert output.count("done") == 3, output
+
+
+@pytest.mark.thorough
+@ONE
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling"])
+def test_shared_memory_grows_with_the_ranks_that_messages_go_to(installation, algorithm):
+    output = mpiexec(installation, 16, "edges", algorithm, module=JOB)
+    assert output.count("done") == 16, output
+
+
 @pytest.mark.thorough
 @ONE
 def test_thousands_of_communicators(installation):
