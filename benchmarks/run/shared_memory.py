@@ -102,7 +102,7 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
-    parser.add_argument("--sizes", default=SIZES, help=f"bytes of the vector (default {SIZES})")
+    parser.add_argument("--sizes", help=f"bytes of the vector (default {SIZES}; of a barrier 8)")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each size (default 2)")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
@@ -112,7 +112,8 @@ def main() -> None:
     os.environ["MPICOLL_SHARED_MEMORY"] = "on"
     comm = mpicoll.Communicator(MPI.COMM_WORLD)
     results = []
-    for nbytes in map(parse_bytes, arguments.sizes.split(",")):
+    sizes = arguments.sizes or ("8" if arguments.collective == "barrier" else SIZES)
+    for nbytes in map(parse_bytes, sizes.split(",")):
         names = {
             NATIVE: comm, AUTO: comm, THROUGH_MPI: through_mpi, ORDINARY: comm, SHARED: comm,
         }  # fmt: skip

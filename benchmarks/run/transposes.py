@@ -22,7 +22,7 @@ from mpicoll.measure import alternate, measured_on, repeats_for, statistics
 #: the axis that is cut after a transpose, and the axis that is cut before it
 AXES = ((1, 0), (0, 1), (2, 1), (1, 2), (2, 0), (0, 2))
 #: algorithms for blocks of one size only
-_EQUAL = ("bruck",)
+_EQUAL = ("bruck", "hierarchical")
 
 
 def main() -> None:
