@@ -10,11 +10,11 @@ opposite one, also where both neighbours of a dimension are the same rank.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from math import prod
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from .errors import ArgumentError
 from .schedule import INPUT, OUTPUT, Part
@@ -263,6 +263,8 @@ class Neighborhood:
         return rank * blocks + block
 
 
+#: generator(rank, meaning, nodes) yields the rounds of a rank
+GraphGenerator: TypeAlias = Callable[[int, Neighborhood, Sequence[int]], Iterable[Iterable[Any]]]
 ALLGATHER = Neighborhood("neighbor_allgather")
 ALLTOALL = Neighborhood("neighbor_alltoall")
 NEIGHBORHOODS: dict[NeighborhoodName, Neighborhood] = {each.name: each for each in (ALLGATHER, ALLTOALL)}

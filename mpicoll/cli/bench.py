@@ -9,6 +9,7 @@ from ..errors import ArgumentError
 from ..support.units import many, parse_rate
 from . import outfiles, userfile
 from .bench_lines import Lines, osu, summary
+from .graphfile import measured
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
 from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .screen import comment, folded
@@ -136,7 +137,7 @@ def _words(arguments: Namespace) -> list[str]:
     """The words of --algorithms; `all` stands for those that are not for study alone."""
     from .. import algorithms
 
-    collective = collectives.find(arguments.collective).name
+    collective = measured(arguments.collective).name
     proposed = [
         each.name
         for each in algorithms.proposed(collective)

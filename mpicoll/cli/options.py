@@ -33,6 +33,13 @@ SHARED: dict[str, dict[str, Any]] = {
         "default": "cpu",
         "help": "cpu, or cuda: each rank uses the GPU of its local rank, modulo their number",
     },
+    "--graph": {
+        "metavar": "FILE",
+        "help": (
+            'for collectives of neighbours: a line "RANK: DESTINATION ..." for each rank, or "dims: '
+            'LENGTH ..." and "periods: 0-OR-1 ..."; and "nodes: NODE ..."'
+        ),
+    },
     "--file": {
         "metavar": "MINE.py",
         "help": "a file that calls mpicoll.register(collective, name, generator)",

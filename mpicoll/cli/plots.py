@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algorithms import NATIVE
+from ..collectives import Collective
 from ..simulate import lower_bound
 from ..support.files import save_figure
 from ..support.optional import require
@@ -149,7 +150,7 @@ def _scale(axes: Any, sizes: Sequence[int]) -> None:
     axes.grid(True, axis="both", alpha=0.3)
 
 
-def draw_schedule(path: str, played: Played, title: str) -> None:
+def draw_schedule(path: str, played: Played) -> None:
     """Ranks across, rounds down, an arrow for each message, and the blocks as they fill up."""
     size = played.size
     figure, (axes,) = _canvas(min(24, 1.2 + 1.15 * size), min(40, 1.4 + 0.62 * len(played.frames)))
@@ -174,12 +175,13 @@ def draw_schedule(path: str, played: Played, title: str) -> None:
     axes.tick_params(length=0, labelsize="small")
     axes.spines[:].set_visible(False)
     shade = "how much of the sum a block has" if played.collective.reduces else "where data are"
-    note = f"a box: a block, {played.blocks} in all; its shade: {shade}; an arrow: a message"
+    scope = "in all" if isinstance(played.collective, Collective) else "of a rank at most"
+    note = f"a box: a block, {played.blocks} {scope}; its shade: {shade}; an arrow: a message"
     if played.wrong:
         axes.set_xlabel(f"wrong: {played.wrong}", fontsize="small", color=_WRONG, wrap=True)
     else:
         axes.set_xlabel(note, fontsize="small", color=_INK, wrap=True)
-    _save(figure, path, title)
+    _save(figure, path, played.title)
 
 
 def _blocks(axes: Any, played: Played, rank: int, clock: int, held: Sequence[int]) -> None:

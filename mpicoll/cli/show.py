@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -13,8 +14,10 @@ from ..codes import Codes, codes_of
 from ..errors import ArgumentError, ScheduleError
 from ..schedule import INPUT, OUTPUT, Copy, Part, is_coded, joined
 from ..support.units import many
-from ..verify import Cost, check, unproved
+from ..graphs import NEIGHBORHOODS, Block, Graph, Neighborhood
+from ..verify import Cost, check, prove_graph, unproved
 from . import outfiles, userfile
+from .graphfile import has_graph, read_graph
 from .list import of_vector
 from .screen import LINES, folded, width
 from .options import add_shared, compressible, must_be_compressible
@@ -31,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("collective", help="allreduce, bcast, …")
     add("algorithm", help="a word of `mpicoll list`")
-    add("--size", type=whole, default=4, metavar="N", help="number of ranks")
+    add("--size", type=whole, metavar="N", help="number of ranks (default 4)")
     add("--root", type=whole, default=0, metavar="R", help="root rank of a rooted collective")
     add(
         "--blocks",
@@ -42,7 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_shared(parser, "--compression")
     add("--all", action="store_true", help="every block after every round, however long")
     add("--plot", metavar="FILE.svg", help="also draw it: ranks across, rounds down")
-    add_shared(parser, "--file")
+    add_shared(parser, "--graph", "--file")
 
 
 def run(arguments: Namespace) -> int:
@@ -51,29 +54,38 @@ def run(arguments: Namespace) -> int:
     if arguments.file:
         with unproved():
             userfile.load(arguments.file)
-    collective = collectives.find(arguments.collective)
-    if arguments.algorithm in algorithms.LIBRARIES:
-        what = algorithms.LIBRARIES[arguments.algorithm]
-        raise ArgumentError(f"{arguments.algorithm} is {what}: it has no schedule to show")
-    algorithm = algorithms.find(arguments.collective, arguments.algorithm)
-    if arguments.size < 2:
-        raise ArgumentError(f"--size: expected 2 or more ranks, got {arguments.size}")
+    on_graph = has_graph(arguments, "size", "root", "blocks", "compression")
+    algorithm = _algorithm(arguments)
     codes = _codes(arguments, algorithm)
-    played = _play(
-        collective, algorithm, arguments.size, arguments.root, arguments.blocks, codes is not None
-    )
-    name = f"{algorithm.name} in {codes.name}" if codes else algorithm.name
-    print(folded(_title(played, name)))
+    if on_graph:
+        graph, nodes = read_graph(arguments.graph)
+        meaning = NEIGHBORHOODS[arguments.collective]
+        played = _play_on_graph(meaning, algorithm.name, graph, nodes)
+    else:
+        size = 4 if arguments.size is None else arguments.size
+        if size < 2:
+            raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
+        played = _play(algorithm, size, arguments.root, arguments.blocks, codes)
+    print(folded(played.title))
     if codes:
         print(folded(_quantised(played, codes)))
     lines = "\n".join(_whole(played)).split("\n")
     fits = len(lines) < LINES and max(map(len, lines)) <= width()
     print(*(lines if arguments.all or fits else _short(played)), sep="\n")
     if arguments.plot:
-        draw_schedule(arguments.plot, played, _title(played, name))
+        draw_schedule(arguments.plot, played)
     if played.wrong:
         print("", folded(f"WRONG: {played.wrong}", rest="  "), sep="\n")
     return 1 if played.wrong else 0
+
+
+def _algorithm(arguments: Namespace) -> algorithms.Algorithm:
+    """The algorithm that is asked for."""
+    meaning = algorithms.meaning_of(arguments.collective)
+    if arguments.algorithm in algorithms.LIBRARIES:
+        what = algorithms.LIBRARIES[arguments.algorithm]
+        raise ArgumentError(f"{arguments.algorithm} is {what}: it has no schedule to show")
+    return algorithms.find(meaning.name, arguments.algorithm)
 
 
 def _codes(arguments: Namespace, algorithm: algorithms.Algorithm) -> Codes | None:
@@ -103,26 +115,31 @@ class Moment(NamedTuple):
 
 
 class Played(NamedTuple):
-    """The verifier's view of a schedule: each rank after each round, the cost, or the error."""
+    """The verifier's view of a schedule: each rank after each round, the cost, or the error.
 
-    collective: collectives.Collective
+    wanted: what each rank must have at the end, as in `Moment.cells`, by the number of the block.
+    """
+
+    collective: collectives.Collective | Neighborhood
     size: int
-    root: int
     blocks: int
     frames: list[list[Moment]]
     cost: Cost | None
     wrong: str
+    title: str
+    legend: str
+    wanted: list[dict[int, str]]
 
 
 def _play(
-    collective: collectives.Collective,
     algorithm: algorithms.Algorithm,
     size: int,
     root: int,
     blocks: int | None,
-    compressed: bool,
+    codes: Codes | None,
 ) -> Played:
     """Let the verifier run it; rounds stand where its logical clock puts them."""
+    collective = collectives.find(algorithm.collective)
     blocks = blocks or algorithm.vector_blocks(size, 4)
     frames = defaultdict[int, list[Moment]](list)
     cost = None
@@ -177,24 +194,80 @@ def _play(
             root,
             blocks,
             observer=observer,
-            compressed=compressed,
+            compressed=codes is not None,
         )
     except ScheduleError as error:
         wrong = str(error)
+    name = f"{algorithm.name} in {codes.name}" if codes else algorithm.name
+    where = f" from root {root}" if collective.rooted else ""
+    result = "wrong, up to where it fails"
+    if cost:
+        sent = of_vector(cost.bytes_sent, blocks)
+        result = f"{many(cost.rounds, 'round')}, a rank sends at most {sent}"
     return Played(
-        collective, size, root, blocks, [frames[clock] for clock in sorted(frames)], cost, wrong
+        collective,
+        size,
+        blocks,
+        [frames[clock] for clock in sorted(frames)],
+        cost,
+        wrong,
+        f"{collective.name} {name}, {size} ranks{where}: {result}.",
+        _legend(collective, size, blocks),
+        [_wanted(collective, rank, size, blocks, root) for rank in range(size)],
     )
 
 
-def _title(played: Played, name: str) -> str:
-    where = f" from root {played.root}" if played.collective.rooted else ""
-    result = "wrong, up to where it fails"
-    if played.cost:
-        result = (
-            f"{many(played.cost.rounds, 'round')}, a rank sends at most"
-            f" {of_vector(played.cost.bytes_sent, played.blocks)}"
+def _play_on_graph(
+    meaning: Neighborhood, algorithm: str, graph: Graph, nodes: Sequence[int] | None
+) -> Played:
+    """The same of a collective of neighbours; blocks have the numbers of the receiver's places."""
+    blocks = max([1, *map(len, graph.sources)])
+    names = [
+        ["-" if block is None else _name(meaning, block) for block in sources]
+        for sources in graph.sources
+    ]
+    wide = max(map(len, chain(["."], *names)))
+    frames = defaultdict[int, list[Moment]](list)
+
+    def observer(rank: Any, step: Any, block_of: Any) -> None:
+        own = names[rank.number]
+        held = [int(block_of(value) is not None) for value in rank.memory[OUTPUT][:blocks]]
+        cells = [name if has or name == "-" else "." for name, has in zip(own, held)]
+        cells += [""] * (blocks - len(own))
+        arrived = [
+            (peer, " ".join(_name(meaning, block_of(value)) for value in rank.read(part)))
+            for peer, part in (step.receives if step else ())
+        ]
+        frames[rank.clock].append(
+            Moment(rank.clock, rank.number, arrived, held, [f"{cell:<{wide}}" for cell in cells])
         )
-    return f"{played.collective.name} {name}, {played.size} ranks{where}: {result}."
+
+    [(_, _, cost)] = prove_graph(graph, nodes, [meaning.name, algorithm], observer)
+    where = many(len(set(nodes or range(graph.size))), "node")
+    sent = f"{many(cost.messages, 'message')} and {many(cost.bytes_sent, 'block')}"
+    return Played(
+        meaning,
+        graph.size,
+        blocks,
+        [frames[clock] for clock in sorted(frames)],
+        cost,
+        "",
+        f"{meaning.name} {algorithm}, {many(graph.size, 'rank')} on {where}, "
+        f"{many(graph.edges, 'edge')}: {many(cost.rounds, 'round')}, "
+        f"a rank sends at most {sent}.",
+        "Below each rank: the blocks that it receives, in the order of its places, each by "
+        f"{'its source' if meaning.gathers else 'source:place'}; a dot before it is there, "
+        "- where nobody sends.",
+        [
+            {place: f"{name:<{wide}}" for place, name in enumerate(own) if name != "-"}
+            for own in names
+        ],
+    )
+
+
+def _name(meaning: Neighborhood, block: Block) -> str:
+    """A block by the rank that sends it, and its place there."""
+    return str(block.source) if meaning.gathers else f"{block.source}:{block.place}"
 
 
 def _quantised(played: Played, codes: Codes) -> str:
@@ -215,7 +288,7 @@ def _quantised(played: Played, codes: Codes) -> str:
 def _whole(played: Played) -> Iterator[str]:
     """The lines of the picture: what every rank has of every block."""
     cells = [[""] * played.blocks] * played.size
-    yield folded(_legend(played.collective, played.size, played.blocks))
+    yield folded(played.legend)
     for frame in played.frames:
         for moment in frame:
             cells[moment.rank] = moment.cells
@@ -228,7 +301,6 @@ def _whole(played: Played) -> Iterator[str]:
 
 def _short(played: Played) -> Iterator[str]:
     """A line per round: each rank's senders, and how many of its result's blocks are complete."""
-    wanted = [_wanted(played, rank) for rank in range(played.size)]
     yield "Below each rank: whose message came > how many blocks are final (--all: each)."
     done = [0] * played.size
     rows = []
@@ -237,7 +309,7 @@ def _short(played: Played) -> Iterator[str]:
         for moment in frame:
             came[moment.rank] += [peer for peer, _ in moment.arrived]
             done[moment.rank] = sum(
-                moment.cells[block] == symbol for block, symbol in wanted[moment.rank].items()
+                moment.cells[block] == symbol for block, symbol in played.wanted[moment.rank].items()
             )
         cells = [
             (f"{peers[0]}{'+' if len(peers) > 1 else ''}>" if peers else "") + str(has)
@@ -259,12 +331,10 @@ def _short(played: Played) -> Iterator[str]:
             yield f"… {many(left_out, 'round')} more"
 
 
-def _wanted(played: Played, rank: int) -> dict[int, str]:
+def _wanted(
+    collective: collectives.Collective, rank: int, size: int, blocks: int, root: int
+) -> dict[int, str]:
     """What a rank must have at the end, as `_symbol` writes it, by the number of the block."""
-    collective = played.collective
-    size = played.size
-    blocks = played.blocks
-    root = played.root
     part = collective.postcondition(rank, size, blocks, root)
     numbers = range(part.first, part.first + part.count) if part else ()
     whose = {block: collective.contributors(rank, block, size, blocks, root) for block in numbers}

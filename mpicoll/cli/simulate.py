@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from .. import algorithms, collectives
+from .. import algorithms
 from ..codes import Codes, codes_of
 from ..errors import ArgumentError
+from ..graphs import NEIGHBORHOODS
 from ..simulate import (
     Level,
     Network,
@@ -19,9 +20,18 @@ from ..simulate import (
     least_seconds,
     lower_bound,
     predict,
+    predict_on_graph,
 )
-from ..support.units import format_bytes, format_seconds, parse_bytes, parse_rate, parse_seconds
+from ..support.units import (
+    format_bytes,
+    format_seconds,
+    many,
+    parse_bytes,
+    parse_rate,
+    parse_seconds,
+)
 from . import outfiles, userfile
+from .graphfile import has_graph, read_graph
 from .modelfile import read_model
 from .options import add_shared, compressible, must_be_compressible, parse_sizes
 from .plots import bandwidth, draw_results, share_of_bound
@@ -31,6 +41,8 @@ from .values import parsed, whole
 #: Above so many rounds and transfers, which take about half a minute, a run is replaced by the
 #: formula, or refused.
 MOST_WORK = 2_000_000
+#: ranks, where no number is given
+_SIZE = 64
 COLUMNS = (
     ("bytes", 8),
     ("algorithm", 23),
@@ -44,6 +56,9 @@ NOTE = """bytes: the whole vector. time: until the last rank is done. busbw as n
 it. rounds: of the rank that has most. x bound: the time over a lower bound, the largest
 of what rounds, bytes and reductions take alone. exact: clocks = all ranks were run;
 formula = too much for that: closed form, equal blocks, rounds of the longest path."""
+COLUMNS_OF_GRAPHS = (*COLUMNS[:3], ("rounds", 8), ("messages", 10))
+NOTE_OF_GRAPHS = """bytes: of each block. time: until the last rank is done, all ranks on clocks.
+rounds: of the rank that has most; a round may have many messages. messages: of all ranks."""
 COMPRESSED = """compressed: messages have {nbytes} bytes for {group} float32 elements; busbw is
 that of the elements, and the bound that of as many bytes of codes."""
 
@@ -53,12 +68,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("collective", help="allreduce, bcast, …")
     add("--algorithms", default="all", metavar="A,B", help="words of `mpicoll list`")
-    add("--size", type=whole, default=64, metavar="N", help="number of ranks")
+    add("--size", type=whole, metavar="N", help="number of ranks (default 64)")
     add(
         "--bytes",
         default="1K,1M,64M",
         metavar="A:B",
-        help="bytes of the vector: a range, one size, or a list",
+        help="bytes of the vector, or of a block with --graph: a range, one size, or a list",
     )
     add("--alpha", default="5us", metavar="T", help="time per message")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")
@@ -82,12 +97,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--plot", metavar="FILE.svg", help="draw bus bandwidth and the share of the bound over size"
     )
-    add_shared(parser, "--file", "--json")
+    add_shared(parser, "--graph", "--file", "--json")
 
 
 def run(arguments: Namespace) -> None:
     """Predict, print and write."""
     outfiles.check(arguments)
+    if has_graph(arguments, "size", "compression", "plot", "file"):
+        _run_on_graph(arguments)
+        return
+    if arguments.size is None:
+        arguments.size = _SIZE
     network = _network(arguments, arguments.size)
     codes = codes_of(arguments.compression) if arguments.compression else None
     chosen = _algorithms(arguments, bool(network.levels))
@@ -101,7 +121,7 @@ def run(arguments: Namespace) -> None:
     print(comment(NOTE))
     if codes:
         print(comment(COMPRESSED.format(nbytes=codes.nbytes, group=codes.group)))
-    print("".join(f"{name:>{width}}" for name, width in COLUMNS), flush=True)
+    print(_aligned([name for name, _ in COLUMNS], COLUMNS), flush=True)
     estimate = cache(estimate_work)
     results = []
     for nbytes in sizes:
@@ -123,6 +143,40 @@ def run(arguments: Namespace) -> None:
     _write(arguments, network, results)
 
 
+def _run_on_graph(arguments: Namespace) -> None:
+    """The same of a collective of neighbours, with the nodes of the file."""
+    graph, nodes = read_graph(arguments.graph)
+    arguments.size = graph.size
+    network = _network(arguments, graph.size, nodes)
+    meaning = NEIGHBORHOODS[arguments.collective].on(graph)
+    chosen = _algorithms(arguments, nodes=True)
+    placed = network.nodes(graph.size)
+    on = many(len(set(placed or range(graph.size))), "node")
+    what = f"{many(graph.size, 'rank')} on {on}, {many(graph.edges, 'edge')}"
+    print(comment(f"{meaning.name}, {what}. {NOTE_OF_GRAPHS}"))
+    print(_aligned([name for name, _ in COLUMNS_OF_GRAPHS], COLUMNS_OF_GRAPHS), flush=True)
+    results = []
+    for nbytes in parse_sizes(arguments.bytes, option="--bytes"):
+        for algorithm in chosen:
+            seconds, rounds, messages = predict_on_graph(
+                meaning, algorithm.generator, nbytes, network, placed
+            )
+            results.append({
+                "collective": meaning.name,
+                "algorithm": algorithm.name,
+                "size": graph.size,
+                "edges": graph.edges,
+                "bytes": nbytes,
+                "us": seconds * 1e6,
+                "rounds": rounds,
+                "messages": messages,
+            })  # fmt: skip
+            time = format_seconds(seconds)
+            cells = format_bytes(nbytes), algorithm.name, time, rounds, messages
+            print(_aligned(cells, COLUMNS_OF_GRAPHS), flush=True)
+    _write(arguments, network, results)
+
+
 def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]:
     """The algorithms named, then those of the user's file.
 
@@ -130,7 +184,7 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     only those that can be compressed.
     """
     own = userfile.load(arguments.file) if arguments.file else []
-    able = compressible(collectives.find(arguments.collective).name)
+    able = compressible(arguments.collective)
     if arguments.algorithms == "all":
         every = [
             each
@@ -154,38 +208,56 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     return found
 
 
-def _network(arguments: Namespace, size: int) -> Network:
-    """The `Network` that the options describe, for this many ranks."""
-    if size < 2:
+def _network(
+    arguments: Namespace, size: int, nodes: tuple[int, ...] | None = None
+) -> Network:
+    """The `Network` that the options describe, for this many ranks.
+
+    nodes: the node of each rank, of a graph that has them.
+    """
+    if size < 2 and not arguments.graph:
         raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
+    if nodes and (arguments.network or arguments.ranks_per_node or arguments.placement != "block"):
+        raise ArgumentError(
+            "--network, --ranks-per-node and --placement place ranks, and so does the line nodes: of "
+            f"{arguments.graph}; leave one of them out"
+        )
     if arguments.network:
         return read_model(arguments.network).network(size, arguments.ranks_per_node)
     alpha = parsed("--alpha", parse_seconds, arguments.alpha)
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
     coding = parsed("--coding", parse_seconds, arguments.coding)
-    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size), coding=coding)
+    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size, nodes), coding=coding)
 
 
-def _nodes(arguments: Namespace, size: int) -> tuple[Level, ...]:
+def _nodes(
+    arguments: Namespace, size: int, nodes: tuple[int, ...] | None
+) -> tuple[Level, ...]:
     """The level of the nodes, if there are any."""
     each = arguments.ranks_per_node
     if arguments.placement not in ("block", "cyclic"):
         raise ArgumentError(f"--placement: expected block or cyclic, got {arguments.placement!r}")
-    if each is None:
+    if each is None and nodes is None:
         if arguments.node_alpha or arguments.node_bandwidth or arguments.placement != "block":
             raise ArgumentError(
                 "--node-alpha, --node-bandwidth and --placement need --ranks-per-node"
             )
         return ()
-    if each < 1:
+    if each is not None and each < 1:
         raise ArgumentError(f"--ranks-per-node: expected 1 or more, got {each}")
     alpha = parsed("--node-alpha", parse_seconds, arguments.node_alpha or arguments.alpha)
     bandwidth = (
         parsed("--node-bandwidth", parse_rate, arguments.node_bandwidth or arguments.bandwidth) / 8
     )
-    count = -(-size // each)
-    group = each if arguments.placement == "block" else [rank % count for rank in range(size)]
+    group: int | Sequence[int]
+    if nodes is not None:
+        group = nodes
+    elif arguments.placement == "block":
+        group = each
+    else:
+        count = -(-size // each)
+        group = [rank % count for rank in range(size)]
     return (Level(group, alpha, bandwidth, shared_port=True),)
 
 
@@ -282,7 +354,12 @@ def _line(row: dict[str, Any]) -> str:
         ratio,
         row["exact"],
     )
-    return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, COLUMNS))
+    return _aligned(cells, COLUMNS)
+
+
+def _aligned(cells: Sequence[object], columns: Sequence[tuple[str, int]]) -> str:
+    """A line of a table."""
+    return "".join(f"{cell!s:>{width}}" for cell, (_, width) in zip(cells, columns))
 
 
 def _write(arguments: Namespace, network: Network, results: list[dict[str, Any]]) -> None:

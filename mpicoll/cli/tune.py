@@ -10,6 +10,7 @@ from ..codes import codes_of
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
+from .graphfile import measured
 from .modelfile import read_model
 from .options import add_shared, parse_sizes
 from .plots import draw_table
@@ -58,7 +59,6 @@ def run(arguments: Namespace) -> None:
     from ..launch import install_abort_hook
 
     install_abort_hook()
-    from .. import collectives
     from ..bench import tuning
     from ..communicator import Communicator
     from ..measure import measured_on
@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> None:
     comm = Communicator(MPI.COMM_WORLD)
     root = comm.Get_rank() == 0
     output = Path(arguments.output)
-    names = [collectives.find(name.strip()).name for name in arguments.collectives.split(",")]
+    names = [measured(name.strip()).name for name in arguments.collectives.split(",")]
     sizes = parse_sizes(arguments.sizes, arguments.factor)
     segments = parse_sizes(arguments.segments, option="--segments")
     dtype = element_type(arguments.dtype)
@@ -119,14 +119,13 @@ def _predicted(
     arguments: Namespace, names: Iterable[str], sizes: list[int], segments: list[int]
 ) -> list[dict[str, Any]]:
     """The entries by simulation, for each number of ranks."""
-    from .. import collectives
     from ..bench import predicted_entry
 
     model = read_model(arguments.network)
     counts = [parsed("--ranks", _count, word) for word in arguments.ranks.split(",")]
     each = arguments.ranks_per_node
     return [
-        predicted_entry(model, collectives.find(name).name, count, sizes, segments, each)
+        predicted_entry(model, measured(name).name, count, sizes, segments, each)
         for count in counts
         for name in names
     ]

@@ -10,12 +10,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .. import algorithms, collectives, graphs
+from .. import algorithms, collectives
 from ..errors import ArgumentError, ScheduleError, did_you_mean
+from ..graphs import NEIGHBORHOODS
 from ..verify import check_cases, check_msccl, prove_graph
 from ..support.files import named
 from ..support.units import format_bytes, many
 from . import outfiles, userfile
+from .graphfile import read_graph
 from .options import add_shared
 from .values import whole
 
@@ -27,10 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--max-size", type=whole, default=64, metavar="N", help="largest number of ranks")
     add("--msccl", nargs="+", metavar="FILE.xml",
         help="prove the algorithms in these files of MSCCL instead of ours")
-    add("--graph", metavar="FILE", help="prove the collectives of neighbours on this graph: a line "
-        '"RANK: DESTINATION ..." for each rank, or "dims: LENGTH ..." and "periods: 0-OR-1 ..."; '
-        'and "nodes: NODE ..."')
-    add_shared(parser, "--file", "--json")
+    add_shared(parser, "--graph", "--file", "--json")
 
 
 def run(arguments: Namespace) -> int:
@@ -150,15 +149,12 @@ def _line_of_file(result: dict[str, Any]) -> str:
 
 def _run_graph(arguments: Namespace) -> int:
     """Print one line per algorithm of neighbours on a graph, and what is wrong with the first."""
-    try:
-        graph, nodes = graphs.parse_graph(Path(arguments.graph).read_text())
-    except (OSError, UnicodeDecodeError, ArgumentError) as error:
-        raise ArgumentError(f"--graph {arguments.graph}: {error}") from None
-    names = [one.name for each in graphs.NEIGHBORHOODS for one in algorithms.registered(each)]
+    graph, nodes = read_graph(arguments.graph)
+    names = [one.name for each in NEIGHBORHOODS for one in algorithms.registered(each)]
     for word in arguments.words:
-        if word not in (*graphs.NEIGHBORHOODS, *names):
-            there = ", ".join([*graphs.NEIGHBORHOODS, *dict.fromkeys(names)])
-            hint = did_you_mean(word, [*graphs.NEIGHBORHOODS, *names])
+        if word not in (*NEIGHBORHOODS, *names):
+            there = ", ".join([*NEIGHBORHOODS, *dict.fromkeys(names)])
+            hint = did_you_mean(word, [*NEIGHBORHOODS, *names])
             raise ArgumentError(f"--graph has no {word!r}; there are: {there}{hint}")
     placements = [nodes] if nodes else [
         tuple(range(graph.size)), tuple(rank // 2 for rank in range(graph.size))

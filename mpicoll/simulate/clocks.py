@@ -40,6 +40,7 @@ from ..schedule import (
 
 if TYPE_CHECKING:
     from ..algorithms import Algorithm
+    from ..graphs import GraphGenerator, Neighborhood
     from .network import Network
 
     Measure = Callable[[Part], int]
@@ -144,12 +145,53 @@ def predict(
     if codes and not collective.blocks_of_ranks:
         edges = codes.edges(elements, blocks)
     measure = _measure(edges, itemsize, codes)
+    programs = _programs(algorithm, size, root, blocks, nodes, range(size), codes is not None)
+    return _run(programs, measure, network)
+
+
+def predict_on_graph(
+    meaning: Neighborhood,
+    generator: GraphGenerator,
+    nbytes: int,
+    network: Network,
+    nodes: Sequence[int] | None = None,
+) -> Prediction:
+    """Predict the time of a neighbourhood collective.
+
+    Parameters
+    ----------
+    meaning : graphs.Neighborhood
+        Of a graph: ``graphs.ALLTOALL.on(graph)``.
+    generator : callable
+        generator(rank, meaning, nodes) yields the rounds of a rank.
+    nbytes : int
+        Bytes of each block.
+    network : Network
+        The links between ranks.
+    nodes : sequence of int, optional
+        The node of each rank; default: each has its own.
+
+    Raises
+    ------
+    ScheduleError, ArgumentError
+        As `predict`.
+    """
+    size = meaning.graph.size
+    network.check(size)
+    nodes = range(size) if nodes is None else nodes
+    programs = [generator(rank, meaning, nodes) for rank in range(size)]
+    return _run(programs, lambda part: part.count * nbytes, network)
+
+
+def _run(
+    programs: Iterable[Iterable[Iterable[Any]]], measure: Measure, network: Network
+) -> Prediction:
+    """Run all ranks to their ends."""
     price: dict[type, int] = {
         Reduce: _ticks(network.gamma),
         Copy: _ticks(network.copying),
         Codes: _ticks(network.coding),
     }
-    programs = _programs(algorithm, size, root, blocks, nodes, range(size), codes is not None)
     phases = [_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)]
     clocks = Clocks(phases, network)
     ticks = clocks.play()
@@ -220,7 +262,7 @@ def _bytes_of_items(edges: Sequence[int], itemsize: int) -> Measure:
 
 
 def _by_rounds(
-    rank: int, program: Iterable[Sequence[Any]], measure: Measure, price: dict[type, int]
+    rank: int, program: Iterable[Iterable[Any]], measure: Measure, price: dict[type, int]
 ) -> Iterator[Phase]:
     """Yield a `Phase` for each round, which waits for all its transfers.
 

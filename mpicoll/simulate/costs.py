@@ -138,6 +138,21 @@ def _logarithmic(p: int, _: int, reduces: bool = False) -> PathCost:
     return PathCost(_ceil_log2(p), _share(p), _share(p) if reduces else 0)
 
 
+def _all_at_once(p: int, _: int, reduces: bool = False) -> PathCost:
+    """A block from each rank to each other one, in one round.
+
+    The first free ports pair ranks i and j in turn i xor j, so there are 2^q - 1 turns, some empty
+    unless p is a power of two.
+    """
+    turns = (1 << _ceil_log2(p)) - 1
+    return PathCost(turns, turns / p, _share(p) if reduces else 0)
+
+
+def _all_but_a_block(p: int, _: int) -> PathCost:
+    """The root sends each rank in turn a block, and all others."""
+    return PathCost(2 * (p - 1), p - 1, 0)
+
+
 def _store_and_forward(p: int, _: int) -> PathCost:
     """Bruck's alltoall: in round k the blocks move whose distance has bit k."""
     moved = sum(distance >> k & 1 for distance in range(p) for k in range(_ceil_log2(p)))
@@ -227,11 +242,14 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("reduce_scatter", "halving"): _halving,
     ("reduce_scatter", "circulant"): _reduces(_logarithmic),
     ("reduce_scatter", "pairwise"): _reduces(_in_turns),
+    ("reduce_scatter", "direct"): _reduces(_all_at_once),
     ("allgather", "ring"): _in_turns,
     ("allgather", "doubling"): _doubling,
     ("allgather", "circulant"): _logarithmic,
     ("allgather", "bruck"): _logarithmic,
+    ("allgather", "direct"): _all_at_once,
     ("alltoall", "pairwise"): _in_turns,
+    ("alltoall", "direct"): _all_at_once,
     ("alltoall", "bruck"): _store_and_forward,
     ("bcast", "linear"): _linear,
     ("bcast", "binomial"): _binomial,
@@ -239,6 +257,7 @@ _FORMULAS: dict[tuple[str, str], Formula] = {
     ("bcast", "scatter_allgather"): _two(_logarithmic, _logarithmic),
     ("bcast", "pipeline"): _chain,
     ("bcast", "circulant"): _circulant,
+    ("bcast", "direct"): _all_but_a_block,
     ("reduce", "linear"): _reduces(_linear),
     ("reduce", "binomial"): _reduces(_binomial),
     ("reduce", "bine"): _reduces(_binomial),

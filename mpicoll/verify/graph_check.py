@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..algorithms import neighborhood, registered
 from ..errors import ArgumentError, ScheduleError
-from ..graphs import NEIGHBORHOODS, Block, Graph, Neighborhood
+from ..graphs import NEIGHBORHOODS, Block, Graph, GraphGenerator, Neighborhood
 from ..schedule import INPUT, OUTPUT, Part
 from .flow import flows_in_pieces, flows_read_late
 from .prover import Cost, rank_costs
 from .symbolic import Execution, Expressions, Rank, SortedRound, sort
 
 if TYPE_CHECKING:
-    #: generator(rank, meaning, nodes) yields the rounds of a rank
-    GraphGenerator = Callable[[int, Neighborhood, Sequence[int]], Iterable[Iterable[Any]]]
     Carried = Callable[[int, Neighborhood, Sequence[int]], Sequence[Block]]
+    GraphObserver = Callable[
+        [Rank, SortedRound | None, Callable[[int | None], Block | None]], None
+    ]
 
 
 def check_graph(
@@ -25,6 +26,7 @@ def check_graph(
     generator: GraphGenerator,
     nodes: Sequence[int] | None = None,
     carried: Carried = lambda rank, meaning, nodes: (),
+    observer: GraphObserver | None = None,
 ) -> Cost:
     """Prove that a generator is a neighbourhood collective on the graph of `meaning`.
 
@@ -42,6 +44,10 @@ def check_graph(
     carried : callable, optional
         carried(rank, meaning, nodes): the blocks that scratch has room for, by their numbers; it is
         proved that no other ones come there, so that their sizes fit. Default: none.
+    observer : callable, optional
+        observer(rank, step, block_of) is called at the start, where step is None, and after each
+        round of a rank, see `symbolic.Execution`; block_of(value) is the `Block` of a value in the
+        memory of the rank, or None.
 
     Returns
     -------
@@ -64,7 +70,7 @@ def check_graph(
     blocks = max([1, graph.places, *map(len, room)])
     run = Execution(
         meaning,  # type: ignore[arg-type]  # it has what a Collective has
-        0, blocks, programs, Expressions(0), observer=_Room(room, blocks),
+        0, blocks, programs, Expressions(0), observer=_Room(room, blocks, observer),
     )  # fmt: skip
     for rank in run.ranks:
         for place in _unused(graph, rank.number):
@@ -83,7 +89,10 @@ def check_graph(
 
 
 def prove_graph(
-    graph: Graph, nodes: Sequence[int] | None = None, words: Sequence[str] = ()
+    graph: Graph,
+    nodes: Sequence[int] | None = None,
+    words: Sequence[str] = (),
+    observer: GraphObserver | None = None,
 ) -> Iterator[tuple[str, str, Cost]]:
     """Prove every algorithm of both collectives on a graph.
 
@@ -95,6 +104,8 @@ def prove_graph(
         The node of each rank.
     words : sequence of str, optional
         Names of collectives or algorithms; default: all.
+    observer : callable, optional
+        As of `check_graph`.
 
     Yields
     ------
@@ -113,7 +124,7 @@ def prove_graph(
                 continue
             room = partial(neighborhood.carried_by, entry.name)
             try:
-                cost = check_graph(on_graph, entry.generator, nodes, room)
+                cost = check_graph(on_graph, entry.generator, nodes, room, observer)
             except ScheduleError as error:
                 raise ScheduleError(f"{name} {entry.name}: {error}") from error
             yield name, entry.name, cost
@@ -128,9 +139,16 @@ def _is_meant(
 
 
 class _Room:
-    """An observer: no scratch block gets another block than the one that it has room for."""
+    """An observer: no scratch block gets another block than the one that it has room for.
 
-    def __init__(self, room: Sequence[Sequence[Block]], blocks: int) -> None:
+    Then it calls the caller's.
+    """
+
+    def __init__(
+        self, room: Sequence[Sequence[Block]], blocks: int, observer: GraphObserver | None
+    ) -> None:
+        self._blocks = blocks
+        self._observer = observer
         self._expected = [
             [block.source * blocks + block.place for block in of_rank] for of_rank in room
         ]
@@ -145,6 +163,12 @@ class _Room:
                     continue
                 if number >= len(expected) or value != expected[number]:
                     rank.fail(f"block {number} of {name!r} gets another block than it has room for")
+        if self._observer:
+            self._observer(rank, step, self._block_of)
+
+    def _block_of(self, value: int | None) -> Block | None:
+        # a place that nothing comes to has a number below 0
+        return None if value is None or value < 0 else Block(*divmod(value, self._blocks))
 
 
 def _unused(graph: Graph, rank: int) -> Iterator[int]:

@@ -1,6 +1,8 @@
 """Graphs of neighbours: which place belongs to which, what does not match, and the proof of schedules on them."""
 
+import json
 import random
+import textwrap
 
 import pytest
 
@@ -9,6 +11,7 @@ from mpicoll.algorithms import neighborhood
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.graphs import ALLGATHER, ALLTOALL, NEIGHBORHOODS, NOBODY, Block, Graph, parse_graph
 from mpicoll.schedule import Copy, Input, Output, Recv, Scratch, Send
+from mpicoll.simulate import Level, Network, predict_on_graph
 from mpicoll.verify import check_graph, prove_graph
 
 
@@ -154,3 +157,124 @@ def test_the_command(tmp_path, capsys):
         assert (end.value.code or 0) == status
     output = capsys.readouterr()
     assert "4 ranks on 2 nodes, 16 edges" in output.out and "has no 'allreduce'" in output.err
+
+
+# ---- show and simulate
+
+TWICE = """\
+    neighbor_alltoall combined, 3 ranks on 2 nodes, 5 edges: 2 rounds, a rank sends
+    at most 2 messages and 2 blocks.
+    Below each rank: the blocks that it receives, in the order of its places, each
+    by source:place; a dot before it is there, - where nobody sends.
+
+    start
+      rank 0   rank 1   rank 2
+      .   .    .   .    .
+
+    round 1   0 -> 2: 0:1
+      .   .    .   .    0:1
+
+    round 2   0 -> 1: 0:0   1 -> 0: 1:0 1:1   2 -> 1: 2:1
+      1:0 1:1  0:0 2:1  0:1
+    """
+
+
+@pytest.fixture
+def command(tmp_path, capsys):
+    """Run a command on a graph; its exit status, output and error output."""
+
+    def run(name, text, *words):
+        path = tmp_path / "graph"
+        path.write_text(text)
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, *map(str, words), "--graph", str(path)])
+        output = capsys.readouterr()
+        return end.value.code or 0, output.out, output.err
+
+    return run
+
+
+def test_show(command):
+    words = "neighbor_alltoall", "combined"
+    assert command("show", "0: 1 2\n1: 0 0\n2: -1 1\nnodes: 0 0 1\n", *words) == (0, textwrap.dedent(TWICE), "")
+
+
+@pytest.mark.parametrize("collective", NEIGHBORHOODS)
+def test_show_ends_with_each_block_in_its_place(command, collective, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    for seed in range(5):
+        graph = drawn(4, seed)
+        lines = [f"{rank}: {' '.join(map(str, targets))}" for rank, targets in enumerate(graph.targets)]
+        lines += [
+            f"{rank} < {' '.join(str(block.source if block else NOBODY) for block in sources)}"
+            for rank, sources in enumerate(graph.sources)
+        ]
+        names = [
+            "-" if block is None else f"{block.source}:{block.place}" if collective == "neighbor_alltoall" else f"{block.source}"
+            for sources in graph.sources
+            for block in sources
+        ]
+        for algorithm in algorithms.registered(collective):
+            status, output, _ = command("show", "\n".join(lines), collective, algorithm.name, "--all")
+            assert status == 0 and output.splitlines()[-1].split() == names, output
+
+
+def test_show_of_many_ranks_counts_their_blocks(command):
+    _, output, _ = command("show", "dims: 4 4 4\nperiods: 0 1 1", "neighbor_allgather", "direct")
+    # the first dimension has two ends, whose ranks are done after five rounds
+    assert [line.split()[2] for line in output.splitlines()[-2:]] == ["1+>5", "5"]
+
+
+def test_show_as_a_picture(command, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "out.svg"
+    assert command("show", GRID, "neighbor_alltoall", "packed", "--plot", path)[0] == 0
+    assert "<!-- a box: a block, 4 of a rank at most" in path.read_text()
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_the_clocks_pass_the_messages_that_the_verifier_counts(size):
+    network = Network(1e-6, 1e9)
+    for nodes in on_nodes(size):
+        graph = drawn(size, size)
+        for name, word, cost in prove_graph(graph, nodes):
+            generator = algorithms.find(name, word).generator
+            prediction = predict_on_graph(NEIGHBORHOODS[name].on(graph), generator, 100, network, nodes)
+            assert prediction.messages == sum(rank.messages for rank in cost.ranks)
+
+
+def test_the_clocks_of_a_pair_and_of_two_nodes():
+    network = Network(3e-6, 2e9)
+    assert predict_on_graph(PAIR, neighborhood.direct, 4000, network).seconds == pytest.approx(3e-6 + 2e-6)
+    # all blocks for the other node in one message, or in one of each rank through the port of the node
+    graph, nodes = parse_graph(GRID)
+    network = network._replace(levels=(Level(nodes, 0, 1e30, shared_port=True),))
+    times = {
+        word: predict_on_graph(ALLTOALL.on(graph), algorithms.find("neighbor_alltoall", word).generator, 4000, network, nodes)
+        for word in ("packed", "combined")
+    }
+    assert times["combined"].seconds == pytest.approx(3e-6 + 4 * 2e-6)
+    assert times["packed"].seconds == pytest.approx(2 * (3e-6 + 2 * 2e-6))
+
+
+def test_simulate(command, tmp_path):
+    written = tmp_path / "out.json"
+    words = "--bytes", "1K,1M", "--node-alpha", "1us", "--json", written
+    status, output, _ = command("simulate", GRID, "neighbor_alltoall", *words)
+    lines = [line.split() for line in output.splitlines() if line[0] != "#"]
+    names = [each.name for each in algorithms.registered("neighbor_alltoall")]
+    assert status == 0 and lines[0] == ["bytes", "algorithm", "time", "rounds", "messages"]
+    assert [line[:2] for line in lines[1:]] == [[size, name] for size in ("1K", "1M") for name in names]
+    assert "# neighbor_alltoall, 4 ranks on 2 nodes, 16 edges." in output
+    document = json.loads(written.read_text())
+    assert document["network"]["levels"][0]["group"] == [0, 0, 1, 1] and document["network"]["size"] == 4
+    assert [row["messages"] for row in document["results"][:3]] == [16, 12, 16]
+
+
+def test_simulate_places_ranks_once(command):
+    status, _, error = command("simulate", GRID, "neighbor_alltoall", "--ranks-per-node", 2)
+    assert status == 2 and "and so does the line nodes:" in error
+    _, output, _ = command("simulate", "dims: 2 2", "neighbor_alltoall", "--ranks-per-node", 2, "--bytes", "1K")
+    assert "4 ranks on 2 nodes" in output
+    _, output, _ = command("simulate", "0:", "neighbor_alltoall", "--bytes", "1K", "--algorithms", "direct")
+    assert output.splitlines()[-1].split() == ["1K", "direct", "0.00us", "0", "0"]
