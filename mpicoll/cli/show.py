@@ -244,7 +244,6 @@ def _play_on_graph(
 
     [(_, _, cost)] = prove_graph(graph, nodes, [meaning.name, algorithm], observer)
     where = many(len(set(nodes or range(graph.size))), "node")
-    sent = f"{many(cost.messages, 'message')} and {many(cost.bytes_sent, 'block')}"
     return Played(
         meaning,
         graph.size,
@@ -252,9 +251,8 @@ def _play_on_graph(
         [frames[clock] for clock in sorted(frames)],
         cost,
         "",
-        f"{meaning.name} {algorithm}, {many(graph.size, 'rank')} on {where}, "
-        f"{many(graph.edges, 'edge')}: {many(cost.rounds, 'round')}, "
-        f"a rank sends at most {sent}.",
+        f"{meaning.name} {algorithm}, {many(graph.size, 'rank')} on {where}: "
+        f"{many(cost.rounds, 'round')}, a rank sends at most {many(cost.messages, 'message')}.",
         "Below each rank: the blocks that it receives, in the order of its places, each by "
         f"{'its source' if meaning.gathers else 'source:place'}; a dot before it is there, "
         "- where nobody sends.",

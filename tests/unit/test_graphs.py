@@ -162,8 +162,8 @@ def test_the_command(tmp_path, capsys):
 # ---- show and simulate
 
 TWICE = """\
-    neighbor_alltoall combined, 3 ranks on 2 nodes, 5 edges: 2 rounds, a rank sends
-    at most 2 messages and 2 blocks.
+    neighbor_alltoall combined, 3 ranks on 2 nodes: 2 rounds, a rank sends at most 2
+    messages.
     Below each rank: the blocks that it receives, in the order of its places, each
     by source:place; a dot before it is there, - where nobody sends.
 
@@ -209,8 +209,9 @@ def test_show_ends_with_each_block_in_its_place(command, collective, monkeypatch
             f"{rank} < {' '.join(str(block.source if block else NOBODY) for block in sources)}"
             for rank, sources in enumerate(graph.sources)
         ]
+        numbered = collective == "neighbor_alltoall"
         names = [
-            "-" if block is None else f"{block.source}:{block.place}" if collective == "neighbor_alltoall" else f"{block.source}"
+            f"{block.source}:{block.place}" if block and numbered else f"{block.source}" if block else "-"
             for sources in graph.sources
             for block in sources
         ]
