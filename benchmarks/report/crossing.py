@@ -32,8 +32,8 @@ def pairs():
         for allocation in ALLOCATIONS:
             cells = []
             for situation in situations:
-                ours = counted[collective, word, *situation, allocation]
-                theirs = counted[collective, other, *situation, allocation]
+                ours = counted[(collective, word, *situation, allocation)]
+                theirs = counted[(collective, other, *situation, allocation)]
                 cells.append(f"{100 * (ours / theirs - 1):+.0f} %")
             lines.append([collective, f"{word} : {other}", allocation, *cells])
     return table_of(lines) + "\n"
