@@ -128,7 +128,7 @@ def given_up():
     for _ in range(3):  # met before, the next one passes a door
         comm.Allreduce(MPI.IN_PLACE, few, algorithm="native")
         comm.Allreduce(MPI.IN_PLACE, many, algorithm="ring")
-        comm.Barrier()
+        comm.Barrier(algorithm="native")
     if RANK == 0:
         signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -141,7 +141,7 @@ def given_up():
     elif SCENARIO == "small":
         comm.Allreduce(MPI.IN_PLACE, few, algorithm="native")
     else:
-        comm.Barrier()
+        comm.Barrier(algorithm="native")
 
 
 def without_descriptors():
