@@ -44,6 +44,6 @@ def every():
     counted = _counted()
     lines = [["collective", "algorithm", *ALLOCATIONS], ["---"] * 2 + [RIGHT] * len(ALLOCATIONS)]
     for collective, word in dict.fromkeys(key[:2] for key in counted if key[2:4] == SHOWN):
-        cells = [f"{counted[collective, word, *SHOWN, name]:.1f}" for name in ALLOCATIONS]
+        cells = [f"{counted[(collective, word, *SHOWN, name)]:.1f}" for name in ALLOCATIONS]
         lines.append([collective, word, *cells])
     return table_of(lines) + "\n"

