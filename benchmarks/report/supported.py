@@ -30,7 +30,8 @@ def installed(case, result):
     asked = [case[part] or "newest" for part in ("python", "numpy", "mpi4py", "mpi")]
     if not result or "mpi" not in result:
         return asked
-    return [result[part] for part in ("python", "numpy", "mpi4py", "mpi")]
+    library = " ".join(result["mpi"].partition(",")[0].split())
+    return [result["python"], result["numpy"], result["mpi4py"], library]
 
 
 def outcome(result):
