@@ -53,10 +53,7 @@ class Halo:
         found: dict[str, Callable[[], object]] = {
             "mpi blocking": lambda: own.Neighbor_alltoall(faces, halo)
         }
-        try:
-            found["mpi persistent"] = self._started(own.Neighbor_alltoall_init(faces, halo))
-        except NotImplementedError:
-            found["mpi persistent"] = found["mpi blocking"]
+        found["mpi persistent"] = self._started(own.Neighbor_alltoall_init(faces, halo))
         for name in ALGORITHMS:
             found[f"{name} blocking"] = self._blocking(name)
             try:
