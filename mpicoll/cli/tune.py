@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..codes import codes_of
+from ..collectives import CollectiveName
 from ..errors import ArgumentError
 from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
@@ -116,7 +117,10 @@ def run(arguments: Namespace) -> None:
 
 
 def _predicted(
-    arguments: Namespace, names: Iterable[str], sizes: list[int], segments: list[int]
+    arguments: Namespace,
+    names: Iterable[CollectiveName],
+    sizes: list[int],
+    segments: list[int],
 ) -> list[dict[str, Any]]:
     """The entries by simulation, for each number of ranks."""
     from ..bench import predicted_entry
@@ -125,7 +129,7 @@ def _predicted(
     counts = [parsed("--ranks", _count, word) for word in arguments.ranks.split(",")]
     each = arguments.ranks_per_node
     return [
-        predicted_entry(model, measured(name).name, count, sizes, segments, each)
+        predicted_entry(model, name, count, sizes, segments, each)
         for count in counts
         for name in names
     ]
