@@ -20,6 +20,8 @@ _NULL = MPI.DATATYPE_NULL
 _Op = MPI.Op
 _IN_PLACE = MPI.IN_PLACE
 _address = MPI.Get_address
+#: bytes, at least the alignment of each type: what is not aligned is packed
+_ALIGN = 16
 #: exporters of host memory other than NumPy arrays
 _BUFFERS = {bytearray, bytes, memoryview, mmap, array, MPI.buffer}
 
@@ -39,7 +41,8 @@ def key_of(
     memory: list[tuple[int, int]] = []
     for argument in args:
         kind = argument.__class__
-        if kind is list or kind is tuple:
+        is_list = kind is list or kind is tuple
+        if is_list:
             if not (argument and _add_message(argument, shape)):
                 return None
             argument = argument[0]
@@ -52,7 +55,10 @@ def key_of(
             dtype = argument.dtype
             # the number, too: long and long long are equal dtypes, but differ for mpi4py
             shape += flags, nbytes, dtype, dtype.num
-            memory.append((_address(argument), nbytes))
+            address = _address(argument)
+            if is_list:  # of another type than the array, whose flags tell of its own alignment
+                shape.append(address % _ALIGN)
+            memory.append((address, nbytes))
         elif kind is _Op:
             shape.append(argument.handle)
         elif argument is _IN_PLACE or argument is None or kind is int:
@@ -61,8 +67,9 @@ def key_of(
             view = memoryview(argument)
             if not view.c_contiguous:
                 return None
-            shape += kind, view.nbytes, view.format, view.readonly
-            memory.append((_address(argument), view.nbytes))
+            address = _address(argument)
+            shape += kind, view.nbytes, view.format, view.readonly, address % _ALIGN
+            memory.append((address, view.nbytes))
         elif (device_part := device_key(argument)) is not None:
             shape += kind, *device_part
         else:

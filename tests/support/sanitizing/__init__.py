@@ -16,7 +16,9 @@ CALLS = 3000
 #: seconds for which one that plays a rank may stand still
 PATIENCE = 20
 #: what runs on ranks under the address and the undefined-behaviour sanitizer
-TESTS = ("tests/mpi/test_engine.py", "tests/mpi/test_doors.py")
+TESTS = tuple(
+    f"tests/mpi/test_{name}.py" for name in ("engine", "doors", "unusual_memory", "calls_by_one_rank", "odd_buffers")
+)
 
 
 def missing():
