@@ -9,7 +9,7 @@ are two messages (quirk: sendrecv-revoked).
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce, wraps
+from functools import WRAPPER_ASSIGNMENTS, reduce, wraps
 from typing import Any
 
 from mpi4py import MPI
@@ -80,12 +80,16 @@ _OWN: dict[str, Callable[..., Any]] = {
 }
 
 
+#: from Python 3.14 on `wraps` copies annotations only from functions written in Python
+_COPIED = (*WRAPPER_ASSIGNMENTS, "__annotations__")
+
+
 def _watched(name: str) -> Callable[..., Any]:
     method: Callable[..., Any] = getattr(MPI.Intracomm, name)
     served = _OWN.get(name, method) if survivable() else method
     ordered = name not in _MESSAGES  # other ranks do not count messages between two ranks
 
-    @wraps(method)
+    @wraps(method, assigned=_COPIED)
     def call(self: Watched, *args: Any, **keywords: Any) -> Any:
         context = self.__dict__.get("_context")
         if context is None and self:

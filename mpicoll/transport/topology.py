@@ -117,7 +117,7 @@ def discover(
         neighbours.release()
         raise
     topology = Topology(_numbered(leaders.tolist()), fabric(), library())
-    return Discovery(topology, neighbours.but_for(problems), name_of(names.max()))
+    return Discovery(topology, neighbours.but_for(problems), name_of(int(names.max())))
 
 
 def _digest(*facts: object) -> int:

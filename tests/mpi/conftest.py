@@ -58,24 +58,27 @@ def comm():
         communicator.Free()
 
 
-INTERPRETERS = REPEATED = [settings.PYTHON]
-if engine.status().extension:
-    INTERPRETERS = [pytest.param(settings.PYTHON, marks=pytest.mark.reference), settings.C]
-    marks = [pytest.mark.reference, pytest.mark.thorough]
-    REPEATED = [pytest.param(settings.PYTHON, marks=marks), settings.C]
+def pytest_generate_tests(metafunc):
+    """Each test runs with the interpreter of programs that users get, and under `-m thorough` with the reference.
+
+    The mark `interpreters` names others, with which a test always runs; none: it chooses for itself.
+    """
+    has_extension = engine.status().extension is not None
+    mark = metafunc.definition.get_closest_marker("interpreters")
+    names = mark.args if mark else (settings.PYTHON, settings.AUTO)
+    left = [pytest.mark.reference] if mark else [pytest.mark.reference, pytest.mark.thorough]
+    cases = [pytest.param(name, marks=left * (name == settings.PYTHON)) for name in names]
+    if names:
+        metafunc.parametrize("interpreter", cases if has_extension else [settings.PYTHON], indirect=True)
 
 
-@pytest.fixture(params=INTERPRETERS)
+@pytest.fixture(autouse=True)
 def interpreter(monkeypatch, request):
-    """Each interpreter of programs in turn."""
-    monkeypatch.setenv(settings.ENGINE, request.param)
-    return request.param
-
-
-@pytest.fixture(params=REPEATED)
-def repeated(monkeypatch, request):
-    """The same, of which the reference is left to `-m thorough`."""
-    monkeypatch.setenv(settings.ENGINE, request.param)
+    """Which interpreter programs run in."""
+    name = getattr(request, "param", None)
+    if name:
+        monkeypatch.setenv(settings.ENGINE, name)
+    return name
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from mpicoll.train import SGD, Adam, Linear, Model, ReLU, Trainer
 from tests.support.cases import RANK, WORLD
 from tests.support.training import STRATEGIES, blobs
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 #: steps before the exception, in which every rank has samples of each micro-batch, and afterwards; samples of a step
 BEFORE, AFTER, BATCH = 3, 9, 20

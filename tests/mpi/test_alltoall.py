@@ -7,7 +7,7 @@ from mpi4py import MPI
 import mpicoll
 from tests.support.cases import PRIME, RANK, SEGMENT, SIZE, WORLD, Case, expected, same, words
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 DTYPES = "bhilqBHILQfdFDg?"
 WORDS = ["native", *words("Alltoallv")]

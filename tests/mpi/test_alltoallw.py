@@ -84,8 +84,9 @@ def test_transposes(comm, axis, other):
     free(cut, joined)
 
 
+@pytest.mark.interpreters("python", "c")
 @pytest.mark.parametrize("dtype", "bfdFD")
-def test_large_transposes(comm, interpreter, dtype):
+def test_large_transposes(comm, dtype):
     """Blocks that other ranks read where they were packed."""
     for axis, other in ((1, 0), (0, 1), (2, 0)):
         x, y, cut, joined = transposed(54, axis, other, dtype)

@@ -20,6 +20,7 @@ from tests.support.launching import PATIENCE
 EXTENSION = engine.status().extension
 pytestmark = [
     pytest.mark.mpi(min_size=2),
+    pytest.mark.interpreters("c"),
     pytest.mark.skipif(EXTENSION is None, reason=f"no extension: {engine.status().reason}"),
     pytest.mark.skipif(not PROGRESS.threaded, reason="MPI does not grant THREAD_MULTIPLE"),
 ]

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from tests.support.cases import RANK, SIZE, WORLD, same, words
 from tests.support.fakes.arrays import OnlyDLPack
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 ALLGATHERS, GATHERS, SCATTERS = ([None, *words(method)] for method in ("Allgatherv", "Gatherv", "Scatterv"))
 UNEVEN = [(3 * rank + 1) % 5 for rank in range(SIZE)]  # 1, 4, 2, 0, 3

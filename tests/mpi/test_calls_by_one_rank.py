@@ -7,7 +7,7 @@ from mpi4py import MPI
 import mpicoll
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 LAST = SIZE - 1
 FORMS = ["blocking", "nonblocking", "persistent"]
 

@@ -27,7 +27,7 @@ from tests.support.cases import (
     same,
 )
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi, pytest.mark.interpreters("python", "c")]
 
 
 @pytest.mark.parametrize(("method", "word"), [*EVERY, *((method, "native") for method in METHODS)])

@@ -11,7 +11,7 @@ from mpicoll.execute.context import Context
 from mpicoll.failure import outnumbers
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 
 def everybody(comm):

@@ -11,7 +11,7 @@ from mpicoll.errors import ArgumentError, BufferError, CollectiveMismatch, Colle
 from mpicoll.execute.context import Context
 from tests.support.cases import COUNTS, PRIME, RANK, ROOTS, SEGMENT, SIZE, WORLD
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi, pytest.mark.interpreters("python", "c")]
 NAMES = ("int8", "int4", "bfloat16", "float16")
 #: several groups on each rank
 MANY = 256 * 3 * SIZE + 77

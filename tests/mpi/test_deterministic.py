@@ -9,7 +9,7 @@ from mpicoll import algorithms
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import ALL, in_canonical_order, mixed
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 COUNTS = (1, 7, 6001)
 

@@ -22,6 +22,7 @@ from tests.support.forked import status_of_child
 
 pytestmark = [
     pytest.mark.mpi(min_size=2),
+    pytest.mark.interpreters("c"),
     pytest.mark.skipif(not engine.has_doors(), reason=f"no doors: {engine.status().reason}"),
 ]
 

@@ -31,6 +31,7 @@ from tests.support.cases import (
 
 pytestmark = [
     pytest.mark.mpi,
+    pytest.mark.interpreters(),
     pytest.mark.skipif(engine.status().extension is None, reason=f"no compiled interpreter: {engine.status().reason}"),
 ]
 KINDS = [("f4", mixed_magnitudes), ("f8", mixed_magnitudes), ("i8", small_integers)]

@@ -8,7 +8,7 @@ import mpicoll
 from mpicoll import ArgumentError, BufferError
 from tests.support.cases import METHODS, RANK, SIZE, Case, expected, same, words
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 
 def read_only(count):

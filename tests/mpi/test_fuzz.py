@@ -10,7 +10,7 @@ from tests.support.fuzzing.disturbances import BY
 from tests.support.fuzzing.drawing import FORMS, PLAIN, calls, exchanges
 from tests.support.fuzzing.neighbors import NEIGHBOR_METHODS, OTHERS, BoundExchange
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(scope="module")

@@ -264,6 +264,7 @@ class AtPoint:
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.interpreters("c")
 @pytest.mark.skipif(not engine.has_doors(), reason=f"no extension: {engine.status().reason}")
 @pytest.mark.parametrize("shared_memory", ["on", "off"])
 @pytest.mark.parametrize("passes", [True, False], ids=["through a door", "the long way"])

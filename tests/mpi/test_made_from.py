@@ -10,7 +10,7 @@ from mpicoll.shared_memory import HEAP
 from mpicoll.transport import channel, topology
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 EVERYONE = list(range(SIZE))
 
 

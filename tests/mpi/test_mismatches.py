@@ -12,7 +12,7 @@ from mpicoll.execute import Context, agreement
 from mpicoll.support import settings
 from tests.support.cases import RANK, SIZE, WORLD
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.interpreters("python", "c")]
 SIZES = [1000, 200_000]  # elements: 8 KB and 1.6 MB
 HERE, LAST = "test_mismatches.py:", SIZE - 1
 

@@ -15,6 +15,7 @@ from tests.support.cases import RANK, SIZE, WORLD, Case, expected, forms_of, roo
 
 pytestmark = [
     pytest.mark.mpi,
+    pytest.mark.interpreters("c"),
     pytest.mark.skipif(not engine.has_doors(), reason=f"no doors: {engine.status().reason}"),
 ]
 METHODS = (

@@ -15,7 +15,7 @@ from mpicoll.graphs import Graph
 from mpicoll.support.quirks import applies
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 WORDS = algorithms.list_algorithms("neighbor_alltoall")
 METHODS = ("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv")
 NODES = ((0,) * SIZE, tuple(rank // 2 for rank in range(SIZE)), tuple(rank % 2 for rank in range(SIZE)), tuple(range(SIZE)))

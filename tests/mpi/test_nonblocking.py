@@ -31,7 +31,7 @@ from tests.support.cases import (  # fmt: skip
 )
 from tests.support.fakes.progress import ManualProgress
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 
 def by_test(request):

@@ -8,7 +8,7 @@ import mpicoll
 from mpicoll.collectives import COLLECTIVES
 from tests.support.cases import RANK, REDUCTIONS, SIZE, Case, everywhere, expected, same, words
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 ALLREDUCE = [None, "native", *words("Allreduce")[:3]]
 

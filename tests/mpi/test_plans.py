@@ -13,7 +13,7 @@ from mpicoll.execute.cache import KNOWN_CALLS
 from mpicoll.support import quirks
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 
 def fill(array, start):

@@ -10,7 +10,7 @@ from tests.support.fakes import fakearithmetic
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import ALL, contributions, in_fixed_point, mixed
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 TYPES = ("f4", "f8", "f2", "c8", "c16") if ALL else ("f4", "f8")
 

@@ -11,7 +11,7 @@ from mpicoll import algorithms, collectives
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.exact import contributions, in_fixed_point, mixed
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi, pytest.mark.interpreters("python", "c")]
 
 METHODS = ("Scan", "Exscan")
 COUNTS = (1, 7, 6001)

@@ -18,7 +18,7 @@ from mpicoll.shared_memory import HEAP
 from mpicoll.shared_memory.neighbours import refusal
 from tests.support.cases import RANK, SIZE, WORLD
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi, pytest.mark.interpreters("python", "c")]
 
 #: elements: below and above a slot, and from where on messages that are not shared go through MPI
 COUNTS = (0, 1, SIZE + 1, 1009, 200_003, 150_000 * SIZE + 7)

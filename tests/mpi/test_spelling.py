@@ -11,7 +11,7 @@ from mpi4py import MPI
 import mpicoll
 from tests.support.cases import RANK, SIZE, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 COUNT, PLENTY = 12, 1000
 WORDS = [None, "ring"]
 SUM = sum(range(SIZE))

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 from tests.support.cases import RANK, SIZE, same, words
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 VIEWS = {
     "every second": lambda base: base.reshape(-1)[::2],

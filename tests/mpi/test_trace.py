@@ -14,7 +14,7 @@ from mpicoll.train import SGD, Dataset, Trainer, mlp
 from mpicoll.train.monitor import meter as clocked
 from mpicoll.train.monitor.meter import FIELDS, Meter
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()

@@ -27,7 +27,7 @@ try:
 except ImportError:
     ml_dtypes = None
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "g", "F", "D", "?"]
 HALVES = ["float16", pytest.param("bfloat16", marks=pytest.mark.skipif(not ml_dtypes, reason="ml_dtypes is missing"))]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.usefixtures("interpreter")]
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.interpreters("python", "c")]
 HUGE = 2 << 20
 #: longer than a slot, and than what goes through MPI where it is not shared
 COUNTS = (100, 3 * HUGE // 8)

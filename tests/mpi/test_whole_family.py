@@ -10,7 +10,7 @@ import mpicoll
 from mpicoll import algorithms
 from tests.support.cases import RANK, SIZE, WORLD, same
 
-pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("repeated")]
+pytestmark = pytest.mark.mpi
 
 COUNT = 5
 PLACES = [8 * COUNT * rank for rank in range(SIZE)]

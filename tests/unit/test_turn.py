@@ -64,6 +64,18 @@ def test_what_waited_for_the_end_of_a_turn_is_seen_to():
     assert seen == [False]
 
 
+def with_lock(lock):
+    with lock:
+        pass
+
+
+def a_with_statement_ends_what_it_began():
+    """Not in Python 3.14, where a handler that raises may leave a lock behind (python/cpython issue 148874)."""
+    lock = threading.RLock()
+    return not any(raising_at(point, sys.modules[__name__], with_lock, lock) and lock._is_owned() for point in range(1, 9))
+
+
+@pytest.mark.skipif(not a_with_statement_ends_what_it_began(), reason="python/cpython issue 148874")
 def test_garbage_is_collected_again():
     point = 1
     while raising_at(point, garbage, garbage.without_collection, len, [1]):
