@@ -47,7 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--resume", action="store_true", help=resume)
     trace = "write a timeline that Perfetto opens (https://ui.perfetto.dev)"
     add("--trace", metavar="FILE", help=trace)
-    metrics = "append a JSON line for each step and each epoch to this file"
+    metrics = "append a JSON line for each step and each epoch to this file; or write them for"
+    metrics += " other tools: tensorboard:DIR, wandb:PROJECT"
     add("--metrics", metavar="FILE", help=metrics)
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes to this file")
     add_shared(parser, "--done")

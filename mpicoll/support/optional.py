@@ -22,6 +22,8 @@ _EXTRAS = {
     "matplotlib.patches": "plot",
     "matplotlib.ticker": "plot",
     "mpi4py.MPI": "mpich",
+    "tensorboardX": "tensorboard",
+    "wandb": "wandb",
 }
 _NOTES = {
     "cupy": " (or cuda12, as your driver is)",

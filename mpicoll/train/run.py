@@ -16,7 +16,7 @@ from ..support.optional import require
 from .checkpoint import Stop, stop_signals
 from .data import Sampler
 from .history import History
-from .monitor import Advance, Log, finite, metrics_file, progress_bar
+from .monitor import Advance, Log, finite, metrics_log, progress_bar
 from .parallel import DriftCheck, Strategy, Vote
 from .snapshots import Snapshots
 
@@ -159,7 +159,7 @@ class Run:
                 stack.enter_context(self._snapshots.locked())
                 stop = stack.enter_context(stop_signals())
             advance = stack.enter_context(progress_bar(samples, done, shown))
-            log = stack.enter_context(metrics_file(options.metrics, self._strategy.comm))
+            log = stack.enter_context(metrics_log(options.metrics, self._strategy.comm))
             yield Observers(advance, log, shown or logged, stop)
 
     def _epoch(self, batches: Sequence[NDArray[numpy.int64]], observers: Observers) -> None:

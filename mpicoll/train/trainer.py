@@ -231,7 +231,8 @@ class Trainer:
         metrics : path, optional
             A file to which rank 0, which alone needs to give it, adds a JSON line per step (step,
             epoch, samples; loss, of rank 0's samples; its seconds and bytes; `hidden` over the last
-            20 steps) and per epoch (as in `epochs`).
+            20 steps) and per epoch (as in `epochs`). ``"tensorboard:DIR"`` and
+            ``"wandb:PROJECT"`` write the numbers for these tools instead.
 
         Raises
         ------

@@ -3,7 +3,7 @@
 from .bar import Advance, progress_bar
 from .clock import Mark
 from .meter import Meter
-from .metrics import Log, metrics_file
+from .metrics import Log, metrics_log
 from .report import document, finite, summary
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "Meter",
     "document",
     "finite",
-    "metrics_file",
+    "metrics_log",
     "progress_bar",
     "summary",
 ]

@@ -1,4 +1,7 @@
-"""Metrics as JSON lines: one for each step and each epoch, on rank 0, as they come."""
+"""Metrics of each step and each epoch, on rank 0, as they come.
+
+They are lines of JSON in a file, or what other tools read: see `_KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +9,58 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from io import FileIO
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, ContextManager, TypeAlias
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, LaunchError
 from ...support.checks import check, raise_everywhere, ranks_text
+from ...support.optional import require
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: log(name=value, …)
+#: log(name=value, …): a step where there is a `step` among the names, else an epoch
 Log: TypeAlias = Callable[..., None]
+#: `Log` without what stops it
+_Write: TypeAlias = Callable[[dict[str, Any]], object]
 
 
 @contextmanager
-def metrics_file(path: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> Iterator[Log]:
-    """Yield `log(**fields)`, which on rank 0 appends a line to the file, if there is a path.
+def metrics_log(target: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> Iterator[Log]:
+    """Yield `log(**fields)`, which on rank 0 writes to the target, if there is one.
 
-    Collective; the paths of other ranks do not count. Raises ArgumentError on all ranks where rank
-    0 cannot write, or has no path and others have. Where it no longer can, `log` says so once, and
-    adds no more lines: the training is worth more than its metrics.
+    target: a file, or "tensorboard:DIRECTORY" or "wandb:PROJECT". Collective; the targets of other
+    ranks do not count. Raises ArgumentError on all ranks where rank 0 cannot write, or has no
+    target and others have, and LaunchError where it lacks a package. Where it no longer can, `log`
+    says so once, and writes no more: the training is worth more than its metrics.
     """
-    file = None
-    error = None
-    if path is not None and comm.Get_rank() == 0:
-        try:
-            file = open(path, "ab", buffering=0)  # nothing is left to be written when it is closed
-        except OSError as reason:
-            error = ArgumentError(f"metrics: cannot write {path} ({reason.strerror})")
-    raise_everywhere(comm, error)
-    having = [rank for rank, has in enumerate(comm.allgather(path is not None)) if has]
-    check(
-        "metrics",
-        None,
-        not having or having[0] == 0,
-        f"a file on rank 0, which writes it, as on {ranks_text(having)}",
-    )
-    if file is None:
-        yield lambda **fields: None
-        return
-    with file:
-        yield _writer(file)
+    with ExitStack() as stack:
+        write = None
+        error: ArgumentError | LaunchError | None = None
+        if target is not None and comm.Get_rank() == 0:
+            try:
+                write = stack.enter_context(_opened(os.fspath(target)))
+            except OSError as reason:
+                error = ArgumentError(f"metrics: cannot write {target} ({reason.strerror})")
+            except LaunchError as reason:
+                error = reason
+        raise_everywhere(comm, error)
+        having = [rank for rank, has in enumerate(comm.allgather(target is not None)) if has]
+        check(
+            "metrics",
+            None,
+            not having or having[0] == 0,
+            f"a file on rank 0, which writes it, as on {ranks_text(having)}",
+        )
+        yield _until_it_fails(write, target) if write else lambda **fields: None
 
 
-def _writer(file: FileIO) -> Log:
+def _opened(target: str) -> ContextManager[_Write]:
+    kind, colon, place = target.partition(":")
+    return _KINDS[kind](place) if colon and kind in _KINDS else _lines(target)
+
+
+def _until_it_fails(write: _Write, target: object) -> Log:
     problem: OSError | None = None
 
     def log(**fields: object) -> None:
@@ -58,10 +68,54 @@ def _writer(file: FileIO) -> Log:
         if problem:
             return
         try:
-            file.write(json.dumps(fields).encode() + b"\n")
+            write(fields)
         except OSError as error:
             problem = error
-            reason = f"cannot write {os.fspath(file.name)} any more ({error.strerror})"
+            reason = f"cannot write {target} any more ({error.strerror})"
             print(f"mpicoll: metrics: {reason}; the training goes on", file=sys.stderr, flush=True)
 
     return log
+
+
+@contextmanager
+def _lines(path: str) -> Iterator[_Write]:
+    with open(path, "ab", buffering=0) as file:  # nothing is left to be written when it is closed
+        yield lambda fields: file.write(json.dumps(fields).encode() + b"\n")
+
+
+@contextmanager
+def _tensorboard(directory: str) -> Iterator[_Write]:
+    writer = require("tensorboardX", "metrics for TensorBoard").SummaryWriter(directory)
+
+    def write(fields: dict[str, Any]) -> None:
+        number = fields["step" if "step" in fields else "epoch"]
+        for name, value in _curves(fields).items():
+            writer.add_scalar(name, value, number)
+
+    with writer:
+        yield write
+
+
+@contextmanager
+def _wandb(project: str) -> Iterator[_Write]:
+    """Without a network, unless WANDB_MODE says otherwise: `wandb sync` sends it later."""
+    mode = os.environ.get("WANDB_MODE", "offline")
+    with require("wandb", "metrics for W&B").init(project=project, mode=mode) as run:
+        for kind in ("step", "epoch"):
+            run.define_metric(f"{kind}/*", step_metric=kind)
+        yield lambda fields: run.log(
+            _curves(fields) | {name: fields[name] for name in ("step", "epoch") if name in fields}
+        )
+
+
+def _curves(fields: dict[str, Any]) -> dict[str, float]:
+    """The numbers among the fields but for the number of the step and the epoch, by their names."""
+    kind = "step" if "step" in fields else "epoch"
+    return {
+        f"{kind}/{name}": value
+        for name, value in fields.items()
+        if name not in ("step", "epoch") and isinstance(value, (int, float))
+    }
+
+
+_KINDS = {"tensorboard": _tensorboard, "wandb": _wandb}
