@@ -4,7 +4,6 @@
  * by address (`setup`), their handles as machine words: the int handles of MPICH and the pointers
  * of Open MPI both travel in a register of 64 bits.
  */
-#define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
@@ -1220,12 +1219,16 @@ PyDoc_STRVAR(program_doc,
              "account: the tags of messages that Python receives when `advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
-    const char *code, *nears;
+    PyObject *code_bytes, *near_bytes;
+    char *code, *nears;
     Py_ssize_t nbytes, nears_bytes;
     int requests, polls, notice, account;
     unsigned long long comm;
-    if (!PyArg_ParseTuple(args, "y#iKy#iii", &code, &nbytes, &requests, &comm, &nears, &nears_bytes,
-                          &polls, &notice, &account))
+    /* no format with #: compiled with Python 3.13 or later it would not run on earlier ones */
+    if (!PyArg_ParseTuple(args, "SiKSiii", &code_bytes, &requests, &comm, &near_bytes, &polls,
+                          &notice, &account) ||
+        PyBytes_AsStringAndSize(code_bytes, &code, &nbytes) ||
+        PyBytes_AsStringAndSize(near_bytes, &nears, &nears_bytes))
         return NULL;
     const int64_t *row = (const int64_t *)nears;
     Program *p = calloc(1, sizeof *p);

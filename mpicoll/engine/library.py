@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..shared_memory import HEAP
 from ..support import settings
+from ..support.extension import require_lock
 from .lowering import Code, Packed
 
 _FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
@@ -40,6 +41,7 @@ def require() -> None:
 @lru_cache(maxsize=None)
 def _loaded() -> Status:
     try:
+        require_lock()
         extension = import_module("mpicoll._engine")
         addresses = [address_of(name) for name in _FUNCTIONS]
     except (ImportError, AttributeError) as error:

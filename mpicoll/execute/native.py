@@ -14,7 +14,7 @@ from .. import buffers, collectives, gpu
 from ..algorithms import NATIVE
 from ..buffers import Operand, address, in_place, ops
 from ..engine import address_of
-from ..failure import Record
+from ..failure import Record, keep_forgotten, let_go_of_forgotten
 from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
@@ -66,17 +66,25 @@ def stale_when_persistent(method: str) -> bool:
 class NativeRequest(MPI.Request):
     """MPI's own non-blocking collective, which keeps its buffers alive; mpi4py's does not."""
 
-    buffers: object
+    #: not freed before MPI has done with them, even where the request itself is forgotten
+    buffers: object = None
+
+    def __del__(self) -> None:
+        keep_forgotten(self, self.buffers)
 
 
 class NativePrequest(MPI.Prequest):
-    """MPI's own persistent collective, which keeps its buffers alive."""
+    """MPI's own persistent collective, which keeps its buffers alive in the same way."""
 
-    buffers: object
+    buffers: object = None
+
+    def __del__(self) -> None:
+        keep_forgotten(self, self.buffers)
 
 
 def owning(request: MPI.Request, buffers: object) -> NativeRequest:
     """MPI's request, which keeps these buffers."""
+    let_go_of_forgotten()
     new = NativeRequest(request)
     new.buffers = buffers
     return new

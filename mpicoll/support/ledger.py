@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from .extension import require_lock
+
 try:
+    require_lock()
     from .._engine import Ledger
 except ImportError:
 

@@ -223,6 +223,7 @@ def _convert(gradients: Array, scale: float, out: Array) -> Array:
 
 def _text(value: object) -> str:
     """The repr of a hyper-parameter; the name of a function, since ranks compare it."""
-    return (
-        f"{value.__module__}.{value.__qualname__}" if inspect.isroutine(value) else text_of(value)
-    )
+    # from Python 3.14 on a `partial` counts as a routine, and has no such name
+    if inspect.isroutine(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return text_of(value)
