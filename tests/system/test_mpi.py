@@ -1,8 +1,8 @@
 """Launch the tests of tests/mpi under mpiexec.
 
 By default: on two ranks of the first MPI found here, and on three of the last one those in which the number of ranks matters
-most. Under `-m thorough`: on two ranks of each MPI all that is left, and on one and three those of the number of ranks;
-what was on three ranks of one MPI and on two of another is repeated with one of the two interpreters of programs.
+most. Under `-m thorough`: on two ranks of each MPI all that is left, and all with the reference interpreter of programs; and on
+one and three those of the number of ranks, of which what was on three ranks of one MPI is repeated with one interpreter.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
@@ -21,6 +21,8 @@ MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocki
 ON_DEVICES = tuple(
     path for name in ("device", "nccl", "local_device", "bench_gpu") for path in ON_RANKS.glob(f"test_{name}*.py")
 )
+#: all others
+HOSTS = sorted({*ON_RANKS.glob("test_*.py")} - {*ON_DEVICES})
 
 
 def without(paths):
@@ -38,11 +40,12 @@ def runs():
     if ALL:
         return [(mpi, size, (ON_RANKS, *EVERYTHING)) for mpi in MPIS for size in range(1, 6)]
     first = [(mpi, 2, (ON_RANKS, *DEVICES)) for mpi in MPIS[:1]] + [(mpi, 3, MOST) for mpi in MPIS[-1:]]
-    again = [(mpi, 2, (ON_RANKS, *DEVICES, "-m", "thorough")) for mpi in MPIS[:1]]
-    # in four jobs: each may take as long as a loaded machine needs
+    # in many jobs: each may take as long as a loaded machine needs
+    left = [(ON_RANKS, *DEVICES, "-m", "thorough and not reference")]
+    left += [(*HOSTS[half::2], "-m", "thorough and reference") for half in (0, 1)]
+    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in left]
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
-        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, (ON_RANKS, *DEVICES, "-m", "thorough"),
-        (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
+        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, *left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 

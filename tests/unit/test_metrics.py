@@ -37,7 +37,8 @@ def test_tensorboard(tmp_path):
         seen += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
         data = data[length + 16 :]
     assert seen == [
-        ("step/loss", 1, 2.5), ("step/loss", 2, 1.25), ("step/hidden", 2, 0.5), ("epoch/loss", 1, 1.875), ("epoch/seconds", 1, 3),
+        ("step/loss", 1, 2.5), ("step/loss", 2, 1.25), ("step/hidden", 2, 0.5),
+        ("epoch/loss", 1, 1.875), ("epoch/seconds", 1, 3),
     ]  # fmt: skip
 
 
