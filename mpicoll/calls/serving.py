@@ -21,10 +21,9 @@ from ..execute import (
     Operation,
     ScheduledCall,
     native_method,
-    owning,
     plain_method,
 )
-from ..failure import ABANDONED, Mark, Record
+from ..failure import ABANDONED, Mark, Record, owning
 from ..progress import PROGRESS, until_done
 from ..select import Choice, probe
 from ..support import settings

@@ -22,7 +22,7 @@ def read_graph(path: str) -> GraphFile:
 def has_graph(arguments: Namespace, *excluded: str) -> bool:
     """Whether the collective is one of neighbours, which needs a graph, as no other one does.
 
-    excluded: names of options that have no meaning with a graph.
+    excluded: names of options that have no meaning with a graph; None where they are not given.
     """
     name = arguments.collective
     if name not in NEIGHBORHOODS:
@@ -33,7 +33,7 @@ def has_graph(arguments: Namespace, *excluded: str) -> bool:
     if not arguments.graph:
         raise ArgumentError(f"{name} has another schedule on each graph: add --graph FILE")
     for option in excluded:
-        if getattr(arguments, option):
+        if getattr(arguments, option) is not None:
             raise ArgumentError(f"--graph: it takes no --{option}")
     return True
 

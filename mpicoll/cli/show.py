@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("collective", help="allreduce, bcast, …")
     add("algorithm", help="a word of `mpicoll list`")
     add("--size", type=whole, metavar="N", help="number of ranks (default 4)")
-    add("--root", type=whole, default=0, metavar="R", help="root rank of a rooted collective")
+    add("--root", type=whole, metavar="R", help="root rank of a rooted collective (default 0)")
     add(
         "--blocks",
         type=whole,
@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
         size = 4 if arguments.size is None else arguments.size
         if size < 2:
             raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
-        played = _play(algorithm, size, arguments.root, arguments.blocks, codes)
+        played = _play(algorithm, size, arguments.root or 0, arguments.blocks, codes)
     print(folded(played.title))
     if codes:
         print(folded(_quantised(played, codes)))

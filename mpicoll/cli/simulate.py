@@ -146,6 +146,10 @@ def run(arguments: Namespace) -> None:
 def _run_on_graph(arguments: Namespace) -> None:
     """The same of a collective of neighbours, with the nodes of the file."""
     graph, nodes = read_graph(arguments.graph)
+    if graph.size + 2 * graph.edges > MOST_WORK:
+        graph_is = f"{many(graph.size, 'rank')} and {many(graph.edges, 'edge')}"
+        expected = f"at most {MOST_WORK} ranks and ends of edges together"
+        raise ArgumentError(f"--graph: {graph_is} take too long to run: expected {expected}")
     arguments.size = graph.size
     network = _network(arguments, graph.size, nodes)
     meaning = NEIGHBORHOODS[arguments.collective].on(graph)

@@ -14,7 +14,7 @@ from .context import Context
 from .doors import IsServed
 from .leftover import LEFT_OVER, list_at_exit
 from .library_call import LibraryCall
-from .native import NativeCall, native_method, owning, plain_method
+from .native import NativeCall, native_method, plain_method
 from .operation import LowerCase, Operation
 from .scheduled_call import ScheduledCall
 from .staging import BYTES, Work
@@ -24,6 +24,6 @@ from .tracing import Tracer
 __all__ = [
     "BYTES", "LEFT_OVER", "CachedCall", "Context", "IsServed", "Key", "LibraryCall", "LowerCase", "NativeCall",
     "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer", "Work", "bind", "compare",
-    "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "owning", "plain_method",
-    "share_blocks", "surroundings_of",
+    "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "plain_method", "share_blocks",
+    "surroundings_of",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..failure import ABANDONED, remembered
+from ..failure import owning, remembered
 from ..support.callsite import call_site, site_of, site_text
 from ..support.checks import groups, ranks_text
 from ..support.garbage import frames_of_threads
@@ -78,10 +78,9 @@ class Accounts:
         self._heard: dict[int, Account] = {}
         #: (rank, words, request)
         self._receiving: list[tuple[int, Any, MPI.Request]] = []
-        #: this rank's own account, once it was sent; when; and the messages
+        #: this rank's own account, once it was sent, and when
         self._own: Account | None = None
         self._given = 0.0
-        self._sent: list[tuple[Any, MPI.Request]] = []
         self._next_look = 0.0
 
     def look(self, links: Links | None) -> str:
@@ -116,7 +115,7 @@ class Accounts:
         while channel.probe(tag, status):
             channel.is_talking = True
             words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            request = channel.wire.comm.Irecv([words, MPI.BYTE], status.source, tag)
+            request = owning(channel.wire.comm.Irecv([words, MPI.BYTE], status.source, tag), words)
             self._receiving.append((list(channel.ranks).index(status.source), words, request))
             channel.is_talking = False
         waiting = []
@@ -139,7 +138,7 @@ class Accounts:
         tag = channel.tag(WATCH, ACCOUNT)
         for rank, number in enumerate(channel.ranks):
             if rank != channel.rank:
-                self._sent.append((words, channel.wire.comm.Isend([words, MPI.BYTE], number, tag)))
+                owning(channel.wire.comm.Isend([words, MPI.BYTE], number, tag), words)
         self._given = perf_counter()
         channel.is_talking = False
 
@@ -151,10 +150,8 @@ class Accounts:
     def _conclude(self) -> str:
         assert self._own is not None
         accounts = {**self._heard, self._channel.rank: self._own}
-        ABANDONED.extend(message for message in self._sent if not message[1].Test())
         self._heard = {}
         self._own = None
-        self._sent = []
         self._attempt += 1
         text = difference(accounts, len(self._channel.ranks))
         if not text:

@@ -14,7 +14,7 @@ from .. import buffers, collectives, gpu
 from ..algorithms import NATIVE
 from ..buffers import Operand, address, in_place, ops
 from ..engine import address_of
-from ..failure import Record, keep_forgotten, let_go_of_forgotten
+from ..failure import OwningPrequest, Record, owning
 from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
@@ -61,33 +61,6 @@ def plain_method(name: str) -> Any:
 def stale_when_persistent(method: str) -> bool:
     """Whether this MPI library's persistent form of a method sends old data."""
     return method in _STALE and applies("stale-persistent")
-
-
-class NativeRequest(MPI.Request):
-    """MPI's own non-blocking collective, which keeps its buffers alive; mpi4py's does not."""
-
-    #: not freed before MPI has done with them, even where the request itself is forgotten
-    buffers: object = None
-
-    def __del__(self) -> None:
-        keep_forgotten(self, self.buffers)
-
-
-class NativePrequest(MPI.Prequest):
-    """MPI's own persistent collective, which keeps its buffers alive in the same way."""
-
-    buffers: object = None
-
-    def __del__(self) -> None:
-        keep_forgotten(self, self.buffers)
-
-
-def owning(request: MPI.Request, buffers: object) -> NativeRequest:
-    """MPI's request, which keeps these buffers."""
-    let_go_of_forgotten()
-    new = NativeRequest(request)
-    new.buffers = buffers
-    return new
 
 
 class NativeCall(LibraryCall):
@@ -241,7 +214,7 @@ class NativeCall(LibraryCall):
         if stale_when_persistent(self.method):
             return self
         try:
-            request = NativePrequest(self._call(f"{self.method}_init", info))
+            request = OwningPrequest(self._call(f"{self.method}_init", info))
         except NotImplementedError:  # quirk: no-persistent
             return self
         request.buffers = self.arguments

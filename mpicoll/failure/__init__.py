@@ -1,5 +1,6 @@
 """What ranks did, and what is left where one fails: records of calls, dead ranks, withdrawal."""
 
+from .owning import OwningPrequest, owning
 from .recorder import (
     ENDED,
     KEPT,
@@ -15,17 +16,10 @@ from .recorder import (
     remembered,
 )
 from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers, refusal, survivable
-from .withdrawal import (
-    ABANDONED,
-    Withdrawable,
-    cancelled,
-    keep_forgotten,
-    let_go_of_forgotten,
-    still_under_way,
-)
+from .withdrawal import ABANDONED, Withdrawable, cancelled, still_under_way
 
 __all__ = [
-    "ABANDONED", "ENDED", "KEPT", "Located", "Mark", "Past", "Record", "Recorder", "Resumable", "Withdrawable",
-    "all_agree", "cancelled", "deaths", "keep_forgotten", "let_go_of_forgotten", "lowest_alive", "mark_of", "note_missing",
-    "outnumbers", "past", "past_with_passed", "refusal", "remembered", "still_under_way", "survivable",
+    "ABANDONED", "ENDED", "KEPT", "Located", "Mark", "OwningPrequest", "Past", "Record", "Recorder",
+    "Resumable", "Withdrawable", "all_agree", "cancelled", "deaths", "lowest_alive", "mark_of", "note_missing",
+    "outnumbers", "owning", "past", "past_with_passed", "refusal", "remembered", "still_under_way", "survivable",
 ]  # fmt: skip

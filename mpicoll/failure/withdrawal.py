@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from time import perf_counter, sleep
@@ -12,8 +11,6 @@ from mpi4py import MPI
 
 #: what calls that were given up had in use: MPI may still use it, so it is never given back
 ABANDONED: list[object] = []
-#: requests that the program has forgotten, each with what MPI may still use
-_FORGOTTEN: deque[tuple[MPI.Request, object]] = deque()
 #: seconds to wait for a receive that can no longer be cancelled, as its message is arriving
 _PATIENCE = 1.0
 _PAUSE = 1e-4
@@ -29,21 +26,6 @@ class Withdrawable(Protocol):
         Returns the requests that MPI may still use.
         """
         ...
-
-
-def keep_forgotten(request: MPI.Request, buffers: object) -> None:
-    """Keep the buffers of a request that nobody can wait for any more, until it has ended."""
-    if request and not MPI.Is_finalized():
-        _FORGOTTEN.append((MPI.Request(request), buffers))
-
-
-def let_go_of_forgotten() -> None:
-    """Forget, too, the buffers of requests that have ended."""
-    for _ in range(len(_FORGOTTEN)):
-        with suppress(IndexError):  # another thread was faster
-            request, buffers = _FORGOTTEN.popleft()
-            if still_under_way([request]):
-                _FORGOTTEN.append((request, buffers))
 
 
 def cancelled(receives: Iterable[MPI.Request]) -> list[MPI.Request]:

@@ -30,7 +30,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..errors import MpicollError
-from ..failure import ABANDONED, cancelled, still_under_way, survivable
+from ..failure import ABANDONED, cancelled, owning, still_under_way, survivable
 from ..shared_memory import NOBODY, WORD, Neighbours, meet
 from ..support.node import ranks_of_node, ranks_within
 
@@ -291,7 +291,7 @@ class Channel:
             return Channel.of_its_own
         wire, ranks = giving
         number = _taken(wire, ranks, parent)
-        request = MPI.Comm.Ibcast(parent, number, ranks.index(0))
+        request = owning(MPI.Comm.Ibcast(parent, number, ranks.index(0)), number)
         wire.use()  # `parent` may be freed before the duplicate is used
 
         def make(comm: MPI.Comm) -> Channel:
@@ -456,16 +456,15 @@ class Channel:
         """Tell all other ranks that this rank gives the communicator up, and why."""
         words = np.frombuffer(text.encode(), np.uint8)
         tag = self.tag(WATCH, NOTICE)
-        notices = []
+        notices: list[MPI.Request] = []
         with suppress(MPI.Exception):  # where ranks died
             for number in self.ranks:
                 if number != self.ranks[self.rank]:
-                    notices.append(self.wire.comm.Isend([words, MPI.BYTE], number, tag))
+                    notice = self.wire.comm.Isend([words, MPI.BYTE], number, tag)
+                    notices.append(owning(notice, words))
         until = perf_counter() + _LEAVING
         while notices and perf_counter() < until:
             notices = still_under_way(notices)
-        if notices:
-            ABANDONED.append((words, notices))
 
     def notice(self) -> tuple[int, str] | None:
         """Which rank has given the communicator up, and why; None where none has.

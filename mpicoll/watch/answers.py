@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..execute import Context
+from ..failure import owning
 from ..reports import State
 from ..transport import WATCH
 
@@ -25,8 +26,6 @@ _ANSWER = 2
 MOST_ASKED = 256
 #: seconds between two looks for messages
 _PAUSE = 0.01
-#: messages to ranks that may be dead: their memory is never freed
-_SENT: list[object] = []
 
 
 def answer_questions(context: Context, state: Callable[[], State]) -> None:
@@ -38,8 +37,8 @@ def answer_questions(context: Context, state: Callable[[], State]) -> None:
         while channel.probe(channel.tag(WATCH, _QUESTION), status):
             comm.Recv([None, 0, MPI.BYTE], status.source, status.tag)
             text = np.frombuffer(packed(state()), np.uint8)
-            answer = comm.Isend([text, MPI.BYTE], status.source, channel.tag(WATCH, _ANSWER))
-            _SENT.append((text, answer))
+            tag = channel.tag(WATCH, _ANSWER)
+            owning(comm.Isend([text, MPI.BYTE], status.source, tag), text)
 
 
 def ask_others(
@@ -70,7 +69,7 @@ def ask_others(
             asked.add(number)
             waiting.add(number)
             tag = channel.tag(WATCH, _QUESTION)
-            _SENT.append(comm.Isend([None, 0, MPI.BYTE], number, tag))
+            owning(comm.Isend([None, 0, MPI.BYTE], number, tag), None)
 
     def ask_awaited(state: State) -> None:
         ask(numbers[rank] for rank in _awaited(state) if rank in numbers)

@@ -388,7 +388,7 @@ def test_one_node_is_not_compressed_unless_an_algorithm_is_named(data):
     asked = fitted(WORLD, data, **options)
     assert asked.losses == plain.losses and asked.options.compression is None and asked.report()["residual_bytes"] == 0
     why = "there is one rank" if SIZE == 1 else "all ranks are on one node, where it saves no time"
-    assert f"nothing was compressed: {why}" in summary(asked, WORLD)
+    assert f"nothing is compressed: {why}" in summary(asked, WORLD)
 
 
 def on_nodes_of(ranks, monkeypatch):
@@ -430,7 +430,7 @@ def test_reports_say_what_was_sent_and_held(strategy):
     assert report["residual_bytes"] >= 8 * elements and exact.report()["residual_bytes"] == 0
     text = " ".join(summary(coded, WORLD).split())
     assert "pairwise of int8 with error feedback" in text and f"residuals of error feedback (theory {8 * elements:,})" in text
-    assert "nothing was compressed" not in text
+    assert "nothing is compressed" not in text
 
 
 @pytest.mark.mpi(min_size=2)

@@ -269,4 +269,4 @@ print(type(plan).__name__, x[0])
 comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
 """
     done = outside_of_mpi(program)
-    assert done.stdout == "NativePrequest 1.0\n" and "MPI does not grant THREAD_MULTIPLE" in done.stderr, done
+    assert done.stdout == "OwningPrequest 1.0\n" and "MPI does not grant THREAD_MULTIPLE" in done.stderr, done

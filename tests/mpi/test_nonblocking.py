@@ -308,7 +308,7 @@ def test_the_thread_ends_after_an_exception():
 @pytest.mark.skipif(RANK > 0, reason="rank 0 starts processes of their own")
 def test_without_threads_it_is_mpis_own():
     done = run(threads=False, options="")
-    assert done.returncode == 0 and done.stdout.startswith("NativeRequest MPI does not grant THREAD_MULTIPLE"), done
+    assert done.returncode == 0 and done.stdout.startswith("OwningRequest MPI does not grant THREAD_MULTIPLE"), done
     refused = run(threads=False)
     reason = "cannot serve this allreduce: MPI does not grant THREAD_MULTIPLE"
     assert refused.returncode == 1 and reason in refused.stderr, refused

@@ -130,3 +130,11 @@ def test_needs_neither_mpi_nor_numpy():
             "cli.main('simulate allreduce --size 4 --bytes 1K --algorithms ring'.split())")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.returncode == 0 and "ring" in done.stdout, done.stderr
+
+
+def test_a_graph_that_is_too_large(simulate, tmp_path, monkeypatch):
+    monkeypatch.setattr("mpicoll.cli.simulate.MOST_WORK", 71)
+    (tmp_path / "graph").write_text("dims: 4 3 1")  # 12 ranks, 72 edges, of which 24 are to a rank itself
+    status, _, error = simulate("neighbor_alltoall", "--graph", tmp_path / "graph")
+    assert status == 2
+    assert "--graph: 12 ranks and 72 edges take too long to run: expected at most 71 ranks and ends of edges together" in error

@@ -48,6 +48,8 @@ def says(capsys):
     ("show neighbor_alltoall direct", "add --graph FILE"), ("simulate neighbor_allgather", "add --graph FILE"),
     ("simulate bcast --graph x", "--graph: expected the collective neighbor_allgather or neighbor_alltoall, got bcast"),
     ("show neighbor_alltoall direct --graph x --size 3", "--graph: it takes no --size"),
+    ("show neighbor_alltoall direct --graph x --size 0", "--graph: it takes no --size"),
+    ("show neighbor_alltoall direct --graph x --root 0", "--graph: it takes no --root"),
     ("simulate neighbor_alltoall --graph missing", "--graph: cannot read missing (No such file or directory)"),
     ("bench --trace missing/x.json", "--trace: cannot write missing/x.json (No such file or directory)"),
     ("train --data synthetic:20,3,2 --steps 1 --resume", "--resume needs --checkpoint DIR"),

@@ -116,7 +116,7 @@ def _events(trainer: Trained) -> Iterator[str]:
     if trainer.asked.compresses and not trainer.options.compresses:
         alone = trainer.comm.Get_size() == 1
         why = "there is one rank" if alone else "all ranks are on one node, where it saves no time"
-        yield f"nothing was compressed: {why}"
+        yield f"nothing is compressed: {why}"
     if not trainer.strategy.meter.steps:
         yield "nothing was left to do: the checkpoint has all steps already"
     if trainer.stopped:

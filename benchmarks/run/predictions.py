@@ -1,0 +1,106 @@
+"""How near the model that `mpicoll doctor` makes of a cluster comes to measured times.
+
+    python -m benchmarks.run.predictions --json predictions.json
+
+On the virtual cluster the doctor measures 4 hosts at one rate, and its model predicts allreduces
+on other numbers of hosts. Of another rate it knows no more than that: its bandwidth is multiplied
+by the ratio of the rates. The model saw neither those hosts together, nor a collective call.
+Messages are whole (`--segment-bytes`), as the simulator has them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from mpicoll import algorithms
+from mpicoll.cluster import Cluster
+from mpicoll.simulate import model_from, predict
+from mpicoll.support.units import parse_rate
+
+FITTED_HOSTS, FITTED_RATE = 4, "200mbit"
+#: not fitted on
+HOSTS, RATES = (2, 3, 7), ("100mbit", "200mbit", "500mbit")
+ALGORITHMS = ("ring", "circulant", "halving_doubling", "recursive_doubling", "reduce_bcast")
+SIZES = "64K,256K,1M,4M"
+#: bytes from which predictions count: an idle virtual link may be ahead of its rate by 64 KiB,
+#: see `mpicoll.cluster.lead`, which shortens what is smaller
+COUNTED_FROM = 256 << 10
+
+
+def main():
+    """Measure and compare; status 1 where a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpi", default="mpich,openmpi")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    rows = []
+    for mpi in options.mpi.split(","):
+        with Cluster(FITTED_HOSTS, FITTED_RATE) as cluster:
+            model = model_from(_written_by(cluster, mpi, "doctor", "--output"))
+        for rate in RATES:
+            for hosts in HOSTS:
+                with Cluster(hosts, rate) as cluster:
+                    words = ("bench", "--algorithms", ",".join(ALGORITHMS), "--sizes", SIZES)
+                    words += ("--segment-bytes", "64M", "--min-time", "0.4")
+                    measured = _written_by(cluster, mpi, *words, "--json")
+                rows += list(_compared(model, mpi, rate, hosts, measured["results"]))
+                print(json.dumps(summary(rows)), flush=True)
+                if options.json:
+                    document = {"schema": 1, "environment": measured["environment"], "rows": rows}
+                    Path(options.json).write_text(json.dumps(document, indent=1))
+    found = summary(rows)
+    sys.exit(1 if found["median"] > 0.15 or found["worst"] > 0.3 else 0)
+
+
+def _written_by(cluster, mpi, *words):
+    """The document that a command writes to the file behind its last word."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "written.json")
+        command = ["python", "-m", "mpicoll", *words, str(file)]
+        done = cluster.run(
+            command, mpi, env=os.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        if not file.exists():  # the doctor's status is 1 where it finds something
+            sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-2000:]}")
+        return json.loads(file.read_text())
+
+
+def _compared(model, mpi, rate, hosts, results):
+    """A row for each algorithm and size: seconds predicted and measured."""
+    scaled = replace(model, bandwidth=model.bandwidth * parse_rate(rate) / parse_rate(FITTED_RATE))
+    network = scaled.network(hosts)
+    for row in results:
+        if row["algorithm"] not in ALGORITHMS:
+            continue
+        algorithm = algorithms.find("allreduce", row["algorithm"])
+        predicted = predict(algorithm, hosts, row["bytes"], network).seconds
+        measured = row["median_us"] / 1e6
+        yield {
+            "mpi": mpi, "rate": rate, "hosts": hosts, "algorithm": row["algorithm"],
+            "bytes": row["bytes"], "predicted": predicted, "measured": measured,
+        }  # fmt: skip
+
+
+def counts(row):
+    """Whether a prediction counts."""
+    return row["bytes"] >= COUNTED_FROM
+
+
+def error(row):
+    """How far a prediction was from the measured time, as a part of this."""
+    return abs(row["predicted"] / row["measured"] - 1)
+
+
+def summary(rows):
+    """The median and the worst error of those that count."""
+    errors = sorted(map(error, filter(counts, rows)))
+    return {"rows": len(errors), "median": errors[len(errors) // 2], "worst": errors[-1]}
+
+
+if __name__ == "__main__":
+    main()
