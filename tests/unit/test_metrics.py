@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 
 import pytest
 from mpi4py import MPI
@@ -42,23 +43,35 @@ def test_tensorboard(tmp_path):
     ]  # fmt: skip
 
 
+def records_of_wandb(file):
+    """Those of its file so far, which its own process writes."""
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    data, parts = file.read_bytes()[7:], b""
+    while len(data) > 7:  # checksum, length, and which part of a record follows; short files are one block
+        length, part = struct.unpack_from("<HB", data, 4)
+        if len(data) < 7 + length:
+            return
+        parts, data = parts + data[7:][:length], data[7 + length :]
+        if part in (1, 4):  # the whole, or the last
+            yield messages.Record.FromString(parts)
+            parts = b""
+
+
 @pytest.mark.thorough
 def test_wandb(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_SILENT", "true")
     logged("wandb:project")
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    data, parts, seen, project = file.read_bytes()[7:], b"", [], ""
-    while data:  # checksum, length, and which part of a record follows; short files are one block
-        length, part = struct.unpack_from("<HB", data, 4)
-        parts, data = parts + data[7:][:length], data[7 + length :]
-        if part in (1, 4):  # the whole, or the last
-            record, parts = wandb.Record.FromString(parts), b""
-            project = project or record.run.project
-            fields = {".".join([item.key or "", *item.nested_key]).strip("."): item.value_json for item in record.history.item}
-            seen += [{name: json.loads(text) for name, text in fields.items() if name[0] != "_"}] if fields else []
-    assert project == "project"
+    while not any(record.HasField("exit") for record in records_of_wandb(file)):
+        time.sleep(0.05)
+    seen, projects = [], []
+    for record in records_of_wandb(file):
+        projects += [record.run.project] * record.HasField("run")
+        fields = {".".join([item.key, *item.nested_key]).strip("."): item.value_json for item in record.history.item}
+        seen += [{name: json.loads(text) for name, text in fields.items() if name[0] != "_"}] if fields else []
+    assert projects == ["project"]
     assert seen == [
         {"step/loss": 2.5, "step": 1, "epoch": 1},
         {"step/loss": 1.25, "step/hidden": 0.5, "step": 2, "epoch": 1},
