@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import warnings
+from collections import deque
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 
 Made = TypeVar("Made", bound="Communicator")
+#: communicators that wait to be freed, see `release`
+_RELEASED: deque[Communicator] = deque()
 
 
 @cache
@@ -145,6 +148,7 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
                     deterministic=deterministic, reproducible=reproducible,
                 )
                 return cast("Self", made)
+        free_released()
         # not super(): Python refuses that of MPI.Cartcomm and the other topologies
         new: Self = MPI.Intracomm.__new__(cls, comm)
         if comm is not None and comm != MPI.COMM_NULL:
@@ -540,13 +544,25 @@ _KINDS: dict[int, type[Communicator]] = {
 
 
 def release(comm: Communicator) -> None:
-    """Free a communicator of which no rank makes a call any more. Local.
+    """Free a communicator of which no rank makes a call any more, when the next one is made. Local.
 
     Ranks may do so at different times, as for objects that are garbage: unlike in `Free` nothing is
-    compared, and no rank waits for another one. What is given up stays with MPI.
+    compared, and no rank waits for another one. What is given up stays with MPI. Not at once: a
+    finalizer may run in the middle of mpi4py's code, which holds a lock that its `Free` takes.
     """
-    if not MPI.Is_finalized() and comm and not comm._context.broken and not deaths():
-        MPI.Intracomm.Free(comm)
+    _RELEASED.append(comm)
+
+
+def free_released() -> None:
+    """Free the communicators that were released."""
+    while _RELEASED:
+        with suppress(IndexError):  # another thread was faster
+            comm = _RELEASED.popleft()
+            if not MPI.Is_finalized() and comm and not comm._context.broken and not deaths():
+                MPI.Intracomm.Free(comm)
+
+
+atexit.register(free_released)
 
 
 def wrapped(comm: MPI.Intracomm) -> Communicator:

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.communicator import release
 from mpicoll.execute.context import Context
 from mpicoll.failure import outnumbers
 from tests.support.cases import RANK, SIZE, WORLD, same
@@ -176,3 +177,14 @@ def test_only_one_part_of_the_ranks_goes_on_where_heartbeats_may_be_wrong(monkey
     going_on = WORLD.allgather(outnumbers(WORLD, part))
     assert going_on == [(rank < lost) == (2 * lost >= SIZE) for rank in range(SIZE)]
     part.Free()
+
+
+def test_what_a_finalizer_releases_is_freed_when_the_next_communicator_is_made(comm):
+    """Not at once: the finalizer may run within mpi4py, which holds a lock that its `Free` takes (seen: a deadlock)."""
+    other = comm.Dup()
+    other.allgather(None)  # mpi4py makes that lock
+    release(other)
+    assert other != MPI.COMM_NULL
+    assert other.allreduce(1) == SIZE
+    comm.Dup().Free()
+    assert other == MPI.COMM_NULL
