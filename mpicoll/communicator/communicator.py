@@ -550,7 +550,9 @@ def release(comm: Communicator) -> None:
     compared, and no rank waits for another one. What is given up stays with MPI. Not at once: a
     finalizer may run in the middle of mpi4py's code, which holds a lock that its `Free` takes.
     """
-    _RELEASED.append(comm)
+    if comm:
+        comm._context.released = True
+        _RELEASED.append(comm)
 
 
 def free_released() -> None:

@@ -102,6 +102,8 @@ class Context(Waits):
         self.results = 0
         #: where the user made the communicator
         self.made_at = call_site()
+        #: no rank makes a call any more, and it is freed soon
+        self.released = False
         if inherited_settings is None:
             for name, understood in _SETTINGS.items():
                 setattr(self, name, understood())

@@ -34,6 +34,7 @@ def _list() -> None:
         if context.check == ALWAYS
         and context.comm.handle not in predefined
         and not context.broken
+        and not context.released
     ]
     lines += LEFT_OVER.values()
     if len(lines) > _MOST:
