@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from mpicoll import algorithms
 from mpicoll.cluster import Cluster
@@ -98,8 +99,8 @@ def error(row):
 
 def summary(rows):
     """The median and the worst error of those that count."""
-    errors = sorted(map(error, filter(counts, rows)))
-    return {"rows": len(errors), "median": errors[len(errors) // 2], "worst": errors[-1]}
+    errors = list(map(error, filter(counts, rows)))
+    return {"rows": len(errors), "median": median(errors), "worst": max(errors)}
 
 
 if __name__ == "__main__":

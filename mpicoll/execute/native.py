@@ -14,7 +14,7 @@ from .. import buffers, collectives, gpu
 from ..algorithms import NATIVE
 from ..buffers import Operand, address, in_place, ops
 from ..engine import address_of
-from ..failure import OwningPrequest, Record, owning
+from ..failure import Record, owning
 from ..gpu import cuda_awareness
 from ..schedule import offsets
 from ..support.quirks import applies
@@ -207,18 +207,18 @@ class NativeCall(LibraryCall):
         self.unpack()
 
     def _issue(self) -> MPI.Request:
-        return owning(self._call(f"I{self.method.lower()}"), self.arguments)
+        request: MPI.Request = self._call(f"I{self.method.lower()}")
+        return owning(request, self.arguments)
 
     def persistent(self, info: MPI.Info) -> Self | MPI.Prequest:
         """MPI's own where it takes the caller's buffers and no call has to be recorded."""
         if stale_when_persistent(self.method):
             return self
         try:
-            request = OwningPrequest(self._call(f"{self.method}_init", info))
+            request: MPI.Prequest = self._call(f"{self.method}_init", info)
         except NotImplementedError:  # quirk: no-persistent
             return self
-        request.buffers = self.arguments
-        self._request = self._kept = request
+        self._request = self._kept = request = owning(request, self.arguments)
         return self if self.staged or self.context.lists_all else request
 
     def _start(self) -> None:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
 from .withdrawal import still_under_way
 
+Kind = TypeVar("Kind", bound=MPI.Request)
+
 #: requests that were forgotten before they had ended, and their buffers
 _FORGOTTEN: deque[tuple[MPI.Request, object]] = deque()
 
 
-class OwningRequest(MPI.Request):
-    """A request, and what MPI uses until it has ended; made by `owning`."""
+class _Owning:
+    """A request, and what MPI uses until it has ended."""
 
     buffers: object = None
 
@@ -25,24 +28,23 @@ class OwningRequest(MPI.Request):
         _keep(self, self.buffers)
 
 
-class OwningPrequest(MPI.Prequest):
+class OwningRequest(_Owning, MPI.Request):
+    """Made by `owning`."""
+
+
+class OwningPrequest(_Owning, MPI.Prequest):
     """The same of a persistent request."""
 
-    buffers: object = None
 
-    def __del__(self) -> None:
-        _keep(self, self.buffers)
-
-
-def owning(request: MPI.Request, buffers: object) -> MPI.Request:
+def owning(request: Kind, buffers: object) -> Kind:
     """MPI's request, which keeps these buffers."""
     _let_go()
-    new = OwningRequest(request)
+    new: Any = (OwningPrequest if isinstance(request, MPI.Prequest) else OwningRequest)(request)
     new.buffers = buffers
-    return new
+    return cast("Kind", new)
 
 
-def _keep(request: MPI.Request, buffers: object) -> None:
+def _keep(request: Any, buffers: object) -> None:
     if request and not MPI.Is_finalized():
         _FORGOTTEN.append((MPI.Request(request), buffers))
 

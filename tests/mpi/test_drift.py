@@ -132,6 +132,19 @@ def test_metrics_on_another_rank_alone(data, mpi_tmp_path):
     assert not (mpi_tmp_path / "metrics").exists()
 
 
+@pytest.mark.thorough
+def test_metrics_that_another_package_refuses(data, mpi_tmp_path, monkeypatch):
+    """Rank 0 alone asks it; all ranks are told."""
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(mpi_tmp_path)
+    monkeypatch.setenv("HOME", str(mpi_tmp_path))  # where nobody has logged in
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    trainer = Trainer(mlp([7, 9, 4]), SGD(0.1), WORLD)
+    raises(r"metrics: cannot write wandb:project \(No API key configured",
+           trainer.fit, data, steps=3, batch_size=20, metrics="wandb:project")  # fmt: skip
+
+
 class Silent(type(mlp([2, 2]))):
     """Cannot tell answers apart, on the last rank."""
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ContextManager, TypeAlias
 
 from ...errors import ArgumentError, LaunchError
-from ...support.checks import check, raise_everywhere, ranks_text
+from ...support.checks import check, ranks_text, together
 from ...support.optional import require
 
 if TYPE_CHECKING:
@@ -35,16 +35,18 @@ def metrics_log(target: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> I
     says so once, and writes no more: the training is worth more than its metrics.
     """
     with ExitStack() as stack:
-        write = None
-        error: ArgumentError | LaunchError | None = None
-        if target is not None and comm.Get_rank() == 0:
+
+        def begin() -> _Write | None:
+            if target is None or comm.Get_rank():
+                return None
             try:
-                write = stack.enter_context(_opened(os.fspath(target)))
-            except OSError as reason:
-                error = ArgumentError(f"metrics: cannot write {target} ({reason.strerror})")
-            except LaunchError as reason:
-                error = reason
-        raise_everywhere(comm, error)
+                return stack.enter_context(_opened(os.fspath(target)))
+            except LaunchError:
+                raise
+            except Exception as error:  # of other packages, too, or other ranks would wait
+                raise ArgumentError(f"metrics: cannot write {target} ({_why(error)})") from None
+
+        write = together(comm, begin)
         having = [rank for rank, has in enumerate(comm.allgather(target is not None)) if has]
         check(
             "metrics",
@@ -55,13 +57,17 @@ def metrics_log(target: str | os.PathLike[str] | None, comm: MPI.Intracomm) -> I
         yield _until_it_fails(write, target) if write else lambda **fields: None
 
 
+def _why(error: Exception) -> object:
+    return getattr(error, "strerror", None) or error
+
+
 def _opened(target: str) -> ContextManager[_Write]:
     kind, colon, place = target.partition(":")
     return _KINDS[kind](place) if colon and kind in _KINDS else _lines(target)
 
 
 def _until_it_fails(write: _Write, target: object) -> Log:
-    problem: OSError | None = None
+    problem: Exception | None = None
 
     def log(**fields: object) -> None:
         nonlocal problem
@@ -69,9 +75,9 @@ def _until_it_fails(write: _Write, target: object) -> Log:
             return
         try:
             write(fields)
-        except OSError as error:
+        except Exception as error:
             problem = error
-            reason = f"cannot write {target} any more ({error.strerror})"
+            reason = f"cannot write {target} any more ({_why(error)})"
             print(f"mpicoll: metrics: {reason}; the training goes on", file=sys.stderr, flush=True)
 
     return log
@@ -88,9 +94,8 @@ def _tensorboard(directory: str) -> Iterator[_Write]:
     writer = require("tensorboardX", "metrics for TensorBoard").SummaryWriter(directory)
 
     def write(fields: dict[str, Any]) -> None:
-        number = fields["step" if "step" in fields else "epoch"]
         for name, value in _curves(fields).items():
-            writer.add_scalar(name, value, number)
+            writer.add_scalar(name, value, fields[_kind(fields)])
 
     with writer:
         yield write
@@ -108,11 +113,14 @@ def _wandb(project: str) -> Iterator[_Write]:
         )
 
 
+def _kind(fields: dict[str, Any]) -> str:
+    return "step" if "step" in fields else "epoch"
+
+
 def _curves(fields: dict[str, Any]) -> dict[str, float]:
     """The numbers among the fields but for the number of the step and the epoch, by their names."""
-    kind = "step" if "step" in fields else "epoch"
     return {
-        f"{kind}/{name}": value
+        f"{_kind(fields)}/{name}": value
         for name, value in fields.items()
         if name not in ("step", "epoch") and isinstance(value, (int, float))
     }
