@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
 from datetime import datetime
 from functools import lru_cache
@@ -24,9 +23,15 @@ if TYPE_CHECKING:
 
 #: CUDA in MPICH's MPIX_GPU_query_support
 _MPICH_CUDA = 0
-#: the beginning of a message of Python's fault handler; at most two words of it, because what
-#: another rank writes at that time may follow on the line
-_CRASH = re.compile(r"Fatal Python error: (\w[\w-]*(?: [a-z]+)?)")
+#: what Python's fault handler writes of a crash, in a write of its own: another rank's writes may
+#: stand before and after it on its line
+_CRASHES = (
+    "Segmentation fault",
+    "Bus error",
+    "Aborted",
+    "Illegal instruction",
+    "Floating point exception",
+)
 #: lines of output shown of a trial that ended without a message; launchers append their own
 _FIRST = 6
 
@@ -149,7 +154,8 @@ def _summary(ended: Ended) -> str:
 
     lines = [" ".join(line.split()) for line in ended.output.splitlines() if line.strip("-= ")]
     said = [line.partition(SAID)[2] for line in lines if SAID in line]
-    said += [f"it crashed: {found[1]}" for line in lines for found in _CRASH.finditer(line)]
+    if "Fatal Python error: " in ended.output:
+        said += [f"it crashed: {crash}" for crash in _CRASHES if crash in ended.output]
     words = "; ".join(dict.fromkeys(said))
     if ended.status is None:
         return f"not done after {LIMIT:g} s{words and ': '}{words}"

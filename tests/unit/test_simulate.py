@@ -55,7 +55,7 @@ def test_clocks_agree_with_the_formula(algorithm):
         assert clocks == exactly(formula, rel=1e-12), f"{size} ranks"
 
 
-@pytest.mark.parametrize("algorithm", filter(is_regular, EVERY), ids=named)
+@pytest.mark.parametrize("algorithm", [*filter(is_regular, EVERY)], ids=named)
 def test_clocks_agree_with_the_formula_whatever_dominates(algorithm):
     rooted = COLLECTIVES[algorithm.collective].rooted
     for size in (2, 3, 5, 8, 13):
