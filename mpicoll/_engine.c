@@ -515,6 +515,8 @@ typedef struct {
     int watched[WATCHED];
     /* it receives messages through MPI */
     int hears;
+    /* polls for which a call keeps the interpreter's lock; 0: it moves much, or sends through MPI */
+    int brief;
     /* of the last `advance_for`; since when nothing has moved, 0: something has */
     int result;
     double still_since;
@@ -965,6 +967,9 @@ static int advance_and_look(Program *p)
     return p->result;
 }
 
+/* bytes of the messages of a call that is over in a moment */
+enum { BRIEF = 16 << 10 };
+
 /* seconds between two looks of one that waits */
 static const double LOOK = 500e-6;
 
@@ -999,6 +1004,16 @@ static int advance_for(Program *p, double patience)
         if (now < looks) continue;
         looks = now + LOOK;
         if (look(p, WATCHED) == TOLD) return p->result = TOLD;
+    }
+}
+
+/* The same for a moment, without releasing the interpreter's lock, which takes as long as a small
+ * message. */
+static void advance_briefly(Program *p)
+{
+    for (int polls = 0; polls < p->brief && p->result == WAITS; polls++) {
+        advance_and_look(p);
+        if (p->moved) polls = 0;
     }
 }
 
@@ -1255,14 +1270,18 @@ static PyObject *program(PyObject *self, PyObject *args)
         p->near[number].in = (Word *)(intptr_t)row[1];
         p->near[number].rank = (int32_t)row[2];
     }
+    int64_t moves = 0;
     for (int32_t number = 0; number < p->length; number++) {
-        p->hears |= p->code[number].code == RECV;
+        const Instruction *i = p->code + number;
+        p->hears |= i->code == RECV;
+        moves += i->code == SEND || i->code == RECV ? BRIEF : i->code < WAIT ? i->count : 0;
         if (!is_valid(p->code + number, p)) {
             release(p);
             return PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid",
                                 (int)number);
         }
     }
+    p->brief = moves < BRIEF ? polls : 0;
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");
@@ -1674,6 +1693,8 @@ typedef struct {
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     unsigned long long messages, nbytes;
+    /* seconds for which it waits; then Python looks around */
+    double patience;
 } Known;
 
 enum {
@@ -1693,7 +1714,6 @@ typedef struct {
     int64_t *begun;
     int64_t recent;
     int half;
-    double patience;
     Py_ssize_t most_passed;
     /* the newest first */
     int knows;
@@ -1749,7 +1769,7 @@ static void door_free(PyObject *self)
 
 PyDoc_STRVAR(door_doc,
              "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
-             "     begun, recent, half, patience, most_passed)\n\n"
+             "     begun, recent, half, most_passed)\n\n"
              "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
              "and keeps it alive, but for arrays.");
 static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -1758,12 +1778,11 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     unsigned long long begun;
     long long recent;
     int half;
-    double patience;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLidn", held, held + CALLS, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLin", held, held + CALLS, &PyList_Type,
                           held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
                           held + FINISH, held + INTERRUPTED, held + FAIL, &begun, &recent, &half,
-                          &patience, &most))
+                          &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
@@ -1775,7 +1794,6 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     d->begun = (int64_t *)(uintptr_t)begun;
     d->recent = recent;
     d->half = half;
-    d->patience = patience;
     d->most_passed = most;
     return (PyObject *)d;
 }
@@ -2013,9 +2031,13 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     Ledger *l = (Ledger *)d->held[LEDGER];
     l->messages += k->messages;
     l->nbytes += k->nbytes;
-    Py_BEGIN_ALLOW_THREADS
-    advance_for(p, d->patience);
-    Py_END_ALLOW_THREADS
+    double patience = k->patience;
+    advance_briefly(p);
+    if (p->result == WAITS) {
+        Py_BEGIN_ALLOW_THREADS
+        advance_for(p, patience);
+        Py_END_ALLOW_THREADS
+    }
     PyObject *served = Py_True;
     if (p->result == DONE)
         Py_INCREF(served);
@@ -2165,18 +2187,21 @@ static PyObject *know(Door *d, Known *k)
 }
 
 PyDoc_STRVAR(learn_doc,
-             "learn(arguments, programs, operation, mark, tag, buffers, moves, messages, nbytes)\n\n"
+             "learn(arguments, programs, operation, mark, tag, buffers, moves, messages, nbytes,\n"
+             "      patience)\n\n"
              "Know a call that programs serve. programs: one for each track; mark: 8 bytes; tag: of\n"
              "call 0; buffers: of each array as of `start`, and its bytes; moves: whether arrays\n"
-             "elsewhere will do; messages, nbytes: that it sends.");
+             "elsewhere will do; messages, nbytes: that it sends; patience: seconds for which it\n"
+             "waits.");
 static PyObject *door_learn(PyObject *self, PyObject *args)
 {
     PyObject *arguments, *capsules, *operation, *mark, *buffers;
     int tag, moves;
     unsigned long long messages, nbytes;
-    if (!PyArg_ParseTuple(args, "O!O!OSiO!pKK", &PyTuple_Type, &arguments, &PyTuple_Type, &capsules,
-                          &operation, &mark, &tag, &PyTuple_Type, &buffers, &moves, &messages,
-                          &nbytes))
+    double patience;
+    if (!PyArg_ParseTuple(args, "O!O!OSiO!pKKd", &PyTuple_Type, &arguments, &PyTuple_Type,
+                          &capsules, &operation, &mark, &tag, &PyTuple_Type, &buffers, &moves,
+                          &messages, &nbytes, &patience))
         return NULL;
     Py_ssize_t tracks = PyTuple_Size(capsules);
     Program *program[TRACKS];
@@ -2197,6 +2222,7 @@ static PyObject *door_learn(PyObject *self, PyObject *args)
     k->moves = moves;
     k->messages = messages;
     k->nbytes = nbytes;
+    k->patience = patience;
     return know((Door *)self, k);
 }
 
@@ -2242,7 +2268,6 @@ static PyMethodDef door_methods[] = {
 };
 static PyMemberDef door_members[] = {
     {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
-    {"patience", T_DOUBLE, offsetof(Door, patience), 0, "seconds for which it waits"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot door_slots[] = {

@@ -154,9 +154,7 @@ def _named(*adjacency: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
                 yield rank, peer
 
 
-def _around(
-    rank: int, size: int, dims: Sequence[int], periods: Sequence[bool]
-) -> Iterator[int]:
+def _around(rank: int, size: int, dims: Sequence[int], periods: Sequence[bool]) -> Iterator[int]:
     """The neighbours of a rank on a grid, as MPI orders them; the last dimension varies fastest."""
     stride = size
     for length, is_periodic in zip(dims, periods):
@@ -267,7 +265,9 @@ class Neighborhood:
 GraphGenerator: TypeAlias = Callable[[int, Neighborhood, Sequence[int]], Iterable[Iterable[Any]]]
 ALLGATHER = Neighborhood("neighbor_allgather")
 ALLTOALL = Neighborhood("neighbor_alltoall")
-NEIGHBORHOODS: dict[NeighborhoodName, Neighborhood] = {each.name: each for each in (ALLGATHER, ALLTOALL)}
+NEIGHBORHOODS: dict[NeighborhoodName, Neighborhood] = {
+    each.name: each for each in (ALLGATHER, ALLTOALL)
+}
 
 
 # Files.

@@ -7,13 +7,16 @@ them to; and on arrays of `comm.empty`, by reading them where they lie; these wi
 also writes there.
 Inputs are rewritten before every call and results read after it, outside the measured time: a loop
 that never touches its data measures caches that no program has. Candidates alternate; times are
-medians of the slowest rank, and every element is checked.
+medians of the slowest rank, and every element is checked. `--row 20`: each time is the median of
+20 calls in a row, as programs repeat them. A lone call finds the caches that other candidates left,
+and the clock is read before and after it: that is more than a call of 8 bytes takes.
 """
 
 import argparse
 import json
 import os
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.measure import alternate, measured_on, repeats_for, statistics
+from mpicoll.measure.timing import collect
 from mpicoll.support.units import parse_bytes
 
 SIZES = "8,1K,16K,64K,256K,1M,4M,16M,64M"
@@ -79,6 +83,15 @@ class Case:
         self.vector.fill(self.rank + 1)
         self.block.fill(self.rank + 1)
 
+    def timed(self) -> float:
+        """The seconds of a call."""
+        self.rewrite()
+        start = perf_counter()
+        self.call()
+        seconds = perf_counter() - start
+        self.read()
+        return seconds
+
     def read(self) -> None:
         """And after it."""
         wanted = self.size * (self.size + 1) // 2
@@ -104,6 +117,7 @@ def main() -> None:
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
     parser.add_argument("--sizes", help=f"bytes of the vector (default {SIZES}; of a barrier 8)")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each size (default 2)")
+    parser.add_argument("--row", type=int, metavar="N", help="calls in a row (default 1)")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     mpicoll.install_abort_hook()
@@ -120,22 +134,49 @@ def main() -> None:
         if "direct" in mpicoll.list_algorithms(arguments.collective):
             names[DIRECT] = comm
         cases = {name: Case(own, arguments.collective, nbytes, name) for name, own in names.items()}
-        results += measured(comm, cases, arguments.collective, nbytes, arguments.seconds)
+        results += measured(comm, cases, arguments, nbytes)
     facts = measured_on(comm)
     if comm.Get_rank() == 0 and arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
 
 
-def measured(
-    comm: mpicoll.Communicator, cases: dict[str, Case], collective: str, nbytes: int, seconds: float
-) -> list[dict[str, Any]]:
-    """One row for each candidate."""
+#: rows of calls of each candidate
+ROWS = 101
+
+
+def in_a_row(comm: mpicoll.Communicator, cases: dict[str, Case], calls: int) -> dict[str, Any]:
+    """As `alternate`, with the median of so many calls in a row for each time."""
+    names = list(cases)
+    times = np.zeros((len(names), ROWS))
+    shuffle = np.random.default_rng(0)
+    for row in range(ROWS):
+        for which in shuffle.permutation(len(names)):
+            comm.Barrier()
+            times[which, row] = np.median([cases[names[which]].timed() for _ in range(calls)])
+    collect(comm, times, MPI.MAX)
+    return dict(zip(names, times))
+
+
+def times_of(
+    comm: mpicoll.Communicator, cases: dict[str, Case], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The times of each candidate."""
+    if arguments.row:
+        return in_a_row(comm, cases, arguments.row)
     calls = {name: case.call for name, case in cases.items()}
     before = lambda name, _: cases[name].rewrite()
     after = lambda name, _: cases[name].read()
-    repeats = repeats_for(comm, calls, seconds, before, after, least=9)
-    times = alternate(comm, calls, repeats, before, after)
+    repeats = repeats_for(comm, calls, arguments.seconds, before, after, least=9)
+    return alternate(comm, calls, repeats, before, after)
+
+
+def measured(
+    comm: mpicoll.Communicator, cases: dict[str, Case], arguments: argparse.Namespace, nbytes: int
+) -> list[dict[str, Any]]:
+    """One row for each candidate."""
+    collective = arguments.collective
+    times = times_of(comm, cases, arguments)
     rows = []
     for name, case in cases.items():
         wrong = comm.allreduce(case.wrong)
@@ -146,7 +187,7 @@ def measured(
                 "bytes": nbytes,
                 "dtype": "float32",
                 "wrong": wrong,
-                "repeats": repeats,
+                "repeats": len(times[name]),
                 **statistics(times[name]),
             }
         )

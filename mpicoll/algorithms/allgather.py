@@ -129,10 +129,11 @@ def hierarchical(rank: int, size: int, nodes: Nodes = None) -> Iterator[Round]:
 
 @folded(ALLGATHER, fitting(3))
 def tripling(rank: int, size: int) -> Iterator[Round]:
-    """Exchange all I have in groups of three, nearest first; folded where a prime above 3 divides p.
+    """Exchange all I have in groups of three, nearest first; folded if a prime > 3 divides p.
 
-    Recursive multiplying with radix 3: log3 p rounds at powers of three, two messages in each, pairs
-    for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017); MPICH.
+    Recursive multiplying with radix 3: log3 p rounds at powers of three, two messages in each,
+    pairs for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017);
+    MPICH.
     """
     yield from _multiplying(rank, size, 3)
 
@@ -180,10 +181,10 @@ def pat(rank: int, size: int) -> Iterator[Round]:
 
 
 def trivance(rank: int, size: int) -> Iterator[Round]:
-    """Send all I have …, 9, 3, 1 ranks up and as many down at once: ceil(log3 p) times two messages.
+    """Send all I have …, 9, 3, 1 ranks up and as many down at once: ceil(log3 p) x 2 messages.
 
     (p-1)/p m; no block arrives twice. For rings with two ports, for study. Source: Juerss, Addanki,
-    Schmid, Trivance, arXiv 2602.17254 (the second half of its bandwidth-optimal allreduce); at sizes
-    that are no power of three this way to share the last blocks is ours.
+    Schmid, Trivance, arXiv 2602.17254 (the second half of its bandwidth-optimal allreduce); at
+    sizes that are no power of three this way to share the last blocks is ours.
     """
     yield from gathered(both_ways(size).exchanges(rank), rank)

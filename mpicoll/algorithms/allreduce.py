@@ -62,7 +62,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "circulant": {},
     "pairwise": {"ordered": True, "canonical": True, "compressible": True},
     "allgather_reduce": {
-        "ordered": True, "canonical": True, "blocks": one_block, "compressible": True,
+        "ordered": True,
+        "canonical": True,
+        "blocks": one_block,
+        "compressible": True,
     },
     "direct": {"ordered": True, "canonical": True, "cuttable": False},
     "hierarchical": {"blocks": lane_blocks, "compressible": True},
@@ -245,6 +248,7 @@ def allgather_reduce(rank: int, size: int) -> Iterator[Round]:
     For tiny vectors. Source: Open MPI's allgather_reduce, with an order that is the same on all
     ranks.
     """
+
     def vector(of: int) -> Part:
         return Input(0) if of % size == rank else Scratch(f"from {of % size}", 0)
 
@@ -293,20 +297,21 @@ def hierarchical(
 
 @folded(ALLREDUCE, fitting(3))
 def tripling(rank: int, size: int) -> Iterator[Round]:
-    """Exchange whole vectors in groups of three, nearest first; folded where a prime above 3 divides p.
+    """Exchange whole vectors in groups of three, nearest first; folded if a prime > 3 divides p.
 
     Recursive multiplying with radix 3: log3 p rounds at powers of three, two messages of m in each,
-    pairs for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017); MPICH.
+    pairs for the factors 2 of p. For study. Source: Ruefenacht, Bull, Booth, ParCo 69 (2017);
+    MPICH.
     """
     yield from _multiplying(rank, size, 3)
 
 
 @folded(ALLREDUCE, fitting(4))
 def quadrupling(rank: int, size: int) -> Iterator[Round]:
-    """Exchange whole vectors in groups of four, nearest first; folded where a prime above 3 divides p.
+    """Exchange whole vectors in groups of four, nearest first; folded if a prime > 3 divides p.
 
-    Recursive multiplying with radix 4: half the rounds of doubling, three messages of m in each. For
-    study. Source: as `tripling`.
+    Recursive multiplying with radix 4: half the rounds of doubling, three messages of m in each.
+    For study. Source: as `tripling`.
     """
     yield from _multiplying(rank, size, 4)
 
@@ -371,10 +376,10 @@ def generalised(rank: int, size: int, doublings: int | None = None) -> Iterator[
     """Stop the reduce-scatter early, finish sums in several places: 2q - d rounds, any size.
 
     In the d rounds in the middle (`doublings`: 0 to q-1, default q // 2) ranks exchange all of the
-    2^d blocks that they have, half of them with either of two partners: 2 (p - 2^d)/p m + d 2^d/p m.
-    For study. Source: Kolmakov and Zhang, arXiv 2004.09362, where rounds are as tunable at any size.
-    The exchanges in the middle are ours, so that all ranks have the same bits: the paper has one
-    partner in each round, and goes down to q rounds.
+    2^d blocks that they have, half of them with either of two partners: 2 (p - 2^d)/p m + d 2^d/p
+    m. For study. Source: Kolmakov and Zhang, arXiv 2004.09362, where rounds are as tunable at any
+    size. The exchanges in the middle are ours, so that all ranks have the same bits: the paper has
+    one partner in each round, and goes down to q rounds.
     """
     bits = (size - 1).bit_length()
     doublings = bits // 2 if doublings is None else doublings

@@ -32,7 +32,9 @@ AllgatherName: TypeAlias = Union[
     ],
     AlgorithmName,
 ]
-AlltoallName: TypeAlias = Union[Literal["pairwise", "direct", "bruck", "hierarchical", "native"], AlgorithmName]
+AlltoallName: TypeAlias = Union[
+    Literal["pairwise", "direct", "bruck", "hierarchical", "native"], AlgorithmName
+]
 BcastName: TypeAlias = Union[
     Literal[
         "linear", "binomial", "scatter_allgather", "pipeline", "circulant", "direct",

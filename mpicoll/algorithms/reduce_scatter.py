@@ -179,9 +179,9 @@ def pat(rank: int, size: int) -> Iterator[Round]:
 
 
 def trivance(rank: int, size: int) -> Iterator[Round]:
-    """The allgather backwards: sums go 1, 3, 9, … ranks up and down: ceil(log3 p) times two messages.
+    """The allgather backwards: sums go 1, 3, 9, … ranks up and down: ceil(log3 p) x 2 messages.
 
-    (p-1)/p m. For study. Source: Juerss, Addanki, Schmid, Trivance, arXiv 2602.17254 (the first half
-    of its bandwidth-optimal allreduce).
+    (p-1)/p m. For study. Source: Juerss, Addanki, Schmid, Trivance, arXiv 2602.17254 (the first
+    half of its bandwidth-optimal allreduce).
     """
     yield from reduced(both_ways(size).exchanges(rank))

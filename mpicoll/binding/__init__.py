@@ -20,5 +20,6 @@ from .scratch import Memory, Round, Vector
 
 __all__ = [
     "Decode", "Encode", "Fetch", "Instruction", "Memory", "Places", "Program", "Put", "Round",
-    "Span", "Step", "Twin", "Vector", "lies_in", "lowered", "mover", "reduced_where_they_lie", "with_copies",
+    "Span", "Step", "Twin", "Vector", "lies_in", "lowered", "mover", "reduced_where_they_lie",
+    "with_copies",
 ]  # fmt: skip

@@ -59,8 +59,8 @@ class _Arena:
 class Memory:
     """Input and output vectors, and scratch laid out by the rounds that need it.
 
-    codes: of a compressed call; their groups begin anew in each block, whose codes thus do not depend
-    on other blocks.
+    codes: of a compressed call; their groups begin anew in each block, whose codes thus do not
+    depend on other blocks.
     """
 
     def __init__(
@@ -85,9 +85,11 @@ class Memory:
             groups = offsets(codes.groups(high - low) for low, high in pairwise(edges))
             dtype_of_group = f"V{codes.nbytes}"
             self._codes = _Arena(
-                steps, groups, dtype_of_group, codes.nbytes, acquire, linger, is_coded)
+                steps, groups, dtype_of_group, codes.nbytes, acquire, linger, is_coded
+            )
         self._elements = _Arena(
-            steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part))
+            steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part)
+        )
 
     @property
     def scratch(self) -> Any:

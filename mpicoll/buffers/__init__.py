@@ -17,8 +17,8 @@ from .typed_memory import TypedMemory, TypedPart
 
 __all__ = [
     "CodingLoss", "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
-    "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at",
-    "bytes_at", "cannot_be_compressed", "cannot_be_fixed",
-    "coincide", "compression_of", "decoded", "device_of", "host_copies", "in_place", "note_begin", "operand",
-    "ops", "overlap", "packed", "span", "stage", "typed_blocks",
+    "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at", "bytes_at",
+    "cannot_be_compressed", "cannot_be_fixed", "coincide", "compression_of", "decoded", "device_of",
+    "host_copies", "in_place", "note_begin", "operand", "ops", "overlap", "packed", "span", "stage",
+    "typed_blocks",
 ]

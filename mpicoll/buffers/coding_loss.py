@@ -20,7 +20,7 @@ OWN = len(NAMES)
 
 
 class Feeding(Protocol):
-    """The computation, of contiguous float32 arrays in host memory. kind: of the codes, or `OWN`."""
+    """The computation, for contiguous float32 arrays on the host. kind: of the codes, or `OWN`."""
 
     def feed(
         self, kind: int, vector: int, before: int, after: int, count: int, factor: float, /
@@ -118,9 +118,7 @@ class CodingLoss:
         is_float32 = self._module is numpy and vector.dtype == numpy.float32
         return self._compiled if is_float32 else None
 
-    def _feed(
-        self, vector: Array, before: Array, after: Array, is_own: bool, scale: float
-    ) -> None:
+    def _feed(self, vector: Array, before: Array, after: Array, is_own: bool, scale: float) -> None:
         """Feed one shard."""
         factor = numpy.float32(scale)
         with numpy.errstate(all="ignore"):  # a gradient that is not finite is found later

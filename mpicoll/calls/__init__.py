@@ -15,8 +15,9 @@ from .serving import begin, begin_again, begin_at_once, persist, run, run_again,
 from .typical import LEARNT, count_call
 
 __all__ = [
-    "Call", "Explanation", "GuardedPlan", "LEARNT", "NeighborCallName", "Request", "Submit", "allowing", "arguments",
-    "begin", "begin_again", "begin_at_once", "compare_at_exit", "compare_end", "compare_results",
-    "count_call", "explain", "guarded", "in_place_form", "key_of", "neighbor_call", "persist",
-    "refused", "run", "run_again", "run_begun", "schedule_of", "with_results_compared",
+    "Call", "Explanation", "GuardedPlan", "LEARNT", "NeighborCallName", "Request", "Submit",
+    "allowing", "arguments", "begin", "begin_again", "begin_at_once", "compare_at_exit",
+    "compare_end", "compare_results", "count_call", "explain", "guarded", "in_place_form", "key_of",
+    "neighbor_call", "persist", "refused", "run", "run_again", "run_begun", "schedule_of",
+    "with_results_compared",
 ]  # fmt: skip

@@ -259,8 +259,8 @@ class NeighborCall(Call):
     def _suggested(self) -> tuple[str, str] | None:
         """The algorithm that suits the graph, and why: by what all ranks know alike.
 
-        Blocking calls that the extension executes are faster than MPI's up to some block size; plans
-        and calls that return before their end are not (benchmarks/run/halo.py).
+        Blocking calls that the extension executes are faster than MPI's up to some block size;
+        plans and calls that return before their end are not (benchmarks/run/halo.py).
         """
         one_node = self.context.topology.node_count == 1
         if refusal := self._unfit_for_native():

@@ -1,4 +1,4 @@
-"""The size of calls of which each rank knows its own bytes only: ranks agree on it from time to time.
+"""The size of calls of which each rank knows its own bytes: ranks agree on it at times.
 
 A choice needs what is equal on all ranks, and to agree before each call would take longer than a
 small one. So ranks agree after the first call, the second, the fourth, …: what they choose by is

@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="table",
         help="osu: the columns of the OSU micro-benchmarks, for each candidate",
     )
-    add("--all", action="store_true", help="print a line for each candidate, however many")
+    add("--all", action="store_true", help="print a line for every candidate")
     add(
         "--plot", metavar="FILE.svg", help="draw bus bandwidth and the speed-up over MPI's own call"
     )

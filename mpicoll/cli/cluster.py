@@ -32,21 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--rate",
         metavar="R",
-        help="of each link: 500mbit, 1Gb/s, or none: no limit (needed without --slurm)",
+        help="rate of each link: 500mbit, 1Gb/s, or none for no limit (needed without --slurm)",
     )
     add(
         "--mpi",
         choices=tuple(NAMES),
         help="the MPI library whose launcher starts the ranks (needed without --slurm)",
     )
-    add("--slurm", action="store_true", help="start SLURM, and the command on its login node")
-    add("--cpus", type=whole, default=Slurm.cpus, metavar="N", help="of a host, as SLURM sees it")
+    add("--slurm", action="store_true", help="start SLURM, and run the command on its login node")
+    add("--cpus", type=whole, default=Slurm.cpus, metavar="N", help="cores of a host for SLURM")
     add(
         "--gpus",
         type=whole,
         default=Slurm.gpus,
         metavar="N",
-        help="of a host, as SLURM sees it: clones of /dev/null",
+        help="GPUs of a host for SLURM: clones of /dev/null",
     )
     add(
         "--shared",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--survive",
         action="store_true",
-        help="ranks may outlive others and hosts that are cut off (openmpi)",
+        help="let ranks survive the death of others and the loss of hosts (openmpi)",
     )
     add(
         "--python",

@@ -1,4 +1,4 @@
-"""The option `--graph FILE`: the graph of a collective of neighbours, which has its schedule from it."""
+"""The option `--graph FILE`: the graph from which a neighbourhood collective has its schedule."""
 
 from argparse import Namespace
 from pathlib import Path

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--gpu",
         action="store_true",
         help=(
-            "try device pointers, in a job of its own on each node, and fail without a working GPU"
+            "test device pointers in a separate job on each node; fail without a working GPU"
         ),
     )
     add("--ranks", type=whole, metavar="N", help="fail unless the job has N ranks")

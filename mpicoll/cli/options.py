@@ -27,7 +27,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--compression": {
         "metavar": "NAME",
-        "help": "with codes in the place of elements: int8, int4, float16 or bfloat16",
+        "help": "quantise the messages: int8, int4, float16 or bfloat16",
     },
     "--device": {
         "default": "cpu",
@@ -36,7 +36,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "--graph": {
         "metavar": "FILE",
         "help": (
-            'for collectives of neighbours: a line "RANK: DESTINATION ..." for each rank, or "dims: '
+            'neighbourhood collectives: a line "RANK: DESTINATION ..." for each rank, or "dims: '
             'LENGTH ..." and "periods: 0-OR-1 ..."; and "nodes: NODE ..."'
         ),
     },

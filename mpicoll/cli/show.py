@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="blocks of the vector; segments of a pipeline (default 4)",
     )
     add_shared(parser, "--compression")
-    add("--all", action="store_true", help="every block after every round, however long")
+    add("--all", action="store_true", help="show every block after every round")
     add("--plot", metavar="FILE.svg", help="also draw it: ranks across, rounds down")
     add_shared(parser, "--graph", "--file")
 
@@ -131,6 +131,59 @@ class Played(NamedTuple):
     wanted: list[dict[int, str]]
 
 
+class _Recording:
+    """An observer of the verifier: writes down each rank after each round."""
+
+    def __init__(self, collective: collectives.Collective, size: int, blocks: int) -> None:
+        self._collective = collective
+        self._size = size
+        self._blocks = blocks
+        #: by the verifier's clock
+        self.frames = defaultdict[int, list[Moment]](list)
+
+    def __call__(self, rank: Any, step: Any, expressions: Any) -> None:
+        held = self._held(rank, expressions)
+        receives = step.receives if step else ()
+        coded, decoded = self._recoded(step.local if step else ())
+        moment = Moment(
+            rank.clock,
+            rank.number,
+            [(peer, self._message(rank, part, expressions)) for peer, part in receives],
+            held,
+            [_symbol(self._collective, ranks, self._size) for ranks in held],
+            coded,
+            decoded,
+        )
+        self.frames[rank.clock].append(moment)
+
+    def _held(self, rank: Any, expressions: Any) -> list[int]:
+        """Whose contributions are in the fullest value of each block, as bits."""
+        # in an alltoall what came takes the place of what was sent
+        names = (OUTPUT, INPUT) if self._collective.personal else tuple(rank.memory)
+        places = [rank.memory[name] for name in names]
+        values = ([place[block] for place in places] for block in range(self._blocks))
+        ranks = ([expressions.ranks[one] for one in each if one is not None] for each in values)
+        return [max(each, key=int.bit_count, default=0) for each in ranks]
+
+    def _message(self, rank: Any, part: Part, expressions: Any) -> str:
+        """What came: blocks, or, in an alltoall, whose they are."""
+        if not self._collective.personal:
+            return _blocks(part, self._blocks) + (" in codes" if is_coded(part) else "")
+        ranks = [expressions.ranks[one] for one in rank.read(part)]
+        return " ".join(_symbol(self._collective, each, self._size) for each in ranks)
+
+    def _recoded(self, actions: Sequence[Any]) -> tuple[list[int], list[int]]:
+        """The blocks that were quantised, and those that were decoded."""
+        copies = [action for action in actions if type(action) is Copy]
+        coded = [copy.into for copy in copies if is_coded(copy.into) > is_coded(copy.source)]
+        decoded = [copy.into for copy in copies if is_coded(copy.into) < is_coded(copy.source)]
+        return self._numbers(coded), self._numbers(decoded)
+
+    def _numbers(self, parts: list[Part]) -> list[int]:
+        numbers = (part.first + at for part in parts for at in range(part.count))
+        return sorted({number % self._blocks for number in numbers})
+
+
 def _play(
     algorithm: algorithms.Algorithm,
     size: int,
@@ -141,51 +194,9 @@ def _play(
     """Let the verifier run it; rounds stand where its logical clock puts them."""
     collective = collectives.find(algorithm.collective)
     blocks = blocks or algorithm.vector_blocks(size, 4)
-    frames = defaultdict[int, list[Moment]](list)
+    recording = _Recording(collective, size, blocks)
     cost = None
     wrong = ""
-
-    def observer(rank: Any, step: Any, expressions: Any) -> None:
-        # in an alltoall what came takes the place of what was sent
-        places = [
-            rank.memory[place]
-            for place in ((OUTPUT, INPUT) if collective.personal else tuple(rank.memory))
-        ]
-        held = [
-            max(
-                (expressions.ranks[place[block]] for place in places if place[block] is not None),
-                key=int.bit_count,
-                default=0,
-            )
-            for block in range(blocks)
-        ]
-        symbols = [_symbol(collective, ranks, size) for ranks in held]
-        arrived = [
-            (
-                peer,
-                (
-                    _blocks(part, blocks) + (" in codes" if is_coded(part) else "")
-                    if not collective.personal
-                    else " ".join(
-                        _symbol(collective, expressions.ranks[one], size) for one in rank.read(part)
-                    )
-                ),
-            )
-            for peer, part in (step.receives if step else ())
-        ]
-        copies = [op for op in step.local if type(op) is Copy] if step else []
-        coded = [op.into for op in copies if is_coded(op.into) > is_coded(op.source)]
-        decoded = [op.into for op in copies if is_coded(op.into) < is_coded(op.source)]
-        frames[rank.clock].append(
-            Moment(
-                rank.clock, rank.number, arrived, held, symbols, _each(coded), _each(decoded)
-            )
-        )
-
-    def _each(parts: list[Part]) -> list[int]:
-        numbers = (part.first + at for part in parts for at in range(part.count))
-        return sorted({number % blocks for number in numbers})
-
     try:
         cost = check(
             algorithm.collective,
@@ -193,7 +204,7 @@ def _play(
             size,
             root,
             blocks,
-            observer=observer,
+            observer=recording,
             compressed=codes is not None,
         )
     except ScheduleError as error:
@@ -208,7 +219,7 @@ def _play(
         collective,
         size,
         blocks,
-        [frames[clock] for clock in sorted(frames)],
+        [recording.frames[clock] for clock in sorted(recording.frames)],
         cost,
         wrong,
         f"{collective.name} {name}, {size} ranks{where}: {result}.",
@@ -306,9 +317,8 @@ def _short(played: Played) -> Iterator[str]:
         came: list[list[int]] = [[] for _ in range(played.size)]
         for moment in frame:
             came[moment.rank] += [peer for peer, _ in moment.arrived]
-            done[moment.rank] = sum(
-                moment.cells[block] == symbol for block, symbol in played.wanted[moment.rank].items()
-            )
+            wanted = played.wanted[moment.rank]
+            done[moment.rank] = sum(moment.cells[at] == symbol for at, symbol in wanted.items())
         cells = [
             (f"{peers[0]}{'+' if len(peers) > 1 else ''}>" if peers else "") + str(has)
             for peers, has in zip(came, done)

@@ -1,4 +1,4 @@
-"""predict how long algorithms take on a network that need not exist, at any number of ranks."""
+"""predict the time of algorithms on any network, with any number of ranks."""
 
 from __future__ import annotations
 
@@ -80,13 +80,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--network",
         metavar="MODEL.json",
-        help="instead of the figures: a cluster as `mpicoll doctor --output` measured it",
+        help="the cluster that `mpicoll doctor --output` measured, in place of its figures",
     )
     add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns")
     add_shared(parser, "--compression")
-    add("--coding", default="0", metavar="T", help="time to code or decode a byte of elements")
+    add("--coding", default="0", metavar="T", help="time to quantise or decode a byte of elements")
     add("--ranks-per-node", type=whole, metavar="N", help="the ranks of a node share one port")
-    add("--placement", default="block", metavar="WORD", help="block fills nodes in turn; or cyclic")
+    placement = "block: fill nodes in turn; cyclic: deal ranks to them"
+    add("--placement", default="block", metavar="WORD", help=placement)
     add("--node-alpha", metavar="T", help="time per message inside a node (default: as --alpha)")
     add(
         "--node-bandwidth",
@@ -212,9 +213,7 @@ def _algorithms(arguments: Namespace, nodes: bool) -> list[algorithms.Algorithm]
     return found
 
 
-def _network(
-    arguments: Namespace, size: int, nodes: tuple[int, ...] | None = None
-) -> Network:
+def _network(arguments: Namespace, size: int, nodes: tuple[int, ...] | None = None) -> Network:
     """The `Network` that the options describe, for this many ranks.
 
     nodes: the node of each rank, of a graph that has them.
@@ -223,7 +222,7 @@ def _network(
         raise ArgumentError(f"--size: expected 2 or more ranks, got {size}")
     if nodes and (arguments.network or arguments.ranks_per_node or arguments.placement != "block"):
         raise ArgumentError(
-            "--network, --ranks-per-node and --placement place ranks, and so does the line nodes: of "
+            "--network, --ranks-per-node and --placement place ranks, as the line nodes: does in "
             f"{arguments.graph}; leave one of them out"
         )
     if arguments.network:
@@ -235,9 +234,7 @@ def _network(
     return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size, nodes), coding=coding)
 
 
-def _nodes(
-    arguments: Namespace, size: int, nodes: tuple[int, ...] | None
-) -> tuple[Level, ...]:
+def _nodes(arguments: Namespace, size: int, nodes: tuple[int, ...] | None) -> tuple[Level, ...]:
     """The level of the nodes, if there are any."""
     each = arguments.ranks_per_node
     if arguments.placement not in ("block", "cyclic"):
@@ -280,9 +277,7 @@ def _predict(
     """
     size = arguments.size
     nodes = network.nodes(size)
-    about = estimate(
-        algorithm, size, segments=segments, nodes=nodes, compressed=codes is not None
-    )
+    about = estimate(algorithm, size, segments=segments, nodes=nodes, compressed=codes is not None)
     if about <= MOST_WORK:
         prediction = predict(
             algorithm, size, nbytes, network, segments=segments, nodes=nodes, codes=codes

@@ -35,20 +35,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     length.add_argument("--epochs", type=whole, metavar="N", help=passes)
     length.add_argument("--steps", type=whole, metavar="N", help="updates, across epochs")
     add_fields(parser, Options)
-    order = "seed of the data split, the initial weights and the order"
+    order = "seed of the data split, of the initial weights and of the order of samples"
     add("--seed", type=whole, default=0, metavar="N", help=order)
     add_shared(parser, "--device")
     directory = "write checkpoints to this directory, which all ranks share"
     add("--checkpoint", metavar="DIR", help=directory)
     every = "steps between checkpoints (default: an epoch)"
     add("--checkpoint-every", type=whole, metavar="N", help=every)
-    add("--keep", type=whole, default=3, metavar="N", help="number of checkpoints that are kept")
+    add("--keep", type=whole, default=3, metavar="N", help="number of checkpoints to keep")
     resume = "continue from the newest checkpoint, if there is one"
     add("--resume", action="store_true", help=resume)
     trace = "write a timeline that Perfetto opens (https://ui.perfetto.dev)"
     add("--trace", metavar="FILE", help=trace)
-    metrics = "append a JSON line for each step and each epoch to this file; or write them for"
-    metrics += " other tools: tensorboard:DIR, wandb:PROJECT"
+    metrics = "append a JSON line for each step and each epoch to this file; tensorboard:DIR and"
+    metrics += " wandb:PROJECT write them for these tools"
     add("--metrics", metavar="FILE", help=metrics)
     add("--json", metavar="FILE", help="write configuration, losses, times and bytes to this file")
     add_shared(parser, "--done")

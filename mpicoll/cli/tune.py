@@ -25,22 +25,22 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="FILE",
-        help="the table; entries of other places are kept",
+        help="the tuning table; entries of other clusters stay in it",
     )
     add(
         "--collectives",
         default="allreduce,reduce_scatter,allgather,bcast",
         metavar="A,B",
-        help="to tune",
+        help="collectives to tune",
     )
     add_shared(parser, "--dtype", sizes="1K:16M", factor=4, min_time=2.0)
     add("--segments", default="16K,60000,256K,1M", metavar="A,B", help="segment sizes to try")
     add(
         "--compression",
         metavar="A,B",
-        help="also find from how many bytes these codes save time between nodes: int8,int4",
+        help="also find the size from which compression saves time between nodes: int8,int4",
     )
-    add("--device", default="cpu", help="where the arrays of this table are: cpu, cuda")
+    add("--device", default="cpu", help="memory of the arrays: cpu, cuda")
     add("--nccl", action="store_true", help="with --device cuda: NCCL is a candidate too")
     add(
         "--network",
@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add("--ranks", default="2,4,8,16,32,64", metavar="A,B", help="with --network: numbers of ranks")
     add("--ranks-per-node", type=whole, metavar="N", help="with --network (default: the model's)")
-    add("--plot", metavar="FILE.svg", help="draw what the table chooses here, over bytes and ranks")
+    add("--plot", metavar="FILE.svg", help="draw the choices of the table over bytes and ranks")
     add_shared(parser, "--done")
 
 

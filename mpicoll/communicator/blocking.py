@@ -255,9 +255,12 @@ class Blocking(Base):
         --------
         >>> comm.Allgather(mine, everything)  # everything.shape == (comm.Get_size(), *mine.shape)
         """
-        if compression is None and self._passes_allgather(sendbuf, recvbuf, algorithm, segment_bytes):
+        if compression is None and self._passes_allgather(
+            sendbuf, recvbuf, algorithm, segment_bytes
+        ):
             return
-        self._serve(allowing(arguments.allgather, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
+        parse = allowing(arguments.allgather, compression)
+        self._serve(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Allgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
@@ -293,7 +296,8 @@ class Blocking(Base):
         m without the largest block, or less, per rank. `ring`: p-1 rounds; `circulant`, `bruck`:
         ceil(log2 p).
         """
-        self._serve(allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
+        parse = allowing(arguments.allgatherv, compression)
+        self._serve(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Alltoall(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
@@ -445,9 +449,12 @@ class Blocking(Base):
         segments n - 1 + ceil(log2 p) rounds of m/n, for large vectors. `pipeline`: m per rank, for
         the largest.
         """
-        if compression is None and self._passes_reduce(sendbuf, recvbuf, op, root, algorithm, segment_bytes):
+        if compression is None and self._passes_reduce(
+            sendbuf, recvbuf, op, root, algorithm, segment_bytes
+        ):
             return
-        self._serve(allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+        parse = allowing(arguments.reduce, compression)
+        self._serve(parse, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Allreduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
@@ -490,9 +497,12 @@ class Blocking(Base):
         >>> comm.Allreduce(MPI.IN_PLACE, gradient)
         >>> comm.Allreduce(x, y, op=MPI.MAX, algorithm="ring", segment_bytes=1 << 20)
         """
-        if compression is None and self._passes_allreduce(sendbuf, recvbuf, op, algorithm, segment_bytes):
+        if compression is None and self._passes_allreduce(
+            sendbuf, recvbuf, op, algorithm, segment_bytes
+        ):
             return
-        self._serve(allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes)
+        parse = allowing(arguments.allreduce, compression)
+        self._serve(parse, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
@@ -534,11 +544,12 @@ class Blocking(Base):
         --------
         >>> comm.Reduce_scatter_block(vector, mine)  # vector.size == mine.size * comm.Get_size()
         """
-        if compression is None and self._passes_reduce_scatter_block(sendbuf, recvbuf, op, algorithm, segment_bytes):
+        if compression is None and self._passes_reduce_scatter_block(
+            sendbuf, recvbuf, op, algorithm, segment_bytes
+        ):
             return
-        self._serve(
-            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce_scatter_block, compression)
+        self._serve(parse, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
@@ -578,9 +589,8 @@ class Blocking(Base):
         ----
         m without one block sent per rank. `ring`: p-1 rounds; `circulant`: ceil(log2 p).
         """
-        self._serve(
-            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce_scatter, compression)
+        self._serve(parse, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes)
 
     def Scan(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
@@ -611,8 +621,8 @@ class Blocking(Base):
 
         Cost
         ----
-        `recursive_doubling`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds of
-        m/n, for large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
+        `recursive_doubling`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds
+        of m/n, for large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
 
         Examples
         --------
@@ -652,8 +662,8 @@ class Blocking(Base):
 
         Cost
         ----
-        `two_phase`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds of m/n, for
-        large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
+        `two_phase`: ceil(log2 p) rounds of m. `pipeline`: in n segments n + p - 2 rounds of m/n,
+        for large vectors. `hierarchical`: ceil(log2 N) rounds between N nodes.
 
         Examples
         --------

@@ -529,7 +529,7 @@ class GraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompat
     """A `Communicator` of ranks in a graph."""
 
 
-class DistgraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+class DistgraphCommunicator(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]  # noqa: E501
     Topological, MPI.Distgraphcomm
 ):
     """A `Communicator` of ranks in a graph of which each knows a part."""

@@ -36,7 +36,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Bcast`; see there."""
-        return self._begin(allowing(arguments.bcast, compression), (buf, root), algorithm, segment_bytes)
+        parse = allowing(arguments.bcast, compression)
+        return self._begin(parse, (buf, root), algorithm, segment_bytes)
 
     def Iscatter(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, *,
@@ -72,7 +73,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allgather`; see there."""
-        return self._begin(allowing(arguments.allgather, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
+        parse = allowing(arguments.allgather, compression)
+        return self._begin(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Iallgatherv(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, *,
@@ -80,7 +82,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allgatherv`; see there."""
-        return self._begin(allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), algorithm, segment_bytes)
+        parse = allowing(arguments.allgatherv, compression)
+        return self._begin(parse, (sendbuf, recvbuf), algorithm, segment_bytes)
 
     def Ialltoall(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *,
@@ -110,7 +113,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce`; see there."""
-        return self._begin(allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
+        parse = allowing(arguments.reduce, compression)
+        return self._begin(parse, (sendbuf, recvbuf, op, root), algorithm, segment_bytes)
 
     def Iallreduce(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,
@@ -118,7 +122,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Allreduce`; see there."""
-        return self._begin(allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes)
+        parse = allowing(arguments.allreduce, compression)
+        return self._begin(parse, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
@@ -127,9 +132,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce_scatter_block`; see there."""
-        return self._begin(
-            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce_scatter_block, compression)
+        return self._begin(parse, (sendbuf, recvbuf, op), algorithm, segment_bytes)
 
     def Ireduce_scatter(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
@@ -138,9 +142,8 @@ class NonBlocking(Base):
         compression: CompressionName | None = None,
     ) -> MPI.Request:
         """Non-blocking `Reduce_scatter`; see there."""
-        return self._begin(
-            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce_scatter, compression)
+        return self._begin(parse, (sendbuf, recvbuf, recvcounts, op), algorithm, segment_bytes)
 
     def Iscan(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: MPI.Op = MPI.SUM, *,

@@ -41,7 +41,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Bcast`; see there."""
-        return self._persist(allowing(arguments.bcast, compression), (buf, root), info, algorithm, segment_bytes)
+        parse = allowing(arguments.bcast, compression)
+        return self._persist(parse, (buf, root), info, algorithm, segment_bytes)
 
     def Scatter_init(
         self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace,
@@ -89,9 +90,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allgather`; see there."""
-        return self._persist(
-            allowing(arguments.allgather, compression), (sendbuf, recvbuf), info, algorithm, segment_bytes
-        )
+        parse = allowing(arguments.allgather, compression)
+        return self._persist(parse, (sendbuf, recvbuf), info, algorithm, segment_bytes)
 
     def Allgatherv_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, info: MPI.Info = MPI.INFO_NULL, *,
@@ -99,9 +99,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allgatherv`; see there."""
-        return self._persist(
-            allowing(arguments.allgatherv, compression), (sendbuf, recvbuf), info, algorithm, segment_bytes
-        )
+        parse = allowing(arguments.allgatherv, compression)
+        return self._persist(parse, (sendbuf, recvbuf), info, algorithm, segment_bytes)
 
     def Alltoall_init(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: MPI.Info = MPI.INFO_NULL, *,
@@ -135,9 +134,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce`; see there."""
-        return self._persist(
-            allowing(arguments.reduce, compression), (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce, compression)
+        return self._persist(parse, (sendbuf, recvbuf, op, root), info, algorithm, segment_bytes)
 
     def Allreduce_init(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
@@ -146,9 +144,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Allreduce`; see there."""
-        return self._persist(
-            allowing(arguments.allreduce, compression), (sendbuf, recvbuf, op), info, algorithm, segment_bytes
-        )
+        parse = allowing(arguments.allreduce, compression)
+        return self._persist(parse, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter_block_init(
         self, sendbuf: BufSpecB | InPlace | Contributions, recvbuf: BufSpec | BufSpecB,
@@ -157,9 +154,8 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce_scatter_block`; see there."""
-        return self._persist(
-            allowing(arguments.reduce_scatter_block, compression), (sendbuf, recvbuf, op), info, algorithm, segment_bytes
-        )
+        parse = allowing(arguments.reduce_scatter_block, compression)
+        return self._persist(parse, (sendbuf, recvbuf, op), info, algorithm, segment_bytes)
 
     def Reduce_scatter_init(
         self, sendbuf: BufSpec | InPlace | Contributions, recvbuf: BufSpec,
@@ -169,8 +165,9 @@ class Persistent(Base):
         compression: CompressionName | None = None,
     ) -> Plan:
         """Persistent `Reduce_scatter`; see there."""
+        parse = allowing(arguments.reduce_scatter, compression)
         return self._persist(
-            allowing(arguments.reduce_scatter, compression), (sendbuf, recvbuf, recvcounts, op), info,
+            parse, (sendbuf, recvbuf, recvcounts, op), info,
             algorithm, segment_bytes,
         )
 

@@ -62,7 +62,9 @@ def limited_threads(number: int) -> int:
         pools = require("threadpoolctl").threadpool_info()
     except Exception:  # it looks into foreign libraries, and is no more than a better guess
         return number
-    return max((pool["num_threads"] for pool in pools if pool["user_api"] == "blas"), default=number)
+    return max(
+        (pool["num_threads"] for pool in pools if pool["user_api"] == "blas"), default=number
+    )
 
 
 def compute() -> int:

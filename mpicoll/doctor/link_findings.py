@@ -178,7 +178,8 @@ def switch_groups(results: Iterable[PairResult], count: int) -> list[list[int]]:
             kept, gone = sorted((group_of[first], group_of[second]))
             group_of = [kept if group == gone else group for group in group_of]
     return [
-        [node for node in range(count) if group_of[node] == group] for group in sorted(set(group_of))
+        [node for node in range(count) if group_of[node] == group]
+        for group in sorted(set(group_of))
     ]
 
 
@@ -263,7 +264,7 @@ def contended_links(measured: Measured) -> Iterator[Finding]:
 
 
 def contention(measured: Measured) -> float:
-    """How many times faster a pair is alone than with all others at once: the median, at least 1."""
+    """How many times faster a pair is alone than beside all others: the median, at least 1."""
     together = {(result.source, result.target): result for result in measured.pairs}
     alone = {(result.source, result.target): result for result in measured.alone}
     ratios = [

@@ -84,7 +84,7 @@ def settings(measured: Measured) -> Iterator[Finding]:
             f"{name} is {others} on {many(len(odd), 'rank')}, and {usual} on the others",
             ranks_text(measured, [facts.rank for facts in odd]),
             "ranks may use different transports or networks, or hang",
-            "set it for the whole job: in the job script, or with the launcher's option (-genv, -x)",
+            "set it for the whole job: in its script, or by an option of the launcher (-genv, -x)",
             tuple(sorted({facts.node for facts in odd})),
             tuple(facts.rank for facts in odd),
         )

@@ -66,7 +66,9 @@ def speeds() -> dict[str, float]:
             ports = list((_INFINIBAND / name).glob("ports/*"))
             if any("ACTIVE" in _text(port / "state") for port in ports):
                 rates = [_text(port / "rate").split(" ")[0] for port in ports]
-                found[name] = max((float(rate) * 1e9 for rate in rates if _number(rate)), default=0.0)
+                found[name] = max(
+                    (float(rate) * 1e9 for rate in rates if _number(rate)), default=0.0
+                )
         elif name != "lo" and _text(_NET / name / "operstate") in ("up", "unknown", ""):
             speed = _text(_NET / name / "speed")
             found[name] = max(0.0, float(speed) * 1e6) if _number(speed) else 0.0

@@ -48,7 +48,7 @@ class Patience:
         return self.comm.allgather(value)
 
     def finish(self, requests: Sequence[MPI.Request], what: str, pause: float = 0.0) -> None:
-        """Complete messages that are measured. pause: seconds between looks where cores are shared."""
+        """Complete measured messages. pause: seconds between looks where cores are shared."""
         end = time.perf_counter() + self._limit
         looks = 0
         pending: list[Any] = list(requests)

@@ -6,6 +6,6 @@ from .library import address_of, has_doors, require, status
 from .lowering import reduces
 
 __all__ = [
-    "Attendance", "Caller", "Compiled", "Held", "address_of", "compiled", "has_doors", "reduces", "require",
-    "status",
+    "Attendance", "Caller", "Compiled", "Held", "address_of", "compiled", "has_doors", "reduces",
+    "require", "status",
 ]  # fmt: skip

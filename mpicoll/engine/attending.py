@@ -23,7 +23,7 @@ class Attendance:
 
     @staticmethod
     def calls(awaited: Sequence[object]) -> Calls:
-        """The calls of programs for which tasks wait; () where they wait for something else, too."""
+        """The calls of programs that tasks wait for; () where they wait for something else, too."""
         found = tuple([getattr(awaits, "attended", None) for awaits in awaited])
         return () if None in found else found
 

@@ -27,6 +27,14 @@ _NEAR = Struct("=3q")
 _POLLS = 32
 
 
+#: seconds that a call that does not block waits before a task is made of it
+_MOMENT = 10e-6
+#: the same of a small call inside the node: a task takes as long
+_SMALL_MOMENT = 50e-6
+#: and where ranks outnumber cores: their tasks would take the cores from each other
+_CROWDED_MOMENT = 500e-6
+#: bytes of the messages of a small call
+_SMALL = 64 << 10
 #: seconds for which a program waits where a rank of the node has not created its pipe yet: Python
 #: finds it
 _UNFOUND = 20e-6
@@ -136,6 +144,8 @@ class Compiled:
         sent = [piece.nbytes for piece in self._starts if piece.is_sent]
         #: messages that it sends, and their bytes
         self.sent = len(sent), sum(sent)
+        #: seconds that a call that does not block waits
+        self._moment = _MOMENT
         #: of the extension's last step, which `advance` sees to
         self._result = 0
         self._patience = 0.0
@@ -168,8 +178,8 @@ class Compiled:
         #: the number of the next instruction, and that after the last one
         self._next = self._end = len(self._positions)
         self._tag = -1
-        #: the number of the last call of the program that Python has begun or taken over: doors begin
-        #: others
+        #: the number of the last call of the program that Python has begun or taken over: doors
+        #: begin others
         self._call = 0
         #: the requests that were given away, by number
         self._taken: list[MPI.Request | None] = [None] * len(self._starts)
@@ -210,14 +220,14 @@ class Compiled:
         self._taken = [None] * len(self._starts)
         self._call = self._extension.start(self._program, tag, self._buffers)
 
-    def start_at_once(self, tag: int, memory: Places, patience: float) -> bool:
-        """Begin, and execute what comes within `patience` seconds; whether that was all."""
+    def start_at_once(self, tag: int, memory: Places) -> bool:
+        """Begin, and execute what comes within a moment; whether that was all."""
         if self._is_ready(tag, memory):
             self._call = self._extension.restart(self._program)
         else:
             self.start(tag, memory, 0.0)
         self._result = self._next = 0
-        self._execute(patience)
+        self._execute(self._moment)
         return not self._result and self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
@@ -240,15 +250,22 @@ class Compiled:
         is_under_way = self._extension.is_under_way
         return any([is_under_way(program) for program, _ in self._tracks.values()])
 
-    def open_door(self, door: Any, *call: Any, tag: int, memory: Places) -> None:
-        """Let calls like this one through a door. tag: of call 0; memory: its buffers."""
+    def open_door(
+        self, door: Any, call: tuple[Any, ...], tag: int, memory: Places, patience: float | None
+    ) -> None:
+        """Let calls like this one through a door.
+
+        call: arguments, operation and mark; tag: of call 0; memory: its buffers; patience: seconds
+        for which it waits there, None: for a moment.
+        """
         arguments, operation, mark = call
         if len(memory) != len(self._made_for):  # it was made for one call
             return
         buffers = tuple((*self._buffer(place), place[1]) for place in memory)
         moves = not HEAP.in_use
         programs = tuple(self._on(track)[0] for track in range(self._all_tracks))
-        door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent)
+        patience = self._moment if patience is None else patience
+        door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent, patience)
 
     def free(self) -> None:
         """Let no door use it from now on."""
@@ -364,9 +381,13 @@ class CompiledNear(Compiled):
     ) -> None:
         self._near = near
         self._all_tracks = near.tracks
-        #: of the call under way, by near rank: messages that were set aside, which the extension has
+        #: of the call under way, by near rank: messages that were set aside, which the extension
+        #: has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
         super().__init__(extension, program, channel, caller)
+        is_inside = all(piece.peer in near.ranks for piece in self._starts)
+        if is_inside and sum(piece.nbytes for piece in self._starts) <= _SMALL:
+            self._moment = _CROWDED_MOMENT if near.is_crowded else _SMALL_MOMENT
 
     def _nearby_on(self, track: int) -> _Nearby:
         return _Nearby(self._source, self._channel, self._near, track)
@@ -384,8 +405,8 @@ class CompiledNear(Compiled):
         super().start(tag, memory, patience)
         self._give()
 
-    def start_at_once(self, tag: int, memory: Places, patience: float) -> bool:  # noqa: D102
-        has_ended = super().start_at_once(tag, memory, patience)
+    def start_at_once(self, tag: int, memory: Places) -> bool:  # noqa: D102
+        has_ended = super().start_at_once(tag, memory)
         if has_ended:
             self._take_back()
         return has_ended

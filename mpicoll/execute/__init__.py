@@ -22,8 +22,8 @@ from .surroundings import Surroundings, surroundings_of
 from .tracing import Tracer
 
 __all__ = [
-    "BYTES", "LEFT_OVER", "CachedCall", "Context", "IsServed", "Key", "LibraryCall", "LowerCase", "NativeCall",
-    "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer", "Work", "bind", "compare",
-    "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit", "native_method", "plain_method", "share_blocks",
-    "surroundings_of",
+    "BYTES", "LEFT_OVER", "CachedCall", "Context", "IsServed", "Key", "LibraryCall", "LowerCase",
+    "NativeCall", "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer",
+    "Work", "bind", "compare", "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit",
+    "native_method", "plain_method", "share_blocks", "surroundings_of",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from .. import engine
 from ..buffers import OWN_TYPES
 from ..failure import ENDED, KEPT, Mark, mark_of
-from ..progress import MOMENT, PROGRESS
+from ..progress import PROGRESS
 from ..shared_memory import TASKS
 from .operation import Operation
 
@@ -65,16 +65,15 @@ class Doors:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._doors: dict[str, Any] = {}
-        #: those of blocking calls
-        self._blocking: dict[str, Any] = {}
+        #: the methods of blocking calls
+        self._blocking: set[str] = set()
 
     def of(self, method: str) -> IsServed:
         """A function of a blocking call's arguments: serves the call, or returns False."""
         door = self._door(method, self._finish, self._goes_on)
         if door is None:
             return _closed
-        self._blocking[method] = door
-        door.patience = self._context.patience
+        self._blocking.add(method)
         served: IsServed = door.call
         return served
 
@@ -115,20 +114,20 @@ class Doors:
             begun.address,
             begun.last,
             context.channel.number_bit,
-            MOMENT,
             KEPT,
         )
 
     def learn(
         self, method: str, arguments: Sequence[object], operation: Operation, text: str
     ) -> None:
-        """Let calls like this one through, which `operation` has served. text: the call in words."""
+        """Let calls like this one through, which `operation` served. text: the call in words."""
         context = self._context
         door = self._doors.get(method)
         if door is None or context.sees_all:
             return
         if all(map(_is_comparable, arguments)):
-            operation.open_door(door, tuple(arguments), mark_of(text))
+            patience = context.patience if method in self._blocking else None
+            operation.open_door(door, tuple(arguments), mark_of(text), patience)
 
     def _finish(
         self, operation: ScheduledCall, tag: int, mark: Mark,
@@ -173,5 +172,3 @@ class Doors:
         for door in self._doors.values():
             if door is not None:
                 door.clear()
-        for door in self._blocking.values():
-            door.patience = self._context.patience

@@ -165,7 +165,7 @@ class NativeCall(LibraryCall):
         return not self.staged and all(map(operator.is_, self.arguments, arguments))
 
     def open_door(  # noqa: D102
-        self, door: Any, arguments: tuple[object, ...], mark: bytes
+        self, door: Any, arguments: tuple[object, ...], mark: bytes, patience: float | None
     ) -> None:
         call = self.call
         names = _PARAMETERS.get(call.form, ())

@@ -90,10 +90,12 @@ class Operation(LowerCase):
         """Whether a call through a door is using it."""
         return False
 
-    def open_door(self, door: Any, arguments: tuple[object, ...], mark: bytes) -> None:
+    def open_door(
+        self, door: Any, arguments: tuple[object, ...], mark: bytes, patience: float | None
+    ) -> None:
         """Let calls like the last one through a door, where that can serve them: see `doors`.
 
-        mark: of the call.
+        mark: of the call. patience: seconds for which they wait there; None: for a moment.
         """
 
     def lies_in(self, memory: Places) -> None:

@@ -17,7 +17,7 @@ from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
 from ..failure import ENDED, Record, cancelled, still_under_way
-from ..progress import MOMENT, PROGRESS, Task, calls_as_mpi_computes, until_done
+from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from .executable import Executable
@@ -212,11 +212,12 @@ class ScheduledCall(Operation):
     # Through a door, see `doors`.
 
     def open_door(  # noqa: D102
-        self, door: Any, arguments: tuple[object, ...], mark: bytes
+        self, door: Any, arguments: tuple[object, ...], mark: bytes, patience: float | None
     ) -> None:
         if self.compiled is not None and self._is_all_in_c:
-            self.compiled.open_door(
-                door, arguments, self, mark, tag=self._call_tag, memory=_memory_of(arguments))
+            memory = _memory_of(arguments)
+            call = (arguments, self, mark)
+            self.compiled.open_door(door, call, self._call_tag, memory, patience)
 
     @property
     def _is_all_in_c(self) -> bool:
@@ -328,7 +329,7 @@ class ScheduledCall(Operation):
         assert self.compiled is not None
         self.step = 0
         try:
-            has_ended = self.compiled.start_at_once(self.tag, self.memory, MOMENT)
+            has_ended = self.compiled.start_at_once(self.tag, self.memory)
             self._count(self.compiled, self.context.sent_by_tasks)
             if has_ended:
                 self.context.recorder.count += 1

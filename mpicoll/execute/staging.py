@@ -127,7 +127,8 @@ class Work(Staging):
         self._following: list[Callable[[], object]] = []
         # the thread that packs may have another current device
         self._device_current: AbstractContextManager[object] = (
-            nullcontext() if self.device is None else self.device)
+            nullcontext() if self.device is None else self.device
+        )
         if self.device is not None:
             self._own = gpu.current_streams()
             self._use_streams()
@@ -248,9 +249,7 @@ class Work(Staging):
         )
         to_front = call.shared and collective.place == INPUT and not collective.shares_memory
         # what comes back to the root of a Bcast is its own data, unless it is quantised
-        sends_all = (
-            collective is collectives.BCAST and call.is_root and call.codes is None
-        )
+        sends_all = collective is collectives.BCAST and call.is_root and call.codes is None
         is_result = not to_front and not sends_all
         send = call.send and self._array(call.send, call.send is call.recv, is_result)
         recv = call.recv and self._array(call.recv, True, is_result)
@@ -381,7 +380,7 @@ class Work(Staging):
         return self._twin(self.acquire(nbytes, self._reduces_on)[:nbytes], wanted=False)
 
     def acquire(self, nbytes: int, module: Any) -> Any:
-        """At least `nbytes` of memory until `close`. module: NumPy, CuPy, `PAGE_LOCKED` or `SHARED`."""
+        """`nbytes` or more until `close`. module: NumPy, CuPy, `PAGE_LOCKED`, `SHARED`."""
         scratch = self._pool.acquire(nbytes, module)
         self._acquired.append((scratch, module))
         return scratch

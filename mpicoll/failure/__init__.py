@@ -19,7 +19,8 @@ from .survival import all_agree, deaths, lowest_alive, note_missing, outnumbers,
 from .withdrawal import ABANDONED, Withdrawable, cancelled, still_under_way
 
 __all__ = [
-    "ABANDONED", "ENDED", "KEPT", "Located", "Mark", "Past", "Record", "Recorder",
-    "Resumable", "Withdrawable", "all_agree", "cancelled", "deaths", "lowest_alive", "mark_of", "note_missing",
-    "outnumbers", "owning", "past", "past_with_passed", "refusal", "remembered", "still_under_way", "survivable",
+    "ABANDONED", "ENDED", "KEPT", "Located", "Mark", "Past", "Record", "Recorder", "Resumable",
+    "Withdrawable", "all_agree", "cancelled", "deaths", "lowest_alive", "mark_of", "note_missing",
+    "outnumbers", "owning", "past", "past_with_passed", "refusal", "remembered", "still_under_way",
+    "survivable",
 ]  # fmt: skip

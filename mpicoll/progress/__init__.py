@@ -1,13 +1,13 @@
 """Progress of calls that do not block: tasks, the thread that advances them, and how waits nap."""
 
 from .arithmetic import calls_as_mpi_computes
-from .engine import MOMENT, PROGRESS
+from .engine import PROGRESS
 from .rhythm import NAP, Rhythm
 from .stall import Stall
 from .tasks import WINDOW, Queue, Task, until_done
 from .turn import Turn
 
 __all__ = [
-    "MOMENT", "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task", "Turn",
+    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task", "Turn",
     "calls_as_mpi_computes", "until_done",
 ]  # fmt: skip

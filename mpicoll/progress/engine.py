@@ -26,8 +26,6 @@ from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
 from .turn import FOR_EVER, Flag, Result, Turn
 
-#: seconds that a call waits before a task is made of it, which takes about as long
-MOMENT = 10e-6
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
 #: seconds for which the thread polls after the last task: waking it costs more than a small call
@@ -406,7 +404,7 @@ class Progress:
             sleep(rhythm.rest(perf_counter() - busy, RESTING))
 
     def _attended(self) -> bool:
-        """Let the extension advance all tasks, with its own rhythm; False: it cannot do that now."""
+        """Let the extension advance all tasks, in its own rhythm; False: it cannot do that now."""
         awaited = [task.at for task in list(self._tasks)]
         calls = self._attendance.calls(awaited)
         if not calls:

@@ -26,7 +26,16 @@ from .choice import SMALL, Choice, Query
 from .table import Link
 
 #: collectives that are probed; MPI's own call serves the others
-PROBED = ("allreduce", "reduce_scatter", "allgather", "alltoall", "bcast", "reduce", "scan", "exscan")
+PROBED = (
+    "allreduce",
+    "reduce_scatter",
+    "allgather",
+    "alltoall",
+    "bcast",
+    "reduce",
+    "scan",
+    "exscan",
+)
 #: the speed of a schedule, relative to MPI's own call, from which it is taken
 CLEAR = 1.15
 #: bytes of pieces: below the eager limit of MPI libraries, and larger

@@ -253,7 +253,8 @@ def _entry(entry: dict[str, Any]) -> TableEntry:
     compressed_from = tuple((codes_of(name).name, parse_bytes(low)) for name, low in lows)
     typed = entry.get("typed", False) is True
     return TableEntry(
-        mpi, transport, ranks, nodes, collective, rules, engine, compressed_from, typed)
+        mpi, transport, ranks, nodes, collective, rules, engine, compressed_from, typed
+    )
 
 
 def _rule(collective: collectives.CollectiveName, rule: dict[str, Any]) -> Rule:
@@ -338,7 +339,11 @@ def write(
         "schema": SCHEMA,
         "environment": environment,
         "links": _merged(document["links"], [link] if link else [], place),
-        "entries": _merged(document["entries"], entries, (*place, "ranks", "nodes", "engine", "collective", "typed")),
+        "entries": _merged(
+            document["entries"],
+            entries,
+            (*place, "ranks", "nodes", "engine", "collective", "typed"),
+        ),
         **{key: document[key] for key in ("reduce_on_device",) if key in document},
     }
     write_whole(path, json.dumps(merged, indent=1) + "\n")

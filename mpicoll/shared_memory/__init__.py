@@ -7,7 +7,7 @@ from .neighbours import NOBODY, Neighbour, Neighbours, meet
 from .ring import BLOCKING, COPIED, PLANS, TASKS, WORD, Links, Pipe, track
 
 __all__ = [
-    "BELL", "BLOCKING", "COPIED", "HEAP", "LARGE", "NOBODY", "PLANS", "SHARED", "TASKS", "WORD", "Distant",
-    "Incoming", "Landing", "Links", "Neighbour", "Neighbours", "Outgoing", "Packing", "Pipe", "Polled", "Writing",
-    "meet", "shared_array", "track",
+    "BELL", "BLOCKING", "COPIED", "HEAP", "LARGE", "NOBODY", "PLANS", "SHARED", "TASKS", "WORD",
+    "Distant", "Incoming", "Landing", "Links", "Neighbour", "Neighbours", "Outgoing", "Packing",
+    "Pipe", "Polled", "Writing", "meet", "shared_array", "track",
 ]

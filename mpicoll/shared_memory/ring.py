@@ -192,8 +192,8 @@ class Pipe:
     def slots(self, nbytes: int, itemsize: int = 1) -> list[Slot]:
         """Memory for pieces of this size: piece number n uses slot n modulo their number.
 
-        Where memory to share has run out, the slots are smaller: an entry has room for the smallest.
-        itemsize: they are not smaller than that.
+        Where memory to share has run out, the slots are smaller: an entry has room for the
+        smallest. itemsize: they are not smaller than that.
         """
         size = max(_SMALL, 1 << (nbytes - 1).bit_length())
         if size not in self._slots:

@@ -16,6 +16,6 @@ from .near import Ends, Near
 from .topology import Topology, discover, inherited
 
 __all__ = [
-    "ACCOUNT", "CALL", "COMPARE", "NOTICE", "WATCH", "Channel", "Ends", "Near", "Share", "Topology", "Wire",
-    "discover", "inherited", "node_of", "places_in",
+    "ACCOUNT", "CALL", "COMPARE", "NOTICE", "WATCH", "Channel", "Ends", "Near", "Share", "Topology",
+    "Wire", "discover", "inherited", "node_of", "places_in",
 ]  # fmt: skip

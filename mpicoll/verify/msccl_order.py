@@ -121,8 +121,7 @@ class _Run:
                         outward if step.kind.sends else None,
                     )
                     for chunk in range(max(step.count, 1)):
-                        self.actions.append(
-                            Action(gpu.number, block.number, step, chunk, *ends))
+                        self.actions.append(Action(gpu.number, block.number, step, chunk, *ends))
                 self.programs[gpu.number, block.number] = range(first, len(self.actions))
         #: the action of each threadblock
         self.at = {block: program.start for block, program in self.programs.items()}
@@ -227,9 +226,7 @@ class _Run:
         return before
 
 
-def _connect(
-    ends: dict[Edge, BlockId], edge: Edge, block: int, does: str, peer: int
-) -> None:
+def _connect(ends: dict[Edge, BlockId], edge: Edge, block: int, does: str, peer: int) -> None:
     """Note a threadblock at the end of a connection; ScheduleError where another one is there."""
     gpu = edge[0] if does == "send to" else edge[1]
     if edge in ends:
@@ -267,12 +264,15 @@ def must_not_race(run: Order, place_of: Callable[[int, Chunks], Place]) -> None:
 
 
 def _must_not_overlap(action: Action, place_of: Callable[[int, Chunks], Place]) -> None:
-    """Raise ScheduleError for a step that writes a chunk which it reads as another of its chunks."""
+    """Raise ScheduleError for a step that writes a chunk that it reads as another chunk."""
     step = action.step
     if not (action.starts and step.count > 1 and step.kind.reads and step.kind.writes):
         return
     places = [
-        [place_of(action.gpu, Chunks(part.buffer, part.first + chunk)) for chunk in range(step.count)]
+        [
+            place_of(action.gpu, Chunks(part.buffer, part.first + chunk))
+            for chunk in range(step.count)
+        ]
         for part in (step.source, step.target)
     ]
     if places[0] != places[1] and set(places[0]) & set(places[1]):

@@ -1,4 +1,4 @@
-"""ReFrame: this machine alone, jobs under mpiexec. A cluster has its own file; there the launcher is srun."""
+"""ReFrame: this machine alone, jobs under mpiexec. For a cluster see slurm.py."""
 
 site_configuration = {
     "systems": [

@@ -13,8 +13,8 @@ from tests.support.each import ALL
 from tests.support.launching import PATIENCE, ROOT, environment, installations
 
 JOBS = ROOT / "jobs"
-TRAIN, GPU, BENCH, TUNE, CHECK, TORCH = (
-    JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check", "train_torch")
+TRAIN, GPU, BENCH, TUNE, CHECK, DOCTOR, TORCH = (
+    JOBS / f"{name}.sbatch" for name in ("train_cpu", "train_gpu", "bench", "tune", "gpu_check", "doctor", "train_torch")
 )  # fmt: skip
 #: the launchers of each MPI; without a daemon of its own (srun), and with one
 MODES = {"mpich": ("srun", "mpiexec"), "intelmpi": ("srun", "mpirun"), "openmpi": ("srun", "mpirun")}

@@ -48,7 +48,9 @@ def sum_before(rank: int, size: int) -> Iterator[Round]:
             if number + 1 < with_own:
                 step.append(Reduce(received, own, inclusive))
                 own = inclusive
-            step.append(Reduce(received, Output(0), Output(0)) if reach else Copy(received, Output(0)))
+            step.append(
+                Reduce(received, Output(0), Output(0)) if reach else Copy(received, Output(0))
+            )
         yield step
         reach += distance
 

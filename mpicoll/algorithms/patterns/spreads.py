@@ -50,7 +50,8 @@ class Spread(NamedTuple):
     size : int
         Ranks.
     rounds : list of list of (int, list of int)
-        In each round: distances to ranks from which messages come, with the ranks whose blocks come.
+        In each round: distances to ranks from which messages come, with the ranks whose blocks
+        come.
     mirrored : bool
         Odd ranks count in the other direction, so that two ranks send to each other.
     """

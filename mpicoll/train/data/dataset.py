@@ -163,7 +163,12 @@ class Dataset:
             Where a value, or an array, is not usable.
         """
         check_integer("seed", seed, 0)
-        check("test_fraction", test_fraction, 0 <= number_of(test_fraction) < 1, "a number from 0 to below 1")
+        check(
+            "test_fraction",
+            test_fraction,
+            0 <= number_of(test_fraction) < 1,
+            "a number from 0 to below 1",
+        )
         order = numpy.random.default_rng(seed).permutation(labels.size)
         test, train = numpy.split(order, [int(test_fraction * labels.size)])
         return cls(features, labels, features, labels, train, test)

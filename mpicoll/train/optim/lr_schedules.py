@@ -154,7 +154,9 @@ class StepDecay:
 
     def __post_init__(self) -> None:
         check_integer("every", self.every, 1)
-        check("factor", self.factor, 0 < number_of(self.factor) <= 1, "a number above 0 and at most 1")
+        check(
+            "factor", self.factor, 0 < number_of(self.factor) <= 1, "a number above 0 and at most 1"
+        )
 
     def __call__(self, step: int) -> float:
         return self.factor ** ((step - 1) // self.every)

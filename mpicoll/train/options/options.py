@@ -71,63 +71,65 @@ class Options:
     Parameters
     ----------
     strategy : {"allreduce", "parameter_server", "zero1", "zero2", "diloco"}
-        zero1 shards the optimizer state over the ranks, zero2 the gradients too. With diloco each
-        rank trains by itself, and the ranks average what their steps have changed now and then.
+        How ranks share the state. allreduce: each rank has all of it. parameter_server: rank 0
+        alone updates. zero1 shards the optimizer state over the ranks, zero2 also the gradients.
+        diloco: each rank trains alone, and every few steps the ranks average their changes.
     overlap : {"all", "gradients", "none"}
-        What is in flight while ranks compute: the reduction of gradients, with the rest of
-        backward; with "all" the allgather of zero1 and zero2 too, with the next forward.
+        Communication that runs during computation. gradients: their reduction, during the rest of
+        backward. all: also the parameter allgather of zero1 and zero2, during the next forward.
     bucket_bytes : int, optional
-        Bytes of gradients whose reduction starts together; by default an eighth of the model's, at
-        most 4 MiB and at least 16 KiB for each rank.
+        Size of a gradient bucket, which is reduced as one message. Default: an eighth of the
+        model, at most 4 MiB, at least 16 KiB per rank.
     parameter_bucket_bytes : int, optional
-        Bytes of parameters whose allgather starts together; by default as `bucket_bytes`.
+        Size of a parameter bucket, which is gathered as one message. Default: `bucket_bytes`.
     reduction : {"reduce_scatter", "allreduce"}, optional
-        Of the gradients of zero1 and zero2; reduce_scatter by default.
+        The collective that reduces the gradients of zero1 and zero2. Default: reduce_scatter.
     accumulate : int
         Micro-batches per step.
     clip_norm : float, optional
-        The largest Euclidean norm of all gradients together.
+        Scale gradients down to this Euclidean norm, taken over all of them.
     precision : {"float32", "float64", "float16", "bfloat16"}
-        Of parameters and gradients in memory and on the wire; with 16 bits there are float32
-        masters, and the arithmetic is float32.
+        Type of parameters and gradients in memory and in messages. The 16-bit types have float32
+        masters and float32 arithmetic.
     loss_scale : {"dynamic"} or float, optional
-        The factor on the loss; with one, steps whose gradients are not finite are skipped.
+        Factor on the loss. With one, a step with gradients that are not finite is skipped.
     algorithm : str, optional
-        Of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or "nccl" on
-        GPUs; by default "circulant" where all ranks share a node and the model is in its memory,
-        else "ring"; with compression "pairwise", or "hierarchical" where ranks share nodes.
+        Algorithm of the bucket collectives: one of ``mpicoll.list_algorithms("allreduce")``, or
+        "nccl" on GPUs. Default: "circulant" for a model in host memory whose ranks all share a
+        node, otherwise "ring"; with compression "pairwise", or "hierarchical" with several ranks
+        on a node.
     compression : {"int8", "int4", "bfloat16", "float16"}, optional
-        Sends such codes in the place of gradients, as the calls of that keyword do. Parameters of
-        one dimension, such as biases, are exempt: their gradients are summed exactly. Without
-        `algorithm` it is not used where all ranks share a node, which it would slow down.
+        Quantise gradients before they are sent. Parameters of one dimension, such as biases, are
+        exempt. Inside a single node it would slow the step down, and is ignored unless `algorithm`
+        is given.
     parameter_compression : {"int8", "int4", "bfloat16", "float16"}, optional
-        The same of the parameters that zero1 and zero2 gather; each rank then keeps its shard
-        uncompressed, too, in float32 masters.
+        Quantise the parameters that zero1 and zero2 gather. Each rank then keeps float32 masters
+        of its shard.
     error_feedback : bool
-        Adds to the gradients of each step what the codes of this rank lost in the steps before.
-        That takes two float32 vectors of all parameters on each rank. With elastic, the codes of
-        these are copied to another rank after each step.
+        Add the quantisation error of each step to the gradients of the next. Needs memory for two
+        float32 vectors of all parameters on each rank. With elastic, a quantised copy of the
+        errors is sent to another rank after each step.
     reproducible : bool or int
-        The same bits on any number of ranks: each batch is cut into so many micro-batches (True:
-        8), and their gradients are summed in fixed point. A rank holds those of each of its
-        micro-batches.
+        Give the same bits on any number of ranks: each batch has this number of micro-batches
+        (True: 8), whose gradients are summed in fixed point. A rank stores the gradients of each
+        of its micro-batches.
     elastic : bool
-        When ranks die, the others go on with the last completed step and the same global batches.
-        Needs Open MPI under ``mpirun --with-ft ulfm``, and 2 ranks. Not with parameter_server,
-        where rank 0 alone has the state.
+        Continue when ranks die: the survivors go on after the last completed step, with the same
+        global batches. Needs Open MPI, ``mpirun --with-ft ulfm`` and 2 ranks. Not available with
+        parameter_server.
     inner_steps : int
-        Of diloco: steps from one exchange of a parameter to its next.
+        diloco: steps between two exchanges of a parameter.
     fragments : int
-        Of diloco: parts of the parameters, exchanged one after the other at equal intervals; at
-        most as many as there are inner steps.
+        diloco: parts of the parameters that are exchanged in turn, at equal intervals. At most
+        `inner_steps`.
     inner : {"rank", "node"}
-        Of diloco: who takes the inner steps: each rank by itself, or the ranks of a node together,
+        diloco: what takes inner steps. rank: each rank alone. node: the ranks of a node together,
         which sum their gradients in each step.
     outer_lr : float
-        Of diloco: the learning rate of the outer steps, which take the average change of the
-        parameters for a gradient. With 1, and no momentum, parameters are averaged.
+        diloco: learning rate of the outer step, whose gradient is the average change of the
+        parameters. A rate of 1 without momentum averages the parameters.
     outer_momentum : float
-        Of diloco: the Nesterov momentum of the outer steps, from 0 to below 1.
+        diloco: Nesterov momentum of the outer step, from 0 to below 1.
     """
 
     strategy: StrategyName = "allreduce"

@@ -87,7 +87,7 @@ class ErrorFeedback:
         return self._layout.named(self._kept)
 
     def plain(self, is_committed: bool = True) -> Array:
-        """A copy of the residuals in plain order; where not `is_committed`, of the step under way."""
+        """A copy of the residuals in plain order; if not `is_committed`, of the step under way."""
         return self._layout.in_plain_order(self._kept if is_committed else self._pending)
 
     def add(self, values: Any) -> None:

@@ -56,8 +56,8 @@ class Update:
     An update is `prepare`, `apply`, `publish`; `confirm` says later whether all ranks could do it.
 
     masters: keep the owned parameters in float32 besides those that are sent, which have 16 bits or
-    are compressed. With a loss scale, a step whose gradients are not finite is skipped, on all ranks together. A norm costs one
-    allreduce of 8 bytes, and waits for all buckets.
+    are compressed. With a loss scale, a step whose gradients are not finite is skipped, on all
+    ranks together. A norm costs one allreduce of 8 bytes, and waits for all buckets.
 
     Without a norm only its owner sees that a gradient is not finite. The ranks vote on it while
     parameters are published and the next gradients are computed.

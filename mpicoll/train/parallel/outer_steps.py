@@ -64,9 +64,7 @@ class OuterSteps:
     update: of the inner steps. comm: of all ranks.
     """
 
-    def __init__(
-        self, update: Update, comm: Communicator, meter: Meter, options: Options
-    ) -> None:
+    def __init__(self, update: Update, comm: Communicator, meter: Meter, options: Options) -> None:
         reducer = update.reducer
         self._comm = comm
         self._meter = meter
@@ -91,7 +89,8 @@ class OuterSteps:
         exchanges = [each for part in self.fragments for _, each, _ in part.exchanges]
         weakref.finalize(self, free, exchanges)
         self._in_flight = InFlight(meter)
-        #: by fragment, in inner steps: when the last exchange began, and that of the last outer step
+        #: by fragment, in inner steps: when the last exchange began, and that of the last outer
+        #: step
         self._begun_at = [0.0] * options.fragments
         self._applied_at = [0.0] * options.fragments
         #: squares of the distances of this rank's fragments from the averages, of the last round
@@ -239,7 +238,9 @@ class OuterSteps:
                 total = float(self._sums[part].sum())
             if not math.isfinite(total) and (bad := first_bad(self._sums[part])) is not None:
                 self.confirm()
-                raise bad_gradient(self.optimizer.steps + 1, [self.layout.name_at(part.start + bad)])
+                raise bad_gradient(
+                    self.optimizer.steps + 1, [self.layout.name_at(part.start + bad)]
+                )
 
     def confirm(self) -> None:
         """Raise BadGradient, on all ranks, where one of them has stopped. Collective."""

@@ -98,9 +98,7 @@ class Reducer:
             self.feedback = ErrorFeedback(self.layout, like, self.rank, options)
         #: what codes had lost when this training went on without them, until an update has it
         self.remainder: Remainder | None = None
-        self.gradients = gradient_store(
-            self.layout, like, comm, options, self.owned, self.feedback
-        )
+        self.gradients = gradient_store(self.layout, like, comm, options, self.owned, self.feedback)
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
         plans = [*self.gradients.plans, *self._gathers]
         weakref.finalize(self, free, plans, self.gradients.gathering)
@@ -397,7 +395,9 @@ class Reducer:
             return
         for group in self._parameter_groups:
             for bucket in group:
-                if not self._in_flight.start(f"gather {bucket.number}", self._gathers[bucket.number]):
+                if not self._in_flight.start(
+                    f"gather {bucket.number}", self._gathers[bucket.number]
+                ):
                     self._current[bucket.number] = self.generation
         if not self._gathers_later:
             self.wait()

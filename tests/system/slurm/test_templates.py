@@ -4,17 +4,20 @@ Each template with each MPI library, under one launcher of it. MPICOLL_TEST_ALL=
 """
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.launching import ROOT
+from tests.support.recipes import NO_REFRAME, REFRAME, install_program, reframe
 from tests.support.slurm_lab import (
     ALL,
     BENCH,
     CASES,
     CHECK,
+    DOCTOR,
     EACH,
     FOUND,
     GPU,
@@ -66,6 +69,32 @@ def test_tune(lab, name, launcher):
     results = lab.completed(lab.submit(TUNE, name, launcher, **SHORT[TUNE]))
     entries = json.loads((results / "tuned.json").read_text())["entries"]
     assert sorted((entry["ranks"], entry["nodes"]) for entry in entries) == [(4, 2), (6, 3)]
+
+
+@EACH
+@once_more
+def test_doctor(lab, name, launcher):
+    """Hosts that share a few cores may be found slow: then the job fails, and has its results all the same."""
+    job = lab.submit(DOCTOR, name, launcher)
+    (state,) = lab.ended(job)
+    results = lab.results(job)
+    page = (results / "doctor.txt").read_text()
+    assert re.search("^examined +8 ranks on 4 nodes, ", page), lab.output(job)
+    faults = re.search("^(slow|wrong) ", page, re.MULTILINE)
+    assert state["JobState"] == ("FAILED" if faults else "COMPLETED"), lab.output(job)
+    assert json.loads((results / "doctor.json").read_text())["environment"]["ranks_per_node"] == [2, 2, 2, 2]
+    assert (results / "doctor.svg").stat().st_size
+    model = results / "model.json"
+    words = ("simulate", "allreduce", "--size", 16, "--bytes", "1M", "--network", model)
+    assert "circulant" in lab.call(FOUND[name].python, "-m", "mpicoll", *words)
+
+
+@pytest.mark.skipif(REFRAME is None, reason=NO_REFRAME)
+@once_more
+def test_reframe_runs_the_checks_as_jobs(lab):
+    programs = install_program(lab.directory / "prefix")
+    path = f"{programs}:{os.environ['PATH']}"
+    reframe("slurm.py", lab.directory / "checks", "-J", "nodes=2", "-S", "ranks=4", call=lab.call, PATH=path)
 
 
 @EACH
