@@ -79,7 +79,7 @@ def test_doctor(lab, name, launcher):
     (state,) = lab.ended(job)
     results = lab.results(job)
     page = (results / "doctor.txt").read_text()
-    assert re.search("^examined +8 ranks on 4 nodes, ", page), lab.output(job)
+    assert re.search("^examined +8 ranks on 4 nodes, ", page, re.MULTILINE), lab.output(job)
     faults = re.search("^(slow|wrong) ", page, re.MULTILINE)
     assert state["JobState"] == ("FAILED" if faults else "COMPLETED"), lab.output(job)
     assert json.loads((results / "doctor.json").read_text())["environment"]["ranks_per_node"] == [2, 2, 2, 2]
