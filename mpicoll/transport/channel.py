@@ -198,6 +198,11 @@ class Begun:
         at = 2 * (number & self.last)
         return self._words[at], self._words[at + 1]
 
+    @property
+    def latest(self) -> int:
+        """The number of the last call; 0: none."""
+        return max(self._words[::2])
+
     def tags(self) -> dict[int, int]:
         """The tags by number."""
         words = self._words.tolist()
@@ -401,11 +406,16 @@ class Channel:
         is_here = through_mpi >> self.wire.bits == self._first >> self.wire.bits
         if not is_here or kind not in (CALL, COMPARE):
             return False
-        number = tag >> self._half & self._mask
+        latest = self.begun.latest
+        behind = latest - (tag >> self._half) & self._mask
+        if behind > self._mask // 2:  # it is ahead: not begun here
+            return False
+        number = latest - behind
         begun, its_tag = self.begun.at(number)
         if tag == through_mpi:  # the rest of the fingerprint is not known
             its_tag &= _FOR_MPI
-        return begun > 0 and begun & self._mask == number and its_tag != tag
+        # not all numbers are calls: the place of one that is none has an earlier call
+        return 0 < begun == number and its_tag != tag
 
     def unmatched(self) -> Iterator[int]:
         """For each other rank, the tag of its first message that nothing here receives."""

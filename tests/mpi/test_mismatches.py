@@ -10,6 +10,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.execute import Context, agreement
 from mpicoll.support import settings
+from mpicoll.transport import CALL
 from tests.support.cases import RANK, SIZE, WORLD
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.interpreters("python", "c")]
@@ -207,6 +208,23 @@ def error_of(call):
     except mpicoll.MpicollError as error:
         return error
     return None
+
+
+def test_a_message_of_the_next_call_is_not_taken_for_one_of_long_ago():
+    """Tags have a few bits of a number; numbers that are no calls, as of comparisons, leave older calls in their places."""
+    channel = mpicoll.Communicator(MPI.COMM_WORLD.Dup())._context.channel
+    numbers = channel._mask + 1
+    kept = 5
+    latest = kept + numbers - 1
+    for number in range(1, latest + 1):
+        if number != kept + numbers // 2:
+            channel.begin(number, channel.tag(CALL, number, 7))
+    assert channel.begun.at(kept)[0] == kept
+    assert not channel.is_of_another_call(channel.tag(CALL, kept + numbers, 9))
+    assert not channel.is_of_another_call(channel.tag(CALL, kept + numbers // 2, 9))
+    assert not channel.is_of_another_call(channel.tag(CALL, latest, 7))
+    assert channel.is_of_another_call(channel.tag(CALL, latest, 9))
+    assert channel.is_of_another_call(channel.tag(CALL, latest - 100, 9))
 
 
 @pytest.mark.parametrize("left_out", [True, False])

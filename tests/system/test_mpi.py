@@ -1,8 +1,9 @@
 """Launch the tests of tests/mpi under mpiexec.
 
 By default: on two ranks of the first MPI found here, and on three of the last one those in which the number of ranks matters
-most. Under `-m thorough`: on two ranks of each MPI all that is left, and all with the reference interpreter of programs; and on
-one and three those of the number of ranks, of which what was on three ranks of one MPI is repeated with one interpreter.
+most. Under `-m thorough`: on two ranks of each MPI all that is left; with the reference interpreter of programs each file on
+one of them; and on one and three those of the number of ranks, of which what was on three ranks of one MPI is repeated with one
+interpreter.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
@@ -42,10 +43,12 @@ def runs():
     first = [(mpi, 2, (ON_RANKS, *DEVICES)) for mpi in MPIS[:1]] + [(mpi, 3, MOST) for mpi in MPIS[-1:]]
     # in many jobs: each may take as long as a loaded machine needs
     left = [(ON_RANKS, *DEVICES, "-m", "thorough and not reference")]
-    left += [(*HOSTS[half::2], "-m", "thorough and reference") for half in (0, 1)]
     again = [(mpi, 2, words) for mpi in MPIS[:1] for words in left]
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
         (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, *left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
+    # of each MPI a part of the files
+    for part, mpi in enumerate(MPIS):
+        again.append((mpi, 2, (*HOSTS[part :: len(MPIS)], "-m", "thorough and reference")))
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 
