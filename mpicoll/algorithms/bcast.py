@@ -44,7 +44,7 @@ def linear(rank: int, size: int, root: int) -> Iterator[Round]:
 
 
 def binomial(rank: int, size: int, root: int, tree: Tree = binomial_tree) -> Iterator[Round]:
-    """Each rank that has the vector sends it on: q rounds of m. Source: Chan et al., CCPE 19 (2007)."""
+    """Ranks that have the vector send it on: q rounds of m. Source: Chan et al., CCPE 19 (2007)."""
     parent, _, children = tree(rank, size, root)
     if rank != root:
         yield Recv(parent, Output(0))
