@@ -1,9 +1,9 @@
 """Launch the tests of tests/mpi under mpiexec.
 
-By default: on two ranks of the first MPI found here, and on three of the last one those in which the number of ranks matters
-most. Under `-m thorough`: on two ranks of each MPI all that is left; with the reference interpreter of programs each file on
-one of them; and on one and three those of the number of ranks, of which what was on three ranks of one MPI is repeated with one
-interpreter.
+By default: on two ranks of the first MPI found here all but those that take longest, and on three of the last one those in
+which the number of ranks matters most. Under `-m thorough`: on two ranks of each MPI all that is left; with the reference
+interpreter of programs each file on one of them; and on one and three those of the number of ranks, of which what was on three
+ranks of one MPI is repeated with one interpreter.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
@@ -18,6 +18,11 @@ ON_RANKS = ROOT / "tests" / "mpi"
 MPIS = installations()
 #: in these the number of ranks matters most
 MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
+#: what takes longest: trainings, and programs that are drawn at random
+LONG = tuple(
+    ON_RANKS / f"test_{name}.py"
+    for name in ("strategies", "random_trainings", "compressed_training", "local_steps", "trainer", "fuzz", "legal_programs")
+)
 #: of device memory, where a stand-in for CuPy matters more than the MPI library: for the last one
 ON_DEVICES = tuple(
     path for name in ("device", "nccl", "local_device", "bench_gpu") for path in ON_RANKS.glob(f"test_{name}*.py")
@@ -40,10 +45,11 @@ def runs():
     """MPI, number of ranks, and what pytest is given."""
     if ALL:
         return [(mpi, size, (ON_RANKS, *EVERYTHING)) for mpi in MPIS for size in range(1, 6)]
-    first = [(mpi, 2, (ON_RANKS, *DEVICES)) for mpi in MPIS[:1]] + [(mpi, 3, MOST) for mpi in MPIS[-1:]]
+    first = [(mpi, 2, (ON_RANKS, *DEVICES, *without(LONG))) for mpi in MPIS[:1]]
+    first += [(mpi, 3, MOST) for mpi in MPIS[-1:]]
     # in many jobs: each may take as long as a loaded machine needs
     left = [(ON_RANKS, *DEVICES, "-m", "thorough and not reference")]
-    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in left]
+    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (LONG, *left)]
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
         (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, *left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
     # of each MPI a part of the files
