@@ -18,11 +18,12 @@ ON_RANKS = ROOT / "tests" / "mpi"
 MPIS = installations()
 #: in these the number of ranks matters most
 MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
-#: what takes longest: trainings, and programs that are drawn at random
+#: what takes longest: trainings, programs that are drawn at random, and memory that is seen to be released
 LONG = tuple(
     ON_RANKS / f"test_{name}.py"
-    for name in ("strategies", "random_trainings", "compressed_training", "local_steps", "trainer", "fuzz", "legal_programs")
-)
+    for name in ("compressed_training", "fuzz", "legal_programs", "local_steps", "random_trainings", "strategies", "trainer",
+                 "unusual_memory", "whole_family")
+)  # fmt: skip
 #: of device memory, where a stand-in for CuPy matters more than the MPI library: for the last one
 ON_DEVICES = tuple(
     path for name in ("device", "nccl", "local_device", "bench_gpu") for path in ON_RANKS.glob(f"test_{name}*.py")
