@@ -515,7 +515,7 @@ typedef struct {
     int watched[WATCHED];
     /* it receives messages through MPI */
     int hears;
-    /* polls for which a call keeps the interpreter's lock; 0: it moves much, or sends through MPI */
+    /* polls for which a call keeps the interpreter's lock; 0: it does much, or calls MPI */
     int brief;
     /* of the last `advance_for`; since when nothing has moved, 0: something has */
     int result;
@@ -967,7 +967,7 @@ static int advance_and_look(Program *p)
     return p->result;
 }
 
-/* bytes of the messages of a call that is over in a moment */
+/* bytes and elements that are sent, copied and reduced in a moment */
 enum { BRIEF = 16 << 10 };
 
 /* seconds between two looks of one that waits */
@@ -1270,18 +1270,20 @@ static PyObject *program(PyObject *self, PyObject *args)
         p->near[number].in = (Word *)(intptr_t)row[1];
         p->near[number].rank = (int32_t)row[2];
     }
-    int64_t moves = 0;
+    uint64_t work = 0;
+    int is_near = 1;
     for (int32_t number = 0; number < p->length; number++) {
         const Instruction *i = p->code + number;
         p->hears |= i->code == RECV;
-        moves += i->code == SEND || i->code == RECV ? BRIEF : i->code < WAIT ? i->count : 0;
-        if (!is_valid(p->code + number, p)) {
+        is_near &= i->code != SEND && i->code != RECV;
+        work += (uint64_t)i->count;
+        if (!is_valid(i, p)) {
             release(p);
             return PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid",
                                 (int)number);
         }
     }
-    p->brief = moves < BRIEF ? polls : 0;
+    p->brief = is_near && work < BRIEF ? polls : 0;
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");

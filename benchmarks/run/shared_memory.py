@@ -23,11 +23,12 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.measure import alternate, measured_on, repeats_for, statistics
-from mpicoll.measure.timing import collect
+from mpicoll.measure import alternate, in_turn, measured_on, repeats_for, statistics
 from mpicoll.support.units import parse_bytes
 
 SIZES = "8,1K,16K,64K,256K,1M,4M,16M,64M"
+#: rows of calls of each candidate
+ROWS = 101
 ALGORITHM = "circulant"
 THROUGH_MPI = "through MPI"
 ORDINARY = "ordinary arrays"
@@ -141,29 +142,17 @@ def main() -> None:
             json.dump({"schema": 1, "environment": facts, "results": results}, file, indent=1)
 
 
-#: rows of calls of each candidate
-ROWS = 101
-
-
-def in_a_row(comm: mpicoll.Communicator, cases: dict[str, Case], calls: int) -> dict[str, Any]:
-    """As `alternate`, with the median of so many calls in a row for each time."""
-    names = list(cases)
-    times = np.zeros((len(names), ROWS))
-    shuffle = np.random.default_rng(0)
-    for row in range(ROWS):
-        for which in shuffle.permutation(len(names)):
-            comm.Barrier()
-            times[which, row] = np.median([cases[names[which]].timed() for _ in range(calls)])
-    collect(comm, times, MPI.MAX)
-    return dict(zip(names, times))
-
-
 def times_of(
     comm: mpicoll.Communicator, cases: dict[str, Case], arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """The times of each candidate."""
+
+    def of_a_row(name: str, _: int) -> float:
+        comm.Barrier()
+        return float(np.median([cases[name].timed() for _ in range(arguments.row)]))
+
     if arguments.row:
-        return in_a_row(comm, cases, arguments.row)
+        return in_turn(comm, list(cases), ROWS, of_a_row)
     calls = {name: case.call for name, case in cases.items()}
     before = lambda name, _: cases[name].rewrite()
     after = lambda name, _: cases[name].read()

@@ -25,8 +25,6 @@ _NEAR = Struct("=3q")
 #: polls of a rank that waits for others of its node before it yields its core: others may need it,
 #: which no rank can know, as those of other containers
 _POLLS = 32
-
-
 #: seconds that a call that does not block waits before a task is made of it
 _MOMENT = 10e-6
 #: the same of a small call inside the node: a task takes as long

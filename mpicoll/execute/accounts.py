@@ -39,7 +39,7 @@ _EVERY = 0.02
 #: the same after a message only seemed to be of another call
 _SELDOM = 1.0
 #: calls that an account has at most: more take seconds to send and to read
-_TOLD = 4096
+_MOST_CALLS = 4096
 #: seconds that ranks have to answer: those that are stuck in a call of MPI's own cannot
 _PATIENCE = 3.0
 
@@ -147,7 +147,7 @@ class Accounts:
     def _account(self) -> Account:
         recorder = self._recorder
         doing = "; ".join(f"{record.text} at {_site(record)}" for record in recorder.under_way)
-        calls = dict(sorted(calls_so_far(recorder).items())[-_TOLD:])
+        calls = dict(sorted(calls_so_far(recorder).items())[-_MOST_CALLS:])
         return Account(calls, self._channel.begun_tags(), doing or "no call")
 
     def _conclude(self) -> str:

@@ -2,7 +2,7 @@
 
 from .provenance import command, machine, measured_on, nodes
 from .timeline import OF_CALLS, Json, write_timeline
-from .timing import alternate, calls_per_time, collect, how_often, repeats_for, statistics
+from .timing import alternate, calls_per_time, collect, how_often, in_turn, repeats_for, statistics
 
 __all__ = [
     "OF_CALLS",
@@ -12,6 +12,7 @@ __all__ = [
     "collect",
     "command",
     "how_often",
+    "in_turn",
     "machine",
     "measured_on",
     "nodes",

@@ -1,6 +1,6 @@
 """Timing: candidates alternate in one run, so that a disturbance affects all of them alike."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -30,19 +30,32 @@ def alternate(
     calls: how many calls one time is the mean of; a few where one call takes about as long as the
     barrier before it.
     """
-    names = list(candidates)
+
+    def seconds_of(name: Name, repetition: int) -> float:
+        if setup:
+            setup(name, repetition)
+        seconds = _timed(comm, candidates[name], calls)
+        if teardown:
+            teardown(name, repetition)
+        return seconds
+
+    return in_turn(comm, list(candidates), repeats, seconds_of)
+
+
+def in_turn(
+    comm: MPI.Comm,
+    names: Sequence[Name],
+    repeats: int,
+    seconds_of: Callable[[Name, int], float],
+) -> dict[Name, Times]:
+    """The same, where seconds_of(name, repetition) gives a candidate's time on this rank."""
     times = np.zeros((len(names), repeats))
     # A call finds the caches as its predecessor left them (a quarter of the time at 1 MiB), and a
     # rotated order would keep every predecessor: so the order is shuffled, on all ranks alike.
     shuffle = np.random.default_rng(0)
     for repetition in range(repeats):
         for which in shuffle.permutation(len(names)):
-            name = names[which]
-            if setup:
-                setup(name, repetition)
-            times[which, repetition] = _timed(comm, candidates[name], calls)
-            if teardown:
-                teardown(name, repetition)
+            times[which, repetition] = seconds_of(names[which], repetition)
     collect(comm, times, MPI.MAX)
     return dict(zip(names, times))
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from tests.support.launching import ROOT, completed
 
 PACKAGING = ROOT / "packaging"
-BESIDE = Path(sys.executable).with_name("reframe")
 #: a ReFrame of its own environment, or that of the tests'
-REFRAME = os.environ.get("REFRAME") or shutil.which("reframe") or (str(BESIDE) if BESIDE.exists() else None)
+REFRAME = os.environ.get("REFRAME") or shutil.which("reframe", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 NO_REFRAME = "there is no reframe (pip install reframe-hpc; REFRAME names its program)"
 
 

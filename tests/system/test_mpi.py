@@ -49,13 +49,13 @@ def runs():
     first = [(mpi, 2, (ON_RANKS, *DEVICES, *without(LONG))) for mpi in MPIS[:1]]
     first += [(mpi, 3, MOST) for mpi in MPIS[-1:]]
     # in many jobs: each may take as long as a loaded machine needs
-    left = [(ON_RANKS, *DEVICES, "-m", "thorough and not reference")]
-    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (LONG, *left)]
+    left = (ON_RANKS, *DEVICES, "-m", "thorough and not reference")
+    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (LONG, left)]
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
-        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, *left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
+        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
     # of each MPI a part of the files
-    for part, mpi in enumerate(MPIS):
-        again.append((mpi, 2, (*HOSTS[part :: len(MPIS)], "-m", "thorough and reference")))
+    parts = [(*HOSTS[part :: len(MPIS)], "-m", "thorough and reference") for part in range(len(MPIS))]
+    again += [(mpi, 2, words) for mpi, words in zip(MPIS, parts)]
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 

@@ -35,6 +35,12 @@ def forget(monkeypatch, tmp_path):
     awareness.last_trial.cache_clear()
 
 
+@pytest.mark.parametrize("rest", ["", ", numpy._core._multiarray_umath,.", "Extension modules: mpi4py.MPI"])
+def test_what_a_crash_says_whatever_other_ranks_write_on_its_line(rest):
+    line = "Fatal Python error: Segmentation fault"
+    assert awareness._summary(child_job.Ended(139, f"{line}\n\n{line}{rest}\n")) == "it crashed: Segmentation fault"
+
+
 @pytest.mark.parametrize("first", [*combinations(range(6), 3)])
 def test_what_a_crash_says_in_whatever_order_two_ranks_write_its_parts(first):
     parts = ["Fatal Python error: ", "Segmentation fault", "\n\n"]

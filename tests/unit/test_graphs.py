@@ -274,7 +274,7 @@ def test_simulate(command, tmp_path):
 
 def test_simulate_places_ranks_once(command):
     status, _, error = command("simulate", GRID, "neighbor_alltoall", "--ranks-per-node", 2)
-    assert status == 2 and "as the line nodes:" in error
+    assert status == 2 and "--placement place ranks, as the line nodes: does in" in error
     _, output, _ = command("simulate", "dims: 2 2", "neighbor_alltoall", "--ranks-per-node", 2, "--bytes", "1K")
     assert "4 ranks on 2 nodes" in output
     _, output, _ = command("simulate", "0:", "neighbor_alltoall", "--bytes", "1K", "--algorithms", "direct")
