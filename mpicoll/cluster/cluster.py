@@ -9,7 +9,7 @@ from ..errors import ArgumentError, LaunchError
 from ..support.units import parse_rate
 from . import links, slurm
 from .job import OPTIONS, Job
-from .namespaces import PATH, Namespaces, entrance, unavailable
+from .namespaces import Namespaces, entrance, unavailable, with_tools
 from .slurm import Slurm
 
 AGENT = "/dev/shm/agent"
@@ -193,12 +193,11 @@ class Cluster:
         -------
         subprocess.CompletedProcess
         """
-        more = (
-            {"SLURM_CONF": slurm.CONF, "PATH": f"{PATH}:{slurm.COMMANDS}"}
-            if self.slurm
-            else {"PATH": PATH}
-        )
-        settings = {**(os.environ if env is None else env), **more}
+        settings = dict(os.environ if env is None else env)
+        settings["PATH"] = with_tools(settings)
+        if self.slurm:
+            settings["SLURM_CONF"] = slurm.CONF
+            settings["PATH"] += f":{slurm.COMMANDS}"
         return subprocess.run(self.enter(host, command, cwd), env=settings, **options)
 
     def run(
@@ -232,7 +231,7 @@ class Cluster:
         named = {name: options.pop(name) for name in OPTIONS if name in options}
         job = Job(mpi, **named)
         environ = job.environment(os.environ if env is None else env, len(self.hosts))
-        settings = {**environ, "PATH": PATH, "TMPDIR": "/dev/shm"}
+        settings = {**environ, "PATH": with_tools(environ), "TMPDIR": "/dev/shm"}
         words = job.command(command, self.hosts, AGENT)
         return subprocess.run(self.enter("login", words, cwd), env=settings, **options)
 

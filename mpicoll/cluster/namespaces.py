@@ -16,10 +16,14 @@ PACKAGES = {
     "nsenter": "util-linux",
     "setpriv": "util-linux",
 }
-#: ip and tc are where a user's PATH often does not look
-PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 #: every kind but users and control groups
 UNSHARE = ("unshare", "--mount-proc", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child")
+
+
+def with_tools(environ: Mapping[str, str] = os.environ) -> str:
+    """The PATH of an environment, and where ip and tc are, which a user's often leaves out."""
+    return f"{environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+
 
 # Says its process id, which `nsenter` inside the same process namespace needs, before it becomes
 # `unshare`.
@@ -49,7 +53,7 @@ class Namespaces:
         # a session of its own: Ctrl-C is for the owner, which then takes leave in order
         self._first = subprocess.Popen(
             [*(inside.entrance() if inside else ()), *command],
-            env={**os.environ, "PATH": PATH},
+            env={**os.environ, "PATH": with_tools()},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -81,7 +85,7 @@ class Namespaces:
                 [*self.entrance(), *command],
                 input=text,
                 text=True,
-                env={**os.environ, "PATH": PATH},
+                env={**os.environ, "PATH": with_tools()},
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
@@ -148,7 +152,7 @@ def missing(programs: Mapping[str, str], *more: str) -> str | None:
 
     programs: {program: package}; more: further packages to name.
     """
-    absent = [name for name in programs if not shutil.which(name, path=PATH)]
+    absent = [name for name in programs if not shutil.which(name, path=with_tools())]
     packages = " ".join(sorted({*(programs[name] for name in absent), *more}))
     return (
         f"{', '.join(absent)} not found: install {packages} (Debian: apt-get install {packages})"

@@ -191,6 +191,19 @@ def test_words_reach_the_ranks_as_they_are(installation, tmp_path):
     assert not list(odd.iterdir())
 
 
+@NEEDED
+@EACH
+def test_programs_are_found_on_the_path_of_the_caller(installation, tmp_path):
+    """Of the environment that a call is given, which may be another than this process's."""
+    (program := tmp_path / "mpicoll-says").write_text("#!/bin/sh\necho found\n")
+    program.chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    with Cluster(2) as cluster:
+        done = cluster.call([program.name], "host1", env=env, check=True, text=True, stdout=subprocess.PIPE)
+        assert done.stdout == "found\n"
+        assert run(cluster, installation, program.name, env=env) == 2 * "found\n"
+
+
 @pytest.mark.thorough
 @NEEDED
 @EACH
