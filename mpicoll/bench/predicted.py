@@ -7,6 +7,7 @@ from .. import algorithms, collectives
 from ..errors import ArgumentError
 from ..select import rules_of
 from ..simulate import ClusterModel, estimate_work, predict
+from .tuning import cuts
 
 #: rounds and transfers above which an algorithm is left out: about half a minute
 MOST_WORK = 2_000_000
@@ -55,14 +56,13 @@ def predicted_entry(
         for algorithm in algorithms.registered(collective):
             if algorithm.node_aware and not several:
                 continue
-            for cut in segments if algorithm.blocks == "segments" else [None]:
-                pieces = max(1, -(-nbytes // cut)) if cut else 1
-                if estimate_work(algorithm, size, segments=pieces, nodes=nodes) > MOST_WORK:
-                    continue
-                prediction = predict(
-                    algorithm, size, nbytes, network, segments=pieces, nodes=nodes
-                )
-                times[algorithm.name, cut] = prediction.seconds
+            for cut in cuts(algorithm, size, nbytes, segments):
+                work = estimate_work(algorithm, size, nbytes, segment_bytes=cut, nodes=nodes)
+                if work <= MOST_WORK:
+                    prediction = predict(
+                        algorithm, size, nbytes, network, segment_bytes=cut, nodes=nodes
+                    )
+                    times[algorithm.name, cut or None] = prediction.seconds
         if not times:
             raise ArgumentError(f"{collective} on {size} ranks: too much to simulate")
         winners.append((nbytes, *min(times, key=lambda key: times[key])))

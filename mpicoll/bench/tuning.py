@@ -33,20 +33,26 @@ def candidates(
     segments: Sequence[int],
     nccl: bool = False,
 ) -> list[Candidate]:
-    """MPI's own call, every proposed algorithm whole and segmented, and NCCL.
-
-    A segment size is tried if it divides a rank's share of the vector.
-    """
-    cuts = [0, *(segment for segment in segments if segment < max(nbytes // size, 1))]
+    """MPI's own call, every proposed algorithm whole and segmented, and NCCL."""
     made = [Candidate(NATIVE)]
     for algorithm in algorithms.proposed(collective):
-        always_segmented = algorithm.blocks == "segments"
-        for cut in segments if always_segmented else cuts:
-            if cut < nbytes:
-                made.append(Candidate(algorithm.name, cut))
+        made += [Candidate(algorithm.name, cut) for cut in cuts(algorithm, size, nbytes, segments)]
     if nccl and NCCL in algorithms.library_names(collective):
         made.append(Candidate(NCCL))
     return made
+
+
+def cuts(
+    algorithm: algorithms.Algorithm, size: int, nbytes: int, segments: Sequence[int]
+) -> list[int]:
+    """The segment sizes to try; 0 is whole messages.
+
+    Of algorithms that need none, a size that divides a rank's share of the vector is tried.
+    """
+    if algorithm.blocks == "segments":
+        return [segment for segment in segments if segment < nbytes]
+    share = max(nbytes // size, 1) if algorithm.cuttable else 0
+    return [0, *(segment for segment in segments if segment < share)]
 
 
 def measure(

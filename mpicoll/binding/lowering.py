@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from .. import buffers
 from ..schedule import RECEIVES, SENDS, Copy, Reduce, is_coded
 from .program import Decode, Encode, Instruction, Span
 from .scratch import Memory, Round
 
 
 def lowered(
-    operations: Round, memory: Memory, where_reduced: Callable[[Span], Span] = lambda span: span
+    operations: Round,
+    memory: Memory,
+    span: Callable[[Any], Span],
+    where_reduced: Callable[[Span], Span] = lambda span: span,
 ) -> Iterator[Instruction]:
     """The instructions of one round, receives first, then sends, then computations.
 
-    where_reduced(span of a message): the span on which its elements are reduced.
+    span(array of `memory`): where it lies. where_reduced(span of a message): the span on which its
+    elements are reduced.
     """
     for kinds in (RECEIVES, SENDS):
         for operation in operations:
             if type(operation) in kinds:
                 for view in memory.views(operation.part):
-                    spans = (buffers.span(view),)
+                    spans = (span(view),)
                     reads, writes = ((), spans) if kinds is RECEIVES else (spans, ())
                     yield Instruction(type(operation), operation.peer, reads, writes)
     for operation in operations:
         if type(operation) in (Reduce, Copy):
             kind = _kind(operation)
             for views in zip(*map(memory.views, operation)):
-                *sources, into = (where_reduced(buffers.span(view)) for view in views)
+                *sources, into = (where_reduced(span(view)) for view in views)
                 if kind is Reduce or sources != [into]:
                     yield Instruction(kind, None, tuple(sources), (into,))
 

@@ -17,8 +17,6 @@ their way. The order is fixed when a plan is bound, so that running it decides n
 * Copies between host and device (`Fetch`, `Put`) have their turn between the positions of messages:
   a fetch before its data is sent, a put after its data has arrived. They too start early and are
   awaited late.
-
-This module knows neither MPI nor NumPy.
 """
 
 from collections import defaultdict
@@ -26,6 +24,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from .program import Encode, Instruction, Span, Step
+
+#: how many pieces run ahead of their turn when messages are cut
+AHEAD = 16
 
 
 def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
@@ -39,7 +40,9 @@ def by_rounds(rounds: Iterable[list[Instruction]]) -> Iterator[Step]:
         yield Step(number, messages, awaited, [piece for piece in pieces if not piece.is_message])
 
 
-def by_pieces(rounds: list[list[Instruction]], ahead: int, together: bool = False) -> list[Step]:
+def by_pieces(
+    rounds: list[list[Instruction]], ahead: int = AHEAD, together: bool = False
+) -> list[Step]:
     """Steps in which pieces overtake the rounds' ends.
 
     rounds: lists of pieces, receives first, then sends. together: the messages of a round have one

@@ -4,8 +4,6 @@ An instruction has a kind, a peer and addresses, and nothing of Python's: a prog
 be compared, it can be moved to other memory, and another interpreter could execute it. Passes make
 it from the rounds of a schedule (`lowering`, `device_copies`, `reduced`, `ordering`); `executable`
 makes it ready for the interpreter, which is `ScheduledCall._steps`.
-
-This module knows neither MPI nor NumPy.
 """
 
 from __future__ import annotations

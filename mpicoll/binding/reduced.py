@@ -13,7 +13,6 @@ from itertools import chain
 from operator import itemgetter
 
 from ..schedule import Recv, Reduce, Send
-from ..shared_memory import HEAP
 from .ordering import stretches
 from .program import Instruction, Span
 
@@ -21,15 +20,27 @@ Rounds = list[list[Instruction]]
 
 
 def reduced_where_they_lie(
-    rounds: Rounds, peers: Collection[int], slot: int, scratch: Span
-) -> Rounds:
+    rounds: Rounds, peers: Collection[int], slot: int, is_shared: Callable[[Span], bool],
+    scratch: Span,
+) -> Rounds:  # fmt: skip
     """The same rounds, with such messages in the place of a receive and a reduction.
 
     peers: the ranks of the node. slot: bytes of a message that lies in a slot of shared memory as
-    soon as it is sent; 0 where rounds overlap. scratch: memory that is not read after the call.
+    soon as it is sent, unless it is_shared itself; 0 where rounds overlap. scratch: memory that is
+    not read after the call.
     """
     readers = _readers(rounds)
-    return [_with_reduced(instructions, peers, readers, scratch, slot) for instructions in rounds]
+
+    def is_buffered(send: Instruction) -> bool:
+        """Whether a message lies in a slot before anything else is done."""
+        in_slot = send.kind is Send and send.peer in peers and send.nbytes <= slot
+        return in_slot and not is_shared(send.span)
+
+    return [
+        _with_reduced(instructions, _Sources(instructions, peers, readers, scratch), is_buffered,
+                      bool(slot))
+        for instructions in rounds
+    ]  # fmt: skip
 
 
 def _readers(rounds: Rounds) -> dict[int, set[int]]:
@@ -59,20 +70,18 @@ def _order_of_use(piece: Instruction) -> int:
 
 def _with_reduced(
     instructions: list[Instruction],
-    peers: Collection[int],
-    readers: dict[int, set[int]],
-    scratch: Span,
-    slot: int,
+    sources: _Sources,
+    is_buffered: Callable[[Instruction], bool],
+    by_rounds: bool,
 ) -> list[Instruction]:
     """One round."""
     used = stretches(instructions)
     receives = [piece for piece in instructions if piece.is_received]
     sends = [piece for piece in instructions if piece.is_sent]
     computed = [piece for piece in instructions if not piece.is_message]
-    sources = _Sources(receives, peers, readers, scratch)
     #: what a message in the place of a reduction must not overtake
     before = _Accesses(used)
-    if not slot:  # in pieces, what is started early follows nothing of its own round
+    if not by_rounds:  # in pieces, what is started early follows nothing of its own round
         before.add(*receives)
     sent = _Accesses(used)
     sent.add(*sends)
@@ -85,14 +94,14 @@ def _with_reduced(
         if (
             source is None
             or before.conflict(piece, source)
-            or not all(_is_buffered(send, peers, slot) for send in hindered)
+            or not all(map(is_buffered, hindered))
         ):
             left.append(piece)
             before.add(piece)
             continue
         first.update(map(id, hindered))
         taken[id(source)] = _taken(piece, source)
-        if not slot:
+        if not by_rounds:
             before.add(taken[id(source)])
     # what is received for later reductions of the round must have come before they read it
     plain = [piece for piece in receives if id(piece) not in taken]
@@ -134,7 +143,7 @@ class _Sources:
 
     def __init__(
         self,
-        receives: Iterable[Instruction],
+        instructions: Iterable[Instruction],
         peers: Collection[int],
         readers: dict[int, set[int]],
         scratch: Span,
@@ -142,9 +151,9 @@ class _Sources:
         self._readers = readers
         self._scratch = scratch
         self._by_span: defaultdict[Span, list[tuple[int, Instruction]]] = defaultdict(list)
-        for place, receive in enumerate(receives):
-            if receive.kind is Recv and receive.peer in peers:
-                self._by_span[receive.writes[0]].append((place, receive))
+        for place, piece in enumerate(instructions):
+            if piece.kind is Recv and piece.peer in peers:
+                self._by_span[piece.writes[0]].append((place, piece))
 
     def of(self, piece: Instruction) -> Instruction | None:
         """The message that this instruction alone reads, if it may be read by the reduction."""
@@ -182,9 +191,3 @@ def _overtakes(receives: list[Instruction], ordered: list[int]) -> bool:
     for key in ordered:
         awaited[peers[key]].append(key)
     return sent != awaited
-
-
-def _is_buffered(send: Instruction, peers: Collection[int], slot: int) -> bool:
-    """Whether a message lies in a slot before anything else is done."""
-    in_slot = send.kind is Send and send.peer in peers and send.nbytes <= slot
-    return in_slot and HEAP.location(send.span[0], send.nbytes) is None

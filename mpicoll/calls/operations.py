@@ -7,8 +7,8 @@ from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
 from ..collectives import Collective
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
-from ..schedule import bounds, offsets
-from ..select import SEGMENT_BYTES, Choice, reduces_on_device
+from ..schedule import SEGMENT_BYTES, bounds, offsets
+from ..select import Choice, reduces_on_device
 from .call import Call
 from .neighbor_call import NeighborCall
 

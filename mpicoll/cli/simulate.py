@@ -12,6 +12,7 @@ from .. import algorithms
 from ..codes import Codes, codes_of
 from ..errors import ArgumentError
 from ..graphs import NEIGHBORHOODS
+from ..schedule import SEGMENT_BYTES
 from ..simulate import (
     Level,
     Network,
@@ -82,6 +83,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="MODEL.json",
         help="the cluster that `mpicoll doctor --output` measured, in place of its figures",
     )
+    add("--eager", default="0", metavar="B", help="messages up to this size await no receiver")
     add("--gamma", default="0", metavar="T", help="time to reduce a byte, such as 0.1ns")
     add_shared(parser, "--compression")
     add("--coding", default="0", metavar="T", help="time to quantise or decode a byte of elements")
@@ -94,7 +96,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="R",
         help="of a rank's port inside a node (default: as --bandwidth)",
     )
-    add("--segment-bytes", default="256K", metavar="B", help="segment size of pipelined algorithms")
+    add(
+        "--segment-bytes",
+        metavar="B",
+        help="cut messages into pieces of this size (default: whole messages; pipelines: 256K)",
+    )
     add(
         "--plot", metavar="FILE.svg", help="draw bus bandwidth and the share of the bound over size"
     )
@@ -113,12 +119,7 @@ def run(arguments: Namespace) -> None:
     codes = codes_of(arguments.compression) if arguments.compression else None
     chosen = _algorithms(arguments, bool(network.levels))
     sizes = parse_sizes(arguments.bytes, option="--bytes")
-    longest = parsed("--segment-bytes", parse_bytes, arguments.segment_bytes)
-    if not 0 < longest < float("inf"):
-        raise ArgumentError(
-            f"--segment-bytes: expected a size above 0, got {arguments.segment_bytes!r}"
-        )
-    segment_bytes = int(longest)
+    asked = _segment_bytes(arguments.segment_bytes)
     print(comment(NOTE))
     if codes:
         print(comment(COMPRESSED.format(nbytes=codes.nbytes, group=codes.group)))
@@ -127,21 +128,31 @@ def run(arguments: Namespace) -> None:
     results = []
     for nbytes in sizes:
         for algorithm in chosen:
-            segments = max(1, -(-nbytes // segment_bytes)) if algorithm.blocks == "segments" else 1
+            pipelined = algorithm.blocks == "segments"
+            cut = asked if algorithm.cuttable or pipelined else None
+            cut = cut or (SEGMENT_BYTES if pipelined else None)
             try:
-                prediction = _predict(
-                    algorithm, arguments, network, nbytes, segments, estimate, codes
-                )
+                prediction = _predict(algorithm, arguments, network, nbytes, cut, estimate, codes)
             except ArgumentError as error:
                 if arguments.algorithms != "all":
                     raise
                 print(f"# left out: {error}", flush=True)
                 continue
             results.append(
-                _entry(algorithm, arguments.size, network, nbytes, segment_bytes, prediction, codes)
+                _entry(algorithm, arguments.size, network, nbytes, cut, prediction, codes)
             )
             print(_line(results[-1]), flush=True)
     _write(arguments, network, results)
+
+
+def _segment_bytes(text: str | None) -> int | None:
+    """What `--segment-bytes` says."""
+    if text is None:
+        return None
+    longest = parsed("--segment-bytes", parse_bytes, text)
+    if not 0 < longest < float("inf"):
+        raise ArgumentError(f"--segment-bytes: expected a size above 0, got {text!r}")
+    return int(longest)
 
 
 def _run_on_graph(arguments: Namespace) -> None:
@@ -231,7 +242,11 @@ def _network(arguments: Namespace, size: int, nodes: tuple[int, ...] | None = No
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
     coding = parsed("--coding", parse_seconds, arguments.coding)
-    return Network(alpha, bandwidth, gamma, levels=_nodes(arguments, size, nodes), coding=coding)
+    eager = parsed("--eager", parse_bytes, arguments.eager)
+    if not 0 <= eager < float("inf"):
+        raise ArgumentError(f"--eager: expected a size, got {arguments.eager!r}")
+    levels = _nodes(arguments, size, nodes)
+    return Network(alpha, bandwidth, gamma, levels=levels, coding=coding, eager=int(eager))
 
 
 def _nodes(arguments: Namespace, size: int, nodes: tuple[int, ...] | None) -> tuple[Level, ...]:
@@ -267,7 +282,7 @@ def _predict(
     arguments: Namespace,
     network: Network,
     nbytes: int,
-    segments: int,
+    cut: int | None,
     estimate: Callable[..., int],
     codes: Codes | None,
 ) -> tuple[float, int, str]:
@@ -277,23 +292,23 @@ def _predict(
     """
     size = arguments.size
     nodes = network.nodes(size)
-    about = estimate(algorithm, size, segments=segments, nodes=nodes, compressed=codes is not None)
+    # what is not cut is as much work at any size
+    cut_bytes = nbytes if cut else 0
+    about = estimate(
+        algorithm, size, cut_bytes, segment_bytes=cut, nodes=nodes, compressed=codes is not None)
     if about <= MOST_WORK:
         prediction = predict(
-            algorithm, size, nbytes, network, segments=segments, nodes=nodes, codes=codes
-        )
+            algorithm, size, nbytes, network, segment_bytes=cut, nodes=nodes, codes=codes)
         return prediction.seconds, prediction.rounds, "clocks"
-    cost = (
-        None
-        if network.levels or codes
-        else closed_form(algorithm.collective, algorithm.name, size, segments)
-    )
+    segments = max(1, -(-nbytes // cut)) if cut else 1
+    is_flat = not (network.levels or codes or (cut and algorithm.blocks != "segments"))
+    cost = closed_form(algorithm.collective, algorithm.name, size, segments) if is_flat else None
     if cost is None:
         limit = (
             f"{algorithm.name} at {size} ranks has about {about} rounds and transfers; at most"
             f" {MOST_WORK} are run"
         )
-        advice = f"choose --size {_smaller(algorithm, arguments, segments)} or less"
+        advice = f"choose --size {_smaller(algorithm, arguments, cut_bytes, cut)} or less"
         raise ArgumentError(f"{limit}: {advice}{', or longer segments' if segments > 1 else ''}")
     return (
         cost.seconds(nbytes, network.alpha, network.bandwidth, network.gamma),
@@ -302,13 +317,15 @@ def _predict(
     )
 
 
-def _smaller(algorithm: algorithms.Algorithm, arguments: Namespace, segments: int) -> int:
+def _smaller(
+    algorithm: algorithms.Algorithm, arguments: Namespace, nbytes: int, cut: int | None
+) -> int:
     """A size at which it can be run."""
     size: int = arguments.size
     while size > 2:
         size //= 2
         nodes = _network(arguments, size).nodes(size)
-        if estimate_work(algorithm, size, segments=segments, nodes=nodes) <= MOST_WORK:
+        if estimate_work(algorithm, size, nbytes, segment_bytes=cut, nodes=nodes) <= MOST_WORK:
             break
     return size
 
@@ -318,7 +335,7 @@ def _entry(
     size: int,
     network: Network,
     nbytes: int,
-    segment_bytes: int,
+    cut: int | None,
     prediction: tuple[float, int, str],
     codes: Codes | None,
 ) -> dict[str, Any]:
@@ -331,7 +348,7 @@ def _entry(
         "algorithm": algorithm.name,
         **({"compression": codes.name} if codes else {}),
         "size": size,
-        "segment_bytes": segment_bytes if algorithm.blocks == "segments" else None,
+        "segment_bytes": cut,
         "bytes": nbytes,
         "us": seconds * 1e6,
         "algbw": algbw,

@@ -169,7 +169,17 @@ def _with_pairs(measured: Measured, comm: MPI.Intracomm, patience: Patience) -> 
         alone = [[pair] for pair in rounds[0][:_ALONE]]
         measured = replace(measured, alone=prober.play(alone, leaders))
         measured = _confirmed(measured, prober, leaders)
-    return replace(measured, inside=_inside(measured, prober))
+    measured = replace(measured, inside=_inside(measured, prober))
+    return replace(measured, eager=_eager(measured, prober, leaders))
+
+
+def _eager(measured: Measured, prober: Prober, leaders: list[int]) -> int:
+    """Bytes of the longest message that is sent before its receiver is there; 0: none is seen."""
+    if len(leaders) > 1:
+        return prober.eager(leaders[0], leaders[1], measured.best_pairs()[0, 1].bandwidth)
+    for result in measured.inside:
+        return prober.eager(result.source, result.target, result.bandwidth)
+    return 0
 
 
 def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:

@@ -44,6 +44,7 @@ def fitted(measured: Measured) -> ClusterModel:
         gamma=1.5 * copying,
         copying=copying,
         levels=tuple(levels),
+        eager=measured.eager,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,11 @@ _TRIPS = 200
 _TRIPS_SECONDS = 0.06
 #: seconds between two looks at a large message, where ranks share cores
 _PAUSE = 1e-4
+#: bytes of messages whose receiver comes late, to see which leave before: powers of two, less some
+#: for MPI's own words
+LATE = [(15 << power) // 16 for power in range(10, 19)]
+#: seconds for such a message, beside twice those that its bytes take
+_UNAWAITED = 0.02
 #: more nodes than this play a sample of the rounds
 MOST_ROUNDS = 64
 _PING = 1
@@ -93,6 +99,49 @@ class Prober:
                     own.append(sent(first, second) if position == first else sent(second, first))
         everyone = self._patience.gather(own, "the messages between nodes")
         return [result for results in everyone for result in results]
+
+    def eager(self, source: int, target: int, bandwidth: float) -> int:
+        """Bytes of the longest message of two ranks that ends before its receiver is there.
+
+        bandwidth: bytes per second between them. Collective.
+        """
+        self._patience.meet("the messages of a pair")
+        longest = 0
+        if self._comm.Get_rank() == source:
+            longest = self._send_unawaited(target, bandwidth)
+        elif self._comm.Get_rank() == target:
+            self._receive_late(source)
+        return max(self._patience.gather(longest, "messages without a receiver"))
+
+    def _send_unawaited(self, peer: int, bandwidth: float) -> int:
+        longest = 0
+        for nbytes in LATE:
+            request = self._comm.Isend(self._payload(nbytes), peer, _PAYLOAD)
+            end = time.perf_counter() + _UNAWAITED + 2 * nbytes / bandwidth
+            while not (has_left := request.Test()) and time.perf_counter() < end:
+                os.sched_yield()
+            self._exchange(np.array([nbytes], np.int64), None, peer, _HEADER)
+            if not has_left:
+                self._patience.finish([request], self._told(peer))
+                break
+            longest = nbytes
+        self._exchange(np.zeros(1, np.int64), None, peer, _HEADER)
+        return longest
+
+    def _receive_late(self, peer: int) -> None:
+        header = np.zeros(1, np.int64)
+        while True:
+            self._exchange(None, header, peer, _HEADER)
+            if not header[0]:
+                return
+            self._exchange(None, np.empty(header[0], np.uint8), peer, _PAYLOAD)
+
+    def _payload(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The first bytes of this rank's noise."""
+        if self._outgoing is None:
+            noise = np.random.default_rng(self._comm.Get_rank())
+            self._outgoing = noise.integers(0, 256, LONGEST, np.uint8)
+        return self._outgoing[:nbytes]
 
     def decide(self, value: float) -> float:
         """Rank 0's value, on all ranks. Collective."""
@@ -185,10 +234,7 @@ class Prober:
 
     def _send_one(self, peer: int, nbytes: int) -> tuple[float, int]:
         """(seconds, whether the peer read something else)."""
-        if self._outgoing is None:
-            noise = np.random.default_rng(self._comm.Get_rank())
-            self._outgoing = noise.integers(0, 256, LONGEST, np.uint8)
-        payload = self._outgoing[:nbytes]
+        payload = self._payload(nbytes)
         verdict = np.zeros(1, np.int64)
         self._exchange(np.array([nbytes, crc32(payload.data)], np.int64), None, peer, _HEADER)
         self._exchange(None, verdict, peer, _READY)

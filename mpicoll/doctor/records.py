@@ -143,6 +143,8 @@ class Measured:
     #: within a node, by rank in the place of node
     inside: Sequence[PairResult] = ()
     traffic: Sequence[NodeTraffic] = ()
+    #: bytes of the longest message that the first pair sends before its receiver is there
+    eager: int = 0
     collectives: Sequence[CollectiveResult] = ()
     seconds: float = 0.0
 

@@ -8,8 +8,18 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .. import buffers, engine
-from ..binding import Memory, Program, Round, lowered, ordering, reduced_where_they_lie, with_copies
+from ..binding import (
+    Memory,
+    Program,
+    Round,
+    Span,
+    lowered,
+    ordering,
+    reduced_where_they_lie,
+    with_copies,
+)
 from ..schedule import RECEIVES, SENDS
+from ..shared_memory import HEAP
 from ..transport import Near
 from .context import Context
 from .executable import Executable, Machine
@@ -17,8 +27,6 @@ from .scheduled_call import ScheduledCall
 from .staging import Work
 from .tracing import Tracer
 
-#: how many pieces run ahead of their turn when messages are cut
-AHEAD = 16
 #: messages of a rank and a round from which on one is on its way while another is awaited: three
 #: in and three out
 _FLOWING = 6
@@ -89,16 +97,18 @@ def _program(
     rounds: list[Round], memory: Memory, work: Work, near: Near | None, segment_bytes: int | None
 ) -> Program:
     """The passes, in their order. memory: where the parts of the rounds lie."""
-    lower = [list(lowered(operations, memory, work.where_reduced)) for operations in rounds]
+    lower = [
+        list(lowered(operations, memory, buffers.span, work.where_reduced)) for operations in rounds
+    ]
     instructions = with_copies(lower, work.twins)
     if instructions:
         instructions[-1] = [*instructions[-1], *work.last]
     if near is not None and work.device is None:
         scratch = (0, 0) if memory.scratch is None else buffers.span(memory.scratch)
         slot = 0 if segment_bytes else near.slot
-        instructions = reduced_where_they_lie(instructions, near.ranks, slot, scratch)
+        instructions = reduced_where_they_lie(instructions, near.ranks, slot, _is_shared, scratch)
     if segment_bytes or work.twins:
-        ahead = AHEAD if segment_bytes else 0
+        ahead = ordering.AHEAD if segment_bytes else 0
         steps = ordering.by_pieces(instructions, ahead, together=not segment_bytes)
     else:
         steps = list(ordering.by_rounds(instructions))
@@ -106,6 +116,12 @@ def _program(
         steps = near.opened_first(steps)
     compression = "" if work.compression is None else work.compression.name
     return Program(tuple(steps), str(work.dtype), work.op_name, compression)
+
+
+def _is_shared(span: Span) -> bool:
+    """Whether ranks of the node can map this memory."""
+    start, end = span
+    return HEAP.location(start, end - start) is not None
 
 
 class TracedCall(ScheduledCall):

@@ -28,7 +28,15 @@ At one rank every collective is a plain copy, so a generator is only asked from 
 No MPI, no NumPy.
 """
 
-from .blocks import MAX_MESSAGE_BYTES, bounds, joined, offsets, pieces, power_of_two
+from .blocks import (
+    MAX_MESSAGE_BYTES,
+    SEGMENT_BYTES,
+    bounds,
+    joined,
+    offsets,
+    pieces,
+    power_of_two,
+)
 from .combinators import folded, renamed, rounds, segmented
 from .compression import compressed
 from .deadlock import deadlock, unmatched
@@ -59,8 +67,8 @@ from .operations import (
 
 __all__ = [
     "Coded", "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message",
-    "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round", "SENDS",
-    "Scratch", "Send", "Write", "Written", "bounds", "compressed", "deadlock", "folded",
-    "is_coded", "joined", "offsets", "operations_of", "pieces", "power_of_two", "renamed",
-    "rounds", "segmented", "unmatched",
+    "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round",
+    "SEGMENT_BYTES", "SENDS", "Scratch", "Send", "Write", "Written", "bounds", "compressed",
+    "deadlock", "folded", "is_coded", "joined", "offsets", "operations_of", "pieces",
+    "power_of_two", "renamed", "rounds", "segmented", "unmatched",
 ]

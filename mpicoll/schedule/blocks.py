@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 #: Messages are cut below this many bytes, so that no MPI library overflows an int.
 #: quirk: int-counts
 MAX_MESSAGE_BYTES = (1 << 30) - 64
+#: segments of pipelined algorithms by default
+SEGMENT_BYTES = 256 << 10
 
 
 def bounds(count: int, blocks: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from . import probe, table
 from .choice import (
-    SEGMENT_BYTES,
     Choice,
     Query,
     choose,
@@ -14,6 +13,6 @@ from .choice import (
 from .table import read_tables, rules_of
 
 __all__ = [
-    "SEGMENT_BYTES", "Choice", "Query", "choose", "environment_rules", "is_named", "native_below",
+    "Choice", "Query", "choose", "environment_rules", "is_named", "native_below",
     "probe", "read_tables", "reduces_on_device", "rules_of", "table",
 ]

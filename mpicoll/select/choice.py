@@ -15,6 +15,7 @@ from .. import algorithms
 from ..algorithms import LIBRARIES, NATIVE, AnyCollective
 from ..errors import ArgumentError
 from ..graphs import NEIGHBORHOODS
+from ..schedule import SEGMENT_BYTES
 from ..support import settings
 from ..support.units import format_bytes, parse_bytes
 from ..transport import Topology
@@ -25,8 +26,6 @@ from . import table
 SMALL = 16 << 10
 #: bytes from which on codes in the place of elements save time, where no table says it
 COMPRESSED_FROM = 64 << 10
-#: segments of pipelined algorithms by default
-SEGMENT_BYTES = 256 << 10
 #: links for the cost model where `mpicoll tune` has not measured
 WITHIN_NODE = table.Link(alpha=15e-6, bandwidth=4e9, gamma=1e-10)
 BETWEEN_NODES = table.Link(alpha=100e-6, bandwidth=125e6, gamma=1e-10)

@@ -3,75 +3,47 @@
 Every rank goes through its rounds on its own clock and has one full-duplex port, which passes one
 outgoing and one incoming message at a time. A message of n bytes occupies the ports of both its
 ranks for alpha + n / bandwidth seconds. It begins when the sender has reached the round that sends
-it, the receiver the round that receives it, and the ports are free; of several ready messages the
-first begins. A round ends after its messages and then its local operations. A `Send` is one message
-even where its blocks wrap around the end of the vector; a `Send` of no bytes is no message.
+it, the receiver the round that receives it, unless the message is short enough to be sent before
+(`Network.eager`), and the ports are free; of several ready messages the first begins, of equals
+each sender's in turn. A round ends after its messages and then its local operations. A `Send` is
+one message even where its blocks wrap around the end of the vector; a `Send` of no bytes is no
+message. With `segment_bytes` messages are cut, and their pieces flow through the rounds as in such
+a call.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from .. import collectives
+from ..binding import Decode, Encode
 from ..codes import ITEMSIZE, Codes
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import (
-    SENDS,
-    Copy,
-    Operation,
-    Output,
-    Part,
-    Recv,
-    Reduce,
-    Send,
-    bounds,
-    deadlock,
-    is_coded,
-    offsets,
-    pieces,
-    unmatched,
-)
+from ..schedule import Copy, Operation, Part, Reduce, Send, bounds, deadlock, unmatched
+from .phases import Phase, Prices, Transfer, by_rounds, in_pieces, measure_of
 
 if TYPE_CHECKING:
     from ..algorithms import Algorithm
     from ..graphs import GraphGenerator, Neighborhood
     from .network import Network
 
-    Measure = Callable[[Part], int]
     Channel = tuple[int, int]  # source, target
 
 #: seconds; clocks count whole ticks, so that sums are exact and simultaneous events have one time
 TICK = 1e-24
 #: ranks of a sample
 _SAMPLE = 12
+#: the prices of work that takes no time
+_FREE: Prices = dict.fromkeys((Reduce, Copy, Encode, Decode), 0)
 
 
 def _ticks(seconds: float) -> int:
     return round(seconds / TICK)
-
-
-class Transfer(NamedTuple):
-    """One side of a message: kind is `Send` or `Recv`."""
-
-    kind: type[Send] | type[Recv]
-    peer: int
-    nbytes: int
-
-
-class Phase(NamedTuple):
-    """A step of a rank: it starts transfers, waits for some, then computes."""
-
-    starts: Sequence[Transfer]
-    #: transfers to complete, by number: from 0 over all transfers of the rank, with this phase's
-    waits: Sequence[int]
-    #: ticks of local operations after that
-    work: int
 
 
 class Prediction(NamedTuple):
@@ -93,6 +65,7 @@ def predict(
     *,
     root: int = 0,
     segments: int = 1,
+    segment_bytes: int | None = None,
     nodes: tuple[int, ...] | None = None,
     itemsize: int = 1,
     codes: Codes | None = None,
@@ -109,6 +82,10 @@ def predict(
         The links between ranks.
     root, segments : int
         Of rooted collectives, and of pipelined algorithms.
+    segment_bytes : int, optional
+        As of a call: a pipelined algorithm has as many segments as that takes, and messages are cut
+        into pieces of at most this many bytes where the algorithm is `cuttable`. 0 or None: whole
+        messages.
     nodes : tuple of int, optional
         The node of each rank, for algorithms that use it; for example `network.nodes(size)`.
     itemsize : int
@@ -126,7 +103,7 @@ def predict(
     Cost
     ----
     10 to 20 microseconds for each round and each transfer of each rank, and about as much again for
-    a long generator.
+    a long generator; 50 for each piece of a message.
     """
     if size < 1 or not 0 <= root < size or nbytes < 0 or segments < 1 or itemsize < 1:
         raise ArgumentError(
@@ -135,18 +112,20 @@ def predict(
             f"{nbytes} bytes"
         )
     network.check(size)
+    segments = _segments(nbytes, segment_bytes) or segments
     blocks = algorithm.vector_blocks(size, segments, nodes)
     itemsize = ITEMSIZE if codes else itemsize
-    elements = nbytes // itemsize
-    collective = collectives.find(algorithm.collective)
-    if collective.personal:  # blocks have equal sizes
-        elements = -(-elements // blocks) * blocks
-    edges = bounds(elements, blocks)
-    if codes and not collective.blocks_of_ranks:
-        edges = codes.edges(elements, blocks)
-    measure = _measure(edges, itemsize, codes)
+    edges = _edges(algorithm, blocks, nbytes // itemsize, codes)
     programs = _programs(algorithm, size, root, blocks, nodes, range(size), codes is not None)
-    return _run(programs, measure, network)
+    prices = _prices(network)
+    if segment_bytes and algorithm.cuttable:
+        return _run(
+            (in_pieces(rank, program, edges, itemsize, segment_bytes, prices, codes)
+             for rank, program in enumerate(programs)), network)  # fmt: skip
+    measure = measure_of(edges, itemsize, codes)
+    return _run(
+        (by_rounds(rank, program, measure, prices) for rank, program in enumerate(programs)),
+        network)  # fmt: skip
 
 
 def predict_on_graph(
@@ -180,46 +159,78 @@ def predict_on_graph(
     network.check(size)
     nodes = range(size) if nodes is None else nodes
     programs = [generator(rank, meaning, nodes) for rank in range(size)]
-    return _run(programs, lambda part: part.count * nbytes, network)
+    prices = _prices(network)
+
+    def measure(part: Part) -> int:
+        return part.count * nbytes
+
+    return _run(
+        (by_rounds(rank, program, measure, prices) for rank, program in enumerate(programs)),
+        network)  # fmt: skip
 
 
-def _run(
-    programs: Iterable[Iterable[Iterable[Any]]], measure: Measure, network: Network
-) -> Prediction:
+def _prices(network: Network) -> Prices:
+    coding = _ticks(network.coding)
+    reducing, copying = _ticks(network.gamma), _ticks(network.copying)
+    return {Reduce: reducing, Copy: copying, Encode: coding, Decode: coding}
+
+
+def _run(phases: Iterable[Iterable[Phase]], network: Network) -> Prediction:
     """Run all ranks to their ends."""
-    price: dict[type, int] = {
-        Reduce: _ticks(network.gamma),
-        Copy: _ticks(network.copying),
-        Codes: _ticks(network.coding),
-    }
-    phases = [_by_rounds(rank, program, measure, price) for rank, program in enumerate(programs)]
     clocks = Clocks(phases, network)
     ticks = clocks.play()
     return Prediction(ticks * TICK, max(rank.rounds for rank in clocks.ranks), clocks.messages)
 
 
+def _segments(nbytes: int, segment_bytes: int | None) -> int:
+    """The segments of a vector; 0 where that is not said."""
+    return max(1, -(-nbytes // segment_bytes)) if segment_bytes else 0
+
+
+def _edges(algorithm: Algorithm, blocks: int, elements: int, codes: Codes | None) -> list[int]:
+    """Where the blocks of a vector begin and end."""
+    collective = collectives.find(algorithm.collective)
+    if collective.personal:  # blocks have equal sizes
+        elements = -(-elements // blocks) * blocks
+    if codes and not collective.blocks_of_ranks:
+        return codes.edges(elements, blocks)
+    return bounds(elements, blocks)
+
+
 def estimate_work(
     algorithm: Algorithm,
     size: int,
+    nbytes: int = 0,
     *,
     root: int = 0,
     segments: int = 1,
+    segment_bytes: int | None = None,
     nodes: tuple[int, ...] | None = None,
     compressed: bool = False,
 ) -> int:
     """The approximate number of rounds and transfers of all ranks, to which time is proportional.
 
+    nbytes: of the vector; it matters where messages are cut.
+
     The upper quartile of a sample of ranks stands for all ranks: in some algorithms up to half of
     the ranks only send at the start and receive at the end. The sample is pseudo-random, the same
     at each call, as ranks with equal work may be at regular distances.
     """
+    segments = _segments(nbytes, segment_bytes) or segments
     blocks = algorithm.vector_blocks(size, segments, nodes)
     sample = sorted({crc32(b"%d %d" % (number, size)) * size >> 32 for number in range(_SAMPLE)})
     counts = []
+    measure = measure_of(_edges(algorithm, blocks, nbytes, None), 1, None)
+
+    most_bytes = segment_bytes if algorithm.cuttable else None
+
+    def messages(part: Part) -> int:
+        return _segments(measure(part), most_bytes) or 1
+
     programs = _programs(algorithm, size, root, blocks, nodes, sample, compressed)
     for rank, program in zip(sample, programs):
-        phases = _by_rounds(rank, program, lambda part: 1, {Reduce: 0, Copy: 0, Codes: 0})
-        counts.append(sum(1 + len(phase.starts) for phase in phases))
+        phases = by_rounds(rank, program, messages, _FREE)
+        counts.append(sum(1 + sum(count for *_, count in phase.starts) for phase in phases))
     counts.sort()
     return counts[3 * len(counts) // 4] * size
 
@@ -239,57 +250,6 @@ def _programs(
     return [program(generator, rank, size, root, blocks) for rank in ranks]
 
 
-def _measure(edges: Sequence[int], itemsize: int, codes: Codes | None) -> Measure:
-    """A function that returns the bytes of a cyclic range of blocks, as elements or as codes."""
-    if codes is None:
-        return _bytes_of_items(edges, itemsize)
-    as_elements = _bytes_of_items(edges, itemsize)
-    groups = offsets(codes.groups(high - low) for low, high in pairwise(edges))
-    as_codes = _bytes_of_items(groups, codes.nbytes)
-
-    def measure(part: Part) -> int:
-        return as_codes(part) if is_coded(part) else as_elements(part)
-
-    return measure
-
-
-def _bytes_of_items(edges: Sequence[int], itemsize: int) -> Measure:
-    @cache
-    def measure(first: int, count: int) -> int:
-        return itemsize * sum(end - start for start, end in pieces(Output(first, count), edges))
-
-    return lambda part: measure(part.first, part.count)
-
-
-def _by_rounds(
-    rank: int, program: Iterable[Iterable[Any]], measure: Measure, price: dict[type, int]
-) -> Iterator[Phase]:
-    """Yield a `Phase` for each round, which waits for all its transfers.
-
-    price: ticks per byte of local operations; of `Codes`: of elements that are coded or decoded.
-    """
-    started = 0
-    try:
-        for operations in program:
-            starts: list[Transfer] = []
-            work = 0
-            for op in operations:
-                kind = type(op)
-                part = op[-1]  # the blocks that are sent, received or changed
-                if kind is Copy and is_coded(op.source) != is_coded(part):
-                    kind = Codes
-                    part = op.source if is_coded(part) else part
-                nbytes = measure(part)
-                if kind in price:
-                    work += price[kind] * nbytes
-                elif nbytes:
-                    starts.append(Transfer(Send if kind in SENDS else Recv, op.peer, nbytes))
-            yield Phase(starts, range(started, started + len(starts)), work)
-            started += len(starts)
-    except Exception as error:  # a user's generator may raise anything
-        raise ScheduleError(f"the generator of rank {rank} fails: {error!r}") from error
-
-
 class _Rank:
     """The position of one rank in its program."""
 
@@ -300,7 +260,7 @@ class _Rank:
         self.phase: Any = Phase((), (), 0)
         #: phases so far
         self.entered = 0
-        #: phases so far with transfers
+        #: rounds so far with transfers
         self.rounds = 0
         #: begin of the phase, or the latest known end of a transfer that it waits for
         self.time = 0
@@ -315,7 +275,7 @@ class _Rank:
         self.phase = next(self.phases, None)
         if self.phase:
             self.entered += 1
-            self.rounds += bool(self.phase.starts)
+            self.rounds += self.phase.rounds
         return self.phase is not None
 
     def wait(self) -> None:
@@ -348,13 +308,21 @@ class _Side(NamedTuple):
     ready: int
 
 
-class _Message(NamedTuple):
-    """A message that both ranks are ready for."""
+@dataclass
+class _Message:
+    """A message that its sender has posted."""
 
-    sides: tuple[_Side, _Side]
     #: for which it occupies the ports
     ticks: int
     ports: list[Hashable]
+    #: its number from this rank to that one
+    turn: int
+    #: whether it begins before its receiver is there
+    eager: bool
+    #: the sender's, and the receiver's when that is posted
+    sides: list[_Side]
+    #: its end; None: not known yet
+    end: int | None = None
 
 
 class Clocks:
@@ -363,24 +331,27 @@ class Clocks:
     def __init__(self, programs: Iterable[Iterable[Phase]], network: Network) -> None:
         self.network = network
         self.ranks = [_Rank(number, phases) for number, phases in enumerate(programs)]
-        #: sides that wait for their partner
-        self.channels: defaultdict[Channel, deque[_Side]] = defaultdict(deque)
+        #: messages without a receiver yet, or sides of receivers without a message
+        self.channels: defaultdict[Channel, deque[_Side | _Message]] = defaultdict(deque)
         #: by port, the time from which it is free
         self.free: defaultdict[Hashable, int] = defaultdict(int)
-        #: a heap: the earliest begin of a message, the time from which it is ready, its number
-        self.agenda: list[tuple[int, int, int, _Message]] = []
+        #: a heap: the earliest begin of a message, the time from which it is ready, its turn, its
+        #: number: of messages that are ready together each pair of ranks has one in turn
+        self.agenda: list[tuple[int, int, int, int, _Message]] = []
         #: messages so far
         self.messages = 0
+        #: messages so far from one rank to another
+        self.turns: defaultdict[Channel, int] = defaultdict(int)
 
     def play(self) -> int:
         """Run to the end of the last rank; returns its ticks. ScheduleError at a deadlock."""
         for rank in self.ranks:
             self._advance(rank)
         while self.agenda:
-            start, ready, number, message = heappop(self.agenda)
+            start, ready, turn, number, message = heappop(self.agenda)
             free = max([self.free[port] for port in message.ports])
             if free > start:  # a port is in use: again when it is free
-                heappush(self.agenda, (free, ready, number, message))
+                heappush(self.agenda, (free, ready, turn, number, message))
             else:
                 self._transfer(message, start + message.ticks)
         self._check_end()
@@ -390,33 +361,58 @@ class Clocks:
         """Enter phases until one waits for a message with unknown end."""
         while not rank.missing and rank.enter_next():
             for kind, peer, nbytes in rank.phase.starts:
-                channel = (rank.number, peer) if kind is Send else (peer, rank.number)
-                self._post(rank, channel, nbytes)
+                side = _Side(rank, len(rank.ends), nbytes, rank.time)
+                rank.ends.append(None)
+                if kind is Send:
+                    self._post_send(side, (rank.number, peer))
+                else:
+                    self._post_receive(side, (peer, rank.number))
             rank.wait()
 
-    def _post(self, rank: _Rank, channel: Channel, nbytes: int) -> None:
-        """Post one side of a message; with the other side posted, it may begin."""
-        side = _Side(rank, len(rank.ends), nbytes, rank.time)
-        rank.ends.append(None)
+    def _post_send(self, side: _Side, channel: Channel) -> None:
+        """Post the sender's side; the message may begin if it is eager or the receiver is there."""
         waiting = self.channels[channel]
-        if not waiting or waiting[0].rank is rank:
+        message = self._message(side, channel)
+        if waiting and isinstance(other := waiting[0], _Side):
+            waiting.popleft()
+            _check_sizes(other.nbytes, side.nbytes, channel)
+            message.sides.append(other)
+            ready = side.ready if message.eager else max(side.ready, other.ready)
+            self._plan(message, ready)
+        else:
+            waiting.append(message)
+            if message.eager:
+                self._plan(message, side.ready)
+
+    def _post_receive(self, side: _Side, channel: Channel) -> None:
+        """Post the receiver's side, of a message that may have arrived."""
+        waiting = self.channels[channel]
+        if not waiting or isinstance(message := waiting[0], _Side):
             waiting.append(side)
             return
-        other = waiting.popleft()
-        if other.nbytes != nbytes:
-            source, target = channel
-            raise ScheduleError(
-                f"ranks {source} and {target} disagree about a message: "
-                f"one means {other.nbytes} bytes, the other {nbytes}"
-            )
+        waiting.popleft()
+        _check_sizes(message.sides[0].nbytes, side.nbytes, channel)
+        if message.end is not None:
+            side.rank.ends[side.number] = message.end
+            return
+        message.sides.append(side)
+        if not message.eager:
+            self._plan(message, max(side.ready, message.sides[0].ready))
+
+    def _message(self, side: _Side, channel: Channel) -> _Message:
         alpha, bandwidth, ports = self.network.path(*channel)
-        ready = max(side.ready, other.ready)
-        message = _Message((side, other), _ticks(alpha) + nbytes * _ticks(1 / bandwidth), ports)
-        heappush(self.agenda, (ready, ready, self.messages, message))
+        ticks = _ticks(alpha) + side.nbytes * _ticks(1 / bandwidth)
+        self.turns[channel] += 1
+        eager = side.nbytes <= self.network.eager
+        return _Message(ticks, ports, self.turns[channel], eager, [side])
+
+    def _plan(self, message: _Message, ready: int) -> None:
+        heappush(self.agenda, (ready, ready, message.turn, self.messages, message))
         self.messages += 1
 
     def _transfer(self, message: _Message, end: int) -> None:
         """Occupy the message's ports until `end`; advance ranks that wait for no other message."""
+        message.end = end
         for port in message.ports:
             self.free[port] = end
         for side in message.sides:
@@ -433,6 +429,15 @@ class Clocks:
             raise ScheduleError(deadlock(stuck))
         if left := unmatched(self.channels):
             raise ScheduleError(left)
+
+
+def _check_sizes(one: int, other: int, channel: Channel) -> None:
+    if one != other:
+        source, target = channel
+        raise ScheduleError(
+            f"ranks {source} and {target} disagree about a message: "
+            f"one means {one} bytes, the other {other}"
+        )
 
 
 def _want(transfer: Transfer) -> str:

@@ -45,6 +45,8 @@ class ClusterModel:
     gamma: float = 0.0
     copying: float = 0.0
     levels: tuple[ModelLevel, ...] = ()
+    #: bytes of the longest message that is sent before its receiver is there
+    eager: int = 0
 
     def network(self, size: int, ranks_per_node: int | None = None) -> Network:
         """The network of `size` ranks.
@@ -78,7 +80,9 @@ class ClusterModel:
         if switch and switch.group * each < size:
             levels.append(Level(switch.group * each, switch.alpha, switch.bandwidth))
         bandwidth = self.bandwidth / self.contention
-        return Network(self.alpha, bandwidth, self.gamma, self.copying, tuple(levels))
+        return Network(
+            self.alpha, bandwidth, self.gamma, self.copying, tuple(levels), eager=self.eager
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document of the file."""
@@ -90,6 +94,7 @@ def model_from(document: Any) -> ClusterModel:
     try:
         if document["kind"] != KIND or document["schema"] != SCHEMA:
             raise ValueError(f"expected {KIND!r} of schema {SCHEMA}")
+        document = {"eager": 0, **document}  # which older doctors did not measure
         figures = {name: document[name] for name in ClusterModel.__dataclass_fields__}
         levels = tuple(ModelLevel(**level) for level in figures.pop("levels"))
         model = ClusterModel(**figures, levels=levels)
@@ -110,6 +115,8 @@ def _check(model: ClusterModel) -> None:
     for level in model.levels:
         if level.name not in LEVELS or level.group < 1 or int(level.group) != level.group:
             raise ValueError(f"level {level.name} of {level.group}")
+    if int(model.eager) != model.eager or model.eager < 0:
+        raise ValueError(f"eager {model.eager}")
     if not (1 <= model.contention < inf):
         raise ValueError(f"contention {model.contention}")
     if not all(isfinite(seconds) and seconds >= 0 for seconds in (model.gamma, model.copying)):

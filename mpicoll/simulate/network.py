@@ -41,6 +41,8 @@ class Network(NamedTuple):
     levels: tuple[Level, ...] = ()
     #: seconds per byte of elements that are coded or decoded
     coding: float = 0.0
+    #: bytes of the longest message that is sent before its receiver is there
+    eager: int = 0
 
     def path(self, source: int, target: int) -> tuple[float, float, list[Hashable]]:
         """(alpha, bandwidth, ports) of a message between two ranks; ports are hashable values."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import algorithms, select, verify
+from mpicoll import algorithms, schedule, verify
 from mpicoll.execute.context import Context
 from tests.support.cases import (
     COUNTS,
@@ -113,7 +113,7 @@ def proved_cost(method, word, case, pieces):
     entry, itemsize = algorithms.find(METHODS[method], word), 8 if case.collective.reduces else 1
     count = 8 * case.edges[-1] // itemsize
     nodes = Context.of(WORLD).topology.nodes
-    blocks = entry.vector_blocks(SIZE, max(1, -(-count * itemsize // (pieces or select.SEGMENT_BYTES))), nodes)
+    blocks = entry.vector_blocks(SIZE, max(1, -(-count * itemsize // (pieces or schedule.SEGMENT_BYTES))), nodes)
     cost = verify.check(METHODS[method], entry.generator, SIZE, case.root, blocks, count=count, itemsize=itemsize, nodes=nodes)
     return cost.ranks[RANK]
 

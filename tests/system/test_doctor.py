@@ -7,6 +7,7 @@ import pytest
 from mpicoll.cluster import Cluster
 from mpicoll.cluster.links import burst
 from mpicoll.cluster.namespaces import unavailable
+from mpicoll.doctor.pairs import LATE
 from tests.support.each import EACH, ONE
 from tests.support.launching import PATIENCE, environment, installations, mpiexec
 
@@ -27,7 +28,8 @@ def test_on_one_machine(installation, tmp_path):
     assert sum(pair["wrong"] for pair in found["measured"]["inside"]) == 0
     serious = [finding for finding in found["findings"] if finding["severity"] != "note"]
     assert ("nothing slow or wrong was found" in output) == (not serious)
-    assert json.loads(model.read_text())["kind"] == "model of a cluster"
+    fitted = json.loads(model.read_text())
+    assert fitted["kind"] == "model of a cluster" and fitted["eager"] == found["measured"]["eager"] in (0, *LATE)
 
 
 @pytest.mark.thorough

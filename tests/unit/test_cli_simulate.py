@@ -66,12 +66,29 @@ def test_links_carry_codes(simulate, tmp_path):
     (row,) = json.loads(written.read_text())["results"]
     assert row["compression"] == "int8" and row["rounds"] == 2
     # a group for each rank: 12 messages of 260 bytes; of those that start together whole ones find both ends free only
-    # after a gap, of three messages in all
-    assert row["us"] == pytest.approx(15 * 0.260) and row["x_bound"] == pytest.approx(1.25)
+    # after a gap, of two messages in all
+    assert row["us"] == pytest.approx(14 * 0.260) and row["x_bound"] == pytest.approx(14 / 12)
     simulate("allreduce", "--algorithms", "pairwise", *options, "--coding", "1ns", "--json", written)
     (coded,) = json.loads(written.read_text())["results"]
     # of 256 elements: 6 blocks that are sent, 6 that come, and the sum, which is coded and decoded
     assert coded["us"] == pytest.approx(row["us"] + (6 + 6 + 2 + 6) * 1.024)
+
+
+def test_messages_in_pieces(simulate, tmp_path):
+    """What flows through the rounds is sooner done; what is not cut says so."""
+    written, seconds = tmp_path / "out.json", {}
+    for segment in ([], ["--segment-bytes", "2K"], ["--segment-bytes", "4K", "--eager", "4K"]):
+        options = "--size", 4, "--bytes", "64K", "--alpha", "0", "--algorithms", "reduce_bcast,direct,pipeline", *segment
+        assert simulate("allreduce", *options, "--json", written)[0] == 0
+        rows = {row["algorithm"]: row for row in json.loads(written.read_text())["results"]}
+        asked = 1024 * len(segment) or None
+        assert [row["segment_bytes"] for row in rows.values()] == [asked, None, asked or 256 << 10]
+        assert rows["reduce_bcast"]["rounds"] == 4
+        seconds[len(segment)] = {name: row["us"] for name, row in rows.items()}
+    assert seconds[4]["reduce_bcast"] < seconds[2]["reduce_bcast"] < seconds[0]["reduce_bcast"]
+    assert seconds[2]["direct"] == seconds[0]["direct"] and seconds[2]["pipeline"] < seconds[0]["pipeline"]
+    status, _, error = simulate("allreduce", "--algorithms", "ring", "--size", 512, "--bytes", "1G", "--segment-bytes", "60000")
+    assert status == 2 and "choose --size" in error and "or longer segments" in error
 
 
 def test_only_what_can_be_compressed_is(simulate):
@@ -108,6 +125,7 @@ def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
     (["--node-alpha", "1us"], "need --ranks-per-node"),
     (["--ranks-per-node", "2", "--placement", "random"], "--placement: expected block or cyclic"),
     (["--segment-bytes", "0"], "--segment-bytes: expected a size above 0"),
+    (["--eager", "some"], "--eager: expected a size"),
     (["--algorithms", "rings"], "allreduce has no algorithm 'rings'"),
     (["--algorithms", "native"], "native is MPI's own call"),
     (["--algorithms", "ring,nccl"], "nccl is NVIDIA's NCCL: it has no schedule to simulate"),

@@ -56,7 +56,7 @@ def test_not_root(monkeypatch):
 
 def test_missing_programs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("mpicoll.cluster.namespaces.PATH", "/nowhere")
+    monkeypatch.setattr("mpicoll.cluster.namespaces.with_tools", lambda: "/nowhere")
     assert "apt-get install iproute2 util-linux" in unavailable()
 
 

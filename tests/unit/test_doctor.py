@@ -212,7 +212,7 @@ def test_many_nodes_play_a_sample_of_the_rounds():
 
 
 def test_the_model_is_read_by_simulate_and_tells_of_other_files(tmp_path, capsys):
-    measured = replace(healthy(5, 2), inside=[PairResult(0, 1, 1e-6, 5e9, 1 << 20)])
+    measured = replace(healthy(5, 2), inside=[PairResult(0, 1, 1e-6, 5e9, 1 << 20)], eager=61440)
     path = tmp_path / "model.json"
     path.write_text(json.dumps(fitted(measured).as_json()))
     model = read_model(str(path))
@@ -220,9 +220,12 @@ def test_the_model_is_read_by_simulate_and_tells_of_other_files(tmp_path, capsys
     network = model.network(64)
     assert network.levels[0].group == 2 and network.levels[0].bandwidth == 5e9
     assert network.bandwidth == pytest.approx(RATE, rel=0.05)
-    assert model.network(64, 1).levels == ()
+    assert model.network(64, 1).levels == () and network.eager == 61440
+    path.with_name("older.json").write_text(path.read_text().replace('"eager": 61440', '"more": 0'))
+    assert read_model(str(path.with_name("older.json"))) == replace(model, eager=0)
     for text, message in (("{}", "not a model"), ('{"kind": 1}', "not a model"), ("[" * 100_000, "nested too deeply"),
-                          (path.read_text().replace('"contention": 1.0', '"contention": -1'), "contention -1")):  # fmt: skip
+                          (path.read_text().replace('"contention": 1.0', '"contention": -1'), "contention -1"),
+                          (path.read_text().replace('"eager": 61440', '"eager": -1'), "eager -1")):  # fmt: skip
         path.with_name("other.json").write_text(text)
         with pytest.raises(ArgumentError, match=message):
             read_model(str(path.with_name("other.json")))

@@ -20,9 +20,9 @@ PACKAGE = Path(mpicoll.__file__).parent
 #: rooms in their order, each with what the page says of it
 LISTED = dict(re.findall(r"^- `([\w/]+)(?:/|\.py)` (.*)$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE))
 ORDER = [path.replace("/", ".") for path in LISTED]
-WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "simulate", "cluster", "reports", "support.units",
-               "support.settings", "support.checks", "support.quirks", "train.options", "cli.list", "cli.show", "cli.verify",
-               "cli.simulate", "cli.userfile", "cli.cluster", "cli.diagnose")
+WITHOUT_MPI = ("errors", "schedule", "collectives", "algorithms", "verify", "binding", "simulate", "cluster", "reports",
+               "support.units", "support.settings", "support.checks", "support.quirks", "train.options",
+               "cli.list", "cli.show", "cli.verify", "cli.simulate", "cli.userfile", "cli.cluster", "cli.diagnose")
 
 
 def modules():
@@ -93,11 +93,6 @@ def test_schedules_and_proofs_need_neither_mpi_nor_numpy(module):
     code = f"import sys, {module}; print({{'mpi4py', 'numpy', 'cupy'}} & {{name.split('.')[0] for name in sys.modules}})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"
-
-
-@pytest.mark.parametrize("module", ["binding.ordering", "binding.scratch"])
-def test_the_order_of_pieces_and_the_layout_of_scratch_know_neither_mpi_nor_numpy(module):
-    assert not {"mpi4py", "numpy"} & {used.split(".")[0] for used in imported(module)}
 
 
 #: what takes long to load and no program needs at its start

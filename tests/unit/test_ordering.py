@@ -18,7 +18,7 @@ from mpicoll.binding.lowering import lowered
 from mpicoll.binding.ordering import by_pieces, by_rounds
 from mpicoll.binding.program import Instruction, Step
 from mpicoll.binding.scratch import Memory, Vector
-from mpicoll.buffers import address, at
+from mpicoll.buffers import address, at, span
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import OUTPUT, Copy, Recv, Send, bounds
 from tests.support.registered import EVERY
@@ -53,7 +53,7 @@ class Rank:
         if reduced_on:
             vectors = self.staged(vectors)
         memory = Memory(program, self.edges, vectors, np.dtype(np.int64), self.scratch, piece * ITEM)
-        rounds = with_copies([list(lowered(step, memory, self.where_reduced)) for step in program], self.twins)
+        rounds = with_copies([list(lowered(step, memory, span, self.where_reduced)) for step in program], self.twins)
         self.memory = memory  # which owns what programs know by address
         self.steps = by_pieces(rounds, ahead, together)
         self.tasks = [task for tasks in rounds for task in tasks]

@@ -22,7 +22,7 @@ def ring(vector, scratch):
     rounds = [one for one in ALLREDUCE.program(algorithms.find("allreduce", "ring").placed(None), 1, 2, None, 2) if one]
     vectors = dict.fromkeys((INPUT, OUTPUT), Vector(vector))
     memory = Memory(rounds, bounds(COUNT, 2), vectors, vector.dtype, lambda nbytes: scratch)
-    return Program(tuple(by_rounds(list(lowered(one, memory)) for one in rounds)), str(vector.dtype), "SUM")
+    return Program(tuple(by_rounds(list(lowered(one, memory, span)) for one in rounds)), str(vector.dtype), "SUM")
 
 
 def test_it_is_the_same_on_the_same_memory_and_another_one_elsewhere():
@@ -74,7 +74,7 @@ def calls_for(pieces):
 
     sys.setprofile(counted)
     try:
-        (found,) = reduced_where_they_lie([receives + computed], {1}, 0, (0, 8 * pieces))
+        (found,) = reduced_where_they_lie([receives + computed], {1}, 0, lambda span: False, (0, 8 * pieces))
     finally:
         sys.setprofile(None)
     assert len(found) == pieces and all(piece.operand == 1 for piece in found)

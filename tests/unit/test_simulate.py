@@ -1,14 +1,17 @@
 """The simulator against formulas: free networks, shared ports, several levels; what it refuses."""
 
+from collections import Counter
+
 import pytest
 
 from mpicoll import ArgumentError, ScheduleError, algorithms
 from mpicoll.algorithms.patterns import Lanes
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import Input, Output, Recv, Reduce, Scratch, Send
-from mpicoll.simulate.clocks import TICK, Clocks, Phase, Transfer, estimate_work, predict
+from mpicoll.schedule import Copy, Input, Output, Recv, Reduce, Scratch, Send, bounds
+from mpicoll.simulate.clocks import TICK, Clocks, estimate_work, predict
 from mpicoll.simulate.costs import PathCost, closed_form, least_seconds, lower_bound
 from mpicoll.simulate.network import Level, Network
+from mpicoll.simulate.phases import Phase, Transfer, by_rounds, in_pieces, measure_of
 from mpicoll.support.units import parse_seconds
 from tests.support.registered import EVERY, named
 
@@ -188,6 +191,25 @@ def test_a_message_begins_when_its_receiver_is_there():
     assert played([Phase([Transfer(Send, 1, 2)], range(1), 0)], late) == (exactly(7 + 3), 1)
 
 
+def test_an_eager_message_begins_before_its_receiver_is_there():
+    late = [Phase([], (), round(7 / TICK)), Phase([Transfer(Recv, 0, 2)], range(1), 0)]
+    sender = [Phase([Transfer(Send, 1, 2)], range(1), 0)]
+    assert played(sender, late, network=Network(1, 1, eager=2)) == (exactly(7), 1)
+    soon = [Phase([], (), round(1 / TICK)), *late[1:]]
+    assert played(sender, soon, network=Network(1, 1, eager=2)) == (exactly(3), 1)
+    assert played(sender, late, network=Network(1, 1, eager=1)) == (exactly(7 + 3), 1)
+    with pytest.raises(ScheduleError, match="from rank 0 to rank 1 is never matched"):
+        played(sender, [], network=Network(1, 1, eager=2))
+
+
+def test_senders_to_one_rank_take_turns():
+    """Of six messages from two ranks the first three of either are there after five, not three."""
+    senders = [[Phase([Transfer(Send, 2, 1)] * 3, range(3), 0)] for _ in range(2)]
+    receives = [Transfer(Recv, peer, 1) for peer in (0, 0, 0, 1, 1, 1)]
+    receiver = [Phase(receives, range(3), round(10 / TICK))]
+    assert played(*senders, receiver, network=Network(0, 1)) == (exactly(5 + 10), 6)
+
+
 def test_pieces_overtake_the_ends_of_rounds():
     first = [Phase([Transfer(Send, 1, 1), Transfer(Send, 1, 1)], range(2), 0)]
     last = [Phase([Transfer(Recv, 1, 1), Transfer(Recv, 1, 1)], range(2), 0)]
@@ -196,6 +218,50 @@ def test_pieces_overtake_the_ends_of_rounds():
                  Phase([Transfer(Send, 2, 1)], (2, 3), 0)]
     assert played(first, by_rounds, last)[0] == exactly(4 * 2)
     assert played(first, by_pieces, last)[0] == exactly(3 * 2)
+
+
+@pytest.mark.parametrize("word", ["reduce_bcast", "parameter_server"])
+def test_pieces_come_back_while_others_are_on_their_way(word):
+    """To the root and back: each piece but the last returns while the next one comes."""
+    pieces, piece = 12, Network(3e-6, 2e9)
+    seconds = 3e-6 + 1000 / 2e9
+    found = predict(allreduce(word), 2, 1000 * pieces, piece, segment_bytes=1000)
+    assert found == (exactly((pieces + 1) * seconds, rel=1e-12), 2, 2 * pieces)
+    assert predict(allreduce(word), 2, 1000 * pieces, piece).seconds == exactly(2 * (3e-6 + pieces * 1000 / 2e9))
+
+
+def totals(phases):
+    """Of a rank: bytes by direction and peer, work, rounds; each transfer is awaited once."""
+    moved, work, rounds, started, awaited = Counter(), 0, 0, 0, []
+    for phase in phases:
+        for kind, peer, nbytes in phase.starts:
+            moved[kind, peer] += nbytes
+        started += len(phase.starts)
+        awaited += phase.waits
+        assert all(number < started for number in phase.waits)
+        work += phase.work
+        rounds += phase.rounds
+    assert sorted(awaited) == list(range(started))
+    return moved, work, rounds
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=named)
+def test_in_pieces_a_rank_moves_and_computes_the_same(algorithm):
+    prices = {Reduce: 1, Copy: 1000}
+    collective = COLLECTIVES[algorithm.collective]
+    for size in (2, 3, 8):
+        blocks = algorithm.vector_blocks(size, 3)
+        edges = bounds(10 * blocks, blocks)
+        for rank in range(size):
+            def rounds():
+                return collective.program(algorithm.placed(None), rank, size, 0, blocks)
+
+            whole = by_rounds(rank, rounds(), measure_of(edges, 4, None), prices)
+            cut = in_pieces(rank, rounds(), edges, 4, 12, prices, None)
+            assert totals(cut) == totals(whole)
+        if algorithm.cuttable:
+            found = predict(algorithm, size, 40 * blocks, NETWORK, segments=3, segment_bytes=12)
+            assert found.seconds > 0
 
 
 def test_blocks_of_no_bytes_are_no_messages():
