@@ -103,12 +103,14 @@ def in_pieces(
 
     They have the order in which a call in pieces runs them (`binding.ordering`).
     """
-    operations = [one for each in _checked(rank, rounds) if (one := tuple(each))]
-    room = _Room()
-    vectors = {name: Vector(room.vector(edges[-1], itemsize)) for name in (INPUT, OUTPUT)}
-    memory = Memory(
-        operations, edges, vectors, _Raw(f"V{itemsize}"), room.acquire, segment_bytes, codes)
-    instructions = [list(lowered(one, memory, _Line.span)) for one in operations]
+    all_operations = list(filter(None, map(tuple, _checked(rank, rounds))))
+    space = _AddressSpace()
+    vectors = {name: Vector(space.vector(edges[-1], itemsize)) for name in (INPUT, OUTPUT)}
+    dtype = _RawType(f"V{itemsize}")
+    memory = Memory(all_operations, edges, vectors, dtype, space.acquire, segment_bytes, codes)
+    instructions = [
+        list(lowered(operations, memory, _VirtualArray.span)) for operations in all_operations
+    ]
     round_of = {id(piece): number for number, of_round in enumerate(instructions)
                 for piece in of_round}  # fmt: skip
     begun: set[int] = set()
@@ -139,7 +141,7 @@ def _checked(rank: int, rounds: Rounds) -> Iterator[Iterable[Any]]:
         raise ScheduleError(f"the generator of rank {rank} fails: {error!r}") from error
 
 
-class _Raw(str):
+class _RawType(str):
     """A type of items without a meaning, as NumPy names it: "V4" has 4 bytes."""
 
     @property
@@ -149,39 +151,39 @@ class _Raw(str):
 
 
 @dataclass(frozen=True)
-class _Line:
+class _VirtualArray:
     """An array that has addresses and no memory."""
 
     start: int
     count: int
     itemsize: int
 
-    def __getitem__(self, items: slice) -> _Line:
+    def __getitem__(self, items: slice) -> _VirtualArray:
         low, high, _ = items.indices(self.count)
-        return _Line(self.start + low * self.itemsize, high - low, self.itemsize)
+        return _VirtualArray(self.start + low * self.itemsize, high - low, self.itemsize)
 
-    def view(self, dtype: str) -> _Line:
+    def view(self, dtype: str) -> _VirtualArray:
         """The same bytes as items of another type."""
         itemsize = int(dtype[1:])
-        return _Line(self.start, self.count * self.itemsize // itemsize, itemsize)
+        return _VirtualArray(self.start, self.count * self.itemsize // itemsize, itemsize)
 
     def span(self) -> Span:
         """Where it lies."""
         return self.start, self.start + self.count * self.itemsize
 
 
-class _Room:
+class _AddressSpace:
     """Addresses for arrays, one behind the other."""
 
     def __init__(self) -> None:
         self._top = 0
 
-    def vector(self, count: int, itemsize: int) -> _Line:
+    def vector(self, count: int, itemsize: int) -> _VirtualArray:
         """An array of so many items."""
         start = self._top
         self._top += count * itemsize
-        return _Line(start, count, itemsize)
+        return _VirtualArray(start, count, itemsize)
 
-    def acquire(self, nbytes: int) -> _Line:
+    def acquire(self, nbytes: int) -> _VirtualArray:
         """An array of bytes."""
         return self.vector(nbytes, 1)
