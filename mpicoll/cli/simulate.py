@@ -42,6 +42,8 @@ from .values import parsed, whole
 #: Above so many rounds and transfers, which take about half a minute, a run is replaced by the
 #: formula, or refused.
 MOST_WORK = 2_000_000
+#: the same where messages are cut: a piece takes as long as ten whole messages
+MOST_PIECES = MOST_WORK // 10
 #: ranks, where no number is given
 _SIZE = 64
 COLUMNS = (
@@ -296,7 +298,8 @@ def _predict(
     cut_bytes = nbytes if cut else 0
     about = estimate(
         algorithm, size, cut_bytes, segment_bytes=cut, nodes=nodes, compressed=codes is not None)
-    if about <= MOST_WORK:
+    most = MOST_PIECES if cut else MOST_WORK
+    if about <= most:
         prediction = predict(
             algorithm, size, nbytes, network, segment_bytes=cut, nodes=nodes, codes=codes)
         return prediction.seconds, prediction.rounds, "clocks"
@@ -306,9 +309,9 @@ def _predict(
     if cost is None:
         limit = (
             f"{algorithm.name} at {size} ranks has about {about} rounds and transfers; at most"
-            f" {MOST_WORK} are run"
+            f" {most} are run"
         )
-        advice = f"choose --size {_smaller(algorithm, arguments, cut_bytes, cut)} or less"
+        advice = f"choose --size {_smaller(algorithm, arguments, cut_bytes, cut, most)} or less"
         raise ArgumentError(f"{limit}: {advice}{', or longer segments' if segments > 1 else ''}")
     return (
         cost.seconds(nbytes, network.alpha, network.bandwidth, network.gamma),
@@ -318,14 +321,14 @@ def _predict(
 
 
 def _smaller(
-    algorithm: algorithms.Algorithm, arguments: Namespace, nbytes: int, cut: int | None
+    algorithm: algorithms.Algorithm, arguments: Namespace, nbytes: int, cut: int | None, most: int
 ) -> int:
     """A size at which it can be run."""
     size: int = arguments.size
     while size > 2:
         size //= 2
         nodes = _network(arguments, size).nodes(size)
-        if estimate_work(algorithm, size, nbytes, segment_bytes=cut, nodes=nodes) <= MOST_WORK:
+        if estimate_work(algorithm, size, nbytes, segment_bytes=cut, nodes=nodes) <= most:
             break
     return size
 

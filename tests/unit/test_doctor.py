@@ -246,6 +246,8 @@ def test_tune_on_a_model(tmp_path, capsys):
     entries = json.loads(table.read_text())["entries"]
     assert [(entry["ranks"], entry["nodes"]) for entry in entries] == [(4, 4), (12, 12)] and entries[0]["mpi"] == "MPICH 5.0.2"
     assert entries[0]["rules"][0] == {"from": "0", "algorithm": "native"} and entries[0]["rules"][-1]["algorithm"] != "native"
+    # over TCP messages have the pieces that calls have there
+    assert [entry["rules"][-1]["segment_bytes"] for entry in entries] == [60000, 60000]
 
 
 def test_what_the_system_does_not_tell_is_left_out(monkeypatch, tmp_path):
