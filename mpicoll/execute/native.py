@@ -101,7 +101,7 @@ class NativeCall(LibraryCall):
                     operand, self.arguments[position], written)
             elif self._must_pack(operand) or operand.datatype is None or differ or (
                 alike and not operand.nbytes
-            ):
+            ) or self._gathers_long_complex(operand.datatype):
                 self.arguments[position] = self._bytes(operand, written, reduces, datatype)
         in_front = call.collective is collectives.REDUCE_SCATTER and call.shared
         if in_front and not as_given and not self._direct:
@@ -154,11 +154,17 @@ class NativeCall(LibraryCall):
             return [work, datatype]
         # as elements of their type: other ranks may not pack. quirk: algorithm-by-datatype
         element = (operand.datatype and ops.element_of(operand.datatype)) or MPI.BYTE
+        if self._gathers_long_complex(element):
+            element = MPI.LONG_DOUBLE
         size = element.Get_size()
         message = [work.view(BYTES), element]
         if operand.counts is not None:
             message.insert(1, [count // size for count in operand.counts])
         return message
+
+    def _gathers_long_complex(self, datatype: MPI.Datatype) -> bool:
+        is_gather = self.method == "Gather" and datatype == MPI.C_LONG_DOUBLE_COMPLEX
+        return is_gather and applies("gather-of-long-complex")
 
     def is_given(self, arguments: Sequence[object]) -> bool:
         """Whether MPI gets just these arguments, the caller's own, and nothing has to be copied."""

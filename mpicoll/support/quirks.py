@@ -148,6 +148,15 @@ QUIRKS = (
         test="tests/mpi/test_odd_buffers.py::test_a_large_block_behind_a_small_one_in_place",
     ),
     Quirk(
+        name="gather-of-long-complex",
+        library=MPICH,
+        versions="5.0.2 (others were not tried)",
+        symptom="Gather of MPI_C_LONG_DOUBLE_COMPLEX on four ranks or more ends the job or raises;"
+        " Igather and persistent ones have wrong data.",
+        instead="MPI gets twice as many MPI_LONG_DOUBLE.",
+        test="tests/mpi/test_odd_buffers.py::test_gather_of_complex_long_doubles",
+    ),
+    Quirk(
         name="algorithm-by-datatype",
         library=OPEN_MPI,
         versions="",
@@ -422,7 +431,12 @@ def _neighbor_directions(library: str, version: Version) -> bool:
     return is_open_mpi(library)
 
 
+def _gather_of_long_complex(library: str, version: Version) -> bool:
+    return library == MPICH
+
+
 _AFFECTED: dict[str, Callable[[str, Version], bool]] = {
+    "gather-of-long-complex": _gather_of_long_complex,
     "neighbor-directions": _neighbor_directions,
     "stale-persistent": _stale_persistent,
     "wrong-bcast": _wrong_bcast,

@@ -175,6 +175,28 @@ def test_a_large_block_behind_a_small_one_in_place(comm, form, step):
     same(x[: counts[RANK]].copy(), np.full(counts[RANK], float(SIZE)))
 
 
+@pytest.mark.mpi(min_size=4)
+@pytest.mark.parametrize("form", [Case.call, Case.begin, Case.init])
+@pytest.mark.parametrize("step", [1, 2])
+def test_gather_of_complex_long_doubles(comm, form, step):
+    """MPICH's own call ends the job or has wrong data."""
+    count = 1000
+    x = np.arange(step * count).astype("G")[::step] + RANK
+    y = np.zeros((SIZE, count), "G")
+    for root in range(SIZE):
+        y[...] = 0
+        case = Case("Gather")
+        case.arguments = (x, y if root == RANK else None, root)
+        case.sent = None
+        made = form(case, comm, algorithm="native")
+        if form is Case.init:
+            made.Start()
+        if form is not Case.call:
+            made.Wait()
+        if root == RANK:
+            same(y, np.array([x - RANK + rank for rank in range(SIZE)]))
+
+
 @pytest.mark.parametrize("counts", [[3], (3,), (1, 1, 1), []])
 def test_counts_that_are_no_pair(comm, counts):
     with pytest.raises(mpicoll.BufferError, match="expected .counts, displacements., got"):

@@ -40,6 +40,9 @@ DEVICES = without(ON_DEVICES)
 EVERYTHING = ("-m", "thorough or not thorough")
 #: with one of the two interpreters of programs
 COMPILED = (*MOST, "-m", "not thorough and not reference")
+#: what needs four ranks
+OF_FOUR = (ON_RANKS / "test_neighborhoods.py", ON_RANKS / "test_odd_buffers.py",
+           "-k", "test_the_choice_by_the_graph or test_gather_of_complex_long_doubles")  # fmt: skip
 
 
 def runs():
@@ -57,6 +60,7 @@ def runs():
     parts = [(*HOSTS[part :: len(MPIS)], "-m", "thorough and reference") for part in range(len(MPIS))]
     again += [(mpi, 2, words) for mpi, words in zip(MPIS, parts)]
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
+    again += [(mpi, 4, OF_FOUR) for mpi in MPIS]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
 
 
