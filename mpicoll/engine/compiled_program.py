@@ -334,6 +334,11 @@ class Compiled:
         return self._next == self._end
 
     @property
+    def reached(self) -> int:
+        """The number of the next instruction."""
+        return self._next
+
+    @property
     def position(self) -> tuple[int, int | None]:
         """The step, and the number of the request that it awaits."""
         return self._positions[self._next]

@@ -291,7 +291,10 @@ class Progress:
             else:
                 with self._on(task.device):
                     task.at = next(task.steps)
-            if task.at is before:
+            reached = getattr(task.at, "reached", 0)
+            has_moved = task.at is not before or reached != task.reached
+            task.reached = reached
+            if not has_moved:
                 if task.queue.stall.is_due:
                     task.queue.check_wait()
                 return 0

@@ -129,8 +129,9 @@ class Task:
         self.is_advanced = False
         #: it runs because those before it did not move
         self.has_overtaken = False
-        #: what it waits for
+        #: what it waits for, and how far that has come: a program moves, and stays the same object
         self.at: object = None
+        self.reached = 0
         #: an object that checks its buffers until the user waits for it
         self.guard: Any = None
         #: what it raised

@@ -13,6 +13,7 @@ from mpicoll.progress import PROGRESS, Task
 from mpicoll.progress import rhythm as law
 from mpicoll.progress.engine import PAUSE
 from mpicoll.progress.rhythm import FLOWING, IN_TURN, Rhythm
+from mpicoll.progress.stall import LOOK
 from mpicoll.progress.tasks import Queue
 from mpicoll.progress.turn import Flag
 
@@ -56,6 +57,26 @@ def test_the_thread_rests_while_others_wait_and_goes_on_after_them():
     watching.join()
     left.set()
     assert until(lambda: other.ended), "nobody went on with the call for which nobody waited"
+
+
+def test_a_program_that_moves_makes_progress_although_the_task_waits_for_the_same_object():
+    """Else a call that takes longer than its timeout would end with an error, however fast it moves."""
+
+    class Program:
+        reached = 0
+
+    def steps():
+        while True:
+            sleep(2 * LOOK)
+            yield program
+
+    program, stalled = Program(), []
+    task = Task(steps(), Queue(check_wait=lambda: stalled.append(program.reached)))
+    for program.reached in (0, 1, 2, 3):
+        PROGRESS._step(task)
+    assert not stalled and task.moved
+    moved = task.moved
+    assert PROGRESS._step(task) == 0 and stalled == [3] and task.moved == moved
 
 
 class Interrupted(Exception):
