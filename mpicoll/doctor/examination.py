@@ -170,16 +170,22 @@ def _with_pairs(measured: Measured, comm: MPI.Intracomm, patience: Patience) -> 
         measured = replace(measured, alone=prober.play(alone, leaders))
         measured = _confirmed(measured, prober, leaders)
     measured = replace(measured, inside=_inside(measured, prober))
-    return replace(measured, eager=_eager(measured, prober, leaders))
+    link = first_link(measured)
+    return replace(measured, eager=prober.eager(*link)) if link else measured
 
 
-def _eager(measured: Measured, prober: Prober, leaders: list[int]) -> int:
-    """Bytes of the longest message that is sent before its receiver is there; 0: none is seen."""
-    if len(leaders) > 1:
-        return prober.eager(leaders[0], leaders[1], measured.best_pairs()[0, 1].bandwidth)
-    for result in measured.inside:
-        return prober.eager(result.source, result.target, result.bandwidth)
-    return 0
+def first_link(measured: Measured) -> tuple[int, int, float] | None:
+    """The ranks of the first link that was measured, and its bandwidth.
+
+    On many nodes not every pair is measured. None: there is one rank.
+    """
+    if pairs := list(measured.best_pairs().values()):
+        leaders = [ranks[0].rank for ranks in measured.nodes]
+        return leaders[pairs[0].source], leaders[pairs[0].target], pairs[0].bandwidth
+    if measured.inside:
+        first = measured.inside[0]
+        return first.source, first.target, first.bandwidth
+    return None
 
 
 def _difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:

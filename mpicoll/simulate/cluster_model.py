@@ -99,7 +99,7 @@ def model_from(document: Any) -> ClusterModel:
         levels = tuple(ModelLevel(**level) for level in figures.pop("levels"))
         model = ClusterModel(**figures, levels=levels)
         _check(model)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ArgumentError(
             f"not a model of a cluster, which `mpicoll doctor --output` writes ({error})"
         ) from None

@@ -11,6 +11,7 @@ from mpicoll.doctor import (
 )
 from mpicoll.doctor import cores, transports
 from mpicoll.doctor.core_findings import busy_ranks
+from mpicoll.doctor.examination import first_link
 from mpicoll.doctor.finding import rate_text
 from mpicoll.doctor.link_findings import slow_pairs, switch_groups
 from mpicoll.doctor.pairs import MOST_ROUNDS, tournament
@@ -211,6 +212,22 @@ def test_many_nodes_play_a_sample_of_the_rounds():
     assert len(rounds) == MOST_ROUNDS and all(len(pairs) == 250 for pairs in rounds)
 
 
+@pytest.mark.parametrize("hosts, each", [(1, 1), (1, 2), (2, 2), (5, 1)])
+def test_the_first_link_is_one_that_was_measured(hosts, each):
+    measured = healthy(hosts, each)
+    inside = PairResult(0, 1, 1e-6, 5e9, 1 << 20)
+    assert first_link(replace(measured, inside=[inside] * (each > 1))) == (
+        (0, each, measured.best_pairs()[0, 1].bandwidth) if hosts > 1 else (0, 1, 5e9) if each > 1 else None)  # fmt: skip
+
+
+def test_the_first_link_on_nodes_too_many_to_measure_all():
+    """Of more than 64 nodes a sample of the rounds is played, in which the first two may not meet."""
+    measured = healthy(5)
+    some = [pair for pair in measured.pairs if {pair.source, pair.target} != {0, 1}]
+    source, target, _ = first_link(replace(measured, pairs=some, alone=[]))
+    assert {source, target} != {0, 1}
+
+
 def test_the_model_is_read_by_simulate_and_tells_of_other_files(tmp_path, capsys):
     measured = replace(healthy(5, 2), inside=[PairResult(0, 1, 1e-6, 5e9, 1 << 20)], eager=61440)
     path = tmp_path / "model.json"
@@ -225,7 +242,9 @@ def test_the_model_is_read_by_simulate_and_tells_of_other_files(tmp_path, capsys
     assert read_model(str(path.with_name("older.json"))) == replace(model, eager=0)
     for text, message in (("{}", "not a model"), ('{"kind": 1}', "not a model"), ("[" * 100_000, "nested too deeply"),
                           (path.read_text().replace('"contention": 1.0', '"contention": -1'), "contention -1"),
-                          (path.read_text().replace('"eager": 61440', '"eager": -1'), "eager -1")):  # fmt: skip
+                          (path.read_text().replace('"eager": 61440', '"eager": -1'), "eager -1"),
+                          (path.read_text().replace('"eager": 61440', '"eager": Infinity'), "infinity"),
+                          (path.read_text().replace('"group": 2', '"group": Infinity'), "infinity")):  # fmt: skip
         path.with_name("other.json").write_text(text)
         with pytest.raises(ArgumentError, match=message):
             read_model(str(path.with_name("other.json")))
