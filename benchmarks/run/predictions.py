@@ -87,7 +87,8 @@ def _compared(model, mpi, rate, hosts, results):
         measured = row["median_us"] / 1e6
         yield {
             "mpi": mpi, "rate": rate, "hosts": hosts, "algorithm": row["algorithm"],
-            "bytes": row["bytes"], "segment_bytes": row["segment_bytes"], "predicted": predicted, "measured": measured,
+            "bytes": row["bytes"], "segment_bytes": row["segment_bytes"],
+            "predicted": predicted, "measured": measured,
         }  # fmt: skip
 
 

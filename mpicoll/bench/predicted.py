@@ -5,9 +5,11 @@ from typing import Any
 
 from .. import algorithms, collectives
 from ..errors import ArgumentError
+from ..schedule import segment_count
 from ..select import rules_of, table
 from ..simulate import ClusterModel, estimate_work, predict
 from ..transport import Topology
+from .tuning import cuts
 
 #: rounds and transfers above which an algorithm is left out: about half a minute
 MOST_WORK = 2_000_000
@@ -52,7 +54,8 @@ def predicted_entry(
     nodes = network.nodes(size)
     several = bool(network.levels and network.levels[0].shared_port)
     placed = nodes or tuple(range(size))
-    usual = table.shipped().segment(Topology(placed, model.transport, model.mpi))
+    segment = table.shipped().segment(Topology(placed, model.transport, model.mpi))
+    usual = [segment] if segment else []
     winners: list[tuple[int, str, int | None]] = []
     for nbytes in sizes:
         times: dict[tuple[str, int | None], float] = {}
@@ -60,7 +63,7 @@ def predicted_entry(
             if algorithm.node_aware and not several:
                 continue
             for cut in segments if algorithm.blocks == "segments" else [None]:
-                pieces = max(1, -(-nbytes // cut)) if cut else 1
+                pieces = segment_count(nbytes, cut)
                 if estimate_work(algorithm, size, segments=pieces, nodes=nodes) > MOST_WORK:
                     continue
                 prediction = predict(
@@ -70,8 +73,9 @@ def predicted_entry(
         if not times:
             raise ArgumentError(f"{collective} on {size} ranks: too much to simulate")
         name, cut = min(times, key=lambda key: times[key])
-        # the model has whole messages; the libraries carry large ones slower than that
-        winners.append((nbytes, name, cut or _pieces(collective, name, nbytes // size, usual)))
+        if cut is None:  # the model has whole messages; libraries carry large ones slower than that
+            cut = max(cuts(algorithms.find(collective, name), size, nbytes, usual)) or None
+        winners.append((nbytes, name, cut))
     each = network.levels[0].group if several else 1
     assert isinstance(each, int)
     return {
@@ -82,11 +86,3 @@ def predicted_entry(
         "collective": collective,
         "rules": rules_of(winners),
     }
-
-
-def _pieces(
-    collective: collectives.CollectiveName, name: str, share: int, usual: int | None
-) -> int | None:
-    """The usual pieces, where an algorithm can have them and a rank's share is longer."""
-    is_cut = algorithms.find(collective, name).cuttable and usual is not None and usual < share
-    return usual if is_cut else None

@@ -7,7 +7,7 @@ from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
 from ..collectives import Collective
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
-from ..schedule import SEGMENT_BYTES, bounds, offsets
+from ..schedule import SEGMENT_BYTES, bounds, offsets, segment_count
 from ..select import Choice, reduces_on_device
 from .call import Call
 from .neighbor_call import NeighborCall
@@ -47,7 +47,7 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         blocks = entry.vector_blocks(call.size, 1, nodes)
     else:
         nbytes = call.nbytes or 0
-        segments = max(1, -(-nbytes // (segment_bytes or SEGMENT_BYTES)))
+        segments = segment_count(nbytes, segment_bytes or SEGMENT_BYTES)
         blocks = entry.vector_blocks(call.size, segments, nodes)
         count = nbytes // call.dtype.itemsize
         edges = bounds(count, blocks) if call.codes is None else call.codes.edges(count, blocks)

@@ -12,7 +12,7 @@ from .. import algorithms
 from ..codes import Codes, codes_of
 from ..errors import ArgumentError
 from ..graphs import NEIGHBORHOODS
-from ..schedule import SEGMENT_BYTES
+from ..schedule import SEGMENT_BYTES, segment_count
 from ..simulate import (
     Level,
     Network,
@@ -121,7 +121,9 @@ def run(arguments: Namespace) -> None:
     codes = codes_of(arguments.compression) if arguments.compression else None
     chosen = _algorithms(arguments, bool(network.levels))
     sizes = parse_sizes(arguments.bytes, option="--bytes")
-    asked = _segment_bytes(arguments.segment_bytes)
+    asked = None
+    if arguments.segment_bytes is not None:
+        asked = _size("--segment-bytes", arguments.segment_bytes, 1, "a size above 0")
     print(comment(NOTE))
     if codes:
         print(comment(COMPRESSED.format(nbytes=codes.nbytes, group=codes.group)))
@@ -147,14 +149,12 @@ def run(arguments: Namespace) -> None:
     _write(arguments, network, results)
 
 
-def _segment_bytes(text: str | None) -> int | None:
-    """What `--segment-bytes` says."""
-    if text is None:
-        return None
-    longest = parsed("--segment-bytes", parse_bytes, text)
-    if not 0 < longest < float("inf"):
-        raise ArgumentError(f"--segment-bytes: expected a size above 0, got {text!r}")
-    return int(longest)
+def _size(option: str, text: str, least: int, expected: str) -> int:
+    """The bytes that an option says."""
+    nbytes = parsed(option, parse_bytes, text)
+    if not least <= nbytes < float("inf"):
+        raise ArgumentError(f"{option}: expected {expected}, got {text!r}")
+    return int(nbytes)
 
 
 def _run_on_graph(arguments: Namespace) -> None:
@@ -244,11 +244,9 @@ def _network(arguments: Namespace, size: int, nodes: tuple[int, ...] | None = No
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
     coding = parsed("--coding", parse_seconds, arguments.coding)
-    eager = parsed("--eager", parse_bytes, arguments.eager)
-    if not 0 <= eager < float("inf"):
-        raise ArgumentError(f"--eager: expected a size, got {arguments.eager!r}")
+    eager = _size("--eager", arguments.eager, 0, "a size")
     levels = _nodes(arguments, size, nodes)
-    return Network(alpha, bandwidth, gamma, levels=levels, coding=coding, eager=int(eager))
+    return Network(alpha, bandwidth, gamma, levels=levels, coding=coding, eager=eager)
 
 
 def _nodes(arguments: Namespace, size: int, nodes: tuple[int, ...] | None) -> tuple[Level, ...]:
@@ -303,7 +301,7 @@ def _predict(
         prediction = predict(
             algorithm, size, nbytes, network, segment_bytes=cut, nodes=nodes, codes=codes)
         return prediction.seconds, prediction.rounds, "clocks"
-    segments = max(1, -(-nbytes // cut)) if cut else 1
+    segments = segment_count(nbytes, cut)
     is_flat = not (network.levels or codes or (cut and algorithm.blocks != "segments"))
     cost = closed_form(algorithm.collective, algorithm.name, size, segments) if is_flat else None
     if cost is None:

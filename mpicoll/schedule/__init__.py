@@ -36,6 +36,7 @@ from .blocks import (
     offsets,
     pieces,
     power_of_two,
+    segment_count,
 )
 from .combinators import folded, renamed, rounds, segmented
 from .compression import compressed
@@ -70,5 +71,5 @@ __all__ = [
     "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round",
     "SEGMENT_BYTES", "SENDS", "Scratch", "Send", "Write", "Written", "bounds", "compressed",
     "deadlock", "folded", "is_coded", "joined", "offsets", "operations_of", "pieces",
-    "power_of_two", "renamed", "rounds", "segmented", "unmatched",
+    "power_of_two", "renamed", "rounds", "segment_count", "segmented", "unmatched",
 ]

@@ -15,6 +15,15 @@ MAX_MESSAGE_BYTES = (1 << 30) - 64
 SEGMENT_BYTES = 256 << 10
 
 
+def segment_count(nbytes: int, segment_bytes: int | None) -> int:
+    """The segments of a vector; one where it is not cut.
+
+    >>> segment_count(1000, 300), segment_count(0, 300), segment_count(1000, None)
+    (4, 1, 1)
+    """
+    return max(1, -(-nbytes // segment_bytes)) if segment_bytes else 1
+
+
 def bounds(count: int, blocks: int) -> list[int]:
     """The edges of the blocks of a vector that is cut evenly; the first are larger by one element.
 

@@ -15,7 +15,7 @@ from .. import algorithms
 from ..algorithms import LIBRARIES, NATIVE, AnyCollective
 from ..errors import ArgumentError
 from ..graphs import NEIGHBORHOODS
-from ..schedule import SEGMENT_BYTES
+from ..schedule import SEGMENT_BYTES, segment_count
 from ..support import settings
 from ..support.units import format_bytes, parse_bytes
 from ..transport import Topology
@@ -278,7 +278,7 @@ def _predicted(query: Query, entry: algorithms.Algorithm) -> tuple[float, bool]:
     link = table.link(query.topology) or (WITHIN_NODE if within else BETWEEN_NODES)
     nbytes = query.nbytes or 0
     segment = default_segment(query, entry.name)
-    segments = max(1, -(-nbytes // segment)) if segment else 1
+    segments = segment_count(nbytes, segment)
     seconds = link.seconds(query.collective, name, query.size, nbytes, segments)
     return inf if seconds is None else seconds, entry.cuttable == within
 

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from .. import algorithms
 from ..execute import Context
+from ..schedule import segment_count
 from ..support import settings
 from ..support.units import format_bytes
 from . import table
@@ -152,7 +153,7 @@ def predicted(
         return None
     context = Context.of(comm)
     link: Link | None = context.measured.get("link") or table.link(context.topology)
-    segments = max(1, -(-nbytes // segment_bytes)) if segment_bytes else 1
+    segments = segment_count(nbytes, segment_bytes)
     return link.seconds(collective, algorithm, comm.Get_size(), nbytes, segments) if link else None
 
 
@@ -205,7 +206,7 @@ def predictions(query: Query, link: Link, nbytes: int) -> dict[Candidate, float]
         pipelined = algorithm.blocks == "segments"
         message = nbytes if pipelined else nbytes // query.size
         for piece in (None, *(piece for piece in PIECES if piece < message)):
-            segments = -(-nbytes // piece) if pipelined and piece else 1
+            segments = segment_count(nbytes, piece if pipelined else None)
             seconds = link.seconds(query.collective, algorithm.name, query.size, nbytes, segments)
             if seconds is not None:
                 seconds_of[algorithm.name, piece] = seconds

@@ -24,8 +24,18 @@ from .. import collectives
 from ..binding import Decode, Encode
 from ..codes import ITEMSIZE, Codes
 from ..errors import ArgumentError, ScheduleError
-from ..schedule import Copy, Operation, Part, Reduce, Send, bounds, deadlock, unmatched
-from .phases import Phase, Prices, Transfer, by_rounds, in_pieces, measure_of
+from ..schedule import (
+    Copy,
+    Operation,
+    Part,
+    Reduce,
+    Send,
+    bounds,
+    deadlock,
+    segment_count,
+    unmatched,
+)
+from .phases import Measure, Phase, Prices, Transfer, by_rounds, in_pieces, measure_of
 
 if TYPE_CHECKING:
     from ..algorithms import Algorithm
@@ -112,20 +122,18 @@ def predict(
             f"{nbytes} bytes"
         )
     network.check(size)
-    segments = _segments(nbytes, segment_bytes) or segments
+    if segment_bytes:
+        segments = segment_count(nbytes, segment_bytes)
     blocks = algorithm.vector_blocks(size, segments, nodes)
     itemsize = ITEMSIZE if codes else itemsize
     edges = _edges(algorithm, blocks, nbytes // itemsize, codes)
     programs = _programs(algorithm, size, root, blocks, nodes, range(size), codes is not None)
-    prices = _prices(network)
     if segment_bytes and algorithm.cuttable:
+        prices = _prices(network)
         return _run(
             (in_pieces(rank, program, edges, itemsize, segment_bytes, prices, codes)
              for rank, program in enumerate(programs)), network)  # fmt: skip
-    measure = measure_of(edges, itemsize, codes)
-    return _run(
-        (by_rounds(rank, program, measure, prices) for rank, program in enumerate(programs)),
-        network)  # fmt: skip
+    return _run_by_rounds(programs, measure_of(edges, itemsize, codes), network)
 
 
 def predict_on_graph(
@@ -159,14 +167,7 @@ def predict_on_graph(
     network.check(size)
     nodes = range(size) if nodes is None else nodes
     programs = [generator(rank, meaning, nodes) for rank in range(size)]
-    prices = _prices(network)
-
-    def measure(part: Part) -> int:
-        return part.count * nbytes
-
-    return _run(
-        (by_rounds(rank, program, measure, prices) for rank, program in enumerate(programs)),
-        network)  # fmt: skip
+    return _run_by_rounds(programs, lambda part: part.count * nbytes, network)
 
 
 def _prices(network: Network) -> Prices:
@@ -175,16 +176,20 @@ def _prices(network: Network) -> Prices:
     return {Reduce: reducing, Copy: copying, Encode: coding, Decode: coding}
 
 
+def _run_by_rounds(
+    programs: Iterable[Iterable[Iterable[Any]]], measure: Measure, network: Network
+) -> Prediction:
+    prices = _prices(network)
+    return _run(
+        (by_rounds(rank, program, measure, prices) for rank, program in enumerate(programs)),
+        network)  # fmt: skip
+
+
 def _run(phases: Iterable[Iterable[Phase]], network: Network) -> Prediction:
     """Run all ranks to their ends."""
     clocks = Clocks(phases, network)
     ticks = clocks.play()
     return Prediction(ticks * TICK, max(rank.rounds for rank in clocks.ranks), clocks.messages)
-
-
-def _segments(nbytes: int, segment_bytes: int | None) -> int:
-    """The segments of a vector; 0 where that is not said."""
-    return max(1, -(-nbytes // segment_bytes)) if segment_bytes else 0
 
 
 def _edges(algorithm: Algorithm, blocks: int, elements: int, codes: Codes | None) -> list[int]:
@@ -216,16 +221,16 @@ def estimate_work(
     the ranks only send at the start and receive at the end. The sample is pseudo-random, the same
     at each call, as ranks with equal work may be at regular distances.
     """
-    segments = _segments(nbytes, segment_bytes) or segments
+    if segment_bytes:
+        segments = segment_count(nbytes, segment_bytes)
     blocks = algorithm.vector_blocks(size, segments, nodes)
     sample = sorted({crc32(b"%d %d" % (number, size)) * size >> 32 for number in range(_SAMPLE)})
     counts = []
     measure = measure_of(_edges(algorithm, blocks, nbytes, None), 1, None)
-
     most_bytes = segment_bytes if algorithm.cuttable else None
 
     def messages(part: Part) -> int:
-        return _segments(measure(part), most_bytes) or 1
+        return segment_count(measure(part), most_bytes)
 
     programs = _programs(algorithm, size, root, blocks, nodes, sample, compressed)
     for rank, program in zip(sample, programs):
