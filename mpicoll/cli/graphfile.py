@@ -34,7 +34,7 @@ def has_graph(arguments: Namespace, *excluded: str) -> bool:
         raise ArgumentError(f"{name} has another schedule on each graph: add --graph FILE")
     for option in excluded:
         if getattr(arguments, option) is not None:
-            raise ArgumentError(f"--graph: it takes no --{option}")
+            raise ArgumentError(f"--graph: it takes no --{option.replace('_', '-')}")
     return True
 
 

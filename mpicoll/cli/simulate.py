@@ -112,7 +112,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> None:
     """Predict, print and write."""
     outfiles.check(arguments)
-    if has_graph(arguments, "size", "compression", "plot", "file"):
+    if has_graph(arguments, "size", "compression", "segment_bytes", "plot", "file"):
         _run_on_graph(arguments)
         return
     if arguments.size is None:

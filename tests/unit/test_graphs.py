@@ -272,6 +272,12 @@ def test_simulate(command, tmp_path):
     assert [row["messages"] for row in document["results"][:3]] == [16, 12, 16]
 
 
+def test_simulate_cuts_no_messages_of_neighbours(command):
+    """It was taken and had no effect."""
+    status, _, error = command("simulate", GRID, "neighbor_alltoall", "--segment-bytes", "1K")
+    assert status == 2 and "--graph: it takes no --segment-bytes" in error
+
+
 def test_simulate_places_ranks_once(command):
     status, _, error = command("simulate", GRID, "neighbor_alltoall", "--ranks-per-node", 2)
     assert status == 2 and "--placement place ranks, as the line nodes: does in" in error
