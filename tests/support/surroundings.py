@@ -27,6 +27,7 @@ import mpicoll
 from mpicoll import engine
 from mpicoll.execute import Context
 from mpicoll.shared_memory import HEAP, ring
+from tests.support.deaths import die
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.Get_rank(), WORLD.Get_size()
@@ -96,8 +97,7 @@ def killed():
 
     for _ in range(6):
         call()
-    if RANK == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    die(1)
     try:
         while True:
             call()

@@ -155,7 +155,7 @@ def test_an_mpi4py_built_from_source_against_the_mpi_abi(installation, tmp_path)
     compiler = Path(installation.python).with_name("mpicc_abi")
     if not compiler.exists():
         pytest.skip(f"no mpicc_abi beside {installation.python}")
-    words = ("-q", "--no-binary", "mpi4py", "--no-deps", "--target", tmp_path)
+    words = ("-q", "--no-cache-dir", "--no-binary", "mpi4py", "--no-deps", "--target", tmp_path)
     built_by = environment(MPICC=str(compiler), CFLAGS="-O0 -w")
     what = f"mpi4py=={mpi4py.__version__}"
     completed(installation.python, "-m", "pip", "install", *words, what, env=built_by)

@@ -81,11 +81,11 @@ def test_a_rank_that_is_late_does_not_write_into_a_restored_array():
 def test_the_exit_status_is_that_of_the_program(end, expected, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(f"""
-import os, sys, mpicoll
+import sys, mpicoll
 from mpi4py import MPI
+from tests.support.deaths import die
 comm = mpicoll.Communicator(MPI.COMM_WORLD)
-if comm.rank == 1:
-    os.kill(os.getpid(), 9)
+die(1)
 try:
     comm.Allreduce(MPI.IN_PLACE, bytearray(8))
 except mpicoll.RankFailure as failure:
@@ -223,15 +223,15 @@ def test_heartbeats_of_which_only_one_rank_hears_are_refused(monkeypatch):
 
 
 OBJECTS = """
-import os, signal, sys
+import sys
 from mpi4py import MPI
 import mpicoll
+from tests.support.deaths import die
 
 comm = mpicoll.Communicator(MPI.COMM_WORLD)
 rank, reduce = comm.Get_rank(), getattr(comm, sys.argv[1])
 reduce((0, rank), MPI.MINLOC)  # where mpi4py makes what it needs
-if rank == 3:
-    os.kill(os.getpid(), signal.SIGKILL)
+die(3)
 try:
     if rank == 1:
         comm.Recv(bytearray(1), source=3)  # it leaves, and the others never hear from it
@@ -679,15 +679,15 @@ def test_threads_with_a_communicator_each_hear_of_a_death():
 
 
 MEANWHILE = """
-import os, signal, time
+import time
 from mpi4py import MPI
 import mpicoll
+from tests.support.deaths import die
 
 mpicoll.install_abort_hook()
 comm = mpicoll.Communicator(MPI.COMM_WORLD, timeout=100)
 others = [comm.Dup() for _ in range(8)]
-if comm.rank == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+die(1)
 while not comm.Get_failed().size:
     time.sleep(0.1)
 time.sleep(1)
@@ -706,10 +706,10 @@ def test_a_rank_dies_while_the_others_compute():
 
 
 REPLACED = """
-import os, signal, sys
 import numpy
 from mpi4py import MPI
 import mpicoll
+from tests.support.deaths import die
 
 comm = mpicoll.Communicator(MPI.COMM_WORLD)
 rank = comm.Get_rank()
@@ -718,8 +718,7 @@ x, status = numpy.arange(6, dtype="i4").reshape(3, 2) + 10 * rank, MPI.Status()
 comm.Sendrecv_replace([x, 1, column], (rank + 1) % 3, 5, source=(rank - 1) % 3, recvtag=5, status=status)
 assert (x[:, 0] == numpy.arange(0, 6, 2) + 10 * ((rank - 1) % 3)).all() and (x[:, 1] == numpy.arange(1, 6, 2) + 10 * rank).all()
 assert status.Get_source() == (rank - 1) % 3 and status.Get_count(column) == 1
-if rank == 2:
-    os.kill(os.getpid(), signal.SIGKILL)
+die(2)
 try:
     while True:
         comm.Sendrecv_replace(x, (rank + 1) % 3, source=(rank - 1) % 3)
@@ -786,10 +785,11 @@ def test_shrink_without_help_of_mpi_says_what_to_do():
 
 
 FAMILY = """
-import os, signal, sys
+import sys
 import numpy
 from mpi4py import MPI
 import mpicoll
+from tests.support.deaths import die
 
 method, word, form = sys.argv[1:]
 
@@ -822,8 +822,7 @@ comm = mpicoll.Communicator(MPI.COMM_WORLD)
 calls = Calls(comm)
 for _ in range(3):
     calls.make()
-if comm.rank == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+die(1)
 try:
     while True:
         calls.make()
