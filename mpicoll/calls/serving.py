@@ -102,8 +102,8 @@ def run(
         entry.is_named = True
         context.cache.named.add(call.what)
     entry.is_sampled = is_sampled(call, algorithm, segment_bytes)
-    is_plain = algorithm is None and segment_bytes is None
-    if not (call.is_new and is_plain and call.would_run_in_c):  # else the next one is chosen anew
+    is_chosen_anew = call.is_new and algorithm is None and call.would_run_in_c
+    if not is_chosen_anew:
         keep(call, entry, key, operation)
     return operation if entry.method is not None and _may_pass(entry, context) else None
 

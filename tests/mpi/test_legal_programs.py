@@ -35,6 +35,22 @@ def test_ranks_may_write_their_block_in_different_ways(comm, n, form, algorithm)
     same(result, np.concatenate([np.arange(n) + float(rank) for rank in range(SIZE)]))
 
 
+@pytest.mark.parametrize("segment_bytes", [None, 64, 65_536])
+@pytest.mark.parametrize("attributes", [{"timeout": 20}, {"deterministic": True}], ids=str)
+@pytest.mark.parametrize("method", ["Reduce", "Exscan"])
+def test_a_rank_that_recognises_no_call_chooses_as_the_others(method, attributes, segment_bytes):
+    """It has a strided array, which is not written to: the call is parsed, and chosen for, each time."""
+    comm = mpicoll.Communicator(WORLD.Dup(), **attributes)
+    is_odd = RANK == (0 if method == "Exscan" else SIZE - 1)
+    for n in (0, 1, 100, 2000):
+        result = np.zeros(2 * n)[::2] if is_odd else np.zeros(n)
+        for _ in range(4):
+            getattr(comm, method)(np.ones(n), result, segment_bytes=segment_bytes)
+        expected = {"Reduce": SIZE if RANK == 0 else 0, "Exscan": RANK}[method]
+        assert (result == expected).all()
+    comm.Free()
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "pairwise"])
 @pytest.mark.parametrize("begin", [False, True])
 def test_arithmetic_is_mpis_whatever_numpy_was_told(comm, algorithm, begin):
