@@ -5,7 +5,7 @@
 Programs are those of `tests.support.fuzzing`. One that goes wrong is made smaller and printed;
 `--again FILE` runs it, or any other program in a file, again. `--also` draws what is not drawn
 otherwise, see `tests.support.fuzzing.drawing`. One that hangs ends the job and is printed too, so
-that a result that is written had none.
+that a result that is written had none; the program under way is in FILE.running.json.
 """
 
 import json
@@ -29,7 +29,8 @@ def main():
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     mpicoll.install_abort_hook()
-    fuzzer = Fuzzer(comm)
+    running = options.json and options.json.with_suffix(".running.json")
+    fuzzer = Fuzzer(comm, running=running)
     if options.again:
         program = json.loads(options.again.read_text(encoding="utf-8"))
         finish(comm, ["\n".join(fuzzer.run(program))])
@@ -52,6 +53,8 @@ def main():
     if comm.Get_rank() == 0:
         text = "{calls} calls, {programs} programs, {seconds} s: {wrong} wrong, {errors} errors"
         print(text.format(**document), flush=True)
+        if running:
+            running.unlink(missing_ok=True)
     finish(comm, failures)
 
 

@@ -93,6 +93,8 @@ class NativeCall(LibraryCall):
         for position, name in enumerate(_buffers(call)):
             operand = getattr(call, name)
             written = name == "recv"
+            if self.arguments[position] is not call.arguments[position]:
+                continue  # what MPI gets in place of the caller's
             if operand is None:
                 if call.shared and not in_place(self.arguments[position]):
                     self.arguments[position] = MPI.IN_PLACE

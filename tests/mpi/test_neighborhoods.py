@@ -136,14 +136,19 @@ def test_which_directions_of_mpi_are_wrong(parent):
             grid.Ineighbor_alltoall(x, result, algorithm="native")
 
 
+@pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.mpi(min_size=2)
-def test_ranks_with_destinations_only(parent):
+def test_ranks_with_destinations_only(parent, step):
+    """step: between the elements of the buffer that has some; the other one has none."""
     comm = parent.Create_dist_graph_adjacent([0] if RANK == 1 else [], [1] if RANK == 0 else [])
-    x, result = np.full(3 * (RANK == 0), 5.0), np.zeros(3 * (RANK == 1))
-    for word in WORDS:
-        for form in forms(comm, "Neighbor_alltoall", x, result, algorithm=word):
-            assert (result == 5).all(), (word, form)
-            result[...] = 0
+    result = np.zeros(3 * step)[::step] if RANK == 1 else np.zeros(0)
+    for method in ("Neighbor_alltoall", "Neighbor_allgather"):
+        is_sent = RANK == 0 or method == "Neighbor_allgather"
+        x = np.full(3 * step if is_sent else 0, 5.0)[::step]
+        for word in WORDS:
+            for form in forms(comm, method, x, result, algorithm=word):
+                assert (result == 5).all(), (method, word, form)
+                result[...] = 0
 
 
 def test_parts_and_duplicates_of_a_grid(parent):

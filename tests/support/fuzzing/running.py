@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
@@ -22,8 +23,8 @@ from .neighbors import GRAPH
 
 #: seconds after which a program is taken to hang
 PATIENCE = 120.0
-
-
+#: what is said of communicators of which the next call would not end
+OUT_OF_STEP = "counts of calls by ranks"
 #: families that are kept for later programs
 _MOST_FAMILIES = 8
 
@@ -67,13 +68,17 @@ class Fuzzer:
     """The ranks of a communicator that run programs together.
 
     programs: how many were run; made: calls by (method, form); words: calls by algorithm; axes: how
-    many programs, steps and calls had what; checked: calls by when they were compared.
+    many programs, steps and calls had what; checked: calls by when they were compared. running: a file that
+    has the program under way, for jobs that are ended.
     """
 
-    def __init__(self, comm: MPI.Intracomm, patience: float = PATIENCE):
+    def __init__(self, comm: MPI.Intracomm, patience: float = PATIENCE, running: Path | None = None):
         self.control, self.patience = MPI.Intracomm(comm.Dup()), patience
         self.families, self.made, self.words, self.programs = {}, Counter(), Counter(), 0
         self.axes, self.checked = Counter(), Counter()
+        self._running = running
+        #: communicators that are out of step, of which was told
+        self._told = set()
         self._first = ""  # what was said of the first program of a search that failed
 
     def run(self, program) -> list[str]:
@@ -94,7 +99,7 @@ class Fuzzer:
             mine = [f"rank {rank}: {text}" for text in texts]
             failures = [text for texts in self.control.allgather(mine) for text in texts]
             failures += self._out_of_step()
-        if any("Traceback" in text for text in failures):
+        if any("Traceback" in text or OUT_OF_STEP in text for text in failures):
             self.families.clear()  # they may be in disorder
         elif not program["fresh"]:
             for family in families:
@@ -113,7 +118,9 @@ class Fuzzer:
         for rank, counts in enumerate(self.control.allgather(mine)):
             for name, count in counts.items():
                 counted.setdefault(name, {}).setdefault(count, []).append(rank)
-        return [f"{name}: counts of calls by ranks: {counts}" for name, counts in counted.items() if len(counts) > 1]
+        apart = {name: counts for name, counts in counted.items() if len(counts) > 1 and name not in self._told}
+        self._told.update(apart)
+        return [f"{name}: {OUT_OF_STEP}: {counts}" for name, counts in apart.items()]
 
     def _count(self, program):
         made = calls_of(program, "method", "form")
@@ -159,6 +166,8 @@ class Fuzzer:
 
     def _attempt(self, program):
         self.control.bcast(program)
+        if self._running is not None:
+            self._running.write_text(json.dumps(program), encoding="utf-8")
         failures = self.run(program)
         if failures:
             text = "\n".join([*failures, "the program:", json.dumps(program)])
