@@ -8,7 +8,7 @@ from .fixed_point import Contributions, FixedPoint, cannot_be_fixed
 from .layout import packed
 from .memory import address, at, bytes_at, span
 from .message import operand
-from .operand import Operand, in_place
+from .operand import Operand, bytes_of, in_place
 from .ops import HALF, OWN_TYPES, PREDEFINED
 from .overlap import coincide, overlap
 from .patterns import decoded
@@ -17,7 +17,7 @@ from .typed_memory import TypedMemory, TypedPart
 
 __all__ = [
     "CodingLoss", "Compression", "Contributions", "FixedPoint", "HALF", "OWN_TYPES", "Operand",
-    "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at", "bytes_at",
+    "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at", "bytes_at", "bytes_of",
     "cannot_be_compressed", "cannot_be_fixed", "coincide", "compression_of", "decoded", "device_of",
     "host_copies", "in_place", "note_begin", "operand", "ops", "overlap", "packed", "span", "stage",
     "typed_blocks",

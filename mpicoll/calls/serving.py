@@ -18,6 +18,7 @@ from ..execute import (
     Context,
     Key,
     LibraryCall,
+    NativeCall,
     Operation,
     ScheduledCall,
     native_method,
@@ -194,6 +195,9 @@ def _begin(
     if not PROGRESS.threaded:  # no thread would compare the calls, or unpack the result
         choose(call, algorithm, segment_bytes, probe.known)
         record.end()
+        native = NativeCall(call)
+        if not native.unpacking:
+            return native.begin()
         return owning(native_method(call.comm, call.form)(*call.arguments), call.arguments)
     compared = comparing(call, algorithm, segment_bytes, record)
     choice = choose(call, algorithm, segment_bytes, probe.known, compared)

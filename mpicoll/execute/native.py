@@ -108,6 +108,8 @@ class NativeCall(LibraryCall):
         in_front = call.collective is collectives.REDUCE_SCATTER and call.shared
         if in_front and not as_given and not self._direct:
             self._move_input(call.recv, call.counts, call.rank)
+        if call.shared and self._exchanges_in_place():
+            self.arguments[0] = self._copy_of_input(call.recv)
 
     def _move_input(self, operand: Operand, counts: Sequence[int], rank: int) -> None:
         """Reduce_scatter in place gets a copy where a block would move over itself."""
@@ -122,6 +124,27 @@ class NativeCall(LibraryCall):
         self.packing.append(lambda: np.copyto(send, recv))
         block = recv[: counts[rank] // recv.itemsize]
         self.arguments[:2] = [send, datatype], [block, datatype]
+
+    def _exchanges_in_place(self) -> bool:
+        returns_early = self.call.nonblocking or self.call.persistent
+        is_exchange = self.method in ("Alltoallv", "Alltoallw")
+        return returns_early and is_exchange and applies("exchanges-in-place")
+
+    def _copy_of_input(self, operand: Operand) -> list[Any]:
+        """What an exchange sends in place of IN_PLACE."""
+        # quirk: exchanges-in-place
+        assert operand.counts is not None
+        room = np.empty(operand.nbytes, BYTES)
+        on_host = operand.device is None or operand.mirror is not None
+        if operand.packed or not on_host:
+            pack, _ = buffers.host_copies(operand)
+            self.packing.append(partial(pack, room))
+        else:
+            self.packing.append(partial(np.copyto, room, buffers.bytes_of(operand)))
+        if self.method == "Alltoallv":
+            return [room, operand.counts, MPI.BYTE]
+        types = [MPI.BYTE] * len(operand.counts)
+        return [room, operand.counts, offsets(operand.counts)[:-1], types]
 
     def _may_have_pointers(self, call: Any) -> bool:
         """Whether MPI takes device pointers here, which it never does beyond blocking calls."""

@@ -157,6 +157,16 @@ QUIRKS = (
         test="tests/mpi/test_odd_buffers.py::test_gather_of_complex_long_doubles",
     ),
     Quirk(
+        name="exchanges-in-place",
+        library=OPEN_MPI,
+        versions="5.0.11 (others were not tried)",
+        symptom="Ialltoallv and Ialltoallw in place, and persistent ones, have wrong data on four"
+        " ranks or more where blocks are empty; Ialltoallw does not end where their number is even."
+        " The blocking calls are right.",
+        instead="MPI gets a copy of the input.",
+        test="tests/mpi/test_odd_buffers.py::test_exchanges_in_place_of_which_blocks_are_empty",
+    ),
+    Quirk(
         name="algorithm-by-datatype",
         library=OPEN_MPI,
         versions="",
@@ -435,7 +445,12 @@ def _gather_of_long_complex(library: str, version: Version) -> bool:
     return library == MPICH
 
 
+def _exchanges_in_place(library: str, version: Version) -> bool:
+    return is_open_mpi(library)
+
+
 _AFFECTED: dict[str, Callable[[str, Version], bool]] = {
+    "exchanges-in-place": _exchanges_in_place,
     "gather-of-long-complex": _gather_of_long_complex,
     "neighbor-directions": _neighbor_directions,
     "stale-persistent": _stale_persistent,

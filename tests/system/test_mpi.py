@@ -42,7 +42,7 @@ EVERYTHING = ("-m", "thorough or not thorough")
 COMPILED = (*MOST, "-m", "not thorough and not reference")
 #: what needs four ranks
 OF_FOUR = (ON_RANKS / "test_neighborhoods.py", ON_RANKS / "test_odd_buffers.py",
-           "-k", "test_the_choice_by_the_graph or test_gather_of_complex_long_doubles")  # fmt: skip
+           "-k", "choice_by_the_graph or gather_of_complex_long_doubles or exchanges_in_place")  # fmt: skip
 
 
 def runs():
@@ -89,3 +89,13 @@ def test_a_bad_setting_on_one_rank_is_an_error_on_all_and_no_hang(installation):
     told = "was told: ranks disagree about MPICOLL_ALGORITHM: "
     views = "ranks 0, 2: (not set); rank 1: allreduce:rung"
     assert output.count(told + views) == 3, output
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("installation", MPIS, ids=lambda found: found.name)
+def test_what_mpis_own_calls_do_wrong_is_met_without_threads(installation):
+    """Where no thread would advance a schedule, MPI serves each call that returns early."""
+    words = ("--with-mpi", "-q", "-p", "no:cacheprovider", *OF_FOUR)
+    output = mpiexec(installation, 4, *words, "-k", "complex_long_doubles or exchanges_in_place",
+                     MPI4PY_RC_THREAD_LEVEL="funneled")  # fmt: skip
+    assert " passed" in output, output[-4000:]
