@@ -242,11 +242,15 @@ class Progress:
                 self._advance(task)
 
     def poll(self) -> None:
-        """Advance all tasks once, unless another thread has the turn."""
+        """Advance all tasks once, unless another thread has the turn.
+
+        Wait for that a little: a thread that tests again and again would keep the interpreter from
+        the one with the turn.
+        """
         self._tested = perf_counter()
         if self._keeps_turn:
             self._attendance.interrupt()
-        as_mpi_computes(self._advanced, PATIENCE if self._keeps_turn else 0)
+        as_mpi_computes(self._advanced, PATIENCE)
 
     def _while_waiting(self, function: Callable[..., object], *arguments: object) -> None:
         """Call it; the background thread leaves the turn to the waiting threads."""

@@ -1,6 +1,7 @@
 """Who advances collectives under way, and how often whoever waits looks."""
 
 import signal
+import sys
 import threading
 from time import monotonic, sleep
 
@@ -11,7 +12,7 @@ from mpi4py import MPI
 from mpicoll.engine import status
 from mpicoll.progress import PROGRESS, Task
 from mpicoll.progress import rhythm as law
-from mpicoll.progress.engine import PAUSE
+from mpicoll.progress.engine import PAUSE, Progress
 from mpicoll.progress.rhythm import FLOWING, IN_TURN, Rhythm
 from mpicoll.progress.stall import LOOK
 from mpicoll.progress.tasks import Queue
@@ -179,3 +180,29 @@ def test_one_late_move_makes_no_long_pauses(moves):
     for late in (1e-3, 1e-3, 1.0):
         moves(rhythm, late, 1)
     assert rhythm.gap == pytest.approx(1e-3)
+
+
+def test_a_thread_that_tests_lets_the_one_with_the_turn_go_on():
+    """It would keep the interpreter for 5 ms each time, in which the other thread cannot even take its turn."""
+    progress, began, steps = Progress(), threading.Event(), []
+
+    def work():
+        began.set()
+        for _ in range(20):
+            sleep(0)  # as a step in C, it gives the interpreter away and wants it again
+            steps.append(None)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    thread = threading.Thread(target=progress._turn.take, args=(work,))
+    try:
+        thread.start()
+        assert began.wait(PATIENCE)
+        for _ in range(10_000):
+            progress.poll()
+            if len(steps) == 20:
+                break
+        assert len(steps) == 20
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
