@@ -147,6 +147,8 @@ class Compiled:
         #: of the extension's last step, which `advance` sees to
         self._result = 0
         self._patience = 0.0
+        #: seconds that a test of a task waits: its thread waits for it, and has the turn
+        self.lingers = 0.0
         #: the programs of the extension, by the number of the pipes that messages go through
         self._tracks: dict[int, tuple[Any, _Nearby]] = {}
         self.lies_in(())
@@ -292,11 +294,11 @@ class Compiled:
 
     def _move(self) -> None:
         """Advance the program."""
-        patience = self._patience
+        patience = self._patience or self.lingers
         if patience and self._nearby.unfound:
             patience = _UNFOUND
         self._execute(patience)
-        if patience and self.is_stuck:
+        if self._patience and self.is_stuck:
             self._caller.held.release()
 
     @property

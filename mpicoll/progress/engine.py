@@ -19,7 +19,7 @@ from time import perf_counter, sleep
 
 from mpi4py import MPI
 
-from ..engine import Attendance
+from ..engine import Attendance, Compiled
 from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
@@ -36,6 +36,9 @@ YIELD = 4e-3
 ATTENTION = 20e-3
 #: seconds after a test for which the thread keeps no turn: there may be more tests
 TESTED = 1e-3
+#: seconds for which a thread that waits for a single task does that in the extension: others may
+#: want the turn
+LINGER_IN_C = 500e-6
 #: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
@@ -209,10 +212,21 @@ class Progress:
         """Advance a task until nothing moves for SPIN, or another task comes. Needs the turn."""
         latest = perf_counter() + SPIN
         while not task.ended and self._is_alone(task):
-            if self._advance(task):
+            if self._advance_patiently(task):
                 latest = perf_counter() + SPIN
             elif perf_counter() > latest:
                 return
+
+    def _advance_patiently(self, task: Task) -> int:
+        """The number of steps that a task moved; waits for the first in the extension."""
+        program = task.at
+        if not isinstance(program, Compiled):
+            return self._advance(task)
+        program.lingers = LINGER_IN_C
+        try:
+            return self._advance(task)
+        finally:
+            program.lingers = 0.0
 
     def test(self, task: Task) -> bool:
         """Advance all tasks once; whether this task has ended. Raises its error."""
