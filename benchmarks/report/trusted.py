@@ -69,8 +69,9 @@ def proof():
     calls, wrong, errors, hangs = (
         sum(one[name] for one in fuzzed) for name in ("calls", "wrong", "errors", "hangs")
     )
+    sizes = ", ".join(map(str, sorted({one["environment"]["size"] for one in fuzzed})))
     lines = [
-        f"- Random programs of collective calls on 2 and 3 ranks, both MPIs: {calls:,} calls, every"
+        f"- Random programs of collective calls on {sizes} ranks, both MPIs: {calls:,} calls, every"
         f" byte compared: {wrong} wrong, {errors} errors, {hangs} hangs (`python -m"
         " benchmarks.run.fuzz`)."
     ]
