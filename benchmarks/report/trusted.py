@@ -63,15 +63,19 @@ def bits():
     return text + f"\nWrong elements: {wrong}.\n"
 
 
+def _sizes(documents):
+    """The numbers of ranks that results are of."""
+    return ", ".join(map(str, sorted({one["environment"]["size"] for one in documents})))
+
+
 def proof():
     """Fuzzing, soaking and kills, one line each."""
     fuzzed = _all("fuzz-*")
     calls, wrong, errors, hangs = (
         sum(one[name] for one in fuzzed) for name in ("calls", "wrong", "errors", "hangs")
     )
-    sizes = ", ".join(map(str, sorted({one["environment"]["size"] for one in fuzzed})))
     lines = [
-        f"- Random programs of collective calls on {sizes} ranks, both MPIs: {calls:,} calls, every"
+        f"- Random programs of collective calls on {_sizes(fuzzed)} ranks, both MPIs: {calls:,} calls, every"
         f" byte compared: {wrong} wrong, {errors} errors, {hangs} hangs (`python -m"
         " benchmarks.run.fuzz`)."
     ]
@@ -81,10 +85,9 @@ def proof():
     trainings, wrong, hangs = (
         sum(one[name] for one in trained) for name in ("trainings", "wrong", "hangs")
     )
-    ranks = sorted({one["environment"]["size"] for one in trained})
     if trained:
         lines.append(
-            f"- Random trainings on {', '.join(map(str, ranks))} ranks, both MPIs: {trainings:,},"
+            f"- Random trainings on {_sizes(trained)} ranks, both MPIs: {trainings:,},"
             f" losses and parameters compared with a reference in plain NumPy: {wrong} wrong,"
             f" {hangs} hangs (`python -m benchmarks.run.trainings`)."
         )

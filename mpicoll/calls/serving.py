@@ -103,6 +103,7 @@ def run(
         entry.is_named = True
         context.cache.named.add(call.what)
     entry.is_sampled = is_sampled(call, algorithm, segment_bytes)
+    # by what executes it on all ranks, which they know from now on
     is_chosen_anew = call.is_new and algorithm is None and call.would_run_in_c
     if not is_chosen_anew:
         keep(call, entry, key, operation)

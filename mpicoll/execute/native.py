@@ -137,8 +137,7 @@ class NativeCall(LibraryCall):
         room = np.empty(operand.nbytes, BYTES)
         on_host = operand.device is None or operand.mirror is not None
         if operand.packed or not on_host:
-            pack, _ = buffers.host_copies(operand)
-            self.packing.append(partial(pack, room))
+            self.packed(buffers.host_copies(operand), room, written=False)
         else:
             self.packing.append(partial(np.copyto, room, buffers.bytes_of(operand)))
         if self.method == "Alltoallv":

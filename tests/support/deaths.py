@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 
 def die(victim: int) -> None:
-    """Kill this rank of COMM_WORLD once all others have come here: none is still in an earlier call."""
+    """Kill that rank of COMM_WORLD once all others have come here: none is still in an earlier call."""
     world = MPI.COMM_WORLD
     if world.Get_rank() != victim:
         world.send(None, victim)
