@@ -28,8 +28,9 @@ def pytest_configure(config):
         config.pluginmanager.unregister(name="terminalreporter")
 
 
-def pytest_collection_finish():
-    """What collecting has made stays to the end: the garbage collector, which many tests call, need not look at it."""
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage():
+    """Tests, their reports and imported packages stay to the end: the garbage collector, which many tests call, skips them."""
     gc.collect()
     gc.freeze()
 
