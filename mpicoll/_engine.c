@@ -1575,6 +1575,8 @@ typedef struct {
     unsigned long long every, compared_at;
     /* messages and bytes that were sent by calls through doors; the thread of the last one */
     unsigned long long messages, nbytes, thread;
+    /* starts of plans are recorded, too */
+    char lists_all;
 } Ledger;
 
 static PyMemberDef ledger_members[] = {
@@ -1589,6 +1591,7 @@ static PyMemberDef ledger_members[] = {
     {"messages", T_ULONGLONG, offsetof(Ledger, messages), 0, "sent by calls through doors"},
     {"nbytes", T_ULONGLONG, offsetof(Ledger, nbytes), 0, "the same in bytes"},
     {"thread", T_ULONGLONG, offsetof(Ledger, thread), 0, "of the last call through a door"},
+    {"lists_all", T_BOOL, offsetof(Ledger, lists_all), 0, "whether starts of plans are recorded"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1682,8 +1685,10 @@ typedef struct {
     PyObject *mark;
     /* by MPI's own function, if there is one */
     Native native;
-    /* or by the programs of `operation`: calls take turns in them, by their numbers */
-    PyObject *capsules, *operation;
+    /* or by the programs of `operation`: calls take turns in them, by their numbers; of a plan by
+     * one, and it begins if these lists are empty, and this backoff has set nothing aside, or is
+     * None */
+    PyObject *capsules, *operation, *lists, *backoff;
     int tracks;
     Program *program[TRACKS];
     unsigned char hash[MARK_BYTES];
@@ -1731,6 +1736,8 @@ static void forget_known(Known *k)
     }
     Py_XDECREF(k->capsules);
     Py_XDECREF(k->operation);
+    Py_XDECREF(k->lists);
+    Py_XDECREF(k->backoff);
     Py_XDECREF(k->mark);
     free(k);
 }
@@ -1746,7 +1753,11 @@ static int door_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Door *d = (Door *)self;
     for (size_t n = 0; n < HELD; n++) Py_VISIT(d->held[n]);
-    for (int at = 0; at < d->knows; at++) Py_VISIT(d->known[at]->operation);
+    for (int at = 0; at < d->knows; at++) {
+        Py_VISIT(d->known[at]->operation);
+        Py_VISIT(d->known[at]->lists);
+        Py_VISIT(d->known[at]->backoff);
+    }
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -2015,6 +2026,20 @@ static PyObject *finish(Door *d, PyObject *operation, PyObject *mark, int64_t ta
     return done;
 }
 
+/* Execute the program of a known call, which has begun, for as long as it waits. */
+static void advance_known(Ledger *l, const Known *k, Program *p)
+{
+    double patience = k->patience; /* another thread may have the door forget the call meanwhile */
+    l->messages += k->messages;
+    l->nbytes += k->nbytes;
+    advance_briefly(p);
+    if (p->result == WAITS) {
+        Py_BEGIN_ALLOW_THREADS
+        advance_for(p, patience);
+        Py_END_ALLOW_THREADS
+    }
+}
+
 /* Execute the programs of a known call; True, or what `finish` returns. */
 static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssize_t count,
                          char *const *buffer, const int64_t *shift)
@@ -2031,15 +2056,7 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     Py_INCREF(operation);
     Py_INCREF(mark);
     Ledger *l = (Ledger *)d->held[LEDGER];
-    l->messages += k->messages;
-    l->nbytes += k->nbytes;
-    double patience = k->patience;
-    advance_briefly(p);
-    if (p->result == WAITS) {
-        Py_BEGIN_ALLOW_THREADS
-        advance_for(p, patience);
-        Py_END_ALLOW_THREADS
-    }
+    advance_known(l, k, p);
     PyObject *served = Py_True;
     if (p->result == DONE)
         Py_INCREF(served);
@@ -2050,6 +2067,40 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
     Py_DECREF(operation);
     Py_DECREF(mark);
     return served;
+}
+
+static PyObject *aside_name;
+
+/* Whether a plan has to wait for its turn, or for messages that Python has; -1 and an exception. */
+static int is_hindered(const Known *k)
+{
+    for (Py_ssize_t n = 0; n < PyTuple_Size(k->lists); n++)
+        if (PyList_Size(PyTuple_GetItem(k->lists, n))) return 1;
+    if (k->backoff == Py_None) return 0;
+    PyObject *aside = PyObject_GetAttr(k->backoff, aside_name);
+    int result = aside ? PyObject_IsTrue(aside) : -1;
+    Py_XDECREF(aside);
+    return result;
+}
+
+/* Begin a plan where its last start was. True: it has ended; None: it has not; False: it has not
+ * begun. */
+static PyObject *start_plan(Door *d, const Known *k)
+{
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    int hindered = l->lists_all ? 1 : is_hindered(k);
+    if (hindered < 0) return NULL;
+    if (hindered) Py_RETURN_FALSE;
+    Program *p = k->program[0];
+    PyObject *capsules = k->capsules;
+    Py_INCREF(capsules);
+    begin(p, p->tag);
+    advance_known(l, k, p);
+    int has_ended = p->result == DONE;
+    Py_DECREF(capsules);
+    if (!has_ended) Py_RETURN_NONE;
+    l->count++;
+    Py_RETURN_TRUE;
 }
 
 static int call_native(const Native *n)
@@ -2093,7 +2144,7 @@ static PyObject *execute_native(Door *d, const Known *k, PyObject *const *args, 
 
 PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
                        "False: it is not known here. True: the call was served. Else what `finish`\n"
-                       "returns.");
+                       "returns, or None of a plan.");
 static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Door *d = (Door *)self;
@@ -2104,6 +2155,7 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     int64_t shift[BUFFERS];
     Known *k = find(d, args, count, plain, buffer, shift);
     if (!k || is_busy(k)) Py_RETURN_FALSE;
+    if (k->lists) return start_plan(d, k);
     if (PyList_Size(d->held[PASSED]) >= d->most_passed) {
         PyObject *remembered = PyObject_CallFunctionObjArgs(d->held[REMEMBER_PASSED], NULL);
         if (!remembered) return NULL;
@@ -2261,10 +2313,44 @@ static PyObject *door_learn_native(PyObject *self, PyObject *args)
     return know((Door *)self, k);
 }
 
+PyDoc_STRVAR(learn_plan_doc,
+             "learn_plan(program, lists, backoff, messages, nbytes, patience)\n\n"
+             "Know no other call than this one, without arguments: the start of a plan, with the tag\n"
+             "and the buffers of its last start, where all lists are empty and `backoff.aside` is 0;\n"
+             "backoff may be None. The rest as of `learn`.");
+static PyObject *door_learn_plan(PyObject *self, PyObject *args)
+{
+    PyObject *capsule, *lists, *backoff;
+    unsigned long long messages, nbytes;
+    double patience;
+    if (!PyArg_ParseTuple(args, "OO!OKKd", &capsule, &PyTuple_Type, &lists, &backoff, &messages,
+                          &nbytes, &patience))
+        return NULL;
+    Program *p = program_of(capsule);
+    if (!p) return NULL;
+    Known *k = calloc(1, sizeof *k);
+    if (!k) return PyErr_NoMemory();
+    k->capsules = capsule;
+    k->lists = lists;
+    k->backoff = backoff;
+    Py_INCREF(capsule);
+    Py_INCREF(lists);
+    Py_INCREF(backoff);
+    k->program[0] = p;
+    k->tracks = 1;
+    k->epoch = *numpy.epoch;
+    k->messages = messages;
+    k->nbytes = nbytes;
+    k->patience = patience;
+    Py_XDECREF(door_clear(self, NULL));
+    return know((Door *)self, k);
+}
+
 static PyMethodDef door_methods[] = {
     {"call", (PyCFunction)(void (*)(void))door_call, METH_FASTCALL, call_doc},
     {"learn", door_learn, METH_VARARGS, learn_doc},
     {"learn_native", door_learn_native, METH_VARARGS, learn_native_doc},
+    {"learn_plan", door_learn_plan, METH_VARARGS, learn_plan_doc},
     {"clear", door_clear, METH_NOARGS, "clear()\n\nKnow no call any more."},
     {NULL, NULL, 0, NULL},
 };
@@ -2321,6 +2407,7 @@ static PyObject *setup_doors(PyObject *self, PyObject *args)
     PyObject *array_type;
     unsigned long long epoch;
     if (!PyArg_ParseTuple(args, "OK", &array_type, &epoch)) return NULL;
+    if (!(aside_name = PyUnicode_InternFromString("aside"))) return NULL;
     Py_INCREF(array_type);
     numpy.array_type = array_type;
     numpy.epoch = (const uint64_t *)(uintptr_t)epoch;

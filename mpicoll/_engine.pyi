@@ -10,3 +10,4 @@ class Ledger:
     messages: int
     nbytes: int
     thread: int
+    lists_all: bool

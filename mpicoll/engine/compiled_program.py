@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..binding import Instruction, Places, Program, Span, mover
 from ..errors import MpicollError
 from ..schedule import Recv
-from ..shared_memory import COPIED, HEAP, LARGE
+from ..shared_memory import COPIED, HEAP, LARGE, Backoff
 from ..transport import ACCOUNT, NOTICE, WATCH, Channel, Near
 from .library import status
 from .lowering import NOWHERE, Slots, lowered, refusal
@@ -157,6 +157,7 @@ class Compiled:
     #: is awaited may need that core
     _polls = 0
     _all_tracks = 1
+    _backoff: Backoff | None = None
     #: whether Python reads what the program reads, where it advances tasks
     reads_pipes = False
 
@@ -242,7 +243,7 @@ class Compiled:
         self._buffers = tuple(map(self._buffer, memory))
         self._patience = patience
         self._taken = [None] * len(self._starts)
-        self._result, self._next, _, self._call = self._extension.reached(self._program)
+        self.catch_up()
 
     @property
     def is_under_way(self) -> bool:
@@ -266,6 +267,10 @@ class Compiled:
         programs = tuple(self._on(track)[0] for track in range(self._all_tracks))
         patience = self._moment if patience is None else patience
         door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent, patience)
+
+    def open_door_of_plan(self, door: Any, lists: tuple[list[Any], ...]) -> None:
+        """Let the plan start there as it started last, where these lists are empty."""
+        door.learn_plan(self._program, lists, self._backoff, *self.sent, self._moment)
 
     def free(self) -> None:
         """Let no door use it from now on."""
@@ -308,8 +313,8 @@ class Compiled:
         return still > _LONG
 
     def catch_up(self) -> None:
-        """Go on after an exception, which may have hidden what the extension returned."""
-        self._result, self._next, *_ = self._extension.reached(self._program)
+        """Go on where a door has begun, or after an exception that has hidden what was returned."""
+        self._result, self._next, _, self._call = self._extension.reached(self._program)
 
     def _execute(self, patience: float) -> None:
         reached = self._extension.advance(self._program, patience)
@@ -385,6 +390,7 @@ class CompiledNear(Compiled):
         self, extension: Any, program: Program, channel: Channel, caller: Caller, near: Near
     ) -> None:
         self._near = near
+        self._backoff = near.backoff
         self._all_tracks = near.tracks
         #: of the call under way, by near rank: messages that were set aside, which the extension
         #: has

@@ -233,6 +233,7 @@ class Context(Waits):
         samples = self.check == ALWAYS and not self.digest_every
         self.recorder.compare_every(_SAMPLED if samples else 0)
         self.recorder.is_hashed = self.check != OFF
+        self.recorder.lists_all = self.lists_all
 
     @property
     def lists_all(self) -> bool:

@@ -5,7 +5,8 @@ perhaps a count, and a type stands for its array. A door gives a call its number
 tag as the long way does (`failure.Recorder`, `transport.Channel`). All else goes the long way,
 which teaches the door: other arrays, other kinds of arguments, calls that somebody listens to, and
 calls while a program is under way. A call that does not block waits there for a moment, too: to
-make a task of it takes as long. What MPI's own function serves goes to that.
+make a task of it takes as long. What MPI's own function serves goes to that. Each plan has a door
+of its own, which starts it again, on its arrays and with its tag.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from mpi4py import MPI
 from .. import engine
 from ..buffers import OWN_TYPES
 from ..failure import ENDED, KEPT, Mark, mark_of
-from ..progress import PROGRESS
 from ..shared_memory import TASKS
 from .operation import Operation
 
@@ -84,10 +84,16 @@ class Doors:
         ended. Else what `go_on` returns.
         """
         door = self._door(method, go_on, self._abandon)
-        links = self._context.links
-        if door is None or not door.knows or links is not None and links.backoff(TASKS).aside:
+        if door is None or not door.knows or not self._context.queue.is_empty:
             return None
-        return PROGRESS.at_once(self._context.queue, door.call, *arguments) or None
+        links = self._context.links
+        if links is not None and links.backoff(TASKS).aside:
+            return None
+        return door.call(*arguments) or None
+
+    def of_plan(self) -> Any:
+        """A door for the starts of one plan, or None."""
+        return self._made(_closed, _closed)
 
     def _door(self, method: str, finish: Finish, interrupted: Interrupted) -> Any:
         """The door of a method; None without the extension."""

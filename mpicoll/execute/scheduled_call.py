@@ -58,8 +58,8 @@ class ScheduledCall(Operation):
         self.tag = 0
         self.runs_ahead = runs_ahead
         self.task: Task | None = None
-        #: whether Start executes what it can without a task
-        self._starts_in_c = False
+        #: for the starts of a plan, if Python has nothing to do before or after the program
+        self._door: Any = None
         #: None after `Free`
         self._executable: Executable | None = executable
         #: the steps on this memory, with their numbers
@@ -295,13 +295,21 @@ class ScheduledCall(Operation):
     def persistent(self, info: MPI.Info) -> Self:
         """Itself, with a tag that no single call has."""
         self.tag = self.context.next_plan_tag()
-        self._starts_in_c = self._is_all_in_c
+        if self._is_all_in_c:
+            self._door = self.context.doors.of_plan()
         return self
 
     def Start(self) -> None:
         """Take the input and begin."""
-        ended = self._begun_at_once()
+        try:
+            ended = self._begun_at_once() if self._over else None
+        except BaseException as error:  # of a signal handler
+            if self.unfinished:
+                self.context.give_up(self, error)
+            raise
         if ended:
+            self.task = None
+            self._over = False
             return
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
@@ -319,26 +327,31 @@ class ScheduledCall(Operation):
 
     def _begun_at_once(self) -> bool | None:
         """Begin without a task; whether that was all. None: it has to be a task."""
-        context = self.context
-        is_seen = context.lists_all or ENDED
-        if is_seen or not self._over or not self._starts_in_c or context.recorder.is_closed:
+        if self._door is None:
             return None
-        return PROGRESS.at_once(context.queue, self._begin)
+        has_ended: bool | None = self._door.call()
+        if has_ended is None:
+            assert self.compiled is not None
+            self.step = 0
+            self.compiled.catch_up()
+            return False
+        return has_ended or self._begun_before_its_door()
 
-    def _begin(self) -> bool:
+    def _begun_before_its_door(self) -> bool | None:
+        """The same in Python. The next starts pass through the door."""
+        context, queue = self.context, self.context.queue
+        is_seen = context.lists_all or ENDED
+        if is_seen or context.recorder.is_closed or not queue.is_empty:
+            return None
         assert self.compiled is not None
         self.step = 0
-        try:
-            has_ended = self.compiled.start_at_once(self.tag, self.memory)
-            self._count(self.compiled, self.context.sent_by_tasks)
-            if has_ended:
-                self.context.recorder.count += 1
-                self.task = self.step = None
-                self._over = False
-            return has_ended
-        except BaseException as error:  # of a signal handler
-            self.context.give_up(self, error)
-            raise
+        has_ended = self.compiled.start_at_once(self.tag, self.memory)
+        self._count(self.compiled, context.sent_by_tasks)
+        if has_ended:
+            context.recorder.count += 1
+            self.step = None
+            self.compiled.open_door_of_plan(self._door, (queue.running, queue.waiting))
+        return has_ended
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer.
@@ -378,7 +391,7 @@ class ScheduledCall(Operation):
             self.compiled.free()
         self._close()
         self._executable = None
-        self._starts_in_c = False
+        self._door = None
         self.numbered = []
 
     def where(self) -> str:

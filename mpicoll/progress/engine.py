@@ -24,7 +24,7 @@ from ..support.arrays import Device
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
-from .turn import FOR_EVER, Flag, Result, Turn
+from .turn import FOR_EVER, Flag, Turn
 
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
@@ -87,18 +87,6 @@ class Progress:
         self._admission.take(self._enter, task, patience=FOR_EVER)
         self.wait(task)
         return task
-
-    def at_once(
-        self, queue: Queue, function: Callable[..., Result], *arguments: object
-    ) -> Result | None:
-        """Call a function in turn, which begins what else would be a task of the queue.
-
-        None where tasks of the queue are under way, or another thread has the turn, or this one,
-        which a finalizer or a signal handler has interrupted.
-        """
-        if queue.running or queue.waiting or self._turn.is_mine:
-            return None
-        return self._turn.take(function, *arguments)
 
     # Which tasks run: decided by one thread at a time.
 

@@ -23,6 +23,7 @@ except ImportError:
         messages = 0
         nbytes = 0
         thread = 0
+        lists_all = False
 
 
 __all__ = ["Ledger"]

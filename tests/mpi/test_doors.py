@@ -612,6 +612,98 @@ def test_a_plan_that_is_always_recorded(comm):
         plan.Start()
 
 
+def started(plan):
+    plan.Start()
+    plan.Wait()
+
+
+def plan_that_passes(comm, x, limit=1000):
+    """A plan whose starts pass on all ranks: each rank knows it once a start has ended at once."""
+    plan = comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
+    for _ in range(limit):
+        if WORLD.allreduce(passed(comm, partial(started, plan)), MPI.LAND):
+            return plan
+    raise AssertionError("it does not pass")
+
+
+def test_starts_of_plans_pass(comm):
+    """On the arrays of the plan, each with what is in them then; they are counted, and their messages."""
+    x = np.ones(100)
+    plan = plan_that_passes(comm, x)
+    recorder = comm._context.recorder
+    for step in range(5):
+        calls, messages = recorder.count, comm.sent[0]
+        x[:] = RANK + step
+        assert passed(comm, partial(started, plan))
+        same(x, np.full(100, float(sum(range(SIZE)) + SIZE * step)))
+        assert recorder.count == calls + 1 and comm.sent[0] == messages + 2 * (SIZE - 1)
+    plan.Free()
+    with pytest.raises(RuntimeError, match="freed"):
+        plan.Start()
+
+
+def test_starts_of_plans_that_do_not_pass(comm):
+    """Where a task is under way, arrays may have another location, somebody listens, or starts are always recorded."""
+    x, other = np.ones(100), np.ones(200)
+    plan = plan_that_passes(comm, x)
+
+    def passes():
+        x[:] = RANK
+        has_passed = passed(comm, partial(started, plan))
+        same(x, np.full(100, float(sum(range(SIZE)))))
+        return has_passed
+
+    if RANK:
+        request = comm.Iallreduce(MPI.IN_PLACE, other, algorithm="ring")
+        assert not request.Test()
+        x[:] = RANK
+        assert not passed(comm, plan.Start)
+    WORLD.Barrier()
+    if not RANK:
+        request = comm.Iallreduce(MPI.IN_PLACE, other, algorithm="ring")
+        x[:] = RANK
+        plan.Start()
+    request.Wait()
+    plan.Wait()
+    same(x, np.full(100, float(sum(range(SIZE)))))
+
+    plan.Free()
+    plan = plan_that_passes(comm, x)
+    HEAP._epoch[0] += 1
+    assert not passes()
+    ENDED.append(lambda *_: None)
+    try:
+        assert not any([passes() for _ in range(3)])
+    finally:
+        ENDED.pop()
+    mpicoll.Communicator(comm, check="always")
+    assert not any([passes() for _ in range(3)])
+    plan.Free()
+
+
+def test_a_start_that_passes_and_does_not_end_at_once(comm):
+    """It goes on as a task, beside others, and its errors are told as those of all."""
+    x, other = np.ones(100), np.ones(200)
+    plan = plan_that_passes(comm, x)
+    for late in (0, SIZE - 1):
+        x[:], other[:] = RANK, 1
+        WORLD.Barrier()
+        if RANK == late:
+            WORLD.Barrier()
+        plan.Start()
+        if RANK != late:
+            assert plan.in_flight
+            WORLD.Barrier()
+        request = comm.Iallreduce(MPI.IN_PLACE, other, algorithm="ring")
+        with pytest.raises(RuntimeError, match="in flight"):
+            plan.Start()
+        plan.Wait()
+        request.Wait()
+        same(x, np.full(100, float(sum(range(SIZE)))))
+        same(other, np.full(200, float(SIZE)))
+    plan.Free()
+
+
 @pytest.mark.mpi(min_size=3)
 def test_messages_that_were_set_aside_are_taken_once(comm, monkeypatch):
     """A rank that waits for a late one meets messages of a call that it begins later."""
