@@ -23,7 +23,8 @@ class ScratchPool:
 
     Idle memory is at most IDLE_BYTES, or the recent peak of memory in use if that is more. Recent:
     within the last RECENT to 2 RECENT acquisitions. What has been idle longest is released first.
-    A signal handler may raise between any two lines: what is then wrong is set right later.
+    A signal handler may raise between any two lines, or acquire and release there: a vector is
+    taken from its shelf in one call of C, and what is then wrong is set right later.
     """
 
     #: plans are made and freed by several threads, and in a child process by finalizers
@@ -51,7 +52,7 @@ class ScratchPool:
         size = -(-nbytes // step) * step
         with self._lock:
             shelf = self._shelves[_place(module), size]
-            scratch = self._take(shelf, -1) if shelf else None
+            scratch = self._taken(shelf, -1)
             self._count(size)
         return module.empty(size, np.uint8) if scratch is None else scratch
 
@@ -68,7 +69,7 @@ class ScratchPool:
     def idle(self) -> list[Any]:
         """The idle byte vectors."""
         with self._lock:
-            return [scratch for shelf in self._shelves.values() for scratch in shelf]
+            return [scratch for shelf in list(self._shelves.values()) for scratch in shelf]
 
     def clear(self) -> None:
         """Release all idle memory."""
@@ -77,8 +78,12 @@ class ScratchPool:
             self._order.clear()
             self._idle = 0
 
-    def _take(self, shelf: list[Any], place: int) -> Any:
-        scratch = shelf.pop(place)
+    def _taken(self, shelf: list[Any], place: int) -> Any:
+        """The vector at this end of the shelf, or None."""
+        try:
+            scratch = shelf.pop(place)
+        except IndexError:
+            return None
         self._idle -= scratch.size
         self._order.pop(id(scratch), None)
         return scratch
@@ -96,11 +101,13 @@ class ScratchPool:
     def _shrink(self) -> None:
         most = max(IDLE_BYTES, *self._peaks)
         if self._idle > most:
-            self._idle = sum(scratch.size for shelf in self._shelves.values() for scratch in shelf)
-        while self._idle > most and self._order:
-            _, kind = self._order.popitem(last=False)
-            if shelf := self._shelves[kind]:
-                self._take(shelf, 0)
+            self._idle = sum(scratch.size for scratch in self.idle())
+        while self._idle > most:
+            try:
+                _, kind = self._order.popitem(last=False)
+            except KeyError:  # it is empty
+                return
+            self._taken(self._shelves[kind], 0)
 
 
 def _place(module: Any, scratch: Any = None) -> int | str:

@@ -13,20 +13,20 @@ import mmap
 import os
 import weakref
 from array import array
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from math import prod
 from operator import index
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ..errors import ArgumentError
 from ..support.forks import lock_for_forks
-from ..support.garbage import without_collection
 from .limits import explained, memory_of_node
 from .mapping import Mapping, punch, words_at
 
@@ -41,6 +41,8 @@ _ENTRIES = TABLE_BYTES // 16 - 1
 _LARGE = 1 << 20
 #: bytes of one write
 _MOST_WRITTEN = 1 << 30
+
+Result = TypeVar("Result")
 
 
 class Block(NamedTuple):
@@ -58,6 +60,10 @@ class SegmentTable:
 
     def __init__(self, words: Any) -> None:
         self._words = words
+        # of its owner: entries not used so far, and those of segments that are gone. Each is taken
+        # in one call of C, which no signal handler interrupts
+        self._fresh = iter(range(1, 1 + 2 * _ENTRIES, 2))
+        self._unused: list[int] = []
 
     @property
     def token(self) -> int:
@@ -71,18 +77,21 @@ class SegmentTable:
 
     def enter(self, offset: int, nbytes: int) -> None:
         """Add a segment. Raises OSError where the table is full."""
-        for at in range(1, 1 + 2 * _ENTRIES, 2):
-            if not self._words[at + 1]:
-                self._words[at] = offset
-                self._words[at + 1] = nbytes
-                return
-        raise OSError(f"{_ENTRIES} segments are in use")
+        try:
+            at = self._unused.pop()
+        except IndexError:
+            at = next(self._fresh, 0)
+        if not at:
+            raise OSError(f"{_ENTRIES} segments are in use")
+        self._words[at] = offset
+        self._words[at + 1] = nbytes
 
     def remove(self, offset: int) -> None:
         """Remove the segment at an offset."""
         for at in range(1, 1 + 2 * _ENTRIES, 2):
             if self._words[at + 1] and self._words[at] == offset:
                 self._words[at + 1] = 0
+                self._unused.append(at)
                 return
 
     def segments(self) -> dict[int, int]:
@@ -91,8 +100,135 @@ class SegmentTable:
         return {offset: nbytes for offset, nbytes in zip(words[1::2], words[2::2]) if nbytes}
 
 
+class _File(NamedTuple):
+    """The file of a heap."""
+
+    descriptor: int
+    #: where its table is mapped
+    mapping: Mapping
+    table: SegmentTable
+
+    @classmethod
+    def new(cls, token: int) -> _File:
+        """A file that has only its table, which tells the token."""
+        descriptor = os.memfd_create("mpicoll")
+        try:
+            os.ftruncate(descriptor, TABLE_BYTES)
+            mapping = Mapping(descriptor, 0, TABLE_BYTES)
+        except OSError:
+            os.close(descriptor)
+            raise
+        table = SegmentTable(words_at(mapping.address, TABLE_BYTES))
+        table.token = token
+        return cls(descriptor, mapping, table)
+
+    def grow(self, end: int) -> None:
+        """Make it at least so long; where another segment comes later, it stays longer."""
+        os.posix_fallocate(self.descriptor, end - 1, 1)
+        punch(self.descriptor, end - _PAGE, _PAGE)
+
+    def close(self) -> None:
+        """Nobody has seen it."""
+        self.mapping.close()
+        os.close(self.descriptor)
+
+
+class _Ranges(NamedTuple):
+    """What a heap has. It never changes: a change makes another one, see `Heap._change`."""
+
+    #: the end of the file
+    end: int = TABLE_BYTES
+    #: sorted by offset
+    segments: tuple[Mapping, ...] = ()
+    #: (address, its end, location minus address), sorted
+    places: tuple[tuple[int, int, int], ...] = ()
+    #: (begin, end) of free locations, sorted
+    free: tuple[tuple[int, int], ...] = ()
+
+    def segment_of(self, location: int) -> Mapping:
+        """The segment of a location."""
+        return self.segments[bisect_right(self.segments, location, key=offset_of) - 1]
+
+    # Each of these returns what the heap has then, and a result.
+
+    def taking(self, size: int, align: int) -> tuple[_Ranges, int | None]:
+        """Take the first free bytes that are large enough: their location, or None."""
+        for at, (low, high) in enumerate(self.free):
+            start = -(-low // align) * align
+            if high - start >= size:
+                rest = ((low, start), (start + size, high))
+                kept = tuple((begin, end) for begin, end in rest if begin < end)
+                free = self.free[:at] + kept + self.free[at + 1 :]
+                return self._replace(free=free), start
+        return self, None
+
+    def giving_back(self, low: int, high: int) -> tuple[_Ranges, Mapping | None]:
+        """Make bytes free; of a block with a segment of its own: take the segment instead."""
+        free = list(self.free)
+        at = bisect_right(free, (low, high))
+        if at < len(free) and free[at][0] == high:
+            high = free.pop(at)[1]
+        if at and free[at - 1][1] == low:
+            at -= 1
+            low = free.pop(at)[0]
+        segment = self.segment_of(low)
+        is_whole = segment.nbytes > _SEGMENT and (low, high) == (segment.offset, segment.end)
+        if not is_whole:
+            free.insert(at, (low, high))
+        return self._replace(free=tuple(free)), segment if is_whole else None
+
+    def reserving(self, nbytes: int) -> tuple[_Ranges, int]:
+        """Reserve a range at the end of the file: its offset."""
+        offset = self.end + _PAGE  # a gap: free blocks of two ranges never join
+        return self._replace(end=offset + nbytes), offset
+
+    def leaving(self, offset: int, nbytes: int) -> tuple[_Ranges, None]:
+        """Leave a range that was reserved, if it is the last one."""
+        is_last = self.end == offset + nbytes
+        return self._replace(end=offset - _PAGE if is_last else self.end), None
+
+    def adding(self, segment: Mapping) -> tuple[_Ranges, None]:
+        """Add a segment, all of whose bytes are free."""
+        segments = [*self.segments]
+        insort(segments, segment, key=offset_of)
+        free = sorted([*self.free, (segment.offset, segment.end)])
+        covered, _ = self.covering(segment.address, segment.nbytes, segment.offset)
+        return covered._replace(segments=tuple(segments), free=tuple(free)), None
+
+    def removing(self, segment: Mapping) -> tuple[_Ranges, None]:
+        """Remove a segment without blocks."""
+        segments = tuple(other for other in self.segments if other is not segment)
+        covered, _ = self.covering(segment.address, segment.nbytes, None)
+        return covered._replace(segments=segments), None
+
+    def covering(self, address: int, nbytes: int, offset: int | None) -> tuple[_Ranges, None]:
+        """Set the location of addresses to `offset`; None: other processes cannot map them."""
+        end = address + nbytes
+        places = []
+        for low, high, origin in self.places:
+            if low < address:
+                places.append((low, min(high, address), origin))
+            if high > end:
+                places.append((max(low, end), high, origin))
+        if offset is not None:
+            places.append((address, end, offset - address))
+        return self._replace(places=tuple(sorted(places))), None
+
+
+class _Version:
+    """What a heap had at some time, and the version that followed, once there is one."""
+
+    def __init__(self, ranges: _Ranges) -> None:
+        self.ranges = ranges
+        self.followers: dict[int, _Version] = {}
+
+
 class Heap:
-    """All shared memory of this process."""
+    """All shared memory of this process.
+
+    A thread, a finalizer or a signal handler may allocate and release in the middle of everything
+    here.
+    """
 
     def __init__(self) -> None:
         #: identifies the file
@@ -101,23 +237,18 @@ class Heap:
         self.in_use = False
         #: changes whenever an address may have a new location; in memory that the extension knows
         self._epoch = array("Q", [0])
+        self._epochs = count(1)
         #: this is a child process, which shares nothing
         self.is_inherited = False
-        self._descriptor = -1
-        self._table = SegmentTable(None)
-        #: the end of the file
-        self._end = 0
-        #: sorted by offset
-        self._segments: list[Mapping] = []
-        #: (address, its end, location minus address), sorted
-        self._places: list[tuple[int, int, int]] = []
-        #: (begin, end) of free locations, sorted
-        self._free: list[tuple[int, int]] = []
+        #: its file, by 0, from the first use on
+        self._files: dict[int, _File] = {}
+        #: the last one, or one before it
+        self._version = _Version(_Ranges())
         #: arrays of the user, by address
         self._arrays: dict[int, Block] = {}
         #: new pages of arrays by `detach`, by address
         self._detached: dict[int, list[Mapping]] = {}
-        #: blocks that finalizers returned; a finalizer may interrupt any statement
+        #: blocks that finalizers returned
         self._returned: deque[Block] = deque()
         self._lock = lock_for_forks()
 
@@ -131,47 +262,72 @@ class Heap:
         """The address of the epoch."""
         return self._epoch.buffer_info()[0]
 
+    def _begin_epoch(self) -> None:
+        self._epoch[0] = next(self._epochs)
+
     def descriptor(self) -> int:
         """The descriptor of the file."""
-        with self._lock, explained("which shares none so far"):
-            if self._descriptor < 0:
-                self._create()
-            return self._descriptor
+        with explained("which shares none so far"):
+            return self._file().descriptor
+
+    def _file(self) -> _File:
+        found = self._files.get(0)
+        if found is None:
+            new = _File.new(self.token)
+            found = self._files.setdefault(0, new)
+            if found is not new:
+                new.close()
+        return found
+
+    # What it has.
+
+    def _last_version(self) -> _Version:
+        version = self._version
+        while version.followers:
+            version = version.followers[0]
+        self._version = version
+        return version
+
+    @property
+    def ranges(self) -> _Ranges:
+        """What it has now."""
+        return self._last_version().ranges
+
+    def _change(self, change: Callable[..., tuple[_Ranges, Result]], *arguments: Any) -> Result:
+        """Change what it has by a method of that; returns the result.
+
+        Again, where somebody else has changed it meanwhile: one call of C decides who is first.
+        """
+        while True:
+            version = self._last_version()
+            ranges, result = change(version.ranges, *arguments)
+            following = _Version(ranges)
+            if version.followers.setdefault(0, following) is following:
+                return result
+
+    # Blocks.
 
     def acquire(self, nbytes: int, align: int = _ALIGN) -> Block:
         """A block, padded to a multiple of `align`. Raises SharedMemoryError without memory."""
         size = max(align, -(-nbytes // align) * align)
-        purpose = f"which shares {self._end} bytes and asked for {size} more"
-        with self._lock, explained(purpose):  # a finalizer may make an array
+        with explained(f"which shares {self.ranges.end} bytes and asked for {size} more"):
             if self.is_inherited:
                 raise OSError("a child process shares none")
-            return without_collection(self._acquire, size, align)
-
-    def _acquire(self, size: int, align: int) -> Block:
-        self.descriptor()
-        while self._returned:
-            self._put_back(self._returned.popleft())
-        location = self._first_fit(size, align)
-        if location is None:
-            self._add(size)
-            location = self._first_fit(size, align)
-        assert location is not None
-        segment = self._segment_of(location)
-        return Block(location, segment.address + location - segment.offset, size)
-
-    def _first_fit(self, size: int, align: int) -> int | None:
-        """Take the first free bytes that are large enough; returns their location."""
-        for place, (low, high) in enumerate(self._free):
-            start = -(-low // align) * align
-            if high - start >= size:
-                rest = [(low, start), (start + size, high)]
-                self._free[place : place + 1] = [(begin, end) for begin, end in rest if begin < end]
-                return start
-        return None
+            self._take_back()
+            while (location := self._change(_Ranges.taking, size, align)) is None:
+                self._add(size)
+            segment = self.ranges.segment_of(location)
+            return Block(location, segment.address + location - segment.offset, size)
 
     def release(self, block: Block) -> None:
         """Return a block to the heap; it becomes free at the next `acquire`."""
         self._returned.append(block)
+
+    def _take_back(self) -> None:
+        """Make returned blocks free."""
+        while self._returned:
+            with suppress(IndexError):  # who interrupts this takes them, too
+                self._put_back(self._returned.popleft())
 
     def array(
         self, shape: tuple[int, ...], dtype: "np.dtype[Any]", is_scratch: bool = False
@@ -191,12 +347,12 @@ class Heap:
         weakref.finalize(memory, self.release, block).atexit = False
         if not self.in_use and not is_scratch:
             self.in_use = True
-            self._epoch[0] += 1  # from now on it matters where arrays lie
+            self._begin_epoch()  # from now on it matters where arrays lie
         return np.ndarray(shape, dtype, memory)
 
     def location(self, address: int, nbytes: int) -> int | None:
         """The location of these bytes; None for memory that other processes cannot map."""
-        places = self._places
+        places = self.ranges.places
         place = bisect_right(places, (address, 1 << 64, 0)) - 1
         if place < 0:
             return None
@@ -209,110 +365,69 @@ class Heap:
         Other processes keep the old pages until the array is released; their late writes are lost.
         Without memory for new pages the array keeps its own.
         """
-        with self._lock, suppress(OSError):  # a finalizer may make an array
-            without_collection(self._detach_all, address, address + nbytes)
-
-    def _detach_all(self, begin: int, end: int) -> None:
-        for block in list(self._arrays.values()):
-            if block.address < end and begin < block.address + block.nbytes:
-                self._detach(block)
+        end = address + nbytes
+        with self._lock, suppress(OSError):
+            for block in list(self._arrays.values()):
+                if block.address < end and address < block.address + block.nbytes:
+                    self._detach(block)
 
     def _detach(self, block: Block) -> None:
+        file = self._file()
         offset = self._grow(block.nbytes)
         memory = memoryview((ctypes.c_char * block.nbytes).from_address(block.address))
         written = 0
         while written < block.nbytes:
             piece = memory[written : written + _MOST_WRITTEN]
-            written += os.pwrite(self._descriptor, piece, offset + written)
-        self._table.enter(offset, block.nbytes)
-        mapping = Mapping(self._descriptor, offset, block.nbytes, block.address)
-        self._cover(block.address, block.nbytes, offset)
+            written += os.pwrite(file.descriptor, piece, offset + written)
+        file.table.enter(offset, block.nbytes)
+        mapping = Mapping(file.descriptor, offset, block.nbytes, block.address)
+        self._change(_Ranges.covering, block.address, block.nbytes, offset)
+        self._begin_epoch()
         self._detached.setdefault(block.address, []).append(mapping)
 
     # Segments.
 
-    def _create(self) -> None:
-        """Create the file and its table."""
-        descriptor = os.memfd_create("mpicoll")
-        try:
-            os.ftruncate(descriptor, TABLE_BYTES)
-            table = Mapping(descriptor, 0, TABLE_BYTES)
-        except OSError:
-            os.close(descriptor)
-            raise
-        self._end = TABLE_BYTES
-        self._segments = [table]
-        self._table = SegmentTable(words_at(table.address, TABLE_BYTES))
-        self._table.token = self.token
-        self._descriptor = descriptor
-
     def _grow(self, nbytes: int) -> int:
         """The offset of a new range of the file."""
-        offset = self._end + _PAGE  # a gap: free blocks of two ranges never join
-        os.ftruncate(self._descriptor, offset + nbytes)
-        self._end = offset + nbytes
+        offset = self._change(_Ranges.reserving, nbytes)
+        try:
+            self._file().grow(offset + nbytes)
+        except OSError:
+            self._change(_Ranges.leaving, offset, nbytes)
+            raise
         return offset
 
     def _add(self, nbytes: int) -> None:
         """Add a segment with room for a block of `nbytes`."""
         size = max(_SEGMENT, -(-nbytes // _PAGE) * _PAGE)
-        segment = Mapping(self._descriptor, self._grow(size), size)
+        file = self._file()
+        segment = Mapping(file.descriptor, self._grow(size), size)
         try:
-            self._table.enter(segment.offset, size)
+            file.table.enter(segment.offset, size)
         except OSError:
             segment.close()
             raise
-        self._segments.append(segment)
-        self._free.append((segment.offset, segment.end))
-        self._cover(segment.address, size, segment.offset)
-
-    def _segment_of(self, location: int) -> Mapping:
-        return self._segments[bisect_right(self._segments, location, key=offset_of) - 1]
-
-    def _cover(self, address: int, nbytes: int, offset: int | None) -> None:
-        """Set the location of addresses to `offset`; None: other processes cannot map them."""
-        end = address + nbytes
-        places = []
-        for low, high, origin in self._places:
-            if low < address:
-                places.append((low, min(high, address), origin))
-            if high > end:
-                places.append((max(low, end), high, origin))
-        if offset is not None:
-            places.append((address, end, offset - address))
-        self._places = sorted(places)
-        self._epoch[0] += 1
+        self._change(_Ranges.adding, segment)
+        self._begin_epoch()
 
     def _put_back(self, block: Block) -> None:
         """Make a returned block free."""
         self._arrays.pop(block.address, None)
         detached = self._detached.pop(block.address, None)
         if block.nbytes >= _LARGE or detached:
-            punch(self._descriptor, block.location, block.nbytes)
+            punch(self._file().descriptor, block.location, block.nbytes)
         if detached:
-            self._retire_detached(block, detached)
-        else:
-            self._join(block.location, block.location + block.nbytes)
-
-    def _join(self, low: int, high: int) -> None:
-        """Make bytes free, joined with adjacent free bytes."""
-        place = bisect_right(self._free, (low, high))
-        if place < len(self._free) and self._free[place][0] == high:
-            high = self._free.pop(place)[1]
-        if place and self._free[place - 1][1] == low:
-            place -= 1
-            low = self._free.pop(place)[0]
-        self._free.insert(place, (low, high))
-        segment = self._segment_of(low)
-        if segment.nbytes > _SEGMENT and (low, high) == (segment.offset, segment.end):
-            del self._free[place]
+            return self._retire_detached(block, detached)
+        low, high = block.location, block.location + block.nbytes
+        segment = self._change(_Ranges.giving_back, low, high)
+        if segment is not None:
             self._retire(segment)
 
     def _retire(self, segment: Mapping) -> None:
         """Remove a segment without blocks, which no other process uses any more."""
-        self._segments.remove(segment)
-        self._table.remove(segment.offset)
-        self._cover(segment.address, segment.nbytes, None)
+        self._change(_Ranges.removing, segment)
+        self._begin_epoch()
+        self._file().table.remove(segment.offset)
         segment.close()
 
     def _retire_detached(self, block: Block, mappings: list[Mapping]) -> None:
@@ -320,12 +435,14 @@ class Heap:
 
         Its place in its first segment is not reused: other processes may write there late.
         """
+        file = self._file()
         for mapping in mappings:
-            punch(self._descriptor, mapping.offset, mapping.nbytes)
-            self._table.remove(mapping.offset)
+            punch(file.descriptor, mapping.offset, mapping.nbytes)
+            file.table.remove(mapping.offset)
             mapping.close(unmap=False)
-        self._cover(block.address, block.nbytes, None)
-        segment = self._segment_of(block.location)
+        self._change(_Ranges.covering, block.address, block.nbytes, None)
+        self._begin_epoch()
+        segment = self.ranges.segment_of(block.location)
         if segment.nbytes > _SEGMENT:
             self._retire(segment)
 
@@ -333,8 +450,8 @@ class Heap:
         """In a child process: stop sharing, and leave the parent's memory unchanged."""
         if not self.is_inherited:
             self.is_inherited = True
-            self._places = []
-            self._epoch[0] += 1
+            self._version = _Version(_Ranges())
+            self._begin_epoch()
             Mapping.all_become_private()
 
 

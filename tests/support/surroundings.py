@@ -188,8 +188,8 @@ def stopped():
 
 def allocated():
     """Bytes of the heap that are in use."""
-    free = sum(end - begin for begin, end in HEAP._free) + sum(block.nbytes for block in HEAP._returned)
-    return sum(segment.nbytes for segment in HEAP._segments) - free
+    free = sum(end - begin for begin, end in HEAP.ranges.free) + sum(block.nbytes for block in HEAP._returned)
+    return sum(segment.nbytes for segment in HEAP.ranges.segments) - free
 
 
 def edges():

@@ -1,0 +1,133 @@
+"""The heap, and pools of scratch: what interrupts an allocation or a release may allocate and release, too."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from mpicoll.execute import pool
+from mpicoll.execute.pool import ScratchPool
+from mpicoll.shared_memory import heap
+from mpicoll.shared_memory.heap import Heap
+
+#: bytes: some of a page, and more than a segment of small blocks
+SMALL, LARGE = 1000, 70 << 20
+
+
+class Interrupting:
+    """Calls `handler` before one line of the two modules, as a signal handler is called. lines: met so far."""
+
+    def __init__(self, handler, at):
+        self._handler, self._at = handler, at
+        self.lines = 0
+
+    def __call__(self, work):
+        before = sys.gettrace()
+        files = heap.__file__, pool.__file__
+        sys.settrace(lambda frame, *_: self._look if frame.f_code.co_filename in files else None)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def _look(self, frame, event, _):
+        if event == "line":
+            self.lines += 1
+            if self.lines == self._at:
+                before = sys.gettrace()
+                sys.settrace(None)
+                self._handler()
+                sys.settrace(before)
+        return self._look
+
+
+class Arrays:
+    """Arrays of a heap, each with a number in its first and last element that no other array has."""
+
+    def __init__(self):
+        self.heap, self._made, self.living = Heap(), 0, []
+
+    def add(self, nbytes):
+        self._made += 1
+        x = self.heap.array((nbytes,), np.dtype(np.uint8))
+        x[0] = x[-1] = self._made % 251
+        self.living.append((self._made, x))
+        return x
+
+    def work(self):
+        """One more of each size, others less, and new pages for one."""
+        for nbytes in (SMALL, LARGE, SMALL):
+            x = self.add(nbytes)
+        self.heap.detach(x.ctypes.data, x.nbytes)
+        del self.living[0], self.living[-3:-1], x
+        self.heap.release(self.heap.acquire(SMALL))
+
+    def require_apart(self):
+        ranges = sorted((x.ctypes.data, x.ctypes.data + x.nbytes) for _, x in self.living)
+        assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:])), ranges
+        for number, x in self.living:
+            assert x[0] == x[-1] == number % 251
+            place = self.heap.location(x.ctypes.data, x.nbytes)
+            with open(f"/proc/self/fd/{self.heap.descriptor()}", "rb") as file:
+                file.seek(place)
+                assert file.read(1)[0] == number % 251
+
+
+def test_everything_may_be_interrupted():
+    """Before each line in turn."""
+    arrays = Arrays()
+    at = most = 1
+    while at <= most:
+        arrays.living.clear()
+        for nbytes in (SMALL, LARGE, SMALL):
+            arrays.add(nbytes)
+        interrupting = Interrupting(arrays.work, at)
+        interrupting(arrays.work)
+        arrays.require_apart()
+        most = max(most, min(interrupting.lines, 1000))
+        at += 1
+    assert most > 200
+    entered = arrays.heap._file().table.segments()
+    assert all(entered[segment.offset] == segment.nbytes for segment in arrays.heap.ranges.segments)
+    os.close(arrays.heap.descriptor())
+
+
+@pytest.mark.parametrize("at", range(1, 200, 3))
+def test_the_first_allocation_may_be_interrupted(at):
+    arrays = Arrays()
+
+    def first():
+        arrays.add(SMALL)
+
+    def handler():
+        arrays.add(SMALL)
+        arrays.add(LARGE)
+
+    Interrupting(handler, at)(first)
+    arrays.require_apart()
+    os.close(arrays.heap.descriptor())
+
+
+def test_a_pool_may_be_interrupted(monkeypatch):
+    """It gives no vector away twice, and knows in the end what lies idle."""
+    monkeypatch.setattr(pool, "IDLE_BYTES", 40_000)
+    monkeypatch.setattr(pool, "RECENT", 5)
+    at = most = 1
+    while at <= most:
+        scratch, used = ScratchPool(), []
+
+        def work(sizes=(1000, 5000, 9000, 20_000, 5000, 9000)):
+            for nbytes in sizes:
+                used.append(scratch.acquire(nbytes))
+            for _ in sizes[1:]:
+                scratch.release(used.pop(0))
+
+        work()
+        interrupting = Interrupting(work, at)
+        interrupting(work)
+        most = max(most, interrupting.lines)
+        at += 1
+        idle = scratch.idle()
+        assert len({id(vector) for vector in [*used, *idle]}) == len(used) + len(idle)
+    assert most > 100
