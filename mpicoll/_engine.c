@@ -512,6 +512,8 @@ typedef struct {
     Near *near;
     /* polls before a rank that waits yields its core */
     int polls;
+    /* seconds for which a call that does not block waits */
+    double moment;
     int watched[WATCHED];
     /* it receives messages through MPI */
     int hears;
@@ -548,12 +550,17 @@ static inline char *handle(const Program *p, int32_t request)
     return p->handles + request * mpi.request_bytes;
 }
 
-static double seconds(void)
+static double seconds_of(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec + 1e-9 * now.tv_nsec;
 }
+
+static double seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+
+/* of this thread on a core */
+static double own_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
 #if defined(__x86_64__) || defined(__i386__)
 #define RELAX() __builtin_ia32_pause()
@@ -973,9 +980,14 @@ enum { BRIEF = 16 << 10 };
 /* seconds between two looks of one that waits */
 static const double LOOK = 500e-6;
 
+/* as patience */
+static const double FOR_A_MOMENT = -1;
+static int advance_for_a_moment(Program *p);
+
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
+    if (patience == FOR_A_MOMENT) return advance_for_a_moment(p);
     double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
         advance_and_look(p);
@@ -1007,7 +1019,28 @@ static int advance_for(Program *p, double patience)
     }
 }
 
-/* The same for a moment, without releasing the interpreter's lock, which takes as long as a small
+/* Seconds for which a call that does not block waits before a task is made of it: most calls; those
+ * that send and receive no more than SMALL bytes, all through shared memory; any on a core that
+ * others use, too. A task takes as long, and more there, as it takes the core from others. */
+static const double MOMENT = 10e-6, SMALL_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
+enum { SMALL = 64 << 10 };
+/* seconds between two looks at the clocks */
+static const double SLICE = 1e-6;
+
+/* The same for a call that does not block. */
+static int advance_for_a_moment(Program *p)
+{
+    double began = seconds(), own = own_seconds();
+    for (;;) {
+        advance_for(p, SLICE);
+        if (p->result != WAITS) return p->result;
+        double waited = seconds() - began;
+        int is_shared = own_seconds() - own < waited / 2;
+        if (waited > (is_shared ? SHARED_MOMENT : p->moment)) return WAITS;
+    }
+}
+
+/* The same, briefly, without releasing the interpreter's lock, which takes as long as a small
  * message. */
 static void advance_briefly(Program *p)
 {
@@ -1133,7 +1166,8 @@ static int attend(Program **program, const long *call, int count, int parts, dou
 static int advance_beside(Program *p, double patience, int *result, int *next)
 {
     if (!try_lock(p)) return 0;
-    *result = p->unseen ? p->result : advance_for(p, patience);
+    if (!p->unseen) advance_for(p, patience);
+    *result = p->result;
     *next = p->next;
     p->unseen = 0;
     if (!is_under_way(p)) p->attended = 0;
@@ -1230,8 +1264,9 @@ PyDoc_STRVAR(program_doc,
              "program(code, requests, comm, nears, polls, notice, account)\n\n"
              "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
              "rank of the node the addresses of the pipes to it and from it, and its number in\n"
-             "comm; polls: how often a waiting rank looks before it yields its core; notice,\n"
-             "account: the tags of messages that Python receives when `advance` returns TOLD, or -1.");
+             "comm; polls: how often a waiting rank looks before it yields its core, where all\n"
+             "messages go through shared memory: a look at MPI's takes as long; notice, account: the\n"
+             " tags of messages that Python receives when `advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
     PyObject *code_bytes, *near_bytes;
@@ -1252,7 +1287,6 @@ static PyObject *program(PyObject *self, PyObject *args)
     p->requests = requests;
     p->next = p->length;
     p->comm = (Handle)comm;
-    p->polls = polls;
     p->watched[NOTICE] = notice;
     p->watched[ACCOUNT] = account;
     p->nears = (int32_t)(nears_bytes / (3 * sizeof *row));
@@ -1270,20 +1304,23 @@ static PyObject *program(PyObject *self, PyObject *args)
         p->near[number].in = (Word *)(intptr_t)row[1];
         p->near[number].rank = (int32_t)row[2];
     }
-    uint64_t work = 0;
+    uint64_t work = 0, moved = 0;
     int is_near = 1;
     for (int32_t number = 0; number < p->length; number++) {
         const Instruction *i = p->code + number;
         p->hears |= i->code == RECV;
         is_near &= i->code != SEND && i->code != RECV;
         work += (uint64_t)i->count;
+        if (i->code < WAIT) moved += (uint64_t)i->count;
         if (!is_valid(i, p)) {
             release(p);
             return PyErr_Format(PyExc_ValueError, "instruction %d of the program is invalid",
                                 (int)number);
         }
     }
+    p->polls = is_near ? polls : 0;
     p->brief = is_near && work < BRIEF ? polls : 0;
+    p->moment = is_near && moved <= SMALL ? SMALL_MOMENT : MOMENT;
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");
@@ -1331,17 +1368,18 @@ static PyObject *restart(PyObject *self, PyObject *capsule)
 
 PyDoc_STRVAR(advance_doc,
              "advance(program, seconds)\n\n"
-             "Execute until something is awaited that does not come within so many seconds.\n"
+             "Execute until something is awaited that does not come within so many seconds, or,\n"
+             "with None, within a moment.\n"
              "Returns (result, next instruction), or None while another thread advances it. The\n"
              "result is 0, an error of MPI, or one of UNKNOWN_LOCATION, PEER_GAVE_UP, WRONG_SIZE\n"
              "and TOLD.");
 static PyObject *advance_from_python(PyObject *self, PyObject *args)
 {
-    PyObject *capsule;
-    double patience;
-    if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
+    PyObject *capsule, *patient;
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &patient)) return NULL;
     Program *p = program_of(capsule);
-    if (!p) return NULL;
+    double patience = patient == Py_None ? FOR_A_MOMENT : PyFloat_AsDouble(patient);
+    if (!p || PyErr_Occurred()) return NULL;
     int has_advanced, result, next;
     Py_BEGIN_ALLOW_THREADS
     has_advanced = advance_beside(p, patience, &result, &next);
@@ -1700,7 +1738,7 @@ typedef struct {
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     unsigned long long messages, nbytes;
-    /* seconds for which it waits; then Python looks around */
+    /* seconds for which it waits; then Python looks around. or FOR_A_MOMENT */
     double patience;
 } Known;
 
@@ -2246,7 +2284,7 @@ PyDoc_STRVAR(learn_doc,
              "Know a call that programs serve. programs: one for each track; mark: 8 bytes; tag: of\n"
              "call 0; buffers: of each array as of `start`, and its bytes; moves: whether arrays\n"
              "elsewhere will do; messages, nbytes: that it sends; patience: seconds for which it\n"
-             "waits.");
+             "waits, or -1: for a moment.");
 static PyObject *door_learn(PyObject *self, PyObject *args)
 {
     PyObject *arguments, *capsules, *operation, *mark, *buffers;
@@ -2314,7 +2352,7 @@ static PyObject *door_learn_native(PyObject *self, PyObject *args)
 }
 
 PyDoc_STRVAR(learn_plan_doc,
-             "learn_plan(program, lists, backoff, messages, nbytes, patience)\n\n"
+             "learn_plan(program, lists, backoff, messages, nbytes)\n\n"
              "Know no other call than this one, without arguments: the start of a plan, with the tag\n"
              "and the buffers of its last start, where all lists are empty and `backoff.aside` is 0;\n"
              "backoff may be None. The rest as of `learn`.");
@@ -2322,9 +2360,8 @@ static PyObject *door_learn_plan(PyObject *self, PyObject *args)
 {
     PyObject *capsule, *lists, *backoff;
     unsigned long long messages, nbytes;
-    double patience;
-    if (!PyArg_ParseTuple(args, "OO!OKKd", &capsule, &PyTuple_Type, &lists, &backoff, &messages,
-                          &nbytes, &patience))
+    if (!PyArg_ParseTuple(args, "OO!OKK", &capsule, &PyTuple_Type, &lists, &backoff, &messages,
+                          &nbytes))
         return NULL;
     Program *p = program_of(capsule);
     if (!p) return NULL;
@@ -2341,7 +2378,7 @@ static PyObject *door_learn_plan(PyObject *self, PyObject *args)
     k->epoch = *numpy.epoch;
     k->messages = messages;
     k->nbytes = nbytes;
-    k->patience = patience;
+    k->patience = FOR_A_MOMENT;
     Py_XDECREF(door_clear(self, NULL));
     return know((Door *)self, k);
 }

@@ -25,14 +25,8 @@ _NEAR = Struct("=3q")
 #: polls of a rank that waits for others of its node before it yields its core: others may need it,
 #: which no rank can know, as those of other containers
 _POLLS = 32
-#: seconds that a call that does not block waits before a task is made of it
-_MOMENT = 10e-6
-#: the same of a small call inside the node: a task takes as long
-_SMALL_MOMENT = 50e-6
-#: and where ranks outnumber cores: their tasks would take the cores from each other
-_CROWDED_MOMENT = 500e-6
-#: bytes of the messages of a small call
-_SMALL = 64 << 10
+#: as patience of a door: a moment, as long as a task would take
+_FOR_A_MOMENT = -1.0
 #: seconds for which a program waits where a rank of the node has not created its pipe yet: Python
 #: finds it
 _UNFOUND = 20e-6
@@ -142,8 +136,6 @@ class Compiled:
         sent = [piece.nbytes for piece in self._starts if piece.is_sent]
         #: messages that it sends, and their bytes
         self.sent = len(sent), sum(sent)
-        #: seconds that a call that does not block waits
-        self._moment = _MOMENT
         #: of the extension's last step, which `advance` sees to
         self._result = 0
         self._patience = 0.0
@@ -228,7 +220,7 @@ class Compiled:
         else:
             self.start(tag, memory, 0.0)
         self._result = self._next = 0
-        self._execute(self._moment)
+        self._execute(None)
         return not self._result and self.has_ended
 
     def _is_ready(self, tag: int, memory: Places) -> bool:
@@ -265,12 +257,12 @@ class Compiled:
         buffers = tuple((*self._buffer(place), place[1]) for place in memory)
         moves = not HEAP.in_use
         programs = tuple(self._on(track)[0] for track in range(self._all_tracks))
-        patience = self._moment if patience is None else patience
+        patience = _FOR_A_MOMENT if patience is None else patience
         door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent, patience)
 
     def open_door_of_plan(self, door: Any, lists: tuple[list[Any], ...]) -> None:
         """Let the plan start there as it started last, where these lists are empty."""
-        door.learn_plan(self._program, lists, self._backoff, *self.sent, self._moment)
+        door.learn_plan(self._program, lists, self._backoff, *self.sent)
 
     def free(self) -> None:
         """Let no door use it from now on."""
@@ -316,7 +308,7 @@ class Compiled:
         """Go on where a door has begun, or after an exception that has hidden what was returned."""
         self._result, self._next, _, self._call = self._extension.reached(self._program)
 
-    def _execute(self, patience: float) -> None:
+    def _execute(self, patience: float | None) -> None:
         reached = self._extension.advance(self._program, patience)
         if reached is not None:  # else another thread is at it
             self._result, self._next = reached
@@ -396,9 +388,6 @@ class CompiledNear(Compiled):
         #: has
         self._given: defaultdict[int, list[Any]] = defaultdict(list)
         super().__init__(extension, program, channel, caller)
-        is_inside = all(piece.peer in near.ranks for piece in self._starts)
-        if is_inside and sum(piece.nbytes for piece in self._starts) <= _SMALL:
-            self._moment = _CROWDED_MOMENT if near.is_crowded else _SMALL_MOMENT
 
     def _nearby_on(self, track: int) -> _Nearby:
         return _Nearby(self._source, self._channel, self._near, track)

@@ -64,8 +64,6 @@ class Near:
         self._kind = PLANS if persistent else TASKS if nonblocking else BLOCKING
         #: what a rank does between polls
         self.backoff = links.backoff(self._kind)
-        #: whether ranks outnumber cores
-        self.is_crowded = links.is_crowded
 
     @property
     def is_blocking(self) -> bool:
