@@ -1024,6 +1024,8 @@ static int advance_for(Program *p, double patience)
  * others use, too. A task takes as long, and more there, as it takes the core from others. */
 static const double MOMENT = 10e-6, SMALL_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
 enum { SMALL = 64 << 10 };
+/* polls before a yield where messages come through MPI, too: its polls take as long as several */
+enum { FEW_POLLS = 4 };
 /* seconds between two looks at the clocks */
 static const double SLICE = 1e-6;
 
@@ -1264,9 +1266,9 @@ PyDoc_STRVAR(program_doc,
              "program(code, requests, comm, nears, polls, notice, account)\n\n"
              "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
              "rank of the node the addresses of the pipes to it and from it, and its number in\n"
-             "comm; polls: how often a waiting rank looks before it yields its core, where all\n"
-             "messages go through shared memory: a look at MPI's takes as long; notice, account: the\n"
-             " tags of messages that Python receives when `advance` returns TOLD, or -1.");
+             "comm; polls: how often a waiting rank looks before it yields its core, less often\n"
+             "where messages come through MPI; notice, account: the tags of messages that\n"
+             "Python receives when `advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
     PyObject *code_bytes, *near_bytes;
@@ -1318,7 +1320,7 @@ static PyObject *program(PyObject *self, PyObject *args)
                                 (int)number);
         }
     }
-    p->polls = is_near ? polls : 0;
+    p->polls = is_near || polls < FEW_POLLS ? polls : FEW_POLLS;
     p->brief = is_near && work < BRIEF ? polls : 0;
     p->moment = is_near && moved <= SMALL ? SMALL_MOMENT : MOMENT;
     if (link_messages(p)) {

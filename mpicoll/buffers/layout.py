@@ -24,7 +24,7 @@ class _Owned(MPI.Datatype):
 
     def __del__(self) -> None:
         # any thread may collect a cycle; where it must not call MPI, the datatype leaks
-        if MPI.Is_finalized():
+        if MPI is None or MPI.Is_finalized():  # None: the interpreter ends
             return
         if MPI.Is_thread_main() or MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self.Free()
