@@ -512,8 +512,8 @@ typedef struct {
     Near *near;
     /* polls before a rank that waits yields its core */
     int polls;
-    /* seconds for which a call that does not block waits */
-    double moment;
+    /* seconds for which a call that does not block waits; the same on a core that others use */
+    double moment[2];
     int watched[WATCHED];
     /* it receives messages through MPI */
     int hears;
@@ -1019,10 +1019,11 @@ static int advance_for(Program *p, double patience)
     }
 }
 
-/* Seconds for which a call that does not block waits before a task is made of it: most calls; those
- * that send and receive no more than SMALL bytes, all through shared memory; any on a core that
- * others use, too. A task takes as long, and more there, as it takes the core from others. */
-static const double MOMENT = 10e-6, SMALL_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
+/* Seconds without a move after which a task is made of a call that does not block: of most calls; of
+ * one that sends and receives no more than SMALL bytes, all through shared memory; of a small one on
+ * a core that others use, too. A task takes as long, and more there, as it takes the core from
+ * others. */
+static const double MOMENT = 10e-6, NEAR_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
 enum { SMALL = 64 << 10 };
 /* polls before a yield where messages come through MPI, too: its polls take as long as several */
 enum { FEW_POLLS = 4 };
@@ -1032,13 +1033,18 @@ static const double SLICE = 1e-6;
 /* The same for a call that does not block. */
 static int advance_for_a_moment(Program *p)
 {
-    double began = seconds(), own = own_seconds();
-    for (;;) {
+    double began = 0, own = 0;
+    for (int32_t next = -1;;) {
+        if (p->next != next) {
+            next = p->next;
+            began = seconds();
+            own = own_seconds();
+        }
         advance_for(p, SLICE);
         if (p->result != WAITS) return p->result;
         double waited = seconds() - began;
         int is_shared = own_seconds() - own < waited / 2;
-        if (waited > (is_shared ? SHARED_MOMENT : p->moment)) return WAITS;
+        if (p->next == next && waited > p->moment[is_shared]) return WAITS;
     }
 }
 
@@ -1322,7 +1328,8 @@ static PyObject *program(PyObject *self, PyObject *args)
     }
     p->polls = is_near || polls < FEW_POLLS ? polls : FEW_POLLS;
     p->brief = is_near && work < BRIEF ? polls : 0;
-    p->moment = is_near && moved <= SMALL ? SMALL_MOMENT : MOMENT;
+    p->moment[0] = is_near && moved <= SMALL ? NEAR_MOMENT : MOMENT;
+    p->moment[1] = moved <= SMALL ? SHARED_MOMENT : MOMENT;
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");
