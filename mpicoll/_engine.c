@@ -1020,11 +1020,11 @@ static int advance_for(Program *p, double patience)
 }
 
 /* Seconds without a move after which a task is made of a call that does not block: of most calls; of
- * one that sends and receives no more than SMALL bytes, all through shared memory; of a small one on
+ * one that sends and receives no more than SMALL_BYTES, all through shared memory; of a small one on
  * a core that others use, too. A task takes as long, and more there, as it takes the core from
  * others. */
 static const double MOMENT = 10e-6, NEAR_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
-enum { SMALL = 64 << 10 };
+enum { SMALL_BYTES = 64 << 10 };
 /* polls before a yield where messages come through MPI, too: its polls take as long as several */
 enum { FEW_POLLS = 4 };
 /* seconds between two looks at the clocks */
@@ -1328,8 +1328,8 @@ static PyObject *program(PyObject *self, PyObject *args)
     }
     p->polls = is_near || polls < FEW_POLLS ? polls : FEW_POLLS;
     p->brief = is_near && work < BRIEF ? polls : 0;
-    p->moment[0] = is_near && moved <= SMALL ? NEAR_MOMENT : MOMENT;
-    p->moment[1] = moved <= SMALL ? SHARED_MOMENT : MOMENT;
+    p->moment[0] = is_near && moved <= SMALL_BYTES ? NEAR_MOMENT : MOMENT;
+    p->moment[1] = moved <= SMALL_BYTES ? SHARED_MOMENT : MOMENT;
     if (link_messages(p)) {
         release(p);
         return PyErr_Format(PyExc_ValueError, "each request belongs to one message");

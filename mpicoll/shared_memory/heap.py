@@ -9,11 +9,10 @@ is an offset in the file. Ranges are never reused, so a location identifies its 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import weakref
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,13 +28,9 @@ from ..errors import ArgumentError
 from ..support.forks import lock_for_forks
 from .limits import explained, memory_of_node
 from .mapping import Mapping, punch, words_at
+from .ranges import PAGE, SEGMENT, TABLE_BYTES, Ranges
 
-_PAGE = mmap.PAGESIZE
-#: bytes of a segment of small blocks; a larger block has its own segment
-_SEGMENT = 64 << 20
 _ALIGN = 128
-#: bytes of the table: a token that identifies the file, then (offset, bytes) of each segment, or 0
-TABLE_BYTES = 64 << 10
 _ENTRIES = TABLE_BYTES // 16 - 1
 #: blocks from this size on return their memory to the system when they are released
 _LARGE = 1 << 20
@@ -123,9 +118,10 @@ class _File(NamedTuple):
         return cls(descriptor, mapping, table)
 
     def grow(self, end: int) -> None:
-        """Make it at least so long; where another segment comes later, it stays longer."""
-        os.posix_fallocate(self.descriptor, end - 1, 1)
-        punch(self.descriptor, end - _PAGE, _PAGE)
+        """Make it at least so long: not by `ftruncate`, as it may be longer by now."""
+        os.pwrite(self.descriptor, b"\0", end - 1)
+        with suppress(OSError):  # the page stays, empty
+            punch(self.descriptor, end - PAGE, PAGE)
 
     def close(self) -> None:
         """Nobody has seen it."""
@@ -133,92 +129,10 @@ class _File(NamedTuple):
         os.close(self.descriptor)
 
 
-class _Ranges(NamedTuple):
-    """What a heap has. It never changes: a change makes another one, see `Heap._change`."""
-
-    #: the end of the file
-    end: int = TABLE_BYTES
-    #: sorted by offset
-    segments: tuple[Mapping, ...] = ()
-    #: (address, its end, location minus address), sorted
-    places: tuple[tuple[int, int, int], ...] = ()
-    #: (begin, end) of free locations, sorted
-    free: tuple[tuple[int, int], ...] = ()
-
-    def segment_of(self, location: int) -> Mapping:
-        """The segment of a location."""
-        return self.segments[bisect_right(self.segments, location, key=offset_of) - 1]
-
-    # Each of these returns what the heap has then, and a result.
-
-    def taking(self, size: int, align: int) -> tuple[_Ranges, int | None]:
-        """Take the first free bytes that are large enough: their location, or None."""
-        for at, (low, high) in enumerate(self.free):
-            start = -(-low // align) * align
-            if high - start >= size:
-                rest = ((low, start), (start + size, high))
-                kept = tuple((begin, end) for begin, end in rest if begin < end)
-                free = self.free[:at] + kept + self.free[at + 1 :]
-                return self._replace(free=free), start
-        return self, None
-
-    def giving_back(self, low: int, high: int) -> tuple[_Ranges, Mapping | None]:
-        """Make bytes free; of a block with a segment of its own: take the segment instead."""
-        free = list(self.free)
-        at = bisect_right(free, (low, high))
-        if at < len(free) and free[at][0] == high:
-            high = free.pop(at)[1]
-        if at and free[at - 1][1] == low:
-            at -= 1
-            low = free.pop(at)[0]
-        segment = self.segment_of(low)
-        is_whole = segment.nbytes > _SEGMENT and (low, high) == (segment.offset, segment.end)
-        if not is_whole:
-            free.insert(at, (low, high))
-        return self._replace(free=tuple(free)), segment if is_whole else None
-
-    def reserving(self, nbytes: int) -> tuple[_Ranges, int]:
-        """Reserve a range at the end of the file: its offset."""
-        offset = self.end + _PAGE  # a gap: free blocks of two ranges never join
-        return self._replace(end=offset + nbytes), offset
-
-    def leaving(self, offset: int, nbytes: int) -> tuple[_Ranges, None]:
-        """Leave a range that was reserved, if it is the last one."""
-        is_last = self.end == offset + nbytes
-        return self._replace(end=offset - _PAGE if is_last else self.end), None
-
-    def adding(self, segment: Mapping) -> tuple[_Ranges, None]:
-        """Add a segment, all of whose bytes are free."""
-        segments = [*self.segments]
-        insort(segments, segment, key=offset_of)
-        free = sorted([*self.free, (segment.offset, segment.end)])
-        covered, _ = self.covering(segment.address, segment.nbytes, segment.offset)
-        return covered._replace(segments=tuple(segments), free=tuple(free)), None
-
-    def removing(self, segment: Mapping) -> tuple[_Ranges, None]:
-        """Remove a segment without blocks."""
-        segments = tuple(other for other in self.segments if other is not segment)
-        covered, _ = self.covering(segment.address, segment.nbytes, None)
-        return covered._replace(segments=segments), None
-
-    def covering(self, address: int, nbytes: int, offset: int | None) -> tuple[_Ranges, None]:
-        """Set the location of addresses to `offset`; None: other processes cannot map them."""
-        end = address + nbytes
-        places = []
-        for low, high, origin in self.places:
-            if low < address:
-                places.append((low, min(high, address), origin))
-            if high > end:
-                places.append((max(low, end), high, origin))
-        if offset is not None:
-            places.append((address, end, offset - address))
-        return self._replace(places=tuple(sorted(places))), None
-
-
 class _Version:
     """What a heap had at some time, and the version that followed, once there is one."""
 
-    def __init__(self, ranges: _Ranges) -> None:
+    def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
         self.followers: dict[int, _Version] = {}
 
@@ -243,7 +157,7 @@ class Heap:
         #: its file, by 0, from the first use on
         self._files: dict[int, _File] = {}
         #: the last one, or one before it
-        self._version = _Version(_Ranges())
+        self._version = _Version(Ranges())
         #: arrays of the user, by address
         self._arrays: dict[int, Block] = {}
         #: new pages of arrays by `detach`, by address
@@ -289,11 +203,11 @@ class Heap:
         return version
 
     @property
-    def ranges(self) -> _Ranges:
+    def ranges(self) -> Ranges:
         """What it has now."""
         return self._last_version().ranges
 
-    def _change(self, change: Callable[..., tuple[_Ranges, Result]], *arguments: Any) -> Result:
+    def _change(self, change: Callable[..., tuple[Ranges, Result]], *arguments: Any) -> Result:
         """Change what it has by a method of that; returns the result.
 
         Again, where somebody else has changed it meanwhile: one call of C decides who is first.
@@ -314,7 +228,7 @@ class Heap:
             if self.is_inherited:
                 raise OSError("a child process shares none")
             self._take_back()
-            while (location := self._change(_Ranges.taking, size, align)) is None:
+            while (location := self._change(Ranges.taking, size, align)) is None:
                 self._add(size)
             segment = self.ranges.segment_of(location)
             return Block(location, segment.address + location - segment.offset, size)
@@ -340,7 +254,7 @@ class Heap:
         user's.
         """
         nbytes = prod(shape) * dtype.itemsize
-        block = self.acquire(nbytes, _PAGE)
+        block = self.acquire(nbytes, PAGE)
         # each view of an array, and each view of a view, refers to this object
         memory: Any = (ctypes.c_char * nbytes).from_address(block.address)
         self._arrays[block.address] = block
@@ -381,7 +295,7 @@ class Heap:
             written += os.pwrite(file.descriptor, piece, offset + written)
         file.table.enter(offset, block.nbytes)
         mapping = Mapping(file.descriptor, offset, block.nbytes, block.address)
-        self._change(_Ranges.covering, block.address, block.nbytes, offset)
+        self._change(Ranges.covering, block.address, block.nbytes, offset)
         self._begin_epoch()
         self._detached.setdefault(block.address, []).append(mapping)
 
@@ -389,17 +303,17 @@ class Heap:
 
     def _grow(self, nbytes: int) -> int:
         """The offset of a new range of the file."""
-        offset = self._change(_Ranges.reserving, nbytes)
+        offset = self._change(Ranges.reserving, nbytes)
         try:
             self._file().grow(offset + nbytes)
         except OSError:
-            self._change(_Ranges.leaving, offset, nbytes)
+            self._change(Ranges.leaving, offset, nbytes)
             raise
         return offset
 
     def _add(self, nbytes: int) -> None:
         """Add a segment with room for a block of `nbytes`."""
-        size = max(_SEGMENT, -(-nbytes // _PAGE) * _PAGE)
+        size = max(SEGMENT, -(-nbytes // PAGE) * PAGE)
         file = self._file()
         segment = Mapping(file.descriptor, self._grow(size), size)
         try:
@@ -407,7 +321,7 @@ class Heap:
         except OSError:
             segment.close()
             raise
-        self._change(_Ranges.adding, segment)
+        self._change(Ranges.adding, segment)
         self._begin_epoch()
 
     def _put_back(self, block: Block) -> None:
@@ -419,13 +333,13 @@ class Heap:
         if detached:
             return self._retire_detached(block, detached)
         low, high = block.location, block.location + block.nbytes
-        segment = self._change(_Ranges.giving_back, low, high)
+        segment = self._change(Ranges.giving_back, low, high)
         if segment is not None:
             self._retire(segment)
 
     def _retire(self, segment: Mapping) -> None:
         """Remove a segment without blocks, which no other process uses any more."""
-        self._change(_Ranges.removing, segment)
+        self._change(Ranges.removing, segment)
         self._begin_epoch()
         self._file().table.remove(segment.offset)
         segment.close()
@@ -440,24 +354,19 @@ class Heap:
             punch(file.descriptor, mapping.offset, mapping.nbytes)
             file.table.remove(mapping.offset)
             mapping.close(unmap=False)
-        self._change(_Ranges.covering, block.address, block.nbytes, None)
+        self._change(Ranges.covering, block.address, block.nbytes, None)
         self._begin_epoch()
         segment = self.ranges.segment_of(block.location)
-        if segment.nbytes > _SEGMENT:
+        if segment.nbytes > SEGMENT:
             self._retire(segment)
 
     def leave_to_parent(self) -> None:
         """In a child process: stop sharing, and leave the parent's memory unchanged."""
         if not self.is_inherited:
             self.is_inherited = True
-            self._version = _Version(_Ranges())
+            self._version = _Version(Ranges())
             self._begin_epoch()
             Mapping.all_become_private()
-
-
-def offset_of(mapping: Mapping) -> int:
-    """The begin of the range of the file; a sort key."""
-    return mapping.offset
 
 
 #: the heap of this process, for all communicators

@@ -17,9 +17,10 @@ from ..errors import SharedMemoryError
 from ..gpu import gpu_mode
 from ..support import settings
 from .bell import BELL
-from .heap import HEAP, TABLE_BYTES, Block, SegmentTable, offset_of
+from .heap import HEAP, Block, SegmentTable
 from .limits import explained
 from .mapping import Mapping, words_at
+from .ranges import TABLE_BYTES, offset_of
 
 #: processors that show the writes of a core to other cores in program order
 _ORDERED = ("x86_64", "AMD64", "i686")

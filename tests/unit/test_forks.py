@@ -57,7 +57,7 @@ def test_a_plan_is_freed_in_a_child_that_was_forked_while_another_thread_freed_o
     assert status_of_child(lambda: pool.release(scratch) is None and pool.idle() == [scratch]) == 0
 
 
-def test_a_child_shares_nothing_where_another_thread_was_making_an_array(holding):
+def test_a_child_shares_nothing_where_another_thread_gave_an_array_new_pages(holding):
     array = HEAP.array((10,), np.dtype(float))
     holding(under(HEAP._lock))
     assert status_of_child(lambda: HEAP.location(array.ctypes.data, array.nbytes) is None) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from mpicoll.execute import pool
 from mpicoll.execute.pool import ScratchPool
-from mpicoll.shared_memory import heap
+from mpicoll.shared_memory import heap, ranges
 from mpicoll.shared_memory.heap import Heap
 
 #: bytes: some of a page, and more than a segment of small blocks
@@ -16,7 +16,7 @@ SMALL, LARGE = 1000, 70 << 20
 
 
 class Interrupting:
-    """Calls `handler` before one line of the two modules, as a signal handler is called. lines: met so far."""
+    """Calls `handler` before one line of these modules, as a signal handler is called. lines: met so far."""
 
     def __init__(self, handler, at):
         self._handler, self._at = handler, at
@@ -24,7 +24,7 @@ class Interrupting:
 
     def __call__(self, work):
         before = sys.gettrace()
-        files = heap.__file__, pool.__file__
+        files = heap.__file__, ranges.__file__, pool.__file__
         sys.settrace(lambda frame, *_: self._look if frame.f_code.co_filename in files else None)
         try:
             work()
@@ -64,8 +64,8 @@ class Arrays:
         self.heap.release(self.heap.acquire(SMALL))
 
     def require_apart(self):
-        ranges = sorted((x.ctypes.data, x.ctypes.data + x.nbytes) for _, x in self.living)
-        assert all(end <= begin for (_, end), (begin, _) in zip(ranges, ranges[1:])), ranges
+        places = sorted((x.ctypes.data, x.ctypes.data + x.nbytes) for _, x in self.living)
+        assert all(end <= begin for (_, end), (begin, _) in zip(places, places[1:])), places
         for number, x in self.living:
             assert x[0] == x[-1] == number % 251
             place = self.heap.location(x.ctypes.data, x.nbytes)
