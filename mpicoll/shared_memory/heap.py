@@ -240,8 +240,11 @@ class Heap:
     def _take_back(self) -> None:
         """Make returned blocks free."""
         while self._returned:
-            with suppress(IndexError):  # who interrupts this takes them, too
-                self._put_back(self._returned.popleft())
+            try:
+                block = self._returned.popleft()
+            except IndexError:  # who has interrupted this took the last
+                return
+            self._put_back(block)
 
     def array(
         self, shape: tuple[int, ...], dtype: "np.dtype[Any]", is_scratch: bool = False
