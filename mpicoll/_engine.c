@@ -980,14 +980,9 @@ enum { BRIEF = 16 << 10 };
 /* seconds between two looks of one that waits */
 static const double LOOK = 500e-6;
 
-/* as patience */
-static const double FOR_A_MOMENT = -1;
-static int advance_for_a_moment(Program *p);
-
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
-    if (patience == FOR_A_MOMENT) return advance_for_a_moment(p);
     double until = 0, looks = 0;
     for (int polls = 1;; polls++) {
         advance_and_look(p);
@@ -1031,7 +1026,7 @@ enum { FEW_POLLS = 4 };
 static const double SLICE = 1e-6;
 
 /* The same for a call that does not block. */
-static int advance_for_a_moment(Program *p)
+static void advance_for_a_moment(Program *p)
 {
     double began = 0, own = 0;
     for (int32_t next = -1;;) {
@@ -1041,10 +1036,10 @@ static int advance_for_a_moment(Program *p)
             own = own_seconds();
         }
         advance_for(p, SLICE);
-        if (p->result != WAITS) return p->result;
+        if (p->result != WAITS) return;
         double waited = seconds() - began;
         int is_shared = own_seconds() - own < waited / 2;
-        if (p->next == next && waited > p->moment[is_shared]) return WAITS;
+        if (p->next == next && waited > p->moment[is_shared]) return;
     }
 }
 
@@ -1174,8 +1169,7 @@ static int attend(Program **program, const long *call, int count, int parts, dou
 static int advance_beside(Program *p, double patience, int *result, int *next)
 {
     if (!try_lock(p)) return 0;
-    if (!p->unseen) advance_for(p, patience);
-    *result = p->result;
+    *result = p->unseen ? p->result : advance_for(p, patience);
     *next = p->next;
     p->unseen = 0;
     if (!is_under_way(p)) p->attended = 0;
@@ -1339,6 +1333,25 @@ static PyObject *program(PyObject *self, PyObject *args)
     return capsule;
 }
 
+/* Where the buffers of a call lie; -1 and an exception. */
+static int take_buffers(PyObject *buffers, char **buffer, int64_t *shift)
+{
+    Py_ssize_t count = PyTuple_Size(buffers);
+    if (count >= BUFFERS) {
+        PyErr_Format(PyExc_ValueError, "too many buffers");
+        return -1;
+    }
+    for (Py_ssize_t number = 0; number < count; number++) {
+        unsigned long long address;
+        long long distance;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, number), "KL", &address, &distance))
+            return -1;
+        buffer[number + 1] = (char *)(uintptr_t)address;
+        shift[number + 1] = distance;
+    }
+    return 0;
+}
+
 PyDoc_STRVAR(start_doc, "start(program, tag, buffers)\n\n"
                         "Begin at the first instruction. buffers: of each buffer of the call the\n"
                         "address, and location minus address, or -1 where it is not shared.\n"
@@ -1349,46 +1362,24 @@ static PyObject *start(PyObject *self, PyObject *args)
     long long tag;
     if (!PyArg_ParseTuple(args, "OLO!", &capsule, &tag, &PyTuple_Type, &buffers)) return NULL;
     Program *p = program_of(capsule);
-    if (!p) return NULL;
-    Py_ssize_t count = PyTuple_Size(buffers);
-    if (count >= BUFFERS) return PyErr_Format(PyExc_ValueError, "too many buffers");
-    for (Py_ssize_t number = 0; number < count; number++) {
-        unsigned long long address;
-        long long shift;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(buffers, number), "KL", &address, &shift))
-            return NULL;
-        p->buffer[number + 1] = (char *)(uintptr_t)address;
-        p->shift[number + 1] = shift;
-    }
+    if (!p || take_buffers(buffers, p->buffer, p->shift)) return NULL;
     begin(p, tag);
-    return PyLong_FromLong(p->calls);
-}
-
-PyDoc_STRVAR(restart_doc, "restart(program)\n\n"
-                          "Begin again, with the tag and the buffers of the last call; returns as\n"
-                          "`start`.");
-static PyObject *restart(PyObject *self, PyObject *capsule)
-{
-    Program *p = program_of(capsule);
-    if (!p) return NULL;
-    begin(p, p->tag);
     return PyLong_FromLong(p->calls);
 }
 
 PyDoc_STRVAR(advance_doc,
              "advance(program, seconds)\n\n"
-             "Execute until something is awaited that does not come within so many seconds, or,\n"
-             "with None, within a moment.\n"
+             "Execute until something is awaited that does not come within so many seconds.\n"
              "Returns (result, next instruction), or None while another thread advances it. The\n"
              "result is 0, an error of MPI, or one of UNKNOWN_LOCATION, PEER_GAVE_UP, WRONG_SIZE\n"
              "and TOLD.");
 static PyObject *advance_from_python(PyObject *self, PyObject *args)
 {
-    PyObject *capsule, *patient;
-    if (!PyArg_ParseTuple(args, "OO", &capsule, &patient)) return NULL;
+    PyObject *capsule;
+    double patience;
+    if (!PyArg_ParseTuple(args, "Od", &capsule, &patience)) return NULL;
     Program *p = program_of(capsule);
-    double patience = patient == Py_None ? FOR_A_MOMENT : PyFloat_AsDouble(patient);
-    if (!p || PyErr_Occurred()) return NULL;
+    if (!p) return NULL;
     int has_advanced, result, next;
     Py_BEGIN_ALLOW_THREADS
     has_advanced = advance_beside(p, patience, &result, &next);
@@ -1732,22 +1723,21 @@ typedef struct {
     PyObject *mark;
     /* by MPI's own function, if there is one */
     Native native;
-    /* or by the programs of `operation`: calls take turns in them, by their numbers; of a plan by
-     * one, and it begins if these lists are empty, and this backoff has set nothing aside, or is
-     * None */
-    PyObject *capsules, *operation, *lists, *backoff;
-    int tracks;
+    /* or by the programs of `operation`: calls take turns in them, by their numbers; of a plan,
+     * which has a tag of its own, by one */
+    PyObject *capsules, *operation;
+    int tracks, is_plan;
     Program *program[TRACKS];
     unsigned char hash[MARK_BYTES];
-    /* the tag of call 0 */
-    int tag;
+    /* the tag of call 0, or of the plan */
+    int64_t tag;
     uint64_t epoch;
     /* arrays elsewhere will do: nothing of the call is shared with other processes */
     int moves;
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     unsigned long long messages, nbytes;
-    /* seconds for which it waits; then Python looks around. or FOR_A_MOMENT */
+    /* seconds for which it waits; then Python looks around. -1: for a moment */
     double patience;
 } Known;
 
@@ -1758,6 +1748,8 @@ enum {
     /* remember_passed(); finish(operation, tag, mark, arguments, raised);
      * interrupted(operation, error): whether `finish` is to be called again; fail(code, arguments) */
     REMEMBER_PASSED, FINISH, INTERRUPTED, FAIL,
+    /* its calls begin where these lists are empty, and this backoff, or None, has nothing aside */
+    LISTS, BACKOFF,
     HELD
 };
 
@@ -1783,8 +1775,6 @@ static void forget_known(Known *k)
     }
     Py_XDECREF(k->capsules);
     Py_XDECREF(k->operation);
-    Py_XDECREF(k->lists);
-    Py_XDECREF(k->backoff);
     Py_XDECREF(k->mark);
     free(k);
 }
@@ -1800,11 +1790,7 @@ static int door_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Door *d = (Door *)self;
     for (size_t n = 0; n < HELD; n++) Py_VISIT(d->held[n]);
-    for (int at = 0; at < d->knows; at++) {
-        Py_VISIT(d->known[at]->operation);
-        Py_VISIT(d->known[at]->lists);
-        Py_VISIT(d->known[at]->backoff);
-    }
+    for (int at = 0; at < d->knows; at++) Py_VISIT(d->known[at]->operation);
     Py_VISIT(Py_TYPE(self));
     return 0;
 }
@@ -1829,9 +1815,10 @@ static void door_free(PyObject *self)
 
 PyDoc_STRVAR(door_doc,
              "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
-             "     begun, recent, half, most_passed)\n\n"
-             "Serves the calls of one method that it knows. It knows what its arguments refer to,\n"
-             "and keeps it alive, but for arrays.");
+             "     lists, backoff, begun, recent, half, most_passed)\n\n"
+             "Serves the calls of one method that it knows, where all `lists` are empty, and\n"
+             "`backoff.aside` is 0; backoff may be None. It knows what its arguments refer to, and\n"
+             "keeps it alive, but for arrays.");
 static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     PyObject *held[HELD];
@@ -1839,10 +1826,10 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     long long recent;
     int half;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!OOOOKLin", held, held + CALLS, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OOO!O!OOOOO!OKLin", held, held + CALLS, &PyList_Type,
                           held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
-                          held + FINISH, held + INTERRUPTED, held + FAIL, &begun, &recent, &half,
-                          &most))
+                          held + FINISH, held + INTERRUPTED, held + FAIL, &PyTuple_Type,
+                          held + LISTS, held + BACKOFF, &begun, &recent, &half, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
@@ -2082,7 +2069,10 @@ static void advance_known(Ledger *l, const Known *k, Program *p)
     advance_briefly(p);
     if (p->result == WAITS) {
         Py_BEGIN_ALLOW_THREADS
-        advance_for(p, patience);
+        if (patience < 0)
+            advance_for_a_moment(p);
+        else
+            advance_for(p, patience);
         Py_END_ALLOW_THREADS
     }
 }
@@ -2118,30 +2108,29 @@ static PyObject *execute(Door *d, const Known *k, PyObject *const *args, Py_ssiz
 
 static PyObject *aside_name;
 
-/* Whether a plan has to wait for its turn, or for messages that Python has; -1 and an exception. */
-static int is_hindered(const Known *k)
+/* Whether other calls come first, or Python has messages of this one; -1 and an exception. */
+static int is_hindered(const Door *d)
 {
-    for (Py_ssize_t n = 0; n < PyTuple_Size(k->lists); n++)
-        if (PyList_Size(PyTuple_GetItem(k->lists, n))) return 1;
-    if (k->backoff == Py_None) return 0;
-    PyObject *aside = PyObject_GetAttr(k->backoff, aside_name);
+    for (Py_ssize_t n = 0; n < PyTuple_Size(d->held[LISTS]); n++)
+        if (PyList_Size(PyTuple_GetItem(d->held[LISTS], n))) return 1;
+    if (d->held[BACKOFF] == Py_None) return 0;
+    PyObject *aside = PyObject_GetAttr(d->held[BACKOFF], aside_name);
     int result = aside ? PyObject_IsTrue(aside) : -1;
     Py_XDECREF(aside);
     return result;
 }
 
-/* Begin a plan where its last start was. True: it has ended; None: it has not; False: it has not
- * begun. */
+/* Begin a plan. True: it has ended; None: it has not; False: it has not begun. */
 static PyObject *start_plan(Door *d, const Known *k)
 {
     Ledger *l = (Ledger *)d->held[LEDGER];
-    int hindered = l->lists_all ? 1 : is_hindered(k);
-    if (hindered < 0) return NULL;
-    if (hindered) Py_RETURN_FALSE;
+    if (l->lists_all) Py_RETURN_FALSE;
     Program *p = k->program[0];
     PyObject *capsules = k->capsules;
     Py_INCREF(capsules);
-    begin(p, p->tag);
+    memcpy(p->buffer, k->buffer, sizeof p->buffer);
+    memcpy(p->shift, k->shift, sizeof p->shift);
+    begin(p, k->tag);
     advance_known(l, k, p);
     int has_ended = p->result == DONE;
     Py_DECREF(capsules);
@@ -2197,12 +2186,15 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Door *d = (Door *)self;
     Ledger *l = (Ledger *)d->held[LEDGER];
     if (!d->knows || l->is_closed || PyList_Size(d->held[LISTENERS])) Py_RETURN_FALSE;
+    int hindered = is_hindered(d);
+    if (hindered < 0) return NULL;
+    if (hindered) Py_RETURN_FALSE;
     PyObject *plain[ARGUMENTS];
     char *buffer[BUFFERS];
     int64_t shift[BUFFERS];
     Known *k = find(d, args, count, plain, buffer, shift);
     if (!k || is_busy(k)) Py_RETURN_FALSE;
-    if (k->lists) return start_plan(d, k);
+    if (k->is_plan) return start_plan(d, k);
     if (PyList_Size(d->held[PASSED]) >= d->most_passed) {
         PyObject *remembered = PyObject_CallFunctionObjArgs(d->held[REMEMBER_PASSED], NULL);
         if (!remembered) return NULL;
@@ -2361,33 +2353,33 @@ static PyObject *door_learn_native(PyObject *self, PyObject *args)
 }
 
 PyDoc_STRVAR(learn_plan_doc,
-             "learn_plan(program, lists, backoff, messages, nbytes)\n\n"
-             "Know no other call than this one, without arguments: the start of a plan, with the tag\n"
-             "and the buffers of its last start, where all lists are empty and `backoff.aside` is 0;\n"
-             "backoff may be None. The rest as of `learn`.");
+             "learn_plan(program, tag, buffers, messages, nbytes)\n\n"
+             "Know no other call than this one, without arguments: the start of a plan with that\n"
+             "tag. buffers: as of `start`; the rest as of `learn`.");
 static PyObject *door_learn_plan(PyObject *self, PyObject *args)
 {
-    PyObject *capsule, *lists, *backoff;
+    PyObject *capsule, *buffers;
+    long long tag;
     unsigned long long messages, nbytes;
-    if (!PyArg_ParseTuple(args, "OO!OKK", &capsule, &PyTuple_Type, &lists, &backoff, &messages,
+    if (!PyArg_ParseTuple(args, "OLO!KK", &capsule, &tag, &PyTuple_Type, &buffers, &messages,
                           &nbytes))
         return NULL;
     Program *p = program_of(capsule);
-    if (!p) return NULL;
-    Known *k = calloc(1, sizeof *k);
-    if (!k) return PyErr_NoMemory();
+    Known *k = p ? calloc(1, sizeof *k) : NULL;
+    if (!k) return p ? PyErr_NoMemory() : NULL;
+    if (take_buffers(buffers, k->buffer, k->shift)) {
+        free(k);
+        return NULL;
+    }
     k->capsules = capsule;
-    k->lists = lists;
-    k->backoff = backoff;
     Py_INCREF(capsule);
-    Py_INCREF(lists);
-    Py_INCREF(backoff);
     k->program[0] = p;
-    k->tracks = 1;
+    k->tracks = k->is_plan = 1;
+    k->tag = tag;
     k->epoch = *numpy.epoch;
     k->messages = messages;
     k->nbytes = nbytes;
-    k->patience = FOR_A_MOMENT;
+    k->patience = -1;
     Py_XDECREF(door_clear(self, NULL));
     return know((Door *)self, k);
 }
@@ -2473,7 +2465,6 @@ static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, setup_doc},
     {"program", program, METH_VARARGS, program_doc},
     {"start", start, METH_VARARGS, start_doc},
-    {"restart", restart, METH_O, restart_doc},
     {"advance", advance_from_python, METH_VARARGS, advance_doc},
     {"setup_rhythm", setup_rhythm, METH_VARARGS, setup_rhythm_doc},
     {"paused", paused, METH_VARARGS, paused_doc},

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..binding import Instruction, Places, Program, Span, mover
 from ..errors import MpicollError
 from ..schedule import Recv
-from ..shared_memory import COPIED, HEAP, LARGE, Backoff
+from ..shared_memory import COPIED, HEAP, LARGE
 from ..transport import ACCOUNT, NOTICE, WATCH, Channel, Near
 from .library import status
 from .lowering import NOWHERE, Slots, lowered, refusal
@@ -149,7 +149,6 @@ class Compiled:
     #: is awaited may need that core
     _polls = 0
     _all_tracks = 1
-    _backoff: Backoff | None = None
     #: whether Python reads what the program reads, where it advances tasks
     reads_pipes = False
 
@@ -201,8 +200,7 @@ class Compiled:
 
     def start(self, tag: int, memory: Places, patience: float) -> None:
         """Begin. memory: the buffers of this call; patience: seconds that a test waits."""
-        if self._epoch != HEAP.epoch:  # memory may have new locations
-            self.lies_in(self._made_for)
+        self._settle()
         self._program, self._nearby = self._on(self._track(tag))
         if memory != self._memory:
             self._memory = memory
@@ -213,19 +211,9 @@ class Compiled:
         self._taken = [None] * len(self._starts)
         self._call = self._extension.start(self._program, tag, self._buffers)
 
-    def start_at_once(self, tag: int, memory: Places) -> bool:
-        """Begin, and execute what comes within a moment; whether that was all."""
-        if self._is_ready(tag, memory):
-            self._call = self._extension.restart(self._program)
-        else:
-            self.start(tag, memory, 0.0)
-        self._result = self._next = 0
-        self._execute(None)
-        return not self._result and self.has_ended
-
-    def _is_ready(self, tag: int, memory: Places) -> bool:
-        """Whether the last call had this tag and these buffers, where they lie."""
-        return tag == self._tag and memory == self._memory and self._epoch == HEAP.epoch
+    def _settle(self) -> None:
+        if self._epoch != HEAP.epoch:  # memory may have new locations
+            self.lies_in(self._made_for)
 
     def resume(self, tag: int, memory: Places, patience: float) -> None:
         """Go on with a call that a door has begun."""
@@ -260,9 +248,11 @@ class Compiled:
         patience = _FOR_A_MOMENT if patience is None else patience
         door.learn(arguments, programs, operation, mark, tag, buffers, moves, *self.sent, patience)
 
-    def open_door_of_plan(self, door: Any, lists: tuple[list[Any], ...]) -> None:
-        """Let the plan start there as it started last, where these lists are empty."""
-        door.learn_plan(self._program, lists, self._backoff, *self.sent)
+    def open_door_of_plan(self, door: Any, tag: int, memory: Places) -> None:
+        """Let the plan start there."""
+        self._settle()
+        program, _ = self._on(self._track(tag))
+        door.learn_plan(program, tag, tuple(map(self._buffer, memory)), *self.sent)
 
     def free(self) -> None:
         """Let no door use it from now on."""
@@ -305,10 +295,10 @@ class Compiled:
         return still > _LONG
 
     def catch_up(self) -> None:
-        """Go on where a door has begun, or after an exception that has hidden what was returned."""
+        """Take what the extension reached where its answer was hidden: by a door, an exception."""
         self._result, self._next, _, self._call = self._extension.reached(self._program)
 
-    def _execute(self, patience: float | None) -> None:
+    def _execute(self, patience: float) -> None:
         reached = self._extension.advance(self._program, patience)
         if reached is not None:  # else another thread is at it
             self._result, self._next = reached
@@ -382,7 +372,6 @@ class CompiledNear(Compiled):
         self, extension: Any, program: Program, channel: Channel, caller: Caller, near: Near
     ) -> None:
         self._near = near
-        self._backoff = near.backoff
         self._all_tracks = near.tracks
         #: of the call under way, by near rank: messages that were set aside, which the extension
         #: has
@@ -404,15 +393,6 @@ class CompiledNear(Compiled):
     def start(self, tag: int, memory: Places, patience: float) -> None:  # noqa: D102
         super().start(tag, memory, patience)
         self._give()
-
-    def start_at_once(self, tag: int, memory: Places) -> bool:  # noqa: D102
-        has_ended = super().start_at_once(tag, memory)
-        if has_ended:
-            self._take_back()
-        return has_ended
-
-    def _is_ready(self, tag: int, memory: Places) -> bool:
-        return not self._near.backoff.aside and super()._is_ready(tag, memory)
 
     def advance(self) -> bool:  # noqa: D102
         self._give()

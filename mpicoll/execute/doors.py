@@ -83,31 +83,30 @@ class Doors:
         None: it has not begun, as it is not known here, or other calls are under way. True: it has
         ended. Else what `go_on` returns.
         """
-        door = self._door(method, go_on, self._abandon)
-        if door is None or not door.knows or not self._context.queue.is_empty:
-            return None
-        links = self._context.links
-        if links is not None and links.backoff(TASKS).aside:
-            return None
-        return door.call(*arguments) or None
+        door = self._door(method, go_on, self._abandon, gives_way=True)
+        return None if door is None else door.call(*arguments) or None
 
     def of_plan(self) -> Any:
         """A door for the starts of one plan, or None."""
-        return self._made(_closed, _closed)
+        return self._made(_closed, _closed, gives_way=True)
 
-    def _door(self, method: str, finish: Finish, interrupted: Interrupted) -> Any:
+    def _door(
+        self, method: str, finish: Finish, interrupted: Interrupted, gives_way: bool = False
+    ) -> Any:
         """The door of a method; None without the extension."""
         if method not in self._doors:
-            self._doors[method] = self._made(finish, interrupted)
+            self._doors[method] = self._made(finish, interrupted, gives_way)
         return self._doors[method]
 
-    def _made(self, finish: Finish, interrupted: Interrupted) -> Any:
+    def _made(self, finish: Finish, interrupted: Interrupted, gives_way: bool = False) -> Any:
+        """A door. gives_way: to tasks that are under way, and to messages that Python has."""
         extension = engine.status().extension
         if extension is None or not engine.has_doors():
             return None
         context = self._context
         recorder = context.recorder
         begun = context.channel.begun
+        queue, links = context.queue, context.links
         return extension.Door(
             recorder,
             context.calls,
@@ -117,6 +116,8 @@ class Doors:
             finish,
             interrupted,
             self._fail,
+            (queue.running, queue.waiting) if gives_way else (),
+            links.backoff(TASKS) if gives_way and links is not None else None,
             begun.address,
             begun.last,
             context.channel.number_bit,

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
-from ..failure import ENDED, Record, cancelled, still_under_way
+from ..failure import Record, cancelled, still_under_way
 from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
@@ -329,29 +329,15 @@ class ScheduledCall(Operation):
         """Begin without a task; whether that was all. None: it has to be a task."""
         if self._door is None:
             return None
+        assert self.compiled is not None
+        if not self._door.knows:
+            self.compiled.open_door_of_plan(self._door, self.tag, self.memory)
         has_ended: bool | None = self._door.call()
         if has_ended is None:
-            assert self.compiled is not None
             self.step = 0
-            self.compiled.catch_up()
+            self.compiled.resume(self.tag, self.memory, 0.0)
             return False
-        return has_ended or self._begun_before_its_door()
-
-    def _begun_before_its_door(self) -> bool | None:
-        """The same in Python. The next starts pass through the door."""
-        context, queue = self.context, self.context.queue
-        is_seen = context.lists_all or ENDED
-        if is_seen or context.recorder.is_closed or not queue.is_empty:
-            return None
-        assert self.compiled is not None
-        self.step = 0
-        has_ended = self.compiled.start_at_once(self.tag, self.memory)
-        self._count(self.compiled, context.sent_by_tasks)
-        if has_ended:
-            context.recorder.count += 1
-            self.step = None
-            self.compiled.open_door_of_plan(self._door, (queue.running, queue.waiting))
-        return has_ended
+        return has_ended or None
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer.

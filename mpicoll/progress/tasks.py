@@ -48,11 +48,6 @@ class Queue:
         self.in_any_order = False
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no task is under way."""
-        return not self.running and not self.waiting
-
-    @property
     def tasks(self) -> list["Task"]:
         """All that have not ended, in order of submission."""
         return [*self.running, *self.waiting]

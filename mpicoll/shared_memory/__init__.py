@@ -4,10 +4,10 @@ from .bell import BELL
 from .heap import HEAP, SHARED, shared_array
 from .messages import LARGE, Distant, Incoming, Landing, Outgoing, Packing, Polled, Writing
 from .neighbours import NOBODY, Neighbour, Neighbours, meet
-from .ring import BLOCKING, COPIED, PLANS, TASKS, WORD, Backoff, Links, Pipe, track
+from .ring import BLOCKING, COPIED, PLANS, TASKS, WORD, Links, Pipe, track
 
 __all__ = [
     "BELL", "BLOCKING", "COPIED", "HEAP", "LARGE", "NOBODY", "PLANS", "SHARED", "TASKS", "WORD",
-    "Backoff", "Distant", "Incoming", "Landing", "Links", "Neighbour", "Neighbours", "Outgoing",
-    "Packing", "Pipe", "Polled", "Writing", "meet", "shared_array", "track",
+    "Distant", "Incoming", "Landing", "Links", "Neighbour", "Neighbours", "Outgoing", "Packing",
+    "Pipe", "Polled", "Writing", "meet", "shared_array", "track",
 ]
