@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,22 @@ def state_of_process(rank: int, size: int, **more: Any) -> State:
         **more,
         "communicators": _communicators(frames),
     }
+
+
+def stacks_of_threads() -> str:
+    """The stack of each other thread, that of the main thread last."""
+    frames = frames_of_threads()
+    frames.pop(threading.get_ident())
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    lines = []
+    for thread in sorted(frames, key=lambda thread: thread == main):
+        lines.append(f"Thread {names.get(thread, thread)} (most recent call first):")
+        # no source lines: what hangs may be the file system
+        for frame, line in traceback.walk_stack(frames[thread]):
+            code = frame.f_code
+            lines.append(f'  File "{code.co_filename}", line {line} in {code.co_name}')
+    return "\n".join(lines)
 
 
 def history_of_process() -> History:

@@ -3,7 +3,9 @@
 It starts with the first Communicator and sleeps until there is something to do:
 
 * SIGUSR2: it prints the stack of each thread and the state of each communicator to standard error.
-  The handler is that of `faulthandler`, since a Python handler would run only after MPI returns.
+  A Python handler would run only after MPI returns. So the handler is that of `faulthandler`; what
+  it writes, the stack of the thread that it interrupts, only wakes this thread. It must not walk
+  the stacks of other threads, which may run meanwhile: that crashes now and then.
 * With a timeout: it answers the questions of other ranks ten times a second, and ends the job when
   a call of MPI's own, which cannot be interrupted, has taken longer.
 * Where another rank gives a communicator up and rings (`shared_memory/bell.py`): it ends the job
@@ -38,7 +40,7 @@ from ..support.garbage import frames_of_threads
 from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
-from .state import calls_under_way, history_of_process, state_of_process
+from .state import calls_under_way, history_of_process, stacks_of_threads, state_of_process
 
 if TYPE_CHECKING:
     from .witness import Witness
@@ -51,6 +53,8 @@ REPORT = 1.0
 HISTORY = 5.0
 #: seconds that an answer may take
 ANSWER = 2.0
+#: with which faulthandler begins what it writes, in several pieces
+_HEADER = b"Stack (most recent call first)"
 _ENDS = "MPI's own call cannot be interrupted: the job ends"
 #: after a timeout: seconds from which on a call of another rank counts as waiting
 _PATIENCE = 0.2
@@ -73,7 +77,7 @@ class Watcher:
         self.folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._witness: Witness | None = None
-        #: descriptors that wake the thread: of stacks after SIGUSR2, and of the bell
+        #: descriptors that wake the thread: of SIGUSR2, and of the bell
         self._signals = -1
         self._bell = -1
         #: until when it looks for notices
@@ -236,8 +240,8 @@ class Watcher:
             ready, _, _ = select.select([self._signals, self._bell], [], [], pause)
             if self._bell in ready and BELL.was_rung():
                 self._alert = time.perf_counter() + _ALERT
-            if self._signals in ready:
-                self._print_state(os.read(self._signals, 1 << 16).decode(errors="replace"))
+            if self._signals in ready and _HEADER in os.read(self._signals, 1 << 16):
+                self._print_state()
             if busy:
                 self._look_around()
 
@@ -289,9 +293,10 @@ class Watcher:
         except (OSError, ArgumentError) as error:
             print(f"mpicoll: rank {self.rank} cannot leave its report: {error}", file=sys.stderr)
 
-    def _print_state(self, stacks: str) -> None:
+    def _print_state(self) -> None:
         text = diagnose([self.state()], [self.rank])
-        print(f"mpicoll: rank {self.rank}:\n{text}\n{stacks}", file=sys.stderr, flush=True)
+        text = f"mpicoll: rank {self.rank}:\n{text}\n{stacks_of_threads()}\n\n"
+        print(text, end="", file=sys.stderr, flush=True)
 
 
 def _all_know(context: Context) -> bool:
@@ -311,11 +316,11 @@ def _after_colon(text: str) -> str:
 
 
 def _readable_signals() -> int:
-    """A pipe with the stacks of all threads after each SIGUSR2, unless the user handles it."""
+    """A pipe that can be read after SIGUSR2, unless the user handles it."""
     reading, writing = os.pipe()
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        faulthandler.register(signal.SIGUSR2, file=writing, all_threads=True)
+        faulthandler.register(signal.SIGUSR2, file=writing, all_threads=False)
     return reading
 
 

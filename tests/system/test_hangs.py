@@ -193,6 +193,24 @@ def test_a_signal_prints_where_a_live_job_is(installation):
     assert re.search(r'File "\S+stuck.py", line \d+ in <module>', output)
 
 
+@ONE
+def test_many_signals_end_no_job(installation):
+    """Each print is whole. The stack of a thread that runs meanwhile cannot be walked: that crashed now and then."""
+    code = """
+import os, signal, subprocess, sys, time
+import mpicoll
+from mpi4py import MPI
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+signals = f"import os, time\\nfor _ in range(500): os.kill({os.getpid()}, {signal.SIGUSR2:d}); time.sleep(.001)"
+other = subprocess.Popen([sys.executable, "-S", "-c", signals])
+while other.poll() is None: time.sleep(.001)
+"""
+    done = subprocess.run([installation.python, "-c", code], text=True, capture_output=True, env=environment())
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    said = done.stderr.split("mpicoll: rank 0:\n")[1:-2]  # the program may end before it prints the last ones
+    assert said and all(len(re.findall("line [78] in <module>\n", text)) == 1 for text in said), said
+
+
 @EACH
 def test_what_a_program_leaves_over(installation):
     """Requests never waited for, plans and communicators never freed: listed at the end where all calls are checked."""
