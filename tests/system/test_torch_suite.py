@@ -35,7 +35,7 @@ def test_pytorchs_own_tests(installation, ranks):
     failed = [name for name, result in found.items() if result not in (suite.PASSED, suite.SKIPPED)]
     beside = suite.run(installation.python, installation.mpiexec, ranks, "gloo", failed) if failed else {}
     worse = {name: found[name] for name in failed if beside[name] == suite.PASSED}
-    assert not worse, worse
+    assert not worse, "\n".join(f"{name}: {result}" for name, result in worse.items())
     assert sum(result == suite.PASSED for result in found.values()) >= 95
 
 
