@@ -110,8 +110,8 @@ class _Exit(SystemExit):
         self.instruction = self.outermost.f_lasti
         _Exit.last = weakref.ref(self)
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # the names of this module may be gone then
             self.handle()
 
     def handle(self) -> None:

@@ -5,7 +5,9 @@ With mpi4py a program that forgets a request and its arrays lets MPI write to me
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -24,8 +26,9 @@ class _Owning:
 
     buffers: object = None
 
-    def __del__(self) -> None:
-        _keep(self, self.buffers)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():  # the names of this module may be gone then
+            _keep(self, self.buffers)
 
 
 class OwningRequest(_Owning, MPI.Request):

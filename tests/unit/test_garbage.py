@@ -36,6 +36,32 @@ def test_frames_while_garbage_is_made():
     assert done.stdout == "done\n", done.stderr
 
 
+#: modules lose their names one by one, the latest first; what NumPy's module holds is deleted then
+ENDS = """
+import codecs, sys
+import numpy as np
+from mpi4py import MPI
+import mpicoll
+from mpicoll.launch import _Exit
+
+comm = mpicoll.Communicator(MPI.COMM_WORLD)
+x = np.ones(3)
+pair = MPI.DOUBLE.Create_vector(2, 1, 2)
+np.kept = [comm, comm.empty(5), mpicoll.Communicator(MPI.COMM_WORLD), _Exit(1), pair.Commit()]
+for algorithm in "native", "ring":
+    np.kept += [comm.Iallreduce(MPI.IN_PLACE, x, algorithm=algorithm), comm.Allreduce_init(MPI.IN_PLACE, x, algorithm=algorithm)]
+    np.kept[-2].Wait()
+sides = [[np.ones(4), [1], [0], [pair]] for _ in range(2)]
+np.kept.append(comm.Alltoallw_init(*sides, algorithm="direct"))
+codecs.register(lambda name, modules=dict(sys.modules): None)  # keeps the modules
+"""
+
+
+def test_what_is_deleted_when_the_interpreter_ends():
+    done = subprocess.run([sys.executable, "-c", ENDS], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
 def test_this_thread_is_among_them():
     assert threading.get_ident() in frames_of_threads()
 
