@@ -1,6 +1,7 @@
 """What runs in the middle of calls: a signal handler, finalizers of garbage, or another thread.
 
-Each works with NumPy, makes and forgets shared arrays, or tests requests left to it.
+Each works with NumPy, makes and forgets shared arrays, tests requests left to it, makes calls of a communicator of one
+rank, or looks at the state of this process as reports do.
 """
 
 import gc
@@ -10,9 +11,15 @@ import traceback
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.reports import diagnose
+from mpicoll.watch.state import stacks_of_threads
+from mpicoll.watch.watcher import WATCHER
 
 BY = ("nobody", "signals", "finalizers", "thread")
-DOING = ("numbers", "arrays", "tests")
+DOING = ("numbers", "arrays", "tests", "calls", "looks")
 #: seconds between signals
 _PERIOD = 5e-3
 #: objects after which garbage is collected
@@ -29,12 +36,13 @@ class Disturbance:
 
     def __init__(self, doing: str, comm, lanes):
         self.failures = []
-        work = {"numbers": self._numbers, "arrays": self._arrays, "tests": self._tests}
+        work = {"numbers": self._numbers, "arrays": self._arrays, "tests": self._tests, "calls": self._calls,
+                "looks": self._looks}  # fmt: skip
         self._work = work[doing]
         self._comm, self._lanes = comm, lanes
         self._busy = threading.Lock()
         self._is_over = threading.Event()
-        self._arrays_kept, self._made = [], 0
+        self._arrays_kept, self._made, self._alone = [], 0, None
 
     @contextmanager
     def going_on(self, by: str):
@@ -45,6 +53,8 @@ class Disturbance:
             yield
         with self._busy:
             self._is_over.set()
+            if self._alone is not None:
+                self._alone.Free()
 
     def interrupt(self) -> bool:
         """Work a little, unless that itself is interrupted; whether there is more to come."""
@@ -114,6 +124,29 @@ class Disturbance:
             value, array = self._arrays_kept.pop(0)
             if not (array == value).all():
                 self.failures.append(f"array {value} of a disturbance changed")
+
+    def _calls(self):
+        """Each form of a call of this rank alone, on a communicator that is made anew now and then."""
+        if self._made % _KEPT == 0:
+            if self._alone is not None:
+                self._alone.Free()
+            self._alone = mpicoll.Communicator(MPI.COMM_SELF.Dup())
+        self._made += 1
+        given = np.full(_LENGTHS[self._made % len(_LENGTHS)], self._made, float)
+        results = [np.empty_like(given) for _ in range(3)]
+        self._alone.Allreduce(given, results[0])
+        self._alone.Iallreduce(given, results[1]).Wait()
+        plan = self._alone.Allreduce_init(given, results[2])
+        plan.Start()
+        plan.Wait()
+        plan.Free()
+        if not (np.array(results) == given).all():
+            self.failures.append(f"call {self._made} of a disturbance had a wrong result")
+
+    def _looks(self):
+        state = WATCHER.whole_state()
+        diagnose([state], [state["rank"]])
+        stacks_of_threads()
 
     def _tests(self):
         for lane in self._lanes:

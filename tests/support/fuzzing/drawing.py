@@ -88,7 +88,7 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     return {
         "on": draw(st.sampled_from(KINDS)), "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)),
         "segment": segment, "counts": counts, "dtype": dtype, "op": op,
-        "root": draw(st.integers(0, 3)), "place": draw(st.sampled_from(PLACES)),
+        "root": draw(st.integers(0, 11)), "place": draw(st.sampled_from(PLACES)),
         "layouts": layouts, "memory": draw(_MEMORIES), "empty": "" if compression else draw(_EMPTY),
         "compression": compression,
         "seed": draw(st.integers(0, 1 << 16)), "times": draw(st.integers(1, 4)), "stays": draw(_RARELY),
