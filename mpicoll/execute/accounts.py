@@ -94,16 +94,18 @@ class Accounts:
         if now < self._next_look:
             return ""
         self._next_look = now + _EVERY
-        with self._channel.lock:
-            if not self._channel.open:
-                return ""
-            self._hear()
-            if self._own is None and (self._heard or self._finds_another_call(links)):
-                self._give()
-            others = len(self._channel.ranks) - 1
-            if self._own is None or (len(self._heard) < others and now - self._given < _PATIENCE):
-                return ""
-            return self._conclude()
+        return self._channel.looking.take(self._look, links, now) or ""
+
+    def _look(self, links: Links | None, now: float) -> str:
+        if not self._channel.open:
+            return ""
+        self._hear()
+        if self._own is None and (self._heard or self._finds_another_call(links)):
+            self._give()
+        others = len(self._channel.ranks) - 1
+        if self._own is None or (len(self._heard) < others and now - self._given < _PATIENCE):
+            return ""
+        return self._conclude()
 
     def _finds_another_call(self, links: Links | None) -> bool:
         inside = links.tags() if links is not None else ()

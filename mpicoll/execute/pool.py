@@ -1,13 +1,17 @@
 """Scratch memory that a communicator keeps for later calls."""
 
-from collections import OrderedDict, defaultdict
-from typing import Any, ClassVar
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..gpu import PAGE_LOCKED
 from ..shared_memory import SHARED
-from ..support.forks import lock_for_forks
+from ..support.turn import Turn
 
 #: scratch that may always lie idle
 IDLE_BYTES = 64 << 20
@@ -16,6 +20,7 @@ RECENT = 64
 _PAGE = 4096
 
 _Kind = tuple[int | str, int]  # place, bytes
+Item = TypeVar("Item")
 
 
 class ScratchPool:
@@ -23,17 +28,22 @@ class ScratchPool:
 
     Idle memory is at most IDLE_BYTES, or the recent peak of memory in use if that is more. Recent:
     within the last RECENT to 2 RECENT acquisitions. What has been idle longest is released first.
-    A signal handler may raise between any two lines, or acquire and release there: a vector is
-    taken from its shelf in one call of C, and what is then wrong is set right later.
+
+    Plans are made and freed by several threads. Who finds another one in the middle takes new
+    memory, and leaves the rest to whoever comes next. It does not wait: a finalizer may have
+    interrupted the other one, and wait for what this thread keeps. A signal handler may raise
+    between any two lines, or acquire and release there: a vector is taken from its shelf in one
+    call of C, and what is then wrong is set right later.
     """
 
-    #: plans are made and freed by several threads, and in a child process by finalizers
-    _lock: ClassVar[Any] = lock_for_forks()
-
     def __init__(self) -> None:
+        self._turn = Turn()
         self._shelves: dict[_Kind, list[Any]] = defaultdict(list)
         #: the kinds of all idle vectors, by the address of the vector object
         self._order: OrderedDict[int, _Kind] = OrderedDict()
+        #: sizes of vectors that came into use, and vectors that were given back
+        self._came: deque[int] = deque()
+        self._given_back: deque[tuple[_Kind, Any]] = deque()
         #: bytes
         self._in_use = 0
         self._idle = 0
@@ -50,33 +60,45 @@ class ScratchPool:
         # a few sizes per power of two: little is wasted, and few different sizes fill the pool
         step = max(_PAGE, 1 << max(0, nbytes.bit_length() - 3))
         size = -(-nbytes // step) * step
-        with self._lock:
-            shelf = self._shelves[_place(module), size]
-            scratch = self._taken(shelf, -1)
-            self._count(size)
+        self._came.append(size)
+        scratch = self._turn.take(self._take, (_place(module), size))
         return module.empty(size, np.uint8) if scratch is None else scratch
 
     def release(self, scratch: Any, module: Any = np) -> None:
         """Give a byte vector back."""
-        kind = _place(module, scratch), scratch.size
-        with self._lock:
+        self._given_back.append(((_place(module, scratch), scratch.size), scratch))
+        self._turn.take(self._settle)
+
+    def idle(self) -> list[Any]:
+        """The idle byte vectors."""
+        return [scratch for shelf in list(self._shelves.values()) for scratch in list(shelf)]
+
+    def clear(self) -> None:
+        """Release all idle memory."""
+        self._turn.take(self._clear)
+
+    # All that follows needs the turn.
+
+    def _clear(self) -> None:
+        self._settle()
+        self._shelves.clear()
+        self._order.clear()
+        self._idle = 0
+
+    def _take(self, kind: _Kind) -> Any:
+        self._settle()
+        return self._taken(self._shelves[kind], -1)
+
+    def _settle(self) -> None:
+        """See to what came and what was given back."""
+        for size in _drained(self._came):
+            self._count(size)
+        for kind, scratch in _drained(self._given_back):
             self._in_use -= scratch.size
             self._idle += scratch.size
             self._shelves[kind].append(scratch)
             self._order[id(scratch)] = kind
             self._shrink()
-
-    def idle(self) -> list[Any]:
-        """The idle byte vectors."""
-        with self._lock:
-            return [scratch for shelf in list(self._shelves.values()) for scratch in shelf]
-
-    def clear(self) -> None:
-        """Release all idle memory."""
-        with self._lock:
-            self._shelves.clear()
-            self._order.clear()
-            self._idle = 0
 
     def _taken(self, shelf: list[Any], place: int) -> Any:
         """The vector at this end of the shelf, or None."""
@@ -108,6 +130,13 @@ class ScratchPool:
             except KeyError:  # it is empty
                 return
             self._taken(self._shelves[kind], 0)
+
+
+def _drained(queue: deque[Item]) -> Iterator[Item]:
+    """The items, until none is left; threads and signal handlers may add and take some."""
+    while queue:
+        with suppress(IndexError):
+            yield queue.popleft()
 
 
 def _place(module: Any, scratch: Any = None) -> int | str:

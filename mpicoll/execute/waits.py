@@ -41,6 +41,8 @@ _IN_C = 0.05
 _PART = 0.1
 #: seconds for which a rank that knows of another which gave up waits to hear why
 _HEARING = 1.0
+#: seconds to wait for a thread that looks around on a communicator that is to be revoked
+_REVOKING = 1.0
 #: how often an exception of a signal handler may interrupt what is done to give up
 _INTERRUPTIONS = 100
 
@@ -286,10 +288,13 @@ class Waits:
             "go on with what comm.shrink() returns, called by all that live"
         )
         self.in_disorder(RankFailure(text, ranks))
-        with self.channel.lock:  # another thread may be about to free it
-            for comm in (self.channel.wire.comm, self.comm) if self.channel.open else ():
-                if not comm.Is_revoked():
-                    comm.Revoke()
+        self.channel.looking.take(self._revoke, patience=_REVOKING)
+
+    def _revoke(self) -> None:
+        """Needs the turn `looking`: another thread may be about to free it."""
+        for comm in (self.channel.wire.comm, self.comm) if self.channel.open else ():
+            if not comm.Is_revoked():
+                comm.Revoke()
 
     # Calls that cannot come to their end.
 

@@ -5,9 +5,8 @@ from .engine import PROGRESS
 from .rhythm import NAP, Rhythm
 from .stall import Stall
 from .tasks import WINDOW, Queue, Task, until_done
-from .turn import Turn
 
 __all__ = [
-    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task", "Turn",
+    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task",
     "calls_as_mpi_computes", "until_done",
 ]  # fmt: skip

@@ -21,10 +21,10 @@ from mpi4py import MPI
 
 from ..engine import Attendance, Compiled
 from ..support.arrays import Device
+from ..support.turn import FOR_EVER, Flag, Turn
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
 from .tasks import Queue, Task
-from .turn import FOR_EVER, Flag, Turn
 
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from mpi4py import MPI
 from ..errors import SharedMemoryError
 from ..gpu import gpu_mode
 from ..support import settings
+from ..support.garbage import without_collection
 from .bell import BELL
 from .heap import HEAP, Block, SegmentTable
 from .limits import explained
@@ -54,8 +54,6 @@ class Neighbour:
     """
 
     _instances: dict[tuple[int, int], Neighbour] = {}
-    #: a signal handler that interrupts a method may call it
-    _lock = threading.RLock()
 
     def __init__(self, card: Card) -> None:
         path = f"/proc/{card.pid}/fd/{card.descriptor}"
@@ -83,11 +81,14 @@ class Neighbour:
     @classmethod
     def of(cls, card: Card) -> Neighbour:
         """The neighbour with this card."""
-        with cls._lock:
-            key = card.pid, card.token
-            if key not in cls._instances:
-                cls._instances[key] = cls(card)
-            return cls._instances[key]
+        return without_collection(cls._of, card)
+
+    @classmethod
+    def _of(cls, card: Card) -> Neighbour:
+        key = card.pid, card.token
+        if key not in cls._instances:
+            cls._instances[key] = cls(card)
+        return cls._instances[key]
 
     def address(self, location: int) -> int:
         """The address in this process of a location in that process."""
@@ -101,14 +102,16 @@ class Neighbour:
         """
         mapping = self._find(location)
         if mapping is None:
-            with self._lock:  # another thread may have mapped it meanwhile
-                mapping = self._find(location) or self._map(location)
+            mapping = without_collection(self._found_or_mapped, location)
         return mapping.offset, mapping.end, mapping.address
 
     def _find(self, location: int) -> Mapping | None:
         mapped = self._mapped
         place = bisect_right(mapped, location, key=offset_of) - 1
         return mapped[place] if place >= 0 and location < mapped[place].end else None
+
+    def _found_or_mapped(self, location: int) -> Mapping:
+        return self._find(location) or self._map(location)  # another thread may have mapped it
 
     def _map(self, location: int) -> Mapping:
         for offset, nbytes in (segments := self._table.segments()).items():

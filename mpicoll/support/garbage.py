@@ -17,7 +17,8 @@ _lock = lock_for_forks()
 def without_collection(function: Callable[..., Result], *arguments: object) -> Result:
     """Call a function while garbage collection is disabled, in all threads; one call at a time.
 
-    No context manager: where a signal handler raises when that begins, nothing would end it.
+    Others wait: a finalizer in its middle could wait for what they keep. It is no context manager:
+    where a signal handler raises when that begins, nothing would end it.
     """
     with _lock:
         was_enabled = gc.isenabled()

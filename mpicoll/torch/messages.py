@@ -14,7 +14,8 @@ from ..communicator import Communicator
 from ..errors import ArgumentError, BufferError
 from ..execute import Context
 from ..failure import ABANDONED
-from ..progress import PROGRESS, Queue, Task, Turn
+from ..progress import PROGRESS, Queue, Task
+from ..support.turn import Turn
 from .memory import Finish, plain, writing
 from .works import Future, timed_out
 

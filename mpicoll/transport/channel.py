@@ -33,6 +33,7 @@ from ..errors import MpicollError
 from ..failure import ABANDONED, cancelled, owning, still_under_way, survivable
 from ..shared_memory import NOBODY, WORD, Neighbours, meet
 from ..support.node import ranks_of_node, ranks_within
+from ..support.turn import FOR_EVER, Turn
 
 #: kinds of messages: of single calls, of persistent plans, of comparing calls, between watchers
 CALL, PLAN, COMPARE, WATCH = range(4)
@@ -245,7 +246,9 @@ class Channel:
         self.open = True
         #: whether a message by which a rank tells of itself is just being received or sent
         self.is_talking = False
-        self.lock = threading.RLock()
+        #: of looking at messages by which ranks tell of themselves. Who finds it taken looks later:
+        #: a finalizer may interrupt the thread that has it, and wait for what this thread keeps
+        self.looking = Turn()
         #: messages by which ranks agree
         self._posted: set[_Posted] = set()
         #: the lowest tag of the channel
@@ -353,16 +356,13 @@ class Channel:
         is_whole = len(self.ranks) == self.wire.size
         return self.name if is_whole else f"{self.name}/{self.ranks[0]}"
 
-    def shut(self, patience: float = -1) -> bool:
+    def shut(self, patience: float = FOR_EVER) -> bool:
         """Let no other thread begin to use the channel. Returns whether no thread is using it.
 
-        patience: seconds to wait for a thread that uses it; -1: without a limit.
+        patience: seconds to wait for a thread that uses it.
         """
         self.open = False
-        if not self.lock.acquire(timeout=patience):
-            return False
-        self.lock.release()
-        return True
+        return bool(self.looking.take(lambda: True, patience=patience))
 
     def close(self) -> None:
         """The communicator is gone."""
@@ -481,18 +481,20 @@ class Channel:
 
         Lets MPI make progress.
         """
+        return self.looking.take(self._notice)
+
+    def _notice(self) -> tuple[int, str] | None:
         tag = self.tag(WATCH, NOTICE)
         status = MPI.Status()
-        with self.lock:
-            if not self.probe(tag, status):
-                return None
-            self.is_talking = True  # for good: this communicator is given up
-            words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self.wire.comm.Recv([words, MPI.BYTE], status.source, tag)
+        if not self.probe(tag, status):
+            return None
+        self.is_talking = True  # for good: this communicator is given up
+        words = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        self.wire.comm.Recv([words, MPI.BYTE], status.source, tag)
         return list(self.ranks).index(status.source), words.tobytes().decode(errors="replace")
 
     def probe(self, tag: int, status: MPI.Status) -> bool:
-        """Whether a message with this tag has come, from any rank. The caller has the lock."""
+        """Whether a message with this tag has come, from any rank. Needs the turn `looking`."""
         return self.open and self.wire.comm.Iprobe(MPI.ANY_SOURCE, tag, status)
 
 

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ..execute import Context
 from ..failure import owning
 from ..reports import State
-from ..transport import WATCH
+from ..transport import WATCH, Channel
 
 _QUESTION = 1
 _ANSWER = 2
@@ -29,16 +29,18 @@ _PAUSE = 0.01
 
 
 def answer_questions(context: Context, state: Callable[[], State]) -> None:
-    """Answer all questions on this communicator."""
-    channel = context.channel
+    """Answer all questions on this communicator, unless another thread is doing so."""
+    context.channel.looking.take(_answer_all, context.channel, state)
+
+
+def _answer_all(channel: Channel, state: Callable[[], State]) -> None:
     comm = channel.wire.comm
     status = MPI.Status()
-    with channel.lock:  # another thread must not receive a message that this thread has probed
-        while channel.probe(channel.tag(WATCH, _QUESTION), status):
-            comm.Recv([None, 0, MPI.BYTE], status.source, status.tag)
-            text = np.frombuffer(packed(state()), np.uint8)
-            tag = channel.tag(WATCH, _ANSWER)
-            owning(comm.Isend([text, MPI.BYTE], status.source, tag), text)
+    while channel.probe(channel.tag(WATCH, _QUESTION), status):
+        comm.Recv([None, 0, MPI.BYTE], status.source, status.tag)
+        text = np.frombuffer(packed(state()), np.uint8)
+        tag = channel.tag(WATCH, _ANSWER)
+        owning(comm.Isend([text, MPI.BYTE], status.source, tag), text)
 
 
 def ask_others(
@@ -80,7 +82,7 @@ def ask_others(
     until = time.monotonic() + seconds
     while waiting and time.monotonic() < until:
         meanwhile()
-        text = _answer(context, status)
+        text = channel.looking.take(_answer, channel, status)
         if text is None:
             time.sleep(_PAUSE)
         elif status.source in waiting:  # an answer to an earlier question may still come
@@ -107,14 +109,12 @@ def _awaited(state: State) -> Iterator[int]:
                 yield call["peer"]
 
 
-def _answer(context: Context, status: MPI.Status) -> bytes | None:
+def _answer(channel: Channel, status: MPI.Status) -> bytes | None:
     """An answer, if any has arrived. status: gets its source."""
-    channel = context.channel
-    with channel.lock:
-        if not channel.probe(channel.tag(WATCH, _ANSWER), status):
-            return None
-        text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        channel.wire.comm.Recv([text, MPI.BYTE], status.source, status.tag)
+    if not channel.probe(channel.tag(WATCH, _ANSWER), status):
+        return None
+    text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+    channel.wire.comm.Recv([text, MPI.BYTE], status.source, status.tag)
     return text.tobytes()
 
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..execute import Context
-from ..progress import Stall, Turn
+from ..progress import Stall
 from ..support.callsite import site_of, site_text
 from ..support.garbage import frames_of_threads
+from ..support.turn import Turn
 
 #: the most seconds that count between two looks: this process may have been stopped
 _BETWEEN = 0.2

@@ -286,3 +286,35 @@ comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring")
 """
     done = outside_of_mpi(program)
     assert done.stdout == "OwningPrequest 1.0\n" and "MPI does not grant THREAD_MULTIPLE" in done.stderr, done
+
+
+@THREADS
+@pytest.mark.mpi(min_size=2)
+def test_a_finalizer_that_waits_in_the_middle_of_looking():
+    """The thread that tests a request has the turn to advance calls. It must not wait for the other one, which wants it."""
+    comm, alone = mpicoll.Communicator(WORLD.Dup()), mpicoll.Communicator(MPI.COMM_SELF.Dup())
+    looking = Context.of(comm).channel.looking
+    results = []
+
+    def finalizer():
+        for _ in range(20):
+            one = np.ones(3000)
+            alone.Iallreduce(MPI.IN_PLACE, one, algorithm="ring").Wait()
+            results.append(one)
+        WORLD.send(None, (RANK + 1) % SIZE)
+
+    x = np.ones(3000)
+    request = comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring") if RANK == 0 else None
+    thread = threading.Thread(target=looking.take, args=(finalizer,))
+    thread.start()
+    if request is None:  # late
+        WORLD.recv()
+        request = comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring")
+    while not request.Test():
+        pass
+    thread.join()
+    if RANK == 0:
+        WORLD.recv()
+    assert (x == SIZE).all() and len(results) == 20
+    comm.Free()
+    alone.Free()

@@ -16,7 +16,7 @@ from mpicoll.progress.engine import PAUSE, Progress
 from mpicoll.progress.rhythm import FLOWING, IN_TURN, Rhythm
 from mpicoll.progress.stall import LOOK
 from mpicoll.progress.tasks import Queue
-from mpicoll.progress.turn import Flag
+from mpicoll.support.turn import Flag
 
 EXTENSION = status().extension
 

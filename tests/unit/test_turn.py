@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from mpicoll.progress import turn
 from mpicoll.shared_memory.heap import HEAP, SegmentTable
 from mpicoll.shared_memory.neighbours import Card, Neighbour
-from mpicoll.support import garbage
+from mpicoll.support import garbage, turn
 
 
 class Raised(Exception):

@@ -67,6 +67,11 @@ def _counts_in_pieces(draw):
     return counts, segment
 
 
+def _forms(forms, served_by_mpi):
+    """Without threads MPI serves all that does not block."""
+    return forms if served_by_mpi or MPI.Query_thread() == MPI.THREAD_MULTIPLE else ("blocking",)
+
+
 @st.composite
 def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     """A call that MPI allows."""
@@ -80,8 +85,9 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
         possible.append(algorithms.NATIVE)
     layouts = draw(st.lists(st.sampled_from(_NOT_DERIVED if compression else _LAYOUTS), min_size=1, max_size=8))
     if compression:
-        possible = [None, *(each.name for each in algorithms.registered(METHODS[method]) if each.compressible)]
-    form = draw(st.sampled_from(forms))
+        own = (each.name for each in algorithms.registered(METHODS[method]) if each.compressible)
+        possible = [*([None] if served_by_mpi else ()), *own]
+    form = draw(st.sampled_from(_forms(forms, served_by_mpi)))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
     counts, segment = _counts_in_pieces(draw)
@@ -109,7 +115,7 @@ def exchanges(draw, methods=(*NEIGHBOR_METHODS, *OTHERS), forms=FORMS, served_by
         possible = [None, *possible]
     else:
         possible = [word for word in possible if word != algorithms.NATIVE]
-    form = draw(st.sampled_from(forms))
+    form = draw(st.sampled_from(_forms(forms, served_by_mpi)))
     if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         possible = [None]
     counts, segment = _counts_in_pieces(draw)
