@@ -102,7 +102,7 @@ class NativeCall(LibraryCall):
                 self.arguments[position] = self._mirror(
                     operand, self.arguments[position], written)
             elif self._must_pack(operand) or operand.datatype is None or differ or (
-                alike and not operand.nbytes
+                not operand.nbytes and (alike or self._is_of_another_type(operand))
             ) or self._gathers_long_complex(operand.datatype):
                 self.arguments[position] = self._bytes(operand, written, reduces, datatype)
         in_front = call.collective is collectives.REDUCE_SCATTER and call.shared
@@ -177,7 +177,8 @@ class NativeCall(LibraryCall):
         if reduces:
             return [work, datatype]
         # as elements of their type: other ranks may not pack. quirk: algorithm-by-datatype
-        element = (operand.datatype and ops.element_of(operand.datatype)) or MPI.BYTE
+        typed = operand if operand.nbytes or self.call.recv is None else self.call.recv
+        element = (typed.datatype and ops.element_of(typed.datatype)) or MPI.BYTE
         if self._gathers_long_complex(element):
             element = MPI.LONG_DOUBLE
         size = element.Get_size()
@@ -185,6 +186,11 @@ class NativeCall(LibraryCall):
         if operand.counts is not None:
             message.insert(1, [count // size for count in operand.counts])
         return message
+
+    def _is_of_another_type(self, empty: Operand) -> bool:
+        """Whether what a rank sends, nothing, has another type than what it receives."""
+        # quirk: algorithm-by-datatype
+        return self.call.recv is not None and empty.datatype != self.call.recv.datatype
 
     def _gathers_long_complex(self, datatype: MPI.Datatype) -> bool:
         is_gather = self.method == "Gather" and datatype == MPI.C_LONG_DOUBLE_COMPLEX

@@ -35,6 +35,20 @@ def test_ranks_may_write_their_block_in_different_ways(comm, n, form, algorithm)
     same(result, np.concatenate([np.arange(n) + float(rank) for rank in range(SIZE)]))
 
 
+@pytest.mark.parametrize("algorithm", [None, "native"])
+@pytest.mark.parametrize("n", [10, 50, 200, 2000, 20_000, 200_000])
+@pytest.mark.parametrize("code", ["b", "F", "e"])
+def test_ranks_that_give_nothing_may_say_so_with_any_type(code, n, algorithm):
+    comm = mpicoll.Communicator(WORLD.Dup(), timeout=20)
+    counts = [0] * (SIZE - 1) + [n]
+    given = (np.arange(n) % 100).astype(code) if RANK == SIZE - 1 else np.zeros(0, "bdFQ"[RANK % 4])
+    result = np.zeros(n, code)
+    for call in (comm.Allgatherv, lambda *buffers, **word: comm.Iallgatherv(*buffers, **word).Wait()):
+        call(given, [result, counts], algorithm=algorithm)
+        same(result, (np.arange(n) % 100).astype(code))
+    comm.Free()
+
+
 @pytest.mark.parametrize("segment_bytes", [None, 64, 65_536])
 @pytest.mark.parametrize("attributes", [{"timeout": 20}, {"deterministic": True}], ids=str)
 @pytest.mark.parametrize("method", ["Reduce", "Exscan"])
