@@ -49,8 +49,9 @@ x = np.ones(3)
 pair = MPI.DOUBLE.Create_vector(2, 1, 2)
 np.kept = [comm, comm.empty(5), mpicoll.Communicator(MPI.COMM_WORLD), _Exit(1), pair.Commit()]
 for algorithm in "native", "ring":
-    np.kept += [comm.Iallreduce(MPI.IN_PLACE, x, algorithm=algorithm), comm.Allreduce_init(MPI.IN_PLACE, x, algorithm=algorithm)]
-    np.kept[-2].Wait()
+    np.kept.append(comm.Iallreduce(MPI.IN_PLACE, x, algorithm=algorithm))
+    np.kept[-1].Wait()
+    np.kept.append(comm.Allreduce_init(MPI.IN_PLACE, x, algorithm=algorithm))
 sides = [[np.ones(4), [1], [0], [pair]] for _ in range(2)]
 np.kept.append(comm.Alltoallw_init(*sides, algorithm="direct"))
 codecs.register(lambda name, modules=dict(sys.modules): None)  # keeps the modules

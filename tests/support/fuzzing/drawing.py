@@ -148,13 +148,15 @@ def programs(most: int = MOST_CALLS):
     """Programs of so many steps in a lane at most."""
     step = st.one_of(calls(), calls(), calls(), calls(), exchanges(), exchanges(), _FINISH, _FINISH, _START, _OTHERS)
     lane = st.lists(step, min_size=1, max_size=most)
-    numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if MPI.Query_thread() == MPI.THREAD_MULTIPLE else [1])
+    has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if has_threads else [1])
+    by = [one for one in ("nobody", *BY) if one != "thread" or has_threads]
     return st.fixed_dictionaries({
         "lanes": numbers.flatmap(lambda number: st.lists(lane, min_size=number, max_size=number)),
         "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]), "sums": st.sampled_from(SUMS),
         "fresh": st.integers(0, 19).map(lambda number: number == 19),
         "starts": st.sampled_from(["alike", "any"]),
-        "by": st.sampled_from(["nobody", *BY]), "doing": st.sampled_from(DOING),
+        "by": st.sampled_from(by), "doing": st.sampled_from(DOING),
     })  # fmt: skip
 
 
