@@ -107,16 +107,15 @@ def test_a_thread_that_is_within_mpi_keeps_what_it_uses():
     """With MPICH it may wait there for the one that frees the communicator: that one does not wait for it."""
     part = WORLD.Split(0, RANK)
     channel = Context.of(mpicoll.Communicator(part)).channel
-    has_lock, is_freed = threading.Event(), threading.Event()
+    is_looking, is_freed = threading.Event(), threading.Event()
 
     def watch():
-        with channel.lock:
-            has_lock.set()
-            is_freed.wait()
+        is_looking.set()
+        is_freed.wait()
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=channel.looking.take, args=(watch,))
     watcher.start()
-    has_lock.wait()
+    is_looking.wait()
     part.Free()
     assert channel.wire.comm.Get_size() == SIZE
     is_freed.set()
