@@ -10,6 +10,7 @@ import mpicoll
 from mpicoll.communicator import release
 from mpicoll.execute.context import Context
 from mpicoll.failure import outnumbers
+from mpicoll.support.turn import FOR_EVER
 from tests.support.cases import RANK, SIZE, WORLD, same
 
 pytestmark = pytest.mark.mpi
@@ -113,7 +114,7 @@ def test_a_thread_that_is_within_mpi_keeps_what_it_uses():
         is_looking.set()
         is_freed.wait()
 
-    watcher = threading.Thread(target=channel.looking.take, args=(watch,))
+    watcher = threading.Thread(target=channel.looking.take, args=(watch,), kwargs={"patience": FOR_EVER})
     watcher.start()
     is_looking.wait()
     part.Free()

@@ -11,6 +11,7 @@ import mpicoll
 from mpicoll.calls.arguments import allreduce
 from mpicoll.calls.operations import plan_of
 from mpicoll.execute.context import Context
+from mpicoll.support.turn import FOR_EVER
 from mpicoll.transport.channel import CALL, COMPARE, PLAN, WATCH
 from tests.support.cases import RANK, SIZE, WORLD, outside_of_mpi, same
 
@@ -319,7 +320,7 @@ def test_a_finalizer_that_waits_in_the_middle_of_looking():
 
     x = np.ones(3000)
     request = comm.Iallreduce(MPI.IN_PLACE, x, algorithm="ring") if RANK == 0 else None
-    thread = threading.Thread(target=looking.take, args=(finalizer,))
+    thread = threading.Thread(target=looking.take, args=(finalizer,), kwargs={"patience": FOR_EVER})
     thread.start()
     if request is None:  # late
         WORLD.recv()
