@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..gpu import PAGE_LOCKED
 from ..shared_memory import SHARED
-from ..support.turn import Turn
+from ..support.turn import Turn, drained
 
 #: scratch that may always lie idle
 IDLE_BYTES = 64 << 20
@@ -20,7 +18,6 @@ RECENT = 64
 _PAGE = 4096
 
 _Kind = tuple[int | str, int]  # place, bytes
-Item = TypeVar("Item")
 
 
 class ScratchPool:
@@ -91,9 +88,9 @@ class ScratchPool:
 
     def _settle(self) -> None:
         """See to what came and what was given back."""
-        for size in _drained(self._came):
+        for size in drained(self._came):
             self._count(size)
-        for kind, scratch in _drained(self._given_back):
+        for kind, scratch in drained(self._given_back):
             self._in_use -= scratch.size
             self._idle += scratch.size
             self._shelves[kind].append(scratch)
@@ -130,13 +127,6 @@ class ScratchPool:
             except KeyError:  # it is empty
                 return
             self._taken(self._shelves[kind], 0)
-
-
-def _drained(queue: deque[Item]) -> Iterator[Item]:
-    """The items, until none is left; threads and signal handlers may add and take some."""
-    while queue:
-        with suppress(IndexError):
-            yield queue.popleft()
 
 
 def _place(module: Any, scratch: Any = None) -> int | str:

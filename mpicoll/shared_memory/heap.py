@@ -26,6 +26,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from ..support.forks import lock_for_forks
+from ..support.turn import drained
 from .limits import explained, memory_of_node
 from .mapping import Mapping, punch, words_at
 from .ranges import PAGE, SEGMENT, TABLE_BYTES, Ranges
@@ -239,11 +240,7 @@ class Heap:
 
     def _take_back(self) -> None:
         """Make returned blocks free."""
-        while self._returned:
-            try:
-                block = self._returned.popleft()
-            except IndexError:  # who has interrupted this took the last
-                return
+        for block in drained(self._returned):
             self._put_back(block)
 
     def array(

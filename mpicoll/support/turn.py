@@ -1,13 +1,14 @@
-"""Locks between threads that a signal handler cannot break, wherever it raises."""
+"""What threads share, and a signal handler cannot break, wherever it raises: locks and queues."""
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 #: as patience
 FOR_EVER = -1.0
@@ -86,9 +87,16 @@ class Turn:
                 self._see_to_what_waited()
 
     def _see_to_what_waited(self) -> None:
-        while self.afterwards:
-            try:
-                call = self.afterwards.popleft()
-            except IndexError:  # another thread was faster
-                return
-            call()
+        if self.afterwards:  # most often not: no time for a generator then
+            for call in drained(self.afterwards):
+                call()
+
+
+def drained(queue: deque[Item]) -> Iterator[Item]:
+    """Take the items until none is left; threads, finalizers and handlers may add and take some."""
+    while queue:
+        try:
+            item = queue.popleft()
+        except IndexError:  # somebody else was faster
+            return
+        yield item

@@ -261,7 +261,7 @@ class Watcher:
     def _look_for_notices(self, context: Context) -> None:
         """Give the communicator up where another rank has done so."""
         if self._may_call_mpi and not MPI.Is_finalized():
-            context.channel.looking.take(_look, context)  # it may be about to be freed
+            context.channel.looking.take(context.look_around)  # it may be about to be freed
 
     def _end_if_stuck(self, context: Context) -> None:
         """End the job when a call of MPI's own does not return: no error can be raised in it."""
@@ -295,11 +295,6 @@ class Watcher:
         text = diagnose([self.state()], [self.rank])
         text = f"mpicoll: rank {self.rank}:\n{text}\n{stacks_of_threads()}\n\n"
         print(text, end="", file=sys.stderr, flush=True)
-
-
-def _look(context: Context) -> None:
-    if context.channel.open:
-        context.look_around()
 
 
 def _all_know(context: Context) -> bool:

@@ -9,6 +9,7 @@ from mpicoll.execute import pool
 from mpicoll.execute.pool import ScratchPool
 from mpicoll.shared_memory import heap, ranges
 from mpicoll.shared_memory.heap import Heap
+from mpicoll.support import turn
 
 #: bytes: some of a page, and more than a segment of small blocks
 SMALL, LARGE = 1000, 70 << 20
@@ -23,7 +24,7 @@ class Interrupting:
 
     def __call__(self, work):
         before = sys.gettrace()
-        files = heap.__file__, ranges.__file__, pool.__file__
+        files = heap.__file__, ranges.__file__, pool.__file__, turn.__file__
         sys.settrace(lambda frame, *_: self._look if frame.f_code.co_filename in files else None)
         try:
             work()

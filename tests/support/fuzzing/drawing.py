@@ -33,6 +33,7 @@ CHECKS = ("first", "off", "always", "digest:3", "always,digest")
 SUMS = ("", "", "deterministic")
 STEPS = ("finish", "start", "fork", "keep", "late")
 MOST_CALLS = 24
+HAS_THREADS = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 _COUNTS = st.one_of(
     st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.sampled_from([0, 1, 2, 64, 97, 251, 256, 1009]),
     st.sampled_from([1009, 2048, 4099, 10_007, 30_011]),
@@ -67,9 +68,10 @@ def _counts_in_pieces(draw):
     return counts, segment
 
 
-def _forms(forms, served_by_mpi):
-    """Without threads MPI serves all that does not block."""
-    return forms if served_by_mpi or MPI.Query_thread() == MPI.THREAD_MULTIPLE else ("blocking",)
+def _form(draw, forms, possible, served_by_mpi):
+    """A form, and the words that it may have: without threads MPI serves all that does not block."""
+    form = draw(st.sampled_from(forms if served_by_mpi or HAS_THREADS else ("blocking",)))
+    return form, possible if form == "blocking" or HAS_THREADS else [None]
 
 
 @st.composite
@@ -87,9 +89,7 @@ def calls(draw, methods=tuple(METHODS), forms=FORMS, served_by_mpi=True):
     if compression:
         own = (each.name for each in algorithms.registered(METHODS[method]) if each.compressible)
         possible = [*([None] if served_by_mpi else ()), *own]
-    form = draw(st.sampled_from(_forms(forms, served_by_mpi)))
-    if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        possible = [None]
+    form, possible = _form(draw, forms, possible, served_by_mpi)
     counts, segment = _counts_in_pieces(draw)
     return {
         "on": draw(st.sampled_from(KINDS)), "method": method, "form": form, "algorithm": draw(st.sampled_from(possible)),
@@ -115,9 +115,7 @@ def exchanges(draw, methods=(*NEIGHBOR_METHODS, *OTHERS), forms=FORMS, served_by
         possible = [None, *possible]
     else:
         possible = [word for word in possible if word != algorithms.NATIVE]
-    form = draw(st.sampled_from(_forms(forms, served_by_mpi)))
-    if form != "blocking" and MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        possible = [None]
+    form, possible = _form(draw, forms, possible, served_by_mpi)
     counts, segment = _counts_in_pieces(draw)
     number = draw(st.one_of(st.integers(0, 20), st.integers(0, 10_000)))
     return {
@@ -148,9 +146,8 @@ def programs(most: int = MOST_CALLS):
     """Programs of so many steps in a lane at most."""
     step = st.one_of(calls(), calls(), calls(), calls(), exchanges(), exchanges(), _FINISH, _FINISH, _START, _OTHERS)
     lane = st.lists(step, min_size=1, max_size=most)
-    has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if has_threads else [1])
-    by = [one for one in ("nobody", *BY) if one != "thread" or has_threads]
+    numbers = st.sampled_from([1, 1, 1, 2, 2, 3] if HAS_THREADS else [1])
+    by = [one for one in ("nobody", *BY) if one != "thread" or HAS_THREADS]
     return st.fixed_dictionaries({
         "lanes": numbers.flatmap(lambda number: st.lists(lane, min_size=number, max_size=number)),
         "check": st.sampled_from(CHECKS), "timeout": st.sampled_from([0, 20]), "sums": st.sampled_from(SUMS),
