@@ -42,28 +42,32 @@ def _halo(results, form):
 
 
 def transposes():
-    """Markdown: a row per library; by pair of axes, how the default and `direct` stand."""
+    """Markdown: a row per library; by pair of axes, how the default, `direct` and a copy stand."""
     documents = _documents("transposes-*")
     pairs = [f"{row['cut_before']} to {row['cut_after']}" for row in documents[0]["results"]]
     lines = [["MPI", "cube", *pairs, "median"], ["---"] * 2 + ["---:"] * (len(pairs) + 1)]
     for document in documents:
         rows = document["results"]
         figures = [_transpose(row["median_us"]) for row in rows]
-        cells = [f"**{default:.2f}** {direct:.2f}" for default, direct in figures]
+        cells = [_cell(*each) for each in figures]
         middle = [median(each) for each in zip(*figures, strict=True)]
         lines.append(
             [
                 document["environment"]["mpi"],
                 f"{rows[0]['length']}^3, {rows[0]['dtype']}",
                 *cells,
-                f"**{middle[0]:.2f}** {middle[1]:.2f}",
+                _cell(*middle),
             ]
         )
     return table_of(lines)
 
 
 def _transpose(times):
-    return times["MPI"] / times["default"], times["MPI"] / times["direct"]
+    return [times["MPI"] / times[name] for name in ("default", "direct", "copy")]
+
+
+def _cell(default, direct, copy):
+    return f"**{default:.2f}** {direct:.2f} ({copy:.2f})"
 
 
 def _documents(pattern):

@@ -14,7 +14,7 @@ import sys
 
 from ..errors import ArgumentError
 from ..support.files import named
-from .values import whole
+from .values import assignment, whole
 
 USAGE = (
     "mpicoll cluster --hosts N --rate R --mpi openmpi|mpich|intelmpi [options] -- COMMAND …, "
@@ -65,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--placement", choices=PLACEMENTS, default=Job.placement, help="node fills hosts in order")
     add("--netmod", choices=tuple(NETMODS), default=Job.netmod, help="of MPICH")
     add(
+        "--sysctl",
+        type=assignment,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the kernel's network for all hosts, as net.ipv4.tcp_sack=0",
+    )
+    add(
         "--survive",
         action="store_true",
         help="let ranks survive the death of others and the loss of hosts (openmpi)",
@@ -110,7 +118,8 @@ def _in_slurm(arguments: argparse.Namespace, rate: str | None, command: list[str
     from ..cluster import Cluster, Console, Slurm
 
     slurm = Slurm(arguments.cpus, arguments.gpus, shared=arguments.shared)
-    with Cluster(arguments.hosts, rate, slurm) as cluster, Console(cluster):
+    cluster = Cluster(arguments.hosts, rate, slurm, dict(arguments.sysctl))
+    with cluster, Console(cluster):
         return cluster.call(command).returncode
 
 
@@ -118,7 +127,7 @@ def _on_ranks(arguments: argparse.Namespace, rate: str | None, command: list[str
     from ..cluster import OPTIONS, Cluster, Job
 
     named = {name: getattr(arguments, name) for name in OPTIONS}
-    cluster = Cluster(arguments.hosts, rate)
+    cluster = Cluster(arguments.hosts, rate, sysctl=dict(arguments.sysctl))
     Job(arguments.mpi, **named)  # what cannot be used is refused before anything is made
     with cluster:
         return cluster.run(command, arguments.mpi, **named).returncode

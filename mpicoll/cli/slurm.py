@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from string import Template
 
-from ..errors import ArgumentError, did_you_mean
+from ..errors import did_you_mean
 from . import outfiles
+from .values import assignment
 
 #: options of sbatch that `new` puts in; others are added to the script by hand, or given to sbatch
 OPTIONS = (
@@ -41,6 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     new.add_argument(
         "--set",
+        type=assignment,
         action="append",
         default=[],
         metavar="NAME=VALUE",
@@ -75,7 +77,7 @@ def _new(arguments: Namespace) -> None:
     from ..slurm import write
 
     options = {name: vars(arguments)[name.replace("-", "_")] for name in OPTIONS}
-    settings = dict(_pair(text) for text in arguments.set)
+    settings = dict(arguments.set)
     chosen = {name: value for name, value in options.items() if value is not None}
     written = write(arguments.kind, arguments.directory, chosen, settings, arguments.force)
     print(*(f"wrote {path}" for path in written), sep="\n")
@@ -89,13 +91,6 @@ def _new(arguments: Namespace) -> None:
         output = f"{named[1]}-JOB.out    # JOB: the number that sbatch prints"
     print(f"next: look at {script.with_name('env.sh')} (modules, MPI), then:")
     print(f"  {command}", f"  tail --follow=name --retry {output}", sep="\n")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ArgumentError(f"--set: expected NAME=VALUE, got {text!r}")
-    return name, value
 
 
 def _check(arguments: Namespace) -> int:

@@ -25,6 +25,18 @@ def whole(text: str) -> int:
     return number
 
 
+def assignment(text: str) -> tuple[str, str]:
+    """A name and its value.
+
+    >>> assignment("STRATEGY=zero1")
+    ('STRATEGY', 'zero1')
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ArgumentTypeError(f"expected NAME=VALUE, got {shown(text)}")
+    return name, value
+
+
 def number(text: str) -> float:
     """A finite number."""
     try:

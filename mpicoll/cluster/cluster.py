@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import ArgumentError, LaunchError
@@ -27,6 +28,9 @@ class Cluster:
         limit.
     slurm : Slurm, optional
         the hosts are nodes of a SLURM that is started on them.
+    sysctl : mapping, optional
+        settings of the kernel's network for all hosts, such as
+        `{"net.ipv4.tcp_slow_start_after_idle": 0}`.
 
     Raises
     ------
@@ -43,12 +47,23 @@ class Cluster:
             cluster.run(["python", "-m", "mpicoll", "info"], mpi="mpich", ranks_per_host=2)
     """
 
-    def __init__(self, hosts: int, rate: str | None = None, slurm: Slurm | None = None) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        rate: str | None = None,
+        slurm: Slurm | None = None,
+        sysctl: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         if not 1 <= hosts <= links.MOST_HOSTS:
             raise ArgumentError(f"hosts: expected 1 to {links.MOST_HOSTS}, got {hosts}")
         self.rate: float | None = None if rate is None else parse_rate(rate)
         if self.rate and not links.LEAST_RATE <= self.rate <= links.MOST_RATE:
             raise ArgumentError(f"rate: expected 100kbit to 1tbit, got {rate}")
+        for name in sysctl:
+            if not name.startswith("net."):
+                belongs = f"{name} belongs to the whole machine, not to a host"
+                raise ArgumentError(f"sysctl: expected a setting of the network, net.…: {belongs}")
+        self.sysctl = dict(sysctl)
         self.hosts = tuple(f"host{number}" for number in range(hosts))
         self.slurm = slurm
         self._computers: dict[str, Namespaces] = {}
@@ -119,6 +134,8 @@ class Cluster:
         )
         for host in hosts:
             host.feed("ip", links.interface(number(host.name)))
+            for setting, value in self.sysctl.items():
+                host.set(setting, value)
         if self.rate:
             login.feed("tc", [line for host in hosts for line in links.shape(host.name, self.rate)])
             for host in hosts:

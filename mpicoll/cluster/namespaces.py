@@ -104,6 +104,12 @@ class Namespaces:
         """Make an executable file, in a file system that only this computer sees."""
         self.run(["sh", "-c", 'cat > "$0" && chmod +x "$0"', path], text)
 
+    def set(self, name: str, value: object) -> None:
+        """Change a setting of the kernel, as `sysctl -w` does."""
+        path = f"/proc/sys/{name.replace('.', '/')}"
+        advice = f"Expected the name and a value of a setting that hosts may have: {name}={value}"
+        self.run(["sh", "-c", 'echo "$1" > "$0"', path, str(value)], advice=advice)
+
     def close(self) -> None:
         """End it; returns when all its processes are gone."""
         self._life.close()

@@ -24,7 +24,7 @@ class RankFacts:
     #: threads of BLAS, and the variable that says so; "" where none does
     threads: int
     threads_by: str
-    #: settings of the MPI library and of BLAS, from the environment
+    #: settings of the MPI library and of BLAS, from the environment, and of the kernel's network
     settings: Mapping[str, str]
 
 

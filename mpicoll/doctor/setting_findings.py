@@ -1,4 +1,4 @@
-"""Findings about interfaces and settings of the MPI library."""
+"""Findings about interfaces, and settings of the MPI library and the kernel."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..support.quirks import is_open_mpi
 from ..support.units import format_bytes, many
 from .finding import NOTE, SLOW, Finding, node_text, ranks_text, rate_text
 from .records import Measured
+from .transports import IDLE_RESTART
 
 #: eager limits in bytes outside of which somebody chose badly
 _EAGER = (1 << 12, 1 << 20)
@@ -89,6 +90,7 @@ def settings(measured: Measured) -> Iterator[Finding]:
             tuple(facts.rank for facts in odd),
         )
     yield from _yielding(measured)
+    yield from _slow_restarts(measured)
     for facts in measured.ranks[:1]:
         limit = facts.settings.get("OMPI_MCA_btl_tcp_eager_limit", "")
         if limit.isdecimal() and not _EAGER[0] <= int(limit) <= _EAGER[1]:
@@ -100,6 +102,20 @@ def settings(measured: Measured) -> Iterator[Finding]:
                 "a small limit costs a round trip for each short message, a large one memory",
                 "unset it, and measure with `mpicoll bench` whether it helped",
             )
+
+
+def _slow_restarts(measured: Measured) -> Iterator[Finding]:
+    """Connections of TCP that begin slowly again whenever they were idle."""
+    everywhere = all(facts.settings.get(IDLE_RESTART) == "1" for facts in measured.ranks)
+    if everywhere and measured.transport == "tcp" and len(measured.hosts) > 1:
+        yield Finding(
+            NOTE,
+            "slow-restart",
+            f"{IDLE_RESTART}=1: a TCP connection that was idle for 0.2 s begins slowly again",
+            "all nodes",
+            "algorithms that change partners (circulant, pairwise) take up to 1.5 times as long",
+            f"as root on all nodes: sysctl -w {IDLE_RESTART}=0",
+        )
 
 
 def _yielding(measured: Measured) -> Iterator[Finding]:

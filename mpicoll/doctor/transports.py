@@ -28,13 +28,18 @@ NAMES = (
     "UCX_RNDV_THRESH",
     "UCX_TLS",
 )
+#: a setting of the kernel, by its name for `sysctl`: 1: a connection that was idle begins slowly
+IDLE_RESTART = "net.ipv4.tcp_slow_start_after_idle"
+_SYSCTL = Path("/proc/sys")
 _NET = Path("/sys/class/net")
 _INFINIBAND = Path("/sys/class/infiniband")
 
 
 def chosen(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The settings of `NAMES` that are set."""
-    return {name: environ[name] for name in NAMES if name in environ}
+    """The settings of `NAMES` that are set, and what the kernel does with idle connections."""
+    found = {name: environ[name] for name in NAMES if name in environ}
+    restarts = _text(_SYSCTL / IDLE_RESTART.replace(".", "/"))
+    return {**found, IDLE_RESTART: restarts} if restarts else found
 
 
 def counters() -> dict[str, int]:

@@ -16,6 +16,7 @@ import pytest
 
 from mpicoll.cluster import Cluster, slurm
 from mpicoll.cluster.namespaces import unavailable
+from mpicoll.errors import LaunchError
 from tests.support.cluster_tool import tool
 from tests.support.each import EACH, ONE, OTHER
 from tests.support.launching import PATIENCE, environment
@@ -106,7 +107,8 @@ def test_hosts_and_their_links():
         return subprocess.run(cluster.enter(host, command), capture_output=True, text=True, check=True).stdout
 
     before = links()
-    with Cluster(hosts=2, rate="80mbit") as cluster, Cluster(hosts=2) as other:
+    asked = {"net.ipv4.tcp_slow_start_after_idle": 0}
+    with Cluster(hosts=2, rate="80mbit", sysctl=asked) as cluster, Cluster(hosts=2) as other:
         assert links() == before
         assert cluster.goodput == pytest.approx(1e7 * 1448 / 1514) and 0 < cluster.burst <= 64 << 10
         assert other.goodput == float("inf") and other.burst == 0
@@ -114,6 +116,9 @@ def test_hosts_and_their_links():
         assert said("host0", "getent", "hosts", "host1").split() == ["10.78.0.2", "host1"]
         for place, device in (("login", "host0"), ("login", "host1"), ("host0", "eth0"), ("host1", "eth0")):
             assert "rate 80Mbit ceil 80Mbit" in said(place, "tc", "class", "show", "dev", device)
+        assert said("host1", "cat", "/proc/sys/net/ipv4/tcp_slow_start_after_idle") == "0\n"
+        with pytest.raises(LaunchError, match=r"net\.ipv4\.no_such"), Cluster(hosts=1, sysctl={"net.ipv4.no_such": 1}):
+            pass
         said("host0", "sh", "-c", "echo seen > /dev/shm/private; sleep 1000 > /dev/null 2>&1 & ipcmk -Q")
         assert said("host1", "ls", "/dev/shm") == "" and "sleep" not in said("host1", "ps", "ax")
         assert "\n0x" in said("host0", "ipcs", "-q") and "\n0x" not in said("host1", "ipcs", "-q")

@@ -19,6 +19,8 @@ from tests.support.launching import PATIENCE, installations
     (["--rate", "8bit"], "100kbit to 1tbit"),
     (["--hosts", "0"], "got 0"), (["--hosts", "1000"], "1 to 250"), (["--ranks-per-host", "0"], "got 0"),
     (["--python", "missing/python"], "missing/python has no mpi4py"),
+    (["--sysctl", "net.ipv4.tcp_sack"], "NAME=VALUE, got 'net.ipv4.tcp_sack'"),
+    (["--sysctl", "vm.swappiness=1"], "vm.swappiness belongs to the whole machine"),
     (["--slurm", "--cpus", "0"], "cpus: expected 1 or more, got 0"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used(options, message):

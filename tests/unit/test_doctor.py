@@ -182,6 +182,16 @@ def test_settings():
     assert told(healthy(3, OMPI_MCA_btl_tcp_eager_limit="80"))[0][1] == "eager-limit"
 
 
+def test_connections_that_begin_slowly_again():
+    resting = {transports.IDLE_RESTART: "1"}
+    (finding,) = findings(healthy(3, **resting))
+    assert (finding.severity, finding.kind) == ("note", "slow-restart")
+    assert "sysctl -w net.ipv4.tcp_slow_start_after_idle=0" in finding.remedy
+    assert told(replace(healthy(3, **resting), transport="ucx")) == [] == told(healthy(1, each=2, **resting))
+    assert told(healthy(3, **{transports.IDLE_RESTART: "0"})) == []
+    assert transports.chosen({}).keys() <= {transports.IDLE_RESTART}
+
+
 def test_what_auto_would_gain():
     slow = replace(healthy(3), collectives=[CollectiveResult("allreduce", 1 << 20, 0.31, 0.102, "ring", 0.1)])
     (finding,) = findings(slow)
