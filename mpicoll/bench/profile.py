@@ -26,7 +26,7 @@ _NOTE = """# rank 0's times; of calls that do not block from their start to thei
 # native: MPI's own blocking call of as many bytes, float32, measured now."""
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """Calls that are alike."""
 
     call: str
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     algorithm: str
 
 
-_times: dict[Kind, list[float]] = {}
+_times: dict[CallKind, list[float]] = {}
 
 
 @cache
@@ -52,13 +52,13 @@ def _ended(text: str, size: int, plan: Located | None, seconds: float) -> None:
 
 
 @cache
-def _kind(text: str, size: int, name: str) -> Kind:
+def _kind(text: str, size: int, name: str) -> CallKind:
     """The kind of a record "Allreduce of 800 bytes", served by a plan named "Allreduce (ring)"."""
     call, _, rest = text.partition(",")[0].partition(" of ")
     match = re.match(r"(\d+) bytes", rest)
     nbytes = int(match[1]) if match else None
     algorithm = re.search(r"\((\w+)\)", name)
-    return Kind(call, nbytes, size, algorithm[1] if algorithm else "native")
+    return CallKind(call, nbytes, size, algorithm[1] if algorithm else "native")
 
 
 def _report() -> None:
@@ -80,7 +80,7 @@ def _report() -> None:
         sys.stderr.flush()
 
 
-def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
+def _native(world: MPI.Intracomm, kind: CallKind) -> float | None:
     """Seconds of MPI's own call; None if its size is unknown or not all ranks made it."""
     if not kind.nbytes or kind.size != world.Get_size():
         return None
@@ -93,7 +93,7 @@ def _native(world: MPI.Intracomm, kind: Kind) -> float | None:
     return float(row["median_us"]) / 1e6
 
 
-def _line(kind: Kind, native: float | None) -> str:
+def _line(kind: CallKind, native: float | None) -> str:
     times = _times[kind]
     nbytes = "-" if kind.nbytes is None else format_bytes(kind.nbytes)
     return _ROW.format(

@@ -7,11 +7,11 @@ with a callback.
 """
 
 from ..failure import all_agree, deaths, note_missing, outnumbers, refusal
-from .background import Exchange, begin_task, run_task
+from .background import BackgroundExchange, begin_task, run_task
 from .communicator import Communicator, release, wrapped
 from .handles import Plan, Request
 
 __all__ = [
-    "Communicator", "Exchange", "Plan", "Request", "all_agree", "begin_task", "deaths",
+    "BackgroundExchange", "Communicator", "Plan", "Request", "all_agree", "begin_task", "deaths",
     "note_missing", "outnumbers", "refusal", "release", "run_task", "wrapped",
 ]

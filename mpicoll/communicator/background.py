@@ -18,7 +18,7 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from .base import Base
 
-#: bytes of a piece of an `Exchange`
+#: bytes of a piece of a `BackgroundExchange`
 _PIECE = 128 << 10
 #: pieces in flight: with a single one the link would be idle at the end of each
 _IN_FLIGHT = 2
@@ -129,13 +129,14 @@ def _followed_by(
         finish()
 
 
-class Exchange:
+class BackgroundExchange:
     """Messages that progress in the background, with lower priority than collectives. Local.
 
     Parameters
     ----------
     comm : Communicator
-        Used for these messages alone; the receiving ranks create their `Exchange` with it, too.
+        Used for these messages alone; the receiving ranks create their `BackgroundExchange` with
+        it, too.
     sent, to : array and int
         The data that this rank sends, and the receiver. A piece begins when no call of `behind` is
         in flight on this rank. A long message would take its share of the link, and collectives

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from .withdrawal import still_under_way
 
-Kind = TypeVar("Kind", bound=MPI.Request)
+AnyRequest = TypeVar("AnyRequest", bound=MPI.Request)
 
 #: requests that were forgotten before they had ended, and their buffers
 _FORGOTTEN: deque[tuple[MPI.Request, object]] = deque()
@@ -39,12 +39,12 @@ class OwningPrequest(_Owning, MPI.Prequest):
     """The same of a persistent request."""
 
 
-def owning(request: Kind, buffers: object) -> Kind:
+def owning(request: AnyRequest, buffers: object) -> AnyRequest:
     """MPI's request, which keeps these buffers."""
     _let_go()
     new: Any = (OwningPrequest if isinstance(request, MPI.Prequest) else OwningRequest)(request)
     new.buffers = buffers
-    return cast("Kind", new)
+    return cast("AnyRequest", new)
 
 
 def _keep(request: Any, buffers: object) -> None:

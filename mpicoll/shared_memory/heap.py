@@ -41,7 +41,7 @@ _MOST_WRITTEN = 1 << 30
 Result = TypeVar("Result")
 
 
-class Block(NamedTuple):
+class HeapBlock(NamedTuple):
     """Bytes of the heap."""
 
     #: in all processes
@@ -160,11 +160,11 @@ class Heap:
         #: the last one, or one before it
         self._version = _Version(Ranges())
         #: arrays of the user, by address
-        self._arrays: dict[int, Block] = {}
+        self._arrays: dict[int, HeapBlock] = {}
         #: new pages of arrays by `detach`, by address
         self._detached: dict[int, list[Mapping]] = {}
         #: blocks that finalizers returned
-        self._returned: deque[Block] = deque()
+        self._returned: deque[HeapBlock] = deque()
         self._lock = lock_for_forks()
 
     @property
@@ -222,7 +222,7 @@ class Heap:
 
     # Blocks.
 
-    def acquire(self, nbytes: int, align: int = _ALIGN) -> Block:
+    def acquire(self, nbytes: int, align: int = _ALIGN) -> HeapBlock:
         """A block, padded to a multiple of `align`. Raises SharedMemoryError without memory."""
         size = max(align, -(-nbytes // align) * align)
         with explained(f"which shares {self.ranges.end} bytes and asked for {size} more"):
@@ -232,9 +232,9 @@ class Heap:
             while (location := self._change(Ranges.taking, size, align)) is None:
                 self._add(size)
             segment = self.ranges.segment_of(location)
-            return Block(location, segment.address + location - segment.offset, size)
+            return HeapBlock(location, segment.address + location - segment.offset, size)
 
-    def release(self, block: Block) -> None:
+    def release(self, block: HeapBlock) -> None:
         """Return a block to the heap; it becomes free at the next `acquire`."""
         self._returned.append(block)
 
@@ -285,7 +285,7 @@ class Heap:
                 if block.address < end and address < block.address + block.nbytes:
                     self._detach(block)
 
-    def _detach(self, block: Block) -> None:
+    def _detach(self, block: HeapBlock) -> None:
         file = self._file()
         offset = self._grow(block.nbytes)
         memory = memoryview((ctypes.c_char * block.nbytes).from_address(block.address))
@@ -324,7 +324,7 @@ class Heap:
         self._change(Ranges.adding, segment)
         self._begin_epoch()
 
-    def _put_back(self, block: Block) -> None:
+    def _put_back(self, block: HeapBlock) -> None:
         """Make a returned block free."""
         self._arrays.pop(block.address, None)
         detached = self._detached.pop(block.address, None)
@@ -344,7 +344,7 @@ class Heap:
         self._file().table.remove(segment.offset)
         segment.close()
 
-    def _retire_detached(self, block: Block, mappings: list[Mapping]) -> None:
+    def _retire_detached(self, block: HeapBlock, mappings: list[Mapping]) -> None:
         """Release a detached array.
 
         Its place in its first segment is not reused: other processes may write there late.

@@ -17,7 +17,7 @@ from ..gpu import gpu_mode
 from ..support import settings
 from ..support.garbage import without_collection
 from .bell import BELL
-from .heap import HEAP, Block, SegmentTable
+from .heap import HEAP, HeapBlock, SegmentTable
 from .limits import explained
 from .mapping import Mapping, words_at
 from .ranges import TABLE_BYTES, offset_of
@@ -147,7 +147,7 @@ class Neighbours(NamedTuple):
     #: by rank, on all nodes, why a rank shares no memory
     problems: dict[int, str]
     #: the words of this rank that lead to its rings
-    block: Block | None
+    block: HeapBlock | None
 
     def but_for(self, problems: dict[int, str]) -> Neighbours:
         """The same without the ranks with problems, which all ranks know by now. Local."""
@@ -230,7 +230,7 @@ def meet(node: MPI.Intracomm, rank: int, nbytes: int) -> tuple[Neighbours, str]:
     return Neighbours(cards, {}, block), problem or _map_all(cards, rank)
 
 
-def _card(rank: int, block: Block) -> Card:
+def _card(rank: int, block: HeapBlock) -> Card:
     """The card of this process. Raises SharedMemoryError where it has no descriptor left."""
     descriptor = HEAP.descriptor()
     with explained("which has to open a pipe"):
@@ -251,6 +251,6 @@ def _map_all(cards: dict[int, Card], rank: int) -> str:
     return ""
 
 
-def clear(block: Block) -> None:
+def clear(block: HeapBlock) -> None:
     """Fill a block with zeros: words of an earlier communicator would be read as messages."""
     words_at(block.address, block.nbytes)[:] = memoryview(bytes(block.nbytes)).cast("Q")

@@ -30,7 +30,7 @@ from .. import buffers
 from ..errors import SharedMemoryError
 from ..support.node import processors
 from .bell import ring
-from .heap import HEAP, Block
+from .heap import HEAP, HeapBlock
 from .mapping import words_at
 from .neighbours import Card, Neighbour, clear
 
@@ -135,7 +135,7 @@ class Pipe:
         #: of the sender: messages that are not yet completely published
         self.waiting: deque[Any] = deque()
         self._is_pushed = False
-        self._blocks: list[Block] = []
+        self._blocks: list[HeapBlock] = []
         #: by their bytes
         self._slots: dict[int, list[Slot]] = {}
 
@@ -447,7 +447,7 @@ class Links:
         Of this process.
     cards : dict
         The cards of all ranks of the node, by rank.
-    words : Block
+    words : HeapBlock
         The words of this process that lead to its rings, for all communicators on the wire.
     number : int
         Of this communicator among these.
@@ -460,7 +460,7 @@ class Links:
         look: Look,
         rank: int,
         cards: dict[int, Card],
-        words: Block,
+        words: HeapBlock,
         number: int,
         bit: int,
     ) -> None:
@@ -478,7 +478,7 @@ class Links:
         self._out: dict[tuple[int, int], Pipes] = {}
         self._in: dict[tuple[int, int], Pipes] = {}
         #: this rank's rings, by receiver, and, by its own rank, its directory
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, HeapBlock] = {}
         #: the words of rings of other ranks, by sender
         self._rings: dict[int, Any] = {}
 
@@ -534,7 +534,7 @@ class Links:
 
     # Rings.
 
-    def _ring_to(self, peer: int) -> Block:
+    def _ring_to(self, peer: int) -> HeapBlock:
         """The ring for a receiver, entered in the directory."""
         directory = self._block(self._rank, len(self._cards) * WORD)
         ring = self._block(peer, _RING_BYTES)
@@ -542,7 +542,7 @@ class Links:
         self._words[self._number] = directory.location
         return ring
 
-    def _block(self, owner: int, nbytes: int) -> Block:
+    def _block(self, owner: int, nbytes: int) -> HeapBlock:
         """The block of an owner, at first zeros."""
         block = self._blocks.get(owner)
         if block is None:

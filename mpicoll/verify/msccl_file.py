@@ -31,7 +31,7 @@ CONNECTIONS = {
 }
 
 
-class Kind(NamedTuple):
+class StepKind(NamedTuple):
     """What a step of some type does, in this order."""
 
     receives: bool = False
@@ -44,15 +44,15 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "s": Kind(reads=True, sends=True),
-    "r": Kind(receives=True, writes=True),
-    "rcs": Kind(receives=True, writes=True, sends=True),
-    "rrs": Kind(receives=True, reads=True, sends=True),
-    "rrc": Kind(receives=True, reads=True, writes=True),
-    "rrcs": Kind(receives=True, reads=True, writes=True, sends=True),
-    "cpy": Kind(reads=True, writes=True),
-    "re": Kind(reads=True, adds=True, writes=True),
-    "nop": Kind(),
+    "s": StepKind(reads=True, sends=True),
+    "r": StepKind(receives=True, writes=True),
+    "rcs": StepKind(receives=True, writes=True, sends=True),
+    "rrs": StepKind(receives=True, reads=True, sends=True),
+    "rrc": StepKind(receives=True, reads=True, writes=True),
+    "rrcs": StepKind(receives=True, reads=True, writes=True, sends=True),
+    "cpy": StepKind(reads=True, writes=True),
+    "re": StepKind(reads=True, adds=True, writes=True),
+    "nop": StepKind(),
 }
 
 
@@ -63,7 +63,7 @@ class Chunks(NamedTuple):
     first: int
 
 
-class Step(NamedTuple):
+class MscclStep(NamedTuple):
     """One step of a threadblock, on `count` chunks in turn."""
 
     number: int
@@ -77,7 +77,7 @@ class Step(NamedTuple):
     is_awaited: bool
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> StepKind:
         """What it does."""
         return KINDS[self.type]
 
@@ -89,7 +89,7 @@ class Threadblock(NamedTuple):
     target: int
     source: int
     channel: int
-    steps: tuple[Step, ...]
+    steps: tuple[MscclStep, ...]
 
 
 class Gpu(NamedTuple):
@@ -237,7 +237,7 @@ def _threadblock(
     # a threadblock without peers may have no channel
     has_peers = target >= 0 or source >= 0
     channel = block.number("chan", least=0 if has_peers else -1, most=max(channels - 1, 0))
-    steps: list[Step] = []
+    steps: list[MscclStep] = []
     for child in block.children("step"):
         step = _step(child, place, chunks)
         if step.number != len(steps):
@@ -250,7 +250,7 @@ def _threadblock(
     return Threadblock(number, target, source, channel, tuple(steps))
 
 
-def _step(element: ElementTree.Element, block: str, chunks: dict[str, int]) -> Step:
+def _step(element: ElementTree.Element, block: str, chunks: dict[str, int]) -> MscclStep:
     number = _Element(element, f"{block}, a step").number("s", least=0)
     step = _Element(element, f"{block}, step {number}")
     word = step.choice("type", KINDS)
@@ -268,7 +268,7 @@ def _step(element: ElementTree.Element, block: str, chunks: dict[str, int]) -> S
     waits_for = None if depends < 0 else (depends, awaited)
     if is_nop and not waits_for:
         step.fail("it is a nop that depends on nothing")
-    return Step(number, word, source, target, count, waits_for, step.flag("hasdep"))
+    return MscclStep(number, word, source, target, count, waits_for, step.flag("hasdep"))
 
 
 def _chunks(step: _Element, end: str) -> Chunks:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..errors import ScheduleError
-from .msccl_file import BUFFERS, Chunks, MscclAlgorithm, Step
+from .msccl_file import BUFFERS, Chunks, MscclAlgorithm, MscclStep
 
 #: from GPU, to GPU, channel
 Edge: TypeAlias = "tuple[int, int, int]"
@@ -28,7 +28,7 @@ class Action(NamedTuple):
 
     gpu: int
     threadblock: int
-    step: Step
+    step: MscclStep
     #: its number among the chunks of the step
     chunk: int
     #: the connections that it receives from and sends to

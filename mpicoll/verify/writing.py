@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Programs = Sequence[Sequence[SortedRound]]
 
 #: a place, and the number of a block
-Block: TypeAlias = "tuple[str, int]"
+BlockKey: TypeAlias = "tuple[str, int]"
 
 
 class _Use(NamedTuple):
@@ -110,9 +110,9 @@ def _partners(messages: Sequence[Sequence[_Use]]) -> dict[int, _Use]:
 
 def _uses(
     messages: Sequence[_Use], steps: Sequence[SortedRound], blocks: int, in_place: bool
-) -> dict[Block, list[_Use]]:
+) -> dict[BlockKey, list[_Use]]:
     """The messages and local operations of a rank, by the blocks that they use."""
-    uses: dict[Block, list[_Use]] = defaultdict(list)
+    uses: dict[BlockKey, list[_Use]] = defaultdict(list)
     local = [_Use(-1, number, op) for number, step in enumerate(steps) for op in step.local]
     for use in (*messages, *local):
         parts = use.operation[1:] if type(use.operation) in MESSAGES else use.operation
@@ -121,6 +121,6 @@ def _uses(
     return uses
 
 
-def _blocks(part: Part, blocks: int, in_place: bool) -> Iterator[Block]:
+def _blocks(part: Part, blocks: int, in_place: bool) -> Iterator[BlockKey]:
     place = OUTPUT if in_place and part.place == INPUT else part.place
     return ((place, number % blocks) for number in range(part.first, part.first + part.count))

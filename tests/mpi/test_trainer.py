@@ -59,7 +59,7 @@ def test_without_elastic_nothing_of_it_is_made_or_sent(strategy, monkeypatch):
         raise AssertionError("made without elastic")
 
     for place in ("mpicoll.train.parallel.strategy.Backup", "mpicoll.train.elastic.recover",
-                  "mpicoll.train.elastic.surviving", "mpicoll.communicator.background.Exchange.__init__",
+                  "mpicoll.train.elastic.surviving", "mpicoll.communicator.background.BackgroundExchange.__init__",
                   "mpicoll.train.parallel.backup.Backup.complete"):  # fmt: skip
         monkeypatch.setattr(place, unwanted)
     trainer = train(WORLD, strategy)

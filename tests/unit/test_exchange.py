@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll import Communicator
-from mpicoll.communicator import Exchange
+from mpicoll.communicator import BackgroundExchange
 from mpicoll.execute import Context
 from mpicoll.progress import PROGRESS
 
@@ -45,7 +45,7 @@ def busy():
 @pytest.mark.parametrize("size", [0, 1, 100_000])
 def test_pieces_come_whole_and_only_while_no_other_call_is_under_way(comm, busy, size):
     sent, received = numpy.arange(size, dtype="f8"), numpy.full(size, -1.0)
-    exchange = Exchange(comm, sent, 0, {0: received}, behind=busy.comm)
+    exchange = BackgroundExchange(comm, sent, 0, {0: received}, behind=busy.comm)
     for _ in range(100):
         PROGRESS.poll()
     assert (received == -1).all()
@@ -57,5 +57,5 @@ def test_pieces_come_whole_and_only_while_no_other_call_is_under_way(comm, busy,
 
 def test_whoever_waits_does_not_wait_for_the_other_call(comm, busy):
     received = numpy.zeros(10)
-    Exchange(comm, numpy.ones(10), 0, {0: received}, behind=busy.comm).wait()
+    BackgroundExchange(comm, numpy.ones(10), 0, {0: received}, behind=busy.comm).wait()
     assert (received == 1).all()

@@ -39,7 +39,7 @@ import numpy
 from mpi4py import MPI
 
 from ...buffers import Contributions
-from ...communicator import Exchange, release
+from ...communicator import BackgroundExchange, release
 from ...errors import RankFailure
 from ...support.arrays import Array
 from ...support.checks import ranks_text
@@ -145,7 +145,7 @@ class Backup:
         self._made: dict[int, Made] = {0: self._base}
         #: number of the generation of which all copies have come; -1: they are being replaced
         self._held = 0
-        self._copying: Exchange | None = None
+        self._copying: BackgroundExchange | None = None
         self._copied = 0.0
         self._replicas: dict[int, Replica] = {}  # of the shards of these ranks
         #: what the generation `_added` has of codes that are not sent any more, and those before it
@@ -348,7 +348,7 @@ class Backup:
             return
         received = {owner: of(self._replicas[owner]) for owner in self._theirs}
         mine = of(self._replicas[self.rank])
-        self._copying = Exchange(
+        self._copying = BackgroundExchange(
             self._comm, mine, self.holders[self.rank], received, behind=self.reducer.comm
         )
 
