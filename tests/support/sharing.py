@@ -14,11 +14,21 @@ ROWS = {
 }
 
 
+#: each takes minutes, so none is begun when the other process has nothing left to do
+LONG = "tests/system/test_mpi.py::test_on_ranks"
+
+
 class Sharing(LoadScopeScheduling):
-    """The longest row first. The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9."""
+    """The longest row first, then single tests that take minutes. The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9."""
 
     def _split_scope(self, nodeid):
         for start, row in ROWS.items():
             if nodeid.startswith(start):
                 return row
         return nodeid
+
+    def _assign_work_unit(self, node):
+        if any(self.assigned_work.values()):  # the longest row has begun
+            for scope in reversed([scope for scope in self.workqueue if scope.startswith(LONG)]):
+                self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
