@@ -135,7 +135,8 @@ class BackgroundExchange:
     Parameters
     ----------
     comm : Communicator
-        Used for these messages alone; the receiving ranks create their `BackgroundExchange` with it, too.
+        Used for these messages alone; the receiving ranks create their `BackgroundExchange` with
+        it, too.
     sent, to : array and int
         The data that this rank sends, and the receiver. A piece begins when no call of `behind` is
         in flight on this rank. A long message would take its share of the link, and collectives

@@ -19,7 +19,10 @@ LONG = "tests/system/test_mpi.py::test_on_ranks"
 
 
 class Sharing(LoadScopeScheduling):
-    """The longest row first, then single tests that take minutes. The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9."""
+    """The longest row first, then single tests that take minutes.
+
+    The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9.
+    """
 
     def _split_scope(self, nodeid):
         for start, row in ROWS.items():
