@@ -82,6 +82,7 @@ def _facts(comm: MPI.Intracomm, patience: Patience) -> list[RankFacts]:
         threads,
         variable,
         transports.chosen(),
+        transports.slow_restarts(),
     )
     everyone = patience.gather(facts, "the facts of the ranks")
     order = sorted({facts.node for facts in everyone})

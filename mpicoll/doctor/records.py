@@ -24,8 +24,10 @@ class RankFacts:
     #: threads of BLAS, and the variable that says so; "" where none does
     threads: int
     threads_by: str
-    #: settings of the MPI library and of BLAS, from the environment, and of the kernel's network
+    #: settings of the MPI library and of BLAS, from the environment
     settings: Mapping[str, str]
+    #: whether the kernel lets a TCP connection that was idle begin slowly again
+    slow_restarts: bool = False
 
 
 @dataclass(frozen=True)

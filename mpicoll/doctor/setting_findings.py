@@ -106,15 +106,16 @@ def settings(measured: Measured) -> Iterator[Finding]:
 
 def _slow_restarts(measured: Measured) -> Iterator[Finding]:
     """Connections of TCP that begin slowly again whenever they were idle."""
-    everywhere = all(facts.settings.get(IDLE_RESTART) == "1" for facts in measured.ranks)
-    if everywhere and measured.transport == "tcp" and len(measured.hosts) > 1:
+    nodes = sorted({facts.node for facts in measured.ranks if facts.slow_restarts})
+    if nodes and measured.transport == "tcp" and len(measured.hosts) > 1:
+        everywhere = len(nodes) == len(measured.hosts)
         yield Finding(
             NOTE,
             "slow-restart",
             f"{IDLE_RESTART}=1: a TCP connection that was idle for 0.2 s begins slowly again",
-            "all nodes",
+            "all nodes" if everywhere else ", ".join(measured.hosts[node] for node in nodes[:8]),
             "algorithms that change partners (circulant, pairwise) take up to 1.5 times as long",
-            f"as root on all nodes: sysctl -w {IDLE_RESTART}=0",
+            f"as root on {'all' if everywhere else 'these'} nodes: sysctl -w {IDLE_RESTART}=0",
         )
 
 

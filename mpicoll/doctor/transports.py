@@ -36,10 +36,13 @@ _INFINIBAND = Path("/sys/class/infiniband")
 
 
 def chosen(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The settings of `NAMES` that are set, and what the kernel does with idle connections."""
-    found = {name: environ[name] for name in NAMES if name in environ}
-    restarts = _text(_SYSCTL / IDLE_RESTART.replace(".", "/"))
-    return {**found, IDLE_RESTART: restarts} if restarts else found
+    """The settings of `NAMES` that are set."""
+    return {name: environ[name] for name in NAMES if name in environ}
+
+
+def slow_restarts() -> bool:
+    """Whether the kernel lets a TCP connection that was idle begin slowly again."""
+    return _text(_SYSCTL / IDLE_RESTART.replace(".", "/")) == "1"
 
 
 def counters() -> dict[str, int]:

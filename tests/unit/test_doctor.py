@@ -183,13 +183,18 @@ def test_settings():
 
 
 def test_connections_that_begin_slowly_again():
-    resting = {transports.IDLE_RESTART: "1"}
-    (finding,) = findings(healthy(3, **resting))
-    assert (finding.severity, finding.kind) == ("note", "slow-restart")
+    def resting(measured):
+        return replace(measured, ranks=[replace(facts, slow_restarts=True) for facts in measured.ranks])
+
+    (finding,) = findings(resting(healthy(3)))
+    assert (finding.severity, finding.kind, finding.where) == ("note", "slow-restart", "all nodes")
     assert "sysctl -w net.ipv4.tcp_slow_start_after_idle=0" in finding.remedy
-    assert told(replace(healthy(3, **resting), transport="ucx")) == [] == told(healthy(1, each=2, **resting))
-    assert told(healthy(3, **{transports.IDLE_RESTART: "0"})) == []
-    assert transports.chosen({}).keys() <= {transports.IDLE_RESTART}
+    assert told(replace(resting(healthy(3)), transport="ucx")) == [] == told(resting(healthy(1, each=2)))
+    assert told(healthy(3)) == []
+    (finding,) = findings(with_rank(healthy(3), 1, slow_restarts=True))
+    assert (finding.severity, finding.kind, finding.where) == ("note", "slow-restart", "n1")
+    assert "as root on these nodes" in finding.remedy
+    assert not transports.chosen({})
 
 
 def test_what_auto_would_gain():
