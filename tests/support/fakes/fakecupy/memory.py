@@ -35,6 +35,9 @@ class Allocation:
         self.pending = np.zeros(nbytes, bool)
         self.writer, self.reader = (np.zeros((2, nbytes), np.int64) for _ in range(2))  # stream, number
         self.device = device
+        self.is_arriving = False
+        #: read often: NumPy takes long to tell them
+        self._addresses = [array.__array_interface__["data"][0] for array in (self.elsewhere, self.visible)]
         with _lock:
             _allocations.append(weakref.ref(self))
 
@@ -42,8 +45,7 @@ class Allocation:
     def pointer(self):
         from tests.support.fakes import fakecupy
 
-        pointed = self.visible if fakecupy.aware or self.device is None else self.elsewhere
-        return pointed.__array_interface__["data"][0]
+        return self._addresses[fakecupy.aware or self.device is None]
 
     def offset(self, view):
         """How far into these bytes a NumPy array over the visible ones begins."""
@@ -52,11 +54,12 @@ class Allocation:
     def arrive(self):
         """What the host has waited for is there."""
         with _lock:
-            if self.pending.any():
+            if self.is_arriving:
                 numbers = np.array([streams.seen[stream] for stream in range(int(self.writer[0].max()) + 1)])
                 there = self.pending & (numbers[self.writer[0]] >= self.writer[1])
                 self.visible[there] = self.coming[there]
                 self.pending[there] = False
+                self.is_arriving = bool(self.pending.any())
 
     def read(self, where, stream):
         """The bytes at these places, as `stream` will find them. where: places; stream: after `operate`."""
@@ -73,11 +76,13 @@ class Allocation:
             self._require_order(self.reader, unread, stream, "writes what is read where")
             self.coming[where], self.pending[where], self.visible[where] = values, True, POISON
             self.writer[0, where], self.writer[1, where] = stream.number, stream.clock[stream.number]
+            self.is_arriving = self.is_arriving or len(where) > 0
 
     @staticmethod
     def _require_order(last, where, stream, what):
-        for other, number in {tuple(pair) for pair in last[:, where].T}:
-            if not stream.knows(other, number):
+        others, numbers = last[:, where]
+        for other in np.unique(others):  # an operation of a stream comes after those before it
+            if not stream.knows(other, numbers[others == other].max()):
                 raise Race(f"stream {stream.number} {what} stream {other} works, and was not ordered after it")
 
 
@@ -107,7 +112,7 @@ def owner(location):
     """The allocation that an address lies in, or None: memory of the host that CUDA does not know."""
     with _lock:
         for memory in _living():
-            if memory.pointer <= location < memory.pointer + max(1, memory.visible.nbytes):
+            if 0 <= location - memory.pointer < max(1, memory.visible.nbytes):
                 return memory
     return None
 
