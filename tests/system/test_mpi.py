@@ -45,6 +45,11 @@ OF_FOUR = (ON_RANKS / "test_neighborhoods.py", ON_RANKS / "test_odd_buffers.py",
            "-k", "choice_by_the_graph or gather_of_complex_long_doubles or exchanges_in_place")  # fmt: skip
 
 
+def dealt(paths, count):
+    """These files in so many parts."""
+    return [tuple(paths[part::count]) for part in range(count)]
+
+
 def runs():
     """MPI, number of ranks, and what pytest is given."""
     if ALL:
@@ -54,11 +59,9 @@ def runs():
     # in many jobs: each may take as long as a loaded machine needs
     left = (ON_RANKS, *DEVICES, "-m", "thorough and not reference")
     again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (LONG, left)]
-    again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (
-        (ON_RANKS, *DEVICES, *without(MOST)), COMPILED, left, (*ON_DEVICES, *EVERYTHING))]  # fmt: skip
-    # of each MPI a part of the files
-    parts = [(*HOSTS[part :: len(MPIS)], "-m", "thorough and reference") for part in range(len(MPIS))]
-    again += [(mpi, 2, words) for mpi, words in zip(MPIS, parts)]
+    others = dealt([path for path in HOSTS if path not in MOST], 3)
+    again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (*others, COMPILED, left, (*ON_DEVICES, *EVERYTHING))]
+    again += [(mpi, 2, (*paths, "-m", "thorough and reference")) for mpi, paths in zip(MPIS, dealt(HOSTS, len(MPIS)))]
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     again += [(mpi, 4, OF_FOUR) for mpi in MPIS]
     return first + [pytest.param(*case, marks=pytest.mark.thorough) for case in again]
