@@ -57,7 +57,7 @@ class _Arena:
 
 
 class Memory:
-    """Input and output vectors, and scratch laid out by the rounds that need it.
+    """Input, output and other vectors, and scratch laid out by the rounds that need it.
 
     codes: of a compressed call; their groups begin anew in each block, whose codes thus do not
     depend on other blocks.
@@ -88,8 +88,9 @@ class Memory:
                 steps, groups, dtype_of_group, codes.nbytes, acquire, linger, is_coded
             )
         self._elements = _Arena(
-            steps, edges, dtype, dtype.itemsize, acquire, linger, lambda part: not is_coded(part)
-        )
+            steps, edges, dtype, dtype.itemsize, acquire, linger,
+            lambda part: not is_coded(part) and part.place not in vectors,
+        )  # fmt: skip
 
     @property
     def scratch(self) -> Any:

@@ -246,13 +246,16 @@ def cannot_be_compressed(operand: Operand) -> str:
 def as_float32(operand: Operand) -> Operand:
     """An operand of the same elements in float32, converted before and after the call."""
     assert operand.dtype is not None
-    count = operand.nbytes // operand.dtype.itemsize
     dtype = np.dtype(np.float32)
+    if operand.dtype == dtype:
+        return operand
+    count = operand.nbytes // operand.dtype.itemsize
     wide = Operand(operand.buffer, MPI.FLOAT, dtype, count * dtype.itemsize)
     wide.footprint = operand.footprint
     wide.lie_with(operand)
     wide.pack = partial(_widen, operand)
     wide.unpack = partial(_narrow, operand)
+    wide.sums = operand.sums and as_float32(operand.sums)
     return wide
 
 

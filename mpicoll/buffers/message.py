@@ -5,6 +5,7 @@ or described by a datatype. CuPy is imported only for an array with ``__cuda_arr
 """
 
 import builtins
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -80,6 +81,18 @@ class ParsedSpec(NamedTuple):
         return bool(total == array.size)
 
 
+@dataclass(frozen=True)
+class KeptSums:
+    """A receive buffer of a compressed allreduce, and room for what its codes are made of.
+
+    Error feedback needs both. array: the receive buffer. sums: is written, the block of sums that
+    this rank makes, before it is coded.
+    """
+
+    array: Any
+    sums: Any
+
+
 def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool = False) -> Operand:
     """Parse a buffer argument as mpi4py does; returns an `Operand`.
 
@@ -88,6 +101,10 @@ def operand(spec: Any, blocks: int = 0, *, vector: bool = False, writable: bool 
     """
     if isinstance(spec, Contributions):
         return _contributions(spec, blocks, writable)
+    if isinstance(spec, KeptSums):
+        result = operand(spec.array, writable=True)
+        result.sums = operand(spec.sums, writable=True)
+        return result
     expected = Expected(blocks, vector, writable)
     message = ParsedSpec.parse(spec, vector)
     array = array_of_buffer(message.buffer, writable)

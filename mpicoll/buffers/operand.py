@@ -53,6 +53,8 @@ class Operand:
         self.rows: list[Any] | None = None
         #: the edges of `Contributions`
         self.edges: Sequence[int] | None = None
+        #: the room for sums of `KeptSums`
+        self.sums: Operand | None = None
 
         #: the array in device memory, where it lies there
         self.device: Any = None

@@ -297,6 +297,11 @@ class Call:
         return self.operands[0].dtype if has_numbers else BYTES
 
     @property
+    def keeps_sums(self) -> bool:
+        """Whether the caller wants its own block of sums, too, as it was before it was coded."""
+        return self.recv is not None and self.recv.sums is not None
+
+    @property
     def on_device(self) -> bool:
         """Whether MPI gets device pointers, and the device reduces what arrives."""
         return any(operand.on_device for operand in self.operands)

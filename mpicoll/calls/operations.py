@@ -6,8 +6,9 @@ from .. import algorithms, nccl
 from ..algorithms import NATIVE, NCCL
 from ..buffers import HALF, ops
 from ..collectives import Collective
+from ..errors import ArgumentError
 from ..execute import LibraryCall, NativeCall, Operation, Schedule, ScheduledCall, Work, bind
-from ..schedule import SEGMENT_BYTES, bounds, offsets, segment_count
+from ..schedule import SEGMENT_BYTES, bounds, keeping_sums, offsets, segment_count
 from ..select import Choice, reduces_on_device
 from .call import Call
 from .neighbor_call import NeighborCall
@@ -21,6 +22,8 @@ _LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
 
 def operation_of(call: Call, choice: Choice) -> Operation:
     """The call bound to what serves it."""
+    if call.keeps_sums and not choice.compressed:
+        raise ArgumentError(f"{call.method}: KeptSums are for a compressed call")
     if choice.name in _LIBRARY_CALLS:
         return _LIBRARY_CALLS[choice.name](call)
     if choice.compressed:
@@ -53,6 +56,8 @@ def schedule_of(call: Call, algorithm: str, segment_bytes: int | None = None) ->
         edges = bounds(count, blocks) if call.codes is None else call.codes.edges(count, blocks)
     generator = entry.placed(nodes, call.codes is not None)
     rounds = call.collective.program(generator, call.rank, call.size, call.root, blocks)
+    if call.keeps_sums:
+        rounds = keeping_sums(rounds)
     cut = segment_bytes if entry.cuttable else None
     return Schedule(algorithm, list(rounds), edges, cut, entry.read_late)
 

@@ -11,7 +11,8 @@ import numpy as np
 from .. import buffers, collectives, gpu, schedule
 from ..binding import Instruction, Put, Span, Twin, Vector
 from ..buffers import Operand, TypedMemory, TypedPart
-from ..schedule import INPUT, OUTPUT, Part
+from ..errors import BufferError
+from ..schedule import INPUT, OUTPUT, SUMS, Part
 from ..shared_memory import HEAP, SHARED
 from ..transport import Channel
 from .agreement import largest
@@ -261,6 +262,8 @@ class Work(Staging):
             self.vectors[OUTPUT] = vector._replace(edges=call.edges_received)
         if before is not None and before.place == INPUT:
             self.vectors[INPUT] = self._vector((send or recv).messages, before)
+        if call.recv and call.recv.sums is not None:
+            self.vectors[SUMS] = self._own_block(call.recv.sums, call.rank)
         # Scatter in place at the root: its block stays where it is
         if after is not None and recv is None:
             self.vectors[OUTPUT] = self._vector(send.messages, after)
@@ -272,6 +275,14 @@ class Work(Staging):
         if array.size == self._edges[-1] != high - low:
             array = array[low:high]
         return Vector(array, low)
+
+    def _own_block(self, operand: Operand, rank: int) -> Vector:
+        """The array as the elements of this rank's block."""
+        low, high = self._edges[rank : rank + 2]
+        if operand.nbytes != (high - low) * self.dtype.itemsize:
+            got = operand.nbytes // self.dtype.itemsize
+            raise BufferError(f"expected room for {high - low} elements, got {got}")
+        return Vector(self._array(operand, True, True).messages, low)
 
     def _array(self, operand: Operand, written: bool, is_result: bool) -> _Placed:
         """Place an operand."""

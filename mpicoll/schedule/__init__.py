@@ -39,7 +39,7 @@ from .blocks import (
     segment_count,
 )
 from .combinators import folded, renamed, rounds, segmented
-from .compression import compressed
+from .compression import SUMS, compressed, keeping_sums
 from .deadlock import deadlock, unmatched
 from .operations import (
     INPUT,
@@ -69,7 +69,8 @@ from .operations import (
 __all__ = [
     "Coded", "Copy", "Generator", "INPUT", "Input", "MAX_MESSAGE_BYTES", "MESSAGES", "Message",
     "OUTPUT", "Operation", "Output", "Part", "RECEIVES", "Recv", "Reduce", "Round",
-    "SEGMENT_BYTES", "SENDS", "Scratch", "Send", "Write", "Written", "bounds", "compressed",
-    "deadlock", "folded", "is_coded", "joined", "offsets", "operations_of", "pieces",
-    "power_of_two", "renamed", "rounds", "segment_count", "segmented", "unmatched",
+    "SEGMENT_BYTES", "SENDS", "SUMS", "Scratch", "Send", "Write", "Written", "bounds",
+    "compressed", "deadlock", "folded", "is_coded", "joined", "keeping_sums", "offsets",
+    "operations_of", "pieces", "power_of_two", "renamed", "rounds", "segment_count", "segmented",
+    "unmatched",
 ]

@@ -23,11 +23,14 @@ from .operations import (
     Round,
     Scratch,
     Send,
+    is_coded,
     operations_of,
 )
 
 #: the place of elements of the input as other ranks decode them
 _DECODED = "decoded"
+#: the place of sums as they were before they were coded
+SUMS = "sums"
 
 
 def compressed(
@@ -77,6 +80,19 @@ def compressed(
         yield tuple(last)
         last = [*messages, *local]
     yield tuple(last)
+
+
+def keeping_sums(steps: Iterable[Round]) -> Iterator[tuple[Operation, ...]]:
+    """The same compressed rounds; what is coded of the output is copied to the place `SUMS`."""
+    for step in steps:
+        operations: list[Operation] = []
+        for operation in operations_of(step):
+            if type(operation) is Copy and is_coded(operation.into):
+                source = operation.source
+                if source.place == OUTPUT:
+                    operations.append(Copy(source, source._replace(place=SUMS)))
+            operations.append(operation)
+        yield tuple(operations)
 
 
 def _codes(part: Part) -> Part:

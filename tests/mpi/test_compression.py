@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll import algorithms
-from mpicoll.buffers import compression_of
+from mpicoll.buffers import KeptSums, compression_of
 from mpicoll.errors import ArgumentError, BufferError, CollectiveMismatch, CollectiveTimeout
 from mpicoll.execute.context import Context
 from tests.support.cases import COUNTS, PRIME, RANK, ROOTS, SEGMENT, SIZE, WORLD
@@ -445,3 +445,34 @@ def test_a_timeout_names_the_compression():
         with pytest.raises(CollectiveTimeout, match="compression='int8'"):
             comm.Allreduce(MPI.IN_PLACE, x, compression="int8", algorithm="pairwise")
     WORLD.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("segment_bytes", [None, SEGMENT])
+@pytest.mark.parametrize("count", [0, 1, MANY])
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_are_kept_as_they_were_before_they_were_coded(comm, name, count, segment_bytes, in_place):
+    contributions = [normal(rank, count) for rank in range(SIZE)]
+    edges = edges_of(count, name)
+    kept = np.full(edges[RANK + 1] - edges[RANK], np.nan, "f4")
+    result = contributions[RANK].copy()
+    sent = MPI.IN_PLACE if in_place else contributions[RANK].copy()
+    plan = comm.Allreduce_init(
+        sent, KeptSums(result, kept), algorithm="pairwise", segment_bytes=segment_bytes, compression=name
+    )
+    plan.Start()
+    plan.Wait()
+    plan.Free()
+    np.testing.assert_array_equal(result, allreduced(name, contributions))
+    np.testing.assert_array_equal(kept, sum_of(name, contributions, edges)[RANK])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_room_for_kept_sums_has_the_size_of_the_block(comm):
+    result = np.ones(MANY, "f4")
+    low, high = edges_of(MANY, "int8")[RANK : RANK + 2]
+    with pytest.raises(BufferError, match=f"room for {high - low} elements, got {MANY}"):
+        comm.Allreduce_init(MPI.IN_PLACE, KeptSums(result, result.copy()), algorithm="pairwise", compression="int8")
+    with pytest.raises(ArgumentError, match="KeptSums"):
+        comm.Allreduce_init(MPI.IN_PLACE, KeptSums(result, result.copy()), algorithm="pairwise")

@@ -32,7 +32,7 @@ class CompressedSum:
         self.kind, self.is_fed_back, self.is_gathered = kind, is_fed_back, is_gathered
         self.lost = numpy.zeros((ranks, count), numpy.float32)
         shards = [count // ranks * rank for rank in range(ranks + 1)]
-        if is_gathered and not is_fed_back:  # one call, which cuts between groups
+        if is_gathered:  # one call, which cuts between groups
             group = GROUPS.get(kind, (1,))[0]
             groups = -(-count // group)
             small, larger = divmod(groups, ranks)
@@ -56,15 +56,10 @@ class CompressedSum:
                 lost[rank][shard] = wanted[rank][shard] - decoded
                 parts.append(decoded)
             exact = in_canonical_order(parts)
-            if self.is_gathered and not self.is_fed_back:
-                sums[shard] = quantised(exact, self.kind)
-            elif self.is_gathered:  # two calls: between them the sum has the type of the gradients
-                exact = exact.astype(dtype).astype(numpy.float32)
-                decoded = quantised(exact, self.kind)
+            sums[shard] = exact
+            if self.is_gathered:
+                sums[shard] = decoded = quantised(exact, self.kind)
                 lost[owner][shard] += exact - decoded
-                sums[shard] = decoded
-            else:
-                sums[shard] = exact
         if self.is_fed_back and is_made:
             self.lost = numpy.array(lost) / numpy.float32(scale)
         return sums

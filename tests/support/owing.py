@@ -3,7 +3,7 @@
 Gradients depend on samples alone, each of which is learnt once. Ranks write to the folder what their codes have lost: after
 each step, counted since there are so many ranks (`after-RANKS-RANK-STEP`, the rank in COMM_WORLD), where they begin to go on
 (`taken-RANK`), and at the end (`end-RANK`). With ONE there is a rank on each node, until ranks have died: those that are left
-share one, and send no codes.
+share one, and send no codes. Where no rank owns a part, none sums gradients before all have the copies of residuals.
 """
 
 import sys
@@ -48,7 +48,7 @@ def node_of(comm):
 
 
 def main(strategy, folder, one=""):
-    record, take_over = Backup.record, elastic._take_over_residuals
+    record, wait, take_over = Backup.record, Backup.wait, elastic._take_over_residuals
     rank = MPI.COMM_WORLD.Get_rank()
     if one:
         fitting.ranks_of_node = node_of
@@ -64,7 +64,13 @@ def main(strategy, folder, one=""):
         numpy.savez(Path(folder, f"taken-{rank}.npz"), residuals=residuals_of(new.reducer), newest=source.newest,
                     held=source._has_come, holders=source.holders, generation=plan.generation)  # fmt: skip
 
+    def wait_for_all(backup):
+        wait(backup)
+        backup.reducer.comm.Barrier()
+
     Backup.record, elastic._take_over_residuals = record_and_write, take_over_and_write
+    if strategy == "allreduce":
+        Backup.wait = wait_for_all
     numbers = numpy.arange(STEPS * BATCH)
     features, labels = numbers[:, None].astype("f4"), numpy.zeros_like(numbers)
     data = Dataset(features, labels, features[:0], labels[:0])

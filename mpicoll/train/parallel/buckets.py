@@ -46,9 +46,10 @@ class BucketLayout:
     Tensors that are never compressed (`exact`) have buckets of their own.
 
     tensors: in forward order. order: their numbers in the order in which backward finishes them.
-    shards: how many equal parts a bucket has. `tensors` and `places` (first element in the flat
-    buffer) are by number; `size` counts the padding. The *plain* order of the elements, in which
-    checkpoints keep them, is forward order without padding.
+    shards: how many equal parts a bucket has. group: elements that codes have one scale for; shards
+    consist of whole groups, but for those that are never compressed. `tensors` and `places` (first
+    element in the flat buffer) are by number; `size` counts the padding. The *plain* order of the
+    elements, in which checkpoints keep them, is forward order without padding.
 
     >>> tensors = [Tensor("w", (2, 3), 0), Tensor("b", (3,), 0), Tensor("v", (4,), 1)]
     >>> layout = BucketLayout(tensors, [2, 1, 0], 2, 7)
@@ -63,9 +64,11 @@ class BucketLayout:
         shards: int,
         limit: float,
         exact: Container[int] = (),
+        group: int = 1,
     ) -> None:
         self.tensors = list(tensors)
         self.shards = shards
+        self._group = group
         self.places = [0] * len(self.tensors)
         self.bucket_of = [0] * len(self.tensors)
         self.buckets: list[Bucket] = []
@@ -99,7 +102,8 @@ class BucketLayout:
             self.places[number] = end
             end = end + self.tensors[number].size
             self.bucket_of[number] = len(self.buckets)
-        stop = start + -(-(end - start) // self.shards) * self.shards
+        unit = self.shards * (1 if is_exact else self._group)
+        stop = start + -(-(end - start) // unit) * unit
         self.buckets.append(Bucket(len(self.buckets), start, stop, tuple(held), is_exact))
 
     @property

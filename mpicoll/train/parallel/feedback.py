@@ -34,6 +34,8 @@ class ErrorFeedback:
         #: after the last step that was committed, and after the one under way
         self._kept = self._zeros(layout.size)
         self._pending = self._zeros(layout.size)
+        #: by bucket, the sums of this rank's shard before they were coded
+        self._sums: dict[int, Array] = {}
         self._compression = compression_of(options.compression)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
         self._loss = CodingLoss(
@@ -47,7 +49,8 @@ class ErrorFeedback:
     @property
     def nbytes(self) -> int:
         """Bytes of it all."""
-        return self._kept.nbytes + self._pending.nbytes + self._loss.nbytes
+        arrays = (self._kept, self._pending, *self._sums.values())
+        return sum(array.nbytes for array in arrays) + self._loss.nbytes
 
     def feed(self, bucket: Bucket, gradients: Array, again: bool) -> None:
         """Add the residuals to the gradients of a bucket that is about to be sent.
@@ -58,10 +61,16 @@ class ErrorFeedback:
         before = self._pending[part] if again else self._kept[part]
         self._loss.feed(gradients, before, self._pending[part], self._layout.shards, self.scale)
 
-    def feed_sum(self, bucket: Bucket, sums: Array) -> None:
-        """Note what will be lost of the sums of this rank's shard, which are about to be sent."""
+    def room_for_sums(self, bucket: Bucket) -> Array:
+        """Where a collective leaves the sums of this rank's shard, as they were before codes."""
+        room = self._zeros(bucket.size // self._layout.shards)
+        self._sums[bucket.number] = room
+        return room
+
+    def feed_sum(self, bucket: Bucket) -> None:
+        """Note what codes have lost of the sums of this rank's shard."""
         part = bucket.shard(self._rank, self._layout.shards)
-        self._loss.feed_sums(sums, self._pending[part], self.scale)
+        self._loss.feed_sums(self._sums[bucket.number], self._pending[part], self.scale)
 
     def commit(self) -> None:
         """The update of this step was made."""

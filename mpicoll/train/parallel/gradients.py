@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy
 from mpi4py import MPI
 
-from ...buffers import Contributions
+from ...buffers import Contributions, KeptSums
 from ...schedule import bounds
 from ...support.arrays import Array, module_of
 from ..options import Options
 from .buckets import Bucket, BucketLayout
 from .feedback import ErrorFeedback
-from .halves import AllreduceInHalves, proceed
 from .in_flight import Collective
 
 if TYPE_CHECKING:
@@ -73,10 +71,6 @@ class GradientStore(ABC):
         self.layout = layout
         self.owned = owned
         self._feedback = feedback
-        #: reductions in the first of two halves
-        self._halves: deque[AllreduceInHalves] = deque()
-        #: of the second halves, which ranks start between other calls of theirs
-        self.gathering: Communicator | None = None
         self._like = like[:0]
         self._comm = comm
         self._rank = comm.Get_rank()
@@ -127,6 +121,8 @@ class GradientStore(ABC):
 
     def arrived(self, bucket: Bucket) -> None:
         """The reduction is done."""
+        if (feedback := self._feedback_of_sums(bucket)) is not None:
+            feedback.feed_sum(bucket)
 
     def reduced(self, bucket: Bucket) -> Array:
         """This rank's part of the sums."""
@@ -137,42 +133,21 @@ class GradientStore(ABC):
         owned = self.owned[bucket.number]
         return sums[owned.start - bucket.start : owned.stop - bucket.start]
 
-    def proceed(self) -> None:
-        """Start the second halves of reductions whose first has ended."""
-        proceed(self._halves)
+    def _feedback_of_sums(self, bucket: Bucket) -> ErrorFeedback | None:
+        """What notes the loss of the sums, where these are sent in codes, too."""
+        return None if self._scatters or bucket.is_exact else self._feedback
 
     def _allreduce(self, bucket: Bucket, gradients: Any, sums: Array) -> Reduction:
-        if self._feedback is not None and not bucket.is_exact:
-            return self._allreduce_in_halves(bucket, sums), self._owned_part(bucket, sums)
+        result: Any = sums
+        if (feedback := self._feedback_of_sums(bucket)) is not None:
+            result = KeptSums(sums, feedback.room_for_sums(bucket))
         plan = self._comm.Allreduce_init(
             gradients,
-            sums,
+            result,
             algorithm=self._algorithms["allreduce"],
             compression=None if bucket.is_exact else self._compression,
         )
         return plan, self._owned_part(bucket, sums)
-
-    def _allreduce_in_halves(self, bucket: Bucket, gradients: Array) -> Collective:
-        """In place. What the codes of sums lose is noted."""
-        feedback = self._feedback
-        assert feedback is not None
-        if self.gathering is None:
-            self.gathering = self._comm.Dup()
-        sums = zeros(bucket.size // self._ranks, self._like, self._comm)
-        gather = self.gathering.Allgather_init(
-            MPI.IN_PLACE,
-            gradients,
-            algorithm=self._algorithms["allgather"],
-            compression=self._compression,
-        )
-        own = gradients[self._rank * len(sums) : (self._rank + 1) * len(sums)]
-
-        def between() -> None:
-            feedback.feed_sum(bucket, sums)
-            own[...] = sums
-
-        scatter: Any = self._reduce_scatter(bucket, gradients, sums)
-        return AllreduceInHalves(scatter, gather, sums, between, self._halves)
 
     def _reduce_scatter(self, bucket: Bucket, gradients: Any, part: Array) -> Collective:
         return self._comm.Reduce_scatter_block_init(
@@ -286,6 +261,7 @@ class ShardedGradients(GradientStore):
 
     def arrived(self, bucket: Bucket) -> None:
         """Keep or add what has come elsewhere than in the shard."""
+        super().arrived(bucket)
         if self._direct:
             return
         part = self._parts[bucket.number]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from ...communicator import release
 from ..monitor import Mark, Meter
-
-if TYPE_CHECKING:
-    from ...communicator import Communicator
 
 
 class PersistentCollective(Protocol):
@@ -71,15 +67,10 @@ class InFlight:
         return True
 
 
-def free(collectives: Iterable[Collective | None], comm: Communicator | None = None) -> None:
-    """Free the plans of an owner that is gone, or at exit, when those in flight cannot be.
-
-    comm: a communicator of its own.
-    """
+def free(collectives: Iterable[Collective | None]) -> None:
+    """Free the plans of an owner that is gone, or at exit, when those in flight cannot be."""
     for collective in collectives:
         if collective is None or callable(collective):
             continue
         if not getattr(collective, "in_flight", False):
             collective.Free()
-    if comm is not None:
-        release(comm)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mpi4py import MPI
 
+from ...codes import codes_of
 from ...errors import ArgumentError, MpicollError
 from ...support.arrays import Array, module_of
 from ..model import Tensor
@@ -81,7 +82,12 @@ class Reducer:
         else:
             limit = min(gradient_limit, parameter_limit) if options.sharded else gradient_limit
             exact = exempt(tensors) if options.compresses else ()
-            self.layout = BucketLayout(tensors, order, self.size, limit, exact)
+            group = 1
+            sends_sums = options.collectives[0] == "allreduce"
+            if options.compression and options.error_feedback and sends_sums:
+                # a rank's shard is the block of sums that it codes
+                group = codes_of(options.compression).group
+            self.layout = BucketLayout(tensors, order, self.size, limit, exact, group)
         self.parameters = zeros(self.layout.size, like, comm)
         #: whether ranks own different parts
         self.divided = options.sharded or options.served
@@ -100,8 +106,7 @@ class Reducer:
         self.remainder: Remainder | None = None
         self.gradients = gradient_store(self.layout, like, comm, options, self.owned, self.feedback)
         self._gathers = self._publications(options) if self.divided and self.size > 1 else []
-        plans = [*self.gradients.plans, *self._gathers]
-        weakref.finalize(self, free, plans, self.gradients.gathering)
+        weakref.finalize(self, free, [*self.gradients.plans, *self._gathers])
         self._gradient_groups = groups(buckets, self.gradients.group_limit)
         self._parameter_groups = groups(sorted(buckets, key=self._first_layer), parameter_limit)
 
@@ -228,7 +233,6 @@ class Reducer:
         """
         if gradient is not None:
             self._accept(number, gradient)
-        self.gradients.proceed()
         bucket = self.layout.bucket_of[number]
         self._missing[bucket] -= 1
         if not self._missing[bucket] and (self._overlaps or self.gradients.every_micro_batch):
