@@ -36,6 +36,8 @@ class ErrorFeedback:
         self._pending = self._zeros(layout.size)
         #: by bucket, the sums of this rank's shard before they were coded
         self._sums: dict[int, Array] = {}
+        #: buckets on their way, of whose sums the loss is not noted yet
+        self._due: dict[int, Bucket] = {}
         self._compression = compression_of(options.compression)
         largest = max((bucket.size for bucket in layout.buckets if not bucket.is_exact), default=0)
         self._loss = CodingLoss(
@@ -60,6 +62,8 @@ class ErrorFeedback:
         part = slice(bucket.start, bucket.stop)
         before = self._pending[part] if again else self._kept[part]
         self._loss.feed(gradients, before, self._pending[part], self._layout.shards, self.scale)
+        if bucket.number in self._sums:
+            self._due[bucket.number] = bucket
 
     def room_for_sums(self, bucket: Bucket) -> Array:
         """Where a collective leaves the sums of this rank's shard, as they were before codes."""
@@ -69,6 +73,7 @@ class ErrorFeedback:
 
     def feed_sum(self, bucket: Bucket) -> None:
         """Note what codes have lost of the sums of this rank's shard."""
+        del self._due[bucket.number]
         part = bucket.shard(self._rank, self._layout.shards)
         self._loss.feed_sums(self._sums[bucket.number], self._pending[part], self.scale)
 
@@ -96,7 +101,13 @@ class ErrorFeedback:
         return self._layout.named(self._kept)
 
     def plain(self, is_committed: bool = True) -> Array:
-        """A copy of the residuals in plain order; if not `is_committed`, of the step under way."""
+        """A copy of the residuals in plain order.
+
+        is_committed: else of the step under way, of which others have had all that this rank sent.
+        """
+        if not is_committed:
+            for bucket in list(self._due.values()):
+                self.feed_sum(bucket)
         return self._layout.in_plain_order(self._kept if is_committed else self._pending)
 
     def add(self, values: Any) -> None:
