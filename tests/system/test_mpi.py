@@ -18,11 +18,11 @@ ON_RANKS = ROOT / "tests" / "mpi"
 MPIS = installations()
 #: in these the number of ranks matters most
 MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
-#: what takes longest: trainings, programs that are drawn at random, and memory that is seen to be released
+#: what takes longest: trainings, programs that are drawn at random, memory that is seen to be released, and what has most cases
 LONG = tuple(
     ON_RANKS / f"test_{name}.py"
-    for name in ("compressed_training", "fuzz", "legal_programs", "local_steps", "random_trainings", "strategies", "trainer",
-                 "unusual_memory", "whole_family")
+    for name in ("compressed_training", "engine", "fuzz", "legal_programs", "local_steps", "odd_buffers", "random_trainings",
+                 "shared_memory", "strategies", "trainer", "types", "unusual_memory", "whole_family")
 )  # fmt: skip
 #: of device memory, where a stand-in for CuPy matters more than the MPI library: for the last one
 ON_DEVICES = tuple(
@@ -58,7 +58,7 @@ def runs():
     first += [(mpi, 3, MOST) for mpi in MPIS[-1:]]
     # in many jobs: each may take as long as a loaded machine needs
     left = (ON_RANKS, *DEVICES, "-m", "thorough and not reference")
-    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (LONG, left)]
+    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (*dealt(LONG, 2), left)]
     others = dealt([path for path in HOSTS if path not in MOST], 3)
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (*others, COMPILED, left, (*ON_DEVICES, *EVERYTHING))]
     again += [(mpi, 2, (*paths, "-m", "thorough and reference")) for mpi, paths in zip(MPIS, dealt(HOSTS, len(MPIS)))]

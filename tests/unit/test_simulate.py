@@ -86,7 +86,7 @@ def test_reductions_in_both_chains_overlap_with_transfers():
             assert 0.9 * formula <= clocks <= formula * (1 + 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_circulant_at_4096_ranks():
     found = predict(allreduce("circulant"), 4096, 4096 * 10, NETWORK)
     cost = closed_form("allreduce", "circulant", 4096)

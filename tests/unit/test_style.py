@@ -8,7 +8,7 @@ import pytest
 from tests.support.launching import ROOT
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_flake8():
     for words in (["mpicoll"], ["--max-line-length=128", "tests", "benchmarks"]):
         command = [sys.executable, "-m", "flake8", *words]

@@ -72,7 +72,7 @@ def pyright():
     return found, "\n".join(text)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("checker", [mypy, pyright])
 def test_public_modules_and_a_correct_program_pass(checker):
     found, text = checker()
