@@ -60,7 +60,8 @@ def runs():
     left = (ON_RANKS, *DEVICES, "-m", "thorough and not reference")
     again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (*dealt(LONG, 2), left)]
     others = dealt([path for path in HOSTS if path not in MOST], 3)
-    again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (*others, COMPILED, left, (*ON_DEVICES, *EVERYTHING))]
+    others += [(*paths, *EVERYTHING) for paths in dealt(ON_DEVICES, 2)]
+    again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (*others, COMPILED, left)]
     again += [(mpi, 2, (*paths, "-m", "thorough and reference")) for mpi, paths in zip(MPIS, dealt(HOSTS, len(MPIS)))]
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[:-1]]
     again += [(mpi, 4, OF_FOUR) for mpi in MPIS]
