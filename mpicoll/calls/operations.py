@@ -19,11 +19,17 @@ _LIBRARY_CALLS: dict[str, type[LibraryCall]] = {
     NCCL: nccl.NcclCall,
 }
 
+#: in which each rank makes, and codes, the sums of its own block
+_CODES_OWN_SUMS = "pairwise"
+
 
 def operation_of(call: Call, choice: Choice) -> Operation:
     """The call bound to what serves it."""
-    if call.keeps_sums and not choice.compressed:
-        raise ArgumentError(f"{call.method}: KeptSums are for a compressed call")
+    if call.keeps_sums and not (choice.compressed and choice.name == _CODES_OWN_SUMS):
+        raise ArgumentError(
+            f"{call.method}: KeptSums are for a call compressed by {_CODES_OWN_SUMS}, where each "
+            f"rank codes the sums of its block, got {choice.name}"
+        )
     if choice.name in _LIBRARY_CALLS:
         return _LIBRARY_CALLS[choice.name](call)
     if choice.compressed:

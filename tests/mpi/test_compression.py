@@ -476,3 +476,11 @@ def test_room_for_kept_sums_has_the_size_of_the_block(comm):
         comm.Allreduce_init(MPI.IN_PLACE, KeptSums(result, result.copy()), algorithm="pairwise", compression="int8")
     with pytest.raises(ArgumentError, match="KeptSums"):
         comm.Allreduce_init(MPI.IN_PLACE, KeptSums(result, result.copy()), algorithm="pairwise")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("algorithm", ["parameter_server", "allgather_reduce", "hierarchical"])
+def test_sums_are_kept_by_no_algorithm_in_which_some_ranks_code_none(comm, algorithm):
+    result, kept = np.ones(MANY, "f4"), np.empty(MANY // SIZE, "f4")
+    with pytest.raises(ArgumentError, match=f"by pairwise, where each rank codes .*, got {algorithm}"):
+        comm.Allreduce(MPI.IN_PLACE, KeptSums(result, kept), algorithm=algorithm, compression="int8")
