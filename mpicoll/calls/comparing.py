@@ -96,6 +96,23 @@ COMPARING = _Agreement("comparing the call with those of the other ranks")
 MEETING = _Agreement("finding out with the other ranks whether NCCL can serve them")
 
 
+def agree(context: Context, requests: Iterable[MPI.Request], on: _Agreement = COMPARING) -> None:
+    """Await what ranks tell each other in a blocking call: it is in no call of MPI's own then."""
+    record = context.recorder.blocking
+    plan, record.plan = record.plan, on
+    try:
+        context.wait_for(requests, on)
+    finally:
+        record.plan = plan
+
+
+def noted(record: Record, requests: Iterable[MPI.Request]) -> Iterator[MPI.Request]:
+    """What `agree` notes, in a call that does not block: a generator of the same requests."""
+    record.plan = COMPARING
+    yield from requests
+    record.plan = None
+
+
 def comparing(
     call: Call, algorithm: str | None, segment_bytes: int | None, record: Record
 ) -> Iterable[MPI.Request]:
@@ -114,7 +131,7 @@ def comparing(
         return ()
     call.is_new = True
     numbers = context.next_call(), context.next_call()
-    return _comparing(call, context, statement, numbers, record)
+    return noted(record, _comparing(call, context, statement, numbers))
 
 
 def is_known_to_run_in_c(
@@ -125,13 +142,11 @@ def is_known_to_run_in_c(
 
 
 def _comparing(
-    call: Call, context: Context, statement: Statement, numbers: tuple[int, int], record: Record
+    call: Call, context: Context, statement: Statement, numbers: tuple[int, int]
 ) -> Iterator[MPI.Request]:
-    record.plan = COMPARING
     yield from compare(context, statement, numbers[0])
     if not call.counts_shared:
         yield from sharing_counts(call, numbers[1])
-    record.plan = None
 
 
 def is_sampled(call: Call, algorithm: str | None, segment_bytes: int | None) -> bool:

@@ -20,7 +20,7 @@ from ..execute import BYTES, Context, everyone_says, largest_of_all
 from ..progress import until_done
 from ..support.callsite import call_site
 from ..support.checks import groups, ranks_text
-from .comparing import COMPARING
+from .comparing import agree
 from .request import Submit
 
 #: bits of the fraction of x86's long double, and the bytes that hold its value
@@ -41,7 +41,7 @@ def compare_results(context: Context, name: str, args: Sequence[object]) -> None
 
     name: of its function in `arguments`; args: the arguments.
     """
-    context.wait_for(_comparing_results(context, name, args), COMPARING)
+    agree(context, _comparing_results(context, name, args))
 
 
 def with_results_compared(

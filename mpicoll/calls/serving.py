@@ -32,7 +32,7 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
 from .call import Call
-from .comparing import COMPARING, MEETING, comparing, is_sampled, sharing_counts
+from .comparing import MEETING, agree, comparing, is_sampled, noted, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
@@ -56,7 +56,7 @@ def choose(
     ask_probe = partial(measured, call.comm)
     choice = select.choose(call.query, algorithm, segment_bytes, ask_probe)
     if choice.name == NCCL and nccl.is_unmet(call):
-        call.context.wait_for(chain(before, nccl.meet(call)), MEETING)
+        agree(call.context, chain(before, nccl.meet(call)), MEETING)
         choice = select.choose(call.query, algorithm, segment_bytes, ask_probe)
     if algorithm is None and call.rank == 0 and settings.verbose():
         of = f" of {format_bytes(call.nbytes or 0)} bytes" if call.has_size else ""
@@ -89,7 +89,7 @@ def run(
     context.require_working()
     record.enter(call.text)
     note_size(call)
-    context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+    agree(context, comparing(call, algorithm, segment_bytes, record))
     entry = context.cache.find(key)
     if entry is not None:  # the call was parsed for the comparison only
         return run_again(entry, record, key, call.comm, call.arguments, lambda: call)
@@ -97,7 +97,7 @@ def run(
     entry = CachedCall(call.text, choice)
     if not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
-    context.wait_for(counts_for(call, choice.name), COMPARING)
+    agree(context, counts_for(call, choice.name))
     operation = _run(entry, record, key, operation_of(call, choice))
     if call.is_named_by_messages and choice.name not in LIBRARIES:
         entry.is_named = True
@@ -156,10 +156,10 @@ def persist(
     text = call.text
     try:
         record.begin(text, call_site())
-        context.wait_for(comparing(call, algorithm, segment_bytes, record), COMPARING)
+        agree(context, comparing(call, algorithm, segment_bytes, record))
         agree_now(call)
         choice = choose(call, algorithm, segment_bytes)
-        context.wait_for(counts_for(call, choice.name), COMPARING)
+        agree(context, counts_for(call, choice.name))
         return operation_of(call, choice).persistent(info)
     except BaseException as error:
         context.lost = text, error
@@ -212,7 +212,7 @@ def _begin(
     note_begin(call.operands)
     if key is not None:
         context.cache.keep(key, entry)
-    before = until_done(chain(compared, counts_for(call, choice.name)))
+    before = until_done(chain(compared, noted(record, counts_for(call, choice.name))))
     number = context.next_call()
     scheduled = _scheduled(entry, record, key, number, lambda: call)
     steps = _keeping(call, chain(before, scheduled))

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from ..execute import Context, largest_of_all
 from ..schedule import power_of_two
 from .call import Call
-from .comparing import COMPARING
+from .comparing import agree
 
 #: calls whose sizes are learnt, by the functions of `arguments`
 LEARNT = ("alltoallw",)
@@ -25,7 +25,7 @@ def count_call(context: Context, name: str) -> None:
     """A blocking call has ended: agree on the size of such calls, where that is due."""
     calls = context.calls_of[name] = context.calls_of.get(name, 0) + 1
     if calls & (calls - 1) == 0:
-        context.wait_for(_agreeing(context, name), COMPARING)
+        agree(context, _agreeing(context, name))
 
 
 def note_size(call: Call) -> None:
@@ -40,7 +40,7 @@ def agree_now(call: Call) -> None:
     note_size(call)
     name = call.method.lower()
     if name in LEARNT:
-        call.context.wait_for(_agreeing(call.context, name), COMPARING)
+        agree(call.context, _agreeing(call.context, name))
 
 
 def _agreeing(context: Context, name: str) -> Iterator[MPI.Request]:

@@ -296,14 +296,21 @@ def memory_in_theory(trainer: Trained) -> dict[str, int]:
         copies = 1
     owned = elements // size if options.sharded else elements * (not serves or reducer.rank == 0)
     arrays = len(trainer.optimizer.slots) + (update.masters is not None)
+    # before and after a step; and of an allreduce the sums that this rank sends in codes
+    coded = sum(
+        reducer.layout.tensors[number].size
+        for bucket in reducer.layout.buckets
+        for number in bucket.tensors
+        if not bucket.is_exact
+    )
+    residuals = 2 * elements + (coded // size if options.collectives[0] == "allreduce" else 0)
     return {
         "parameter": elements * itemsize,
         "gradient": gradients * copies,
         "optimizer": arrays
         * owned
         * (itemsize if update.masters is None else update.masters.itemsize),
-        # before and after a step, in float32
-        "residual": 2 * 4 * elements if options.error_feedback else 0,
+        "residual": 4 * residuals if options.error_feedback else 0,  # float32
     }
 
 
