@@ -73,8 +73,8 @@ def _type_stated(dtype: object) -> str:
     return "" if name in _RAW or name.startswith("[") else name
 
 
-class _Agreement:
-    """The state of a call while ranks agree on something; see `Record.plan`."""
+class _Waiting:
+    """The state of a call that waits for something beside a schedule; see `Record.plan`."""
 
     unfinished = True
     runs_ahead = False
@@ -92,11 +92,13 @@ class _Agreement:
         return None
 
 
-COMPARING = _Agreement("comparing the call with those of the other ranks")
-MEETING = _Agreement("finding out with the other ranks whether NCCL can serve them")
+COMPARING = _Waiting("comparing the call with those of the other ranks")
+MEETING = _Waiting("finding out with the other ranks whether NCCL can serve them")
+#: for a request of MPI's own, which is polled
+POLLING = _Waiting("")
 
 
-def agree(context: Context, requests: Iterable[MPI.Request], on: _Agreement = COMPARING) -> None:
+def agree(context: Context, requests: Iterable[MPI.Request], on: _Waiting = COMPARING) -> None:
     """Await what ranks tell each other in a blocking call: it is in no call of MPI's own then."""
     record = context.recorder.blocking
     plan, record.plan = record.plan, on

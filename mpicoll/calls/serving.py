@@ -32,7 +32,7 @@ from ..support.callsite import call_site
 from ..support.settings import ALWAYS
 from ..support.units import format_bytes, many
 from .call import Call
-from .comparing import MEETING, agree, comparing, is_sampled, noted, sharing_counts
+from .comparing import MEETING, POLLING, agree, comparing, is_sampled, noted, sharing_counts
 from .operations import operation_of
 from .request import Request, Submit
 from .trial import trial
@@ -377,6 +377,7 @@ def run_begun(
     try:
         record.begin(entry.text, call_site())
         request = entry.method(comm, *args)
+        record.plan = POLLING
         PROGRESS.wait_soon(is_over)
     except MPI.Exception as error:
         ABANDONED.append(args)
@@ -388,4 +389,5 @@ def run_begun(
         PROGRESS.end_failed(context.queue)
         raise
     finally:
+        record.plan = None  # MPI has served it
         record.end()
