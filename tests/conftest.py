@@ -1,10 +1,14 @@
 """The outer run launches the MPI tests itself, so it does not collect them; under mpiexec they are all there is."""
 
+import os
 import sys
 import threading
 from tempfile import mkdtemp
 
 import pytest
+
+# PyTorch asks for the name of each process that meets it: a name server that answers not each question holds it up for 5 s
+os.environ.setdefault("RES_OPTIONS", "timeout:1")
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -11,7 +11,8 @@ from tests.support.trainings import differences, draw, grid
 from tests.support.trainings.drawing import BUCKETS, OVERLAPS, PRECISIONS
 from tests.support.trainings.models import Scaling
 
-pytestmark = pytest.mark.mpi
+# whose schedules run with the reference in tests of theirs
+pytestmark = [pytest.mark.mpi, pytest.mark.interpreters("auto")]
 
 #: for tests of one thing
 PLAIN = {"precision": "float64", "accumulate": 1, "clip_norm": None, "loss_scale": None, "reproducible": False,

@@ -23,7 +23,7 @@ from tests.support.torch_training import (
     wrap,
 )
 
-pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.interpreters("auto")]
 
 
 # ---- the result of one process

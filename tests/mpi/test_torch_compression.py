@@ -14,7 +14,7 @@ from tests.support.torch_group import torch
 import mpicoll.torch
 from mpicoll.train.torch import wrap
 
-pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.interpreters("auto")]
 
 STRATEGIES = ("allreduce", "zero1", "zero2")
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

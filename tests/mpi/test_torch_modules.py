@@ -7,7 +7,7 @@ from benchmarks.peers.gloo import Gloo
 from tests.support.cases import RANK, SIZE, WORLD
 from tests.support.torch_training import STEPS, STRATEGIES, WIDTH, batches, loss_of, mine, network, torch, wrap
 
-pytestmark = [pytest.mark.mpi, pytest.mark.thorough]
+pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.interpreters("auto")]
 
 
 class Tied(torch.nn.Module):

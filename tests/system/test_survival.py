@@ -350,8 +350,9 @@ def test_masters_go_on_to_the_bit():
     assert status == 0 and [one["losses"] for one in results] == [whole["losses"]] * 2, output
 
 
+@pytest.mark.thorough
 @OPEN
-@pytest.mark.parametrize("strategy", ["allreduce", pytest.param("zero1", marks=THOROUGH), "zero2"])
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1", "zero2"])
 @pytest.mark.parametrize("place", [STEP, f"{PARALLEL}.feedback:ErrorFeedback.feed"])
 def test_compressed_gradients(strategy, place, tmp_path):
     """With the losses of a run in which nobody died, as far as codes made by fewer ranks allow."""
@@ -383,13 +384,14 @@ HAND_OVER = f"{PARALLEL}.backup:Backup.hand_over"
 ADD, COMMIT = f"{PARALLEL}.feedback:Remainder.add_to", f"{PARALLEL}.reducer:Reducer.commit"
 
 
+@pytest.mark.thorough
 @OPEN
 @pytest.mark.parametrize("strategy, ranks, deaths", [
     ("allreduce", 3, [[1, FEED, 12]]), ("zero1", 3, [[1, FEED, 12]]), ("zero2", 3, [[2, STEP, 12]]),
     ("allreduce", 4, [[1, FEED, 12], [3, HAND_OVER, 1]]),
-    pytest.param("zero2", 4, [[1, FEED, 12], [3, HAND_OVER, 1]], marks=THOROUGH),
-    pytest.param("allreduce", 3, [[1, STEP, 12]], marks=THOROUGH),
-    pytest.param("zero1", 3, [[0, FEED, 1]], marks=THOROUGH), pytest.param("allreduce", 3, [[2, FEED, 1]], marks=THOROUGH),
+    ("zero2", 4, [[1, FEED, 12], [3, HAND_OVER, 1]]),
+    ("allreduce", 3, [[1, STEP, 12]]),
+    ("zero1", 3, [[0, FEED, 1]]), ("allreduce", 3, [[2, FEED, 1]]),
 ])  # fmt: skip
 def test_what_the_codes_of_the_dead_lost_is_owed_by_those_that_live(strategy, ranks, deaths):
     """Residuals, bit for bit those of a run in which nobody died and NumPy's codes of these; and no gradient is missing."""
@@ -420,6 +422,7 @@ def test_what_the_codes_of_the_dead_lost_is_owed_by_those_that_live(strategy, ra
     assert not step or min(abs(lost[rank]).max() for rank in dead) > 1e-3
 
 
+@pytest.mark.thorough
 @OPEN
 @pytest.mark.parametrize("death", [[2, FEED, 18], [2, f"{PARALLEL}.strategy:Strategy.step", 13]], ids=["later", "at once"])
 def test_what_was_taken_over_is_owed_when_that_rank_dies_too(death):
@@ -438,14 +441,15 @@ def test_what_was_taken_over_is_owed_when_that_rank_dies_too(death):
     numpy.testing.assert_allclose(applied + unapplied, owing_program.TOTAL, atol=2e-5)
 
 
+@pytest.mark.thorough
 @OPEN
 @pytest.mark.parametrize("strategy, ranks, deaths", [
     ("allreduce", 2, [[1, FEED, 12]]), ("zero1", 3, [[1, FEED, 12]]), ("allreduce", 4, [[1, FEED, 12], [0, ADD, 1]]),
-    pytest.param("zero2", 4, [[1, FEED, 12], [0, ADD, 1]], marks=THOROUGH),
-    pytest.param("zero1", 4, [[1, FEED, 12], [0, ADD, 1], [2, ADD, 1]], marks=THOROUGH),
-    pytest.param("allreduce", 4, [[1, FEED, 12], [0, COMMIT, 12]], marks=THOROUGH),
-    pytest.param("allreduce", 4, [[1, FEED, 12], [2, COMMIT, 12]], marks=THOROUGH),
-    pytest.param("allreduce", 4, [[1, FEED, 12], [0, COMMIT, 13]], marks=THOROUGH),
+    ("zero2", 4, [[1, FEED, 12], [0, ADD, 1]]),
+    ("zero1", 4, [[1, FEED, 12], [0, ADD, 1], [2, ADD, 1]]),
+    ("allreduce", 4, [[1, FEED, 12], [0, COMMIT, 12]]),
+    ("allreduce", 4, [[1, FEED, 12], [2, COMMIT, 12]]),
+    ("allreduce", 4, [[1, FEED, 12], [0, COMMIT, 13]]),
 ])  # fmt: skip
 def test_what_was_lost_is_applied_by_those_that_send_no_codes(strategy, ranks, deaths):
     """One rank is left, or several that share a node; also where the one that adds the residuals dies before that counts."""

@@ -79,7 +79,8 @@ def test_public_modules_and_a_correct_program_pass(checker):
     assert set(found) <= {MISTAKES}, text
 
 
-@pytest.mark.parametrize("checker", [mypy, pytest.param(pyright, marks=pytest.mark.slow)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("checker", [mypy, pyright])
 def test_ten_mistakes_are_found_in_ten_lines(checker):
     wanted = {number for number, line in enumerate(MISTAKES.read_text().splitlines(), 1) if "  # " in line}
     found, text = checker()
