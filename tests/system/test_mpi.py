@@ -17,12 +17,12 @@ ON_RANKS = ROOT / "tests" / "mpi"
 MPIS = installations()
 #: in these the number of ranks matters most
 MOST = tuple(ON_RANKS / f"test_{name}.py" for name in ("collectives", "nonblocking", "mismatches", "reproducible"))
-#: what takes longest: trainings, programs that are drawn at random, memory that is seen to be released, and what has most cases
+#: what takes longest: trainings, programs that are drawn at random, memory that is seen to be released, what has most cases
 LONG = tuple(
     ON_RANKS / f"test_{name}.py"
-    for name in ("compressed_training", "compression", "doors", "engine", "fuzz", "interrupting", "legal_programs", "local_steps",
-                 "odd_buffers", "raising", "random_trainings", "sequence", "shared_memory", "strategies", "trainer", "types",
-                 "unusual_memory", "whole_family")
+    for name in ("compressed_training", "compression", "doors", "engine", "fuzz", "interrupting", "legal_programs",
+                 "local_steps", "odd_buffers", "raising", "random_trainings", "sequence", "shared_memory", "strategies",
+                 "trainer", "types", "unusual_memory", "whole_family")
 )  # fmt: skip
 #: of device memory, where a stand-in for CuPy matters more than the MPI library
 ON_DEVICES = tuple(
