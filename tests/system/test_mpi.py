@@ -1,8 +1,9 @@
 """Launch the tests of tests/mpi under mpiexec.
 
-By default: on two ranks of the first MPI found here all but those that take longest, and on three those in which the number of
-ranks matters most. Under `-m thorough`: on two ranks of the first MPI all that is left, and with the reference interpreter of
-programs; on two ranks of the others those in which the MPI library matters; and on one and three those of the number of ranks.
+By default: on two ranks of the first MPI found here all but those that take longest, of which those in which the number of
+ranks matters most run on three. Under `-m thorough`: on two ranks of the first MPI all that is left, and with the reference
+interpreter of programs; on two ranks of the others those in which the MPI library matters; and on one and three those of the
+number of ranks.
 MPICOLL_TEST_ALL=1: all of them on one to five ranks of each MPI.
 """
 
@@ -61,13 +62,13 @@ def runs():
     """MPI, number of ranks, and what pytest is given."""
     if ALL:
         return [(mpi, size, (ON_RANKS, *EVERYTHING)) for mpi in MPIS for size in range(1, 6)]
-    first = [(mpi, 2, (ON_RANKS, *DEVICES, *without(LONG))) for mpi in MPIS[:1]]
+    first = [(mpi, 2, (ON_RANKS, *DEVICES, *without((*LONG, *MOST)))) for mpi in MPIS[:1]]
     first += [(mpi, 3, MOST) for mpi in MPIS[:1]]
     # in many jobs: each may take as long as a loaded machine needs
     left = (ON_RANKS, *DEVICES, "-m", "thorough and not reference")
     devices = [(*paths, *EVERYTHING) for paths in dealt(ON_DEVICES, 2)]
     references = [(*paths, "-m", "thorough and reference") for paths in dealt(HOSTS, 2)]
-    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (*dealt(LONG, 3), left, *devices, *references)]
+    again = [(mpi, 2, words) for mpi in MPIS[:1] for words in (*dealt((*LONG, *MOST), 3), left, *devices, *references)]
     others = dealt([path for path in HOSTS if path not in (*MOST, *ON_ANY)], 2)
     again += [(mpi, 2, words) for mpi in MPIS[1:] for words in (*others, COMPILED, (*left, *without(ON_ANY)))]
     again += [(mpi, 1, MOST) for mpi in MPIS] + [(mpi, 3, COMPILED) for mpi in MPIS[1:]]
