@@ -39,8 +39,9 @@ def interrupt(number, frame):
     if not waits:
         signal.setitimer(signal.ITIMER_REAL, 0.003)
         return
+    error = Interrupted()  # its time is noted before the last rank may hear of it
     (FOLDER / "interrupted").touch()
-    raise Interrupted
+    raise error
 
 
 def wait_for(name):
