@@ -8,7 +8,9 @@
 #define Py_LIMITED_API 0x030A0000
 #endif
 #include <Python.h>
+#include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -2461,6 +2463,32 @@ static PyObject *array_fields(PyObject *self, PyObject *object)
                          (unsigned long long)(uintptr_t)a->descr, a->flags);
 }
 
+/* ---- A signal ------------------------------------------------------------------------------ */
+
+static struct {
+    int descriptor;
+    char word;
+} told;
+
+/* It may interrupt any line, of Python's interpreter, too, so it reads none of its data. */
+static void tell(int number)
+{
+    int kept = errno;
+    /* a full pipe has been told enough */
+    if (write(told.descriptor, &told.word, 1) < 0) errno = kept;
+}
+
+PyDoc_STRVAR(write_at_signal_doc, "write_at_signal(signal, descriptor, word)\n\n"
+                                  "Write a byte to a pipe that does not block, at once.");
+static PyObject *write_at_signal(PyObject *self, PyObject *args)
+{
+    int number;
+    struct sigaction action = {.sa_handler = tell, .sa_flags = SA_RESTART | SA_ONSTACK};
+    if (!PyArg_ParseTuple(args, "iic", &number, &told.descriptor, &told.word)) return NULL;
+    if (sigaction(number, &action, NULL)) return PyErr_SetFromErrno(PyExc_OSError);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, setup_doc},
     {"program", program, METH_VARARGS, program_doc},
@@ -2484,6 +2512,7 @@ static PyMethodDef functions[] = {
     {"array_fields", array_fields, METH_O, fields_doc},
     {"feed", feed_from_python, METH_VARARGS, feed_doc},
     {"feed_sums", feed_sums_from_python, METH_VARARGS, feed_sums_doc},
+    {"write_at_signal", write_at_signal, METH_VARARGS, write_at_signal_doc},
     {NULL, NULL, 0, NULL},
 };
 

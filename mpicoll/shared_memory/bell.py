@@ -1,4 +1,4 @@
-"""A pipe by which other processes of the node wake a thread of this one."""
+"""A pipe by which signals, and other processes of the node, wake a thread of this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import threading
 from contextlib import suppress
 
-_GIVEN_UP = b"!"
+#: words that are written to it: a rank has given a communicator up
+GIVEN_UP = b"!"
+#: a person asks by a signal what this process is doing
+ASKED = b"?"
 
 
 class Bell:
@@ -40,18 +43,22 @@ class Bell:
 
     def ring(self) -> None:
         """Wake the thread of this process: a rank has given a communicator up."""
-        self._write(_GIVEN_UP)
+        self._write(GIVEN_UP)
+
+    def ask(self) -> None:
+        """Wake the thread of this process: a person asks what it is doing."""
+        self._write(ASKED)
 
     def _write(self, word: bytes) -> None:
         with suppress(OSError):  # no pipe yet, or a full pipe
             os.write(self._writing, word)
 
-    def was_rung(self) -> bool:
-        """Empty the pipe; whether a rank has given a communicator up since the last call."""
+    def words(self) -> bytes:
+        """Empty the pipe; what was written to it since the last call."""
         try:
-            return _GIVEN_UP in os.read(self._reading, 1 << 16)
+            return os.read(self._reading, 1 << 16)
         except OSError:
-            return False
+            return b""
 
 
 def ring(pid: int, descriptor: int, inode: int) -> None:
@@ -63,7 +70,7 @@ def ring(pid: int, descriptor: int, inode: int) -> None:
         pipe = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if os.fstat(pipe).st_ino == inode:  # the pid may belong to a new process
-                os.write(pipe, _GIVEN_UP)
+                os.write(pipe, GIVEN_UP)
         finally:
             os.close(pipe)
 

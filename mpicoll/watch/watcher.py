@@ -3,9 +3,9 @@
 It starts with the first Communicator and sleeps until there is something to do:
 
 * SIGUSR2: it prints the stack of each thread and the state of each communicator to standard error.
-  A Python handler would run only after MPI returns. So the handler is that of `faulthandler`; what
-  it writes, the stack of the thread that it interrupts, only wakes this thread. It must not walk
-  the stacks of other threads, which may run meanwhile: that crashes now and then.
+  A Python handler would run only after MPI returns, so the handler is one of the extension, which
+  only wakes this thread. It must walk no stack, as `faulthandler` does: a stack that changes
+  meanwhile ends in a crash now and then.
 * With a timeout: it answers the questions of other ranks ten times a second, and ends the job when
   a call of MPI's own, which cannot be interrupted, has taken longer.
 * Where another rank gives a communicator up and rings (`shared_memory/bell.py`): it ends the job
@@ -17,8 +17,6 @@ It starts with the first Communicator and sleeps until there is something to do:
 from __future__ import annotations
 
 import atexit
-import faulthandler
-import os
 import select
 import signal
 import sys
@@ -30,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..engine import status
 from ..errors import ArgumentError, RankFailure
 from ..execute import Context
 from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
-from ..shared_memory import BELL
+from ..shared_memory import ASKED, BELL, GIVEN_UP
 from ..support import settings
 from ..support.garbage import frames_of_threads
 from .answers import answer_questions, ask_others
@@ -53,8 +52,6 @@ REPORT = 1.0
 HISTORY = 5.0
 #: seconds that an answer may take
 ANSWER = 2.0
-#: with which faulthandler begins what it writes, in several pieces
-_HEADER = b"Stack (most recent call first)"
 _ENDS = "MPI's own call cannot be interrupted: the job ends"
 #: after a timeout: seconds from which on a call of another rank counts as waiting
 _PATIENCE = 0.2
@@ -77,8 +74,7 @@ class Watcher:
         self.folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._witness: Witness | None = None
-        #: descriptors that wake the thread: of SIGUSR2, and of the bell
-        self._signals = -1
+        #: the descriptor that wakes the thread
         self._bell = -1
         #: until when it looks for notices
         self._alert = 0.0
@@ -111,7 +107,7 @@ class Watcher:
         self._may_call_mpi = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         try:
             self._bell = BELL.descriptor()
-            self._signals = _readable_signals()
+            _ask_at_signal()
         except OSError as error:  # an error on a single rank would leave the others waiting
             text = f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}"
             warnings.warn(text, stacklevel=3)
@@ -237,10 +233,11 @@ class Watcher:
             busy = self.folder is not None or watched or alert
             # without work it sleeps: a thread that wakes up disturbs threads that compute
             pause = TICK if busy else None
-            ready, _, _ = select.select([self._signals, self._bell], [], [], pause)
-            if self._bell in ready and BELL.was_rung():
+            ready, _, _ = select.select([self._bell], [], [], pause)
+            words = BELL.words() if ready else b""
+            if GIVEN_UP in words:
                 self._alert = time.perf_counter() + _ALERT
-            if self._signals in ready and _HEADER in os.read(self._signals, 1 << 16):
+            if ASKED in words:
                 self._print_state()
             if busy:
                 self._look_around()
@@ -313,13 +310,16 @@ def _after_colon(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def _readable_signals() -> int:
-    """A pipe that can be read after SIGUSR2, unless the user handles it."""
-    reading, writing = os.pipe()
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        faulthandler.register(signal.SIGUSR2, file=writing, all_threads=False)
-    return reading
+def _ask_at_signal() -> None:
+    """Have SIGUSR2 ask what this process is doing, unless the user handles it."""
+    if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
+        return
+    extension = status().extension
+    if extension is not None:
+        extension.write_at_signal(signal.SIGUSR2, BELL.place()[0], ASKED)
+    elif threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR2, lambda *_: BELL.ask())
+        signal.siginterrupt(signal.SIGUSR2, False)
 
 
 #: the watcher of this process

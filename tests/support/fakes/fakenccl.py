@@ -102,8 +102,13 @@ class _Operation:
         stream.__dict__.setdefault("nccl", []).append(self)
 
     def test(self):
-        if not self.ended and not self.comm.aborted and MPI.Request.Testall(self.requests):
-            self.end()
+        """MPI allows one thread at a time to test a request."""
+        if not self.ended and not self.comm.aborted and _ending.acquire(blocking=False):
+            try:
+                if not self.ended and MPI.Request.Testall(self.requests):
+                    self.end()
+            finally:
+                _ending.release()
         return self.ended
 
     def end(self):
