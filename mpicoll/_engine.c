@@ -479,6 +479,8 @@ typedef struct {
     Word *out;
     /* NULL until the rank has created it */
     Word *in;
+    /* 1: the process sleeps until one of its node wakes it */
+    Word *sleeps;
     int32_t rank;
     /* messages that the rank has read, when it was last looked at */
     uint64_t read;
@@ -512,6 +514,8 @@ typedef struct {
     Message *message;
     int32_t nears;
     Near *near;
+    /* of this process: see Near */
+    Word *sleeps;
     /* polls before a rank that waits yields its core */
     int polls;
     /* seconds for which a call that does not block waits; the same on a core that others use */
@@ -622,6 +626,36 @@ static inline void set(Word *word, uint64_t value)
     atomic_store_explicit(word, value, memory_order_release);
 }
 
+#ifdef SYS_futex
+enum { WAIT_SHARED = 0, WAKE_SHARED = 1 };
+/* The half of a word that changes with each count. */
+static uint32_t *low_half(Word *word)
+{
+    return (uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+#endif
+
+/* Sleep for so many seconds at most. The caller has set the word, and has looked once more whether
+ * anything moves. */
+static void sleep_on(Word *sleeps, double seconds)
+{
+#ifdef SYS_futex
+    struct timespec length = {0, (long)(seconds * 1e9)};
+    syscall(SYS_futex, low_half(sleeps), WAIT_SHARED, 1, &length, NULL, 0);
+#endif
+}
+
+/* Wake a rank for which something has moved, if it sleeps. One that lies down at the same moment
+ * may not be seen here, and wakes by itself. */
+static void wake(Word *sleeps)
+{
+#ifdef SYS_futex
+    if (!own(sleeps)) return;
+    set(sleeps, 0);
+    syscall(SYS_futex, low_half(sleeps), WAKE_SHARED, INT_MAX, NULL, NULL, 0);
+#endif
+}
+
 /* Whether fewer messages than that are unread. Asks the receiver only where it has to: its count
  * is in a cache line of its own. */
 static int has_room(Near *n, uint64_t most)
@@ -646,6 +680,7 @@ static void publish(Program *p, Near *n, uint64_t location, uint64_t nbytes)
     atomic_store_explicit(entry + NBYTES, nbytes, memory_order_relaxed);
     set(entry + NUMBER, count + 1);
     atomic_store_explicit(n->out + PUBLISHED, count + 1, memory_order_relaxed);
+    wake(n->sleeps);
     p->moved++;
 }
 
@@ -682,6 +717,7 @@ static int count_read(Program *p, Near *n)
 {
     if (has_given_up(n)) return PEER_GAVE_UP;
     set(n->in + READ, own(n->in + READ) + 1);
+    wake(n->sleeps);
     p->moved++;
     return DONE;
 }
@@ -981,11 +1017,25 @@ enum { BRIEF = 16 << 10 };
 
 /* seconds between two looks of one that waits */
 static const double LOOK = 500e-6;
+/* seconds without a move after which a rank that waits for a single call sleeps: to wake it takes
+ * some microseconds, and others have its core meanwhile */
+static const double AWAKE = 1e-3;
+
+/* Say that this rank sleeps; 0 where nobody would wake it, as MPI has messages of the call. */
+static int lie_down(Program *p)
+{
+    if (!p->nears) return 0;
+    for (int32_t number = 0; number < p->requests; number++)
+        if (p->message[number].active) return 0;
+    atomic_store(p->sleeps, 1);
+    return 1;
+}
 
 /* The same, and poll for as long as something moves at least every `patience` seconds. */
 static int advance_for(Program *p, double patience)
 {
-    double until = 0, looks = 0;
+    double began = 0, until = 0, looks = 0;
+    int lies = 0;
     for (int polls = 1;; polls++) {
         advance_and_look(p);
         if (p->moved) p->still_since = 0;
@@ -996,7 +1046,10 @@ static int advance_for(Program *p, double patience)
         }
         if (p->moved) {
             until = 0;
-            polls = 0;
+            polls = lies = 0;
+        } else if (lies) {
+            sleep_on(p->sleeps, LOOK);
+            lies = 0;
         } else if (polls > p->polls) {
             sched_yield();
         } else {
@@ -1006,13 +1059,16 @@ static int advance_for(Program *p, double patience)
         double now = seconds();
         if (!p->still_since) p->still_since = now;
         if (!until) {
+            began = now;
             until = now + patience;
             looks = now + LOOK;
         }
         if (now >= until) return WAITS;
-        if (now < looks) continue;
-        looks = now + LOOK;
-        if (look(p, WATCHED) == TOLD) return p->result = TOLD;
+        if (now >= looks) {
+            looks = now + LOOK;
+            if (look(p, WATCHED) == TOLD) return p->result = TOLD;
+        }
+        lies = now - began > AWAKE && lie_down(p);
     }
 }
 
@@ -1265,11 +1321,12 @@ static int link_messages(Program *p)
 }
 
 PyDoc_STRVAR(program_doc,
-             "program(code, requests, comm, nears, polls, notice, account)\n\n"
-             "A program of packed instructions. comm: the communicator's handle; nears: of each\n"
-             "rank of the node the addresses of the pipes to it and from it, and its number in\n"
-             "comm; polls: how often a waiting rank looks before it yields its core, less often\n"
-             "where messages come through MPI; notice, account: the tags of messages that\n"
+             "program(code, requests, comm, sleeps, nears, polls, notice, account)\n\n"
+             "A program of packed instructions. comm: the communicator's handle; sleeps: the\n"
+             "address of the word by which this process says that it sleeps; nears: of each rank\n"
+             "of the node the addresses of the pipes to it and from it, and of that word, and its\n"
+             "number in comm; polls: how often a waiting rank looks before it yields its core, less\n"
+             "often where messages come through MPI; notice, account: the tags of messages that\n"
              "Python receives when `advance` returns TOLD, or -1.");
 static PyObject *program(PyObject *self, PyObject *args)
 {
@@ -1277,10 +1334,10 @@ static PyObject *program(PyObject *self, PyObject *args)
     char *code, *nears;
     Py_ssize_t nbytes, nears_bytes;
     int requests, polls, notice, account;
-    unsigned long long comm;
+    unsigned long long comm, sleeps;
     /* no format with #: compiled with Python 3.13 or later it would not run on earlier ones */
-    if (!PyArg_ParseTuple(args, "SiKSiii", &code_bytes, &requests, &comm, &near_bytes, &polls,
-                          &notice, &account) ||
+    if (!PyArg_ParseTuple(args, "SiKKSiii", &code_bytes, &requests, &comm, &sleeps, &near_bytes,
+                          &polls, &notice, &account) ||
         PyBytes_AsStringAndSize(code_bytes, &code, &nbytes) ||
         PyBytes_AsStringAndSize(near_bytes, &nears, &nears_bytes))
         return NULL;
@@ -1293,7 +1350,8 @@ static PyObject *program(PyObject *self, PyObject *args)
     p->comm = (Handle)comm;
     p->watched[NOTICE] = notice;
     p->watched[ACCOUNT] = account;
-    p->nears = (int32_t)(nears_bytes / (3 * sizeof *row));
+    p->sleeps = (Word *)(uintptr_t)sleeps;
+    p->nears = (int32_t)(nears_bytes / (4 * sizeof *row));
     p->code = malloc(nbytes + 1);
     p->handles = calloc(requests + 1, mpi.request_bytes);
     p->message = calloc(requests + 1, sizeof *p->message);
@@ -1303,10 +1361,11 @@ static PyObject *program(PyObject *self, PyObject *args)
         return PyErr_NoMemory();
     }
     memcpy(p->code, code, nbytes);
-    for (int32_t number = 0; number < p->nears; number++, row += 3) {
+    for (int32_t number = 0; number < p->nears; number++, row += 4) {
         p->near[number].out = (Word *)(intptr_t)row[0];
         p->near[number].in = (Word *)(intptr_t)row[1];
-        p->near[number].rank = (int32_t)row[2];
+        p->near[number].sleeps = (Word *)(intptr_t)row[2];
+        p->near[number].rank = (int32_t)row[3];
     }
     uint64_t work = 0, moved = 0;
     int is_near = 1;

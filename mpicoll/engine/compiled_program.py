@@ -20,8 +20,9 @@ from .lowering import NOWHERE, Slots, lowered, refusal
 
 #: buffers that a call may have
 _MOST_BUFFERS = 3
-#: of a near rank: the addresses of the words of the pipes to it and from it, and its rank
-_NEAR = Struct("=3q")
+#: of a near rank: the addresses of the words of the pipes to it and from it, and of the word that
+#: says that it sleeps; and its rank
+_NEAR = Struct("=4q")
 #: polls of a rank that waits for others of its node before it yields its core: others may need it,
 #: which no rank can know, as those of other containers
 _POLLS = 32
@@ -119,7 +120,7 @@ class _Nearby:
 
     def packed(self) -> bytes:
         return b"".join(
-            _NEAR.pack(ends.out.words_at, ends.inward.words_at, rank)
+            _NEAR.pack(ends.out.words_at, ends.inward.words_at, ends.peer.sleeps_at, rank)
             for ends, rank in zip(self.ends, self._wire_ranks)
         )
 
@@ -191,6 +192,7 @@ class Compiled:
                 packed,
                 len(self._starts),
                 MPI._handleof(channel.wire.comm),
+                HEAP.sleeps_at if nearby.ends else 0,
                 nearby.packed(),
                 self._polls,
                 *(channel.tag(WATCH, number) for number in (NOTICE, ACCOUNT)),

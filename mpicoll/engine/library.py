@@ -96,7 +96,7 @@ def _delivers(extension: Any) -> bool:
         Packed(Code.WAIT, request=1),
     ]
     packed = b"".join(map(bytes, code))
-    program = extension.program(packed, 2, MPI._handleof(comm), b"", 0, -1, -1)
+    program = extension.program(packed, 2, MPI._handleof(comm), 0, b"", 0, -1, -1)
     extension.start(program, 0, ())
     error, reached = extension.advance(program, 1.0)
     comm.Free()

@@ -29,7 +29,7 @@ from ..support.forks import lock_for_forks
 from ..support.turn import drained
 from .limits import explained, memory_of_node
 from .mapping import Mapping, punch, words_at
-from .ranges import PAGE, SEGMENT, TABLE_BYTES, Ranges
+from .ranges import PAGE, SEGMENT, SLEEPS, TABLE_BYTES, Ranges
 
 _ALIGN = 128
 _ENTRIES = TABLE_BYTES // 16 - 1
@@ -184,6 +184,11 @@ class Heap:
         """The descriptor of the file."""
         with explained("which shares none so far"):
             return self._file().descriptor
+
+    @property
+    def sleeps_at(self) -> int:
+        """The address of the word by which this process says that it sleeps."""
+        return self._file().mapping.address + SLEEPS
 
     def _file(self) -> _File:
         found = self._files.get(0)

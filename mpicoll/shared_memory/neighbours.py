@@ -20,7 +20,7 @@ from .bell import BELL
 from .heap import HEAP, HeapBlock, SegmentTable
 from .limits import explained
 from .mapping import Mapping, words_at
-from .ranges import TABLE_BYTES, offset_of
+from .ranges import SLEEPS, TABLE_BYTES, offset_of
 
 #: processors that show the writes of a core to other cores in program order
 _ORDERED = ("x86_64", "AMD64", "i686")
@@ -73,6 +73,8 @@ class Neighbour:
         except (OSError, ValueError):
             os.close(self._descriptor)
             raise
+        #: the address of the word by which the process says that it sleeps
+        self.sleeps_at = mapping.address + SLEEPS
         #: sorted by offset
         self._mapped: list[Mapping] = []
         #: of segments that their owner has removed

@@ -14,6 +14,8 @@ SEGMENT = 64 << 20
 #: bytes of the table at the begin of the file: a token that identifies the file, then (offset,
 #: bytes) of each segment, or 0
 TABLE_BYTES = 64 << 10
+#: where the last word of the table is: 1 while the process sleeps until another one wakes it
+SLEEPS = TABLE_BYTES - 8
 
 
 def offset_of(mapping: Mapping) -> int:

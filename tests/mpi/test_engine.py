@@ -5,6 +5,7 @@ Messages go through shared memory, and through MPI.
 
 import mmap
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -171,6 +172,24 @@ def test_what_it_cannot_execute_runs_in_python(interpreters, monkeypatch):
         comm.Allreduce(MPI.IN_PLACE, data, op=op, algorithm="ring")
     user.Free()
     assert not made
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("count", [3, 100_000], ids=["messages", "slots"])
+def test_a_rank_that_waits_for_long_leaves_its_core_to_others(monkeypatch, comm, count):
+    """For a message, and for room for the next one: whoever is late has not read the first."""
+    monkeypatch.setenv("MPICOLL_ENGINE", "c")
+    data = np.ones(count)
+    late, used = 0.4, []
+    for _ in range(2):
+        comm.Bcast(data, algorithm="pipeline", segment_bytes=4096)
+        if RANK == SIZE - 1:
+            time.sleep(late)
+        began = time.process_time()
+        comm.Bcast(data, algorithm="pipeline", segment_bytes=4096)
+        comm.Allreduce(MPI.IN_PLACE, np.ones(count), algorithm="recursive_doubling")
+        used.append(time.process_time() - began)
+    assert min(used) < late / 2
 
 
 def _floats(memory):

@@ -36,10 +36,14 @@ def always(memory: Memory) -> bool:
 
 
 class Pipe(NamedTuple):
-    """From one rank to another. changed: what is done in another way than in the code; see the tests."""
+    """From one rank to another. changed: what is done in another way than in the code; see the tests.
+
+    wakes: the receiver sleeps; where it does not, the sender's look at that is no step.
+    """
 
     name: str
     changed: frozenset[str] = frozenset()
+    wakes: bool = False
 
     def word(self, name: str) -> str:
         return f"{self.name} {name}"
@@ -48,7 +52,7 @@ class Pipe(NamedTuple):
         return memory[self.word("published")] - memory[self.word("read")]
 
     def empty(self) -> Memory:
-        words = {self.word(word): 0 for word in ("published", "read", "given up")}
+        words = {self.word(word): 0 for word in ("published", "read", "given up", "sleeps")}
         words |= {self.word(f"number {number}"): 0 for number in range(ENTRIES)}
         entries = {self.word(f"entry {number}"): None for number in range(ENTRIES)}
         places = [f"slot {number}" for number in range(SLOTS)] + [f"room {number}" for number in range(ENTRIES)]
@@ -101,7 +105,12 @@ class Pipe(NamedTuple):
             memory[self.word(f"number {count % ENTRIES}")] = memory[self.word("published")] = count + 1
 
         steps = Step("publish: the entry", always, enter), Step("publish: its number", always, publish)
-        return steps[::-1] if early else steps
+        return *(steps[::-1] if early else steps), *([self._woken()] if self.wakes else [])
+
+    def _woken(self) -> Step:
+        """Wake the receiver, if it sleeps."""
+        wakes = "nobody wakes who sleeps" not in self.changed
+        return Step("wake", always, lambda memory: memory.update({self.word("sleeps"): 0} if wakes else {}))
 
     def all_read(self) -> Step:
         """The sender may change its memory."""
@@ -109,6 +118,14 @@ class Pipe(NamedTuple):
         return Step("wait_for", lambda memory: not is_asked or self.unread(memory) == 0, lambda memory: None)
 
     # The receiver.
+
+    def asleep(self, strand: str) -> Iterator[Step]:
+        """Wait for a message: say so, look once more, and sleep until a sender wakes this rank."""
+        seen = f"{strand} sees it"
+        lies = Step("lie_down", always, lambda memory: memory.update({self.word("sleeps"): 1}))
+        looks = Step("next_entry", always, lambda memory: memory.update({seen: self.has_come().ready(memory)}))
+        yield from (looks, lies) if "looks before it lies down" in self.changed else (lies, looks)
+        yield Step("sleep_on", lambda memory: memory[seen] or not memory[self.word("sleeps")], lambda memory: None)
 
     def received(self, strand: str, *expected: object) -> Iterator[Step]:
         """Messages, each read and compared when it is counted as read."""

@@ -107,7 +107,7 @@ def execute(code, name, source, target, count):
     """An instruction of the extension."""
     places = (0, source.ctypes.data), (0, target.ctypes.data)
     packed = Packed(code, kind=(COMPRESSIONS.index(name), 0), places=places, size=count)
-    program = EXTENSION.program(bytes(packed), 0, 0, b"", 0, -1, -1)
+    program = EXTENSION.program(bytes(packed), 0, 0, 0, b"", 0, -1, -1)
     EXTENSION.start(program, 0, ())
     assert EXTENSION.advance(program, 0.0) == (0, 1)
 

@@ -49,7 +49,7 @@ def hostile(dtype, seed):
 
 
 def execute(*instructions):
-    program = EXTENSION.program(b"".join(map(bytes, instructions)), 0, 0, b"", 0, -1, -1)
+    program = EXTENSION.program(b"".join(map(bytes, instructions)), 0, 0, 0, b"", 0, -1, -1)
     EXTENSION.start(program, 0, ())
     return EXTENSION.advance(program, 0.0)
 
@@ -131,7 +131,7 @@ def test_instructions_have_the_size_that_python_packs():
 ])  # fmt: skip
 def test_code_that_would_leave_its_memory_is_refused(wrong):
     with pytest.raises(ValueError, match="instruction 0 of the program is invalid"):
-        EXTENSION.program(bytes(wrong), 1, 0, b"", 0, -1, -1)
+        EXTENSION.program(bytes(wrong), 1, 0, 0, b"", 0, -1, -1)
 
 
 @built
@@ -139,7 +139,7 @@ def test_code_that_would_leave_its_memory_is_refused(wrong):
 def test_each_request_belongs_to_one_message(requests):
     code = b"".join(bytes(Packed(Code.RECV, request=number)) for number in requests)
     with pytest.raises(ValueError, match="each request belongs to one message"):
-        EXTENSION.program(code, 1, 0, b"", 0, -1, -1)
+        EXTENSION.program(code, 1, 0, 0, b"", 0, -1, -1)
 
 
 def program(*instructions, dtype="float32", op="SUM"):

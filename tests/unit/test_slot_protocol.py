@@ -78,6 +78,14 @@ def writing(early: bool = False) -> tuple[int, str]:
     return explore(strands, memory_of("y", pipes=[there, back], strands=strands))
 
 
+def sleeping(mutant: str = "") -> tuple[int, str]:
+    """A rank that waits sleeps, and is woken. The real one wakes by itself, too, so it would only be late."""
+    pipe = Pipe("0 to 1", frozenset([mutant]), wakes=True)
+    receives = [step for value in (1, 2) for step in (*pipe.asleep("1 receives"), *pipe.received("1 receives", value))]
+    strands = {"0 sends": list(pipe.in_slots(1, 2)), "1 receives": receives}
+    return explore(strands, memory_of(pipes=[pipe], strands=strands) | {"1 receives sees it": False})
+
+
 def ring() -> tuple[int, str]:
     """Three ranks, each of which sends two pieces to the next."""
     pipes = [Pipe(f"{rank} to {(rank + 1) % 3}") for rank in range(3)]
@@ -89,7 +97,7 @@ def ring() -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("exchange", "least"), [
-    (pieces, 3_000), (small, 100), (places, 100), (entries, 200), (leaving, 100), (writing, 20), (ring, 50_000),
+    (pieces, 3_000), (small, 100), (places, 100), (entries, 200), (leaving, 100), (writing, 20), (sleeping, 50), (ring, 50_000),
 ])  # fmt: skip
 def test_no_order_of_steps_is_wrong(exchange, least):
     states, wrong = exchange()
@@ -107,6 +115,11 @@ def test_each_change_of_the_protocol_is_found(mutant):
 @pytest.mark.parametrize("mutant", ["published before it is copied", "one too many", "counted before it is read"])
 def test_each_change_is_found_in_small_messages(mutant):
     assert " instead of " in small(mutant)[1]
+
+
+@pytest.mark.parametrize("mutant", ["nobody wakes who sleeps", "looks before it lies down"])
+def test_who_is_not_woken_is_found(mutant):
+    assert "nobody can go on" in sleeping(mutant)[1]
 
 
 def test_a_place_that_is_told_of_too_early_is_found():

@@ -9,6 +9,7 @@ import signal
 import threading
 import traceback
 from contextlib import contextmanager, nullcontext
+from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
@@ -43,6 +44,7 @@ class Disturbance:
         self._busy = threading.Lock()
         self._is_over = threading.Event()
         self._arrays_kept, self._made, self._alone = [], 0, None
+        self._rests_until = 0.0
 
     @contextmanager
     def going_on(self, by: str):
@@ -57,12 +59,18 @@ class Disturbance:
                 self._alone.Free()
 
     def interrupt(self) -> bool:
-        """Work a little, unless that itself is interrupted; whether there is more to come."""
+        """Work a little, unless that itself is interrupted; whether there is more to come.
+
+        Then it rests as long: a plan of thousands of steps would not be bound within the limit of others' waits.
+        """
         if not self._busy.acquire(blocking=False):
             return True
+        began = perf_counter()
         try:
-            if not self._is_over.is_set():
+            if not self._is_over.is_set() and began > self._rests_until:
                 self._work()
+                now = perf_counter()
+                self._rests_until = now + (now - began)
         except Exception:
             self.failures.append(traceback.format_exc())
         finally:

@@ -25,6 +25,8 @@ static const char *const CALLS_MADE[] = {
     "w", "p", "r", "l", "wplr", "rlpw", "llllllllllllllll", "lplpwlplpwlplpwr", "s",
     "ssssssssssssssss", "spslsrswspslsrss",
 };
+/* of so many calls each rank is late once */
+enum { LATE_ONE = 40 };
 enum { KINDS_OF_CALLS = sizeof CALLS_MADE / sizeof *CALLS_MADE };
 
 static double patience;
@@ -39,6 +41,7 @@ static struct {
     Word words[PIPE_WORDS];
     char slots[SLOTS * SLOT_BYTES];
 } pipes[MOST_RANKS][MOST_RANKS];
+static Word sleeps[MOST_RANKS];
 static Memory memory[MOST_RANKS];
 static int ranks, calls;
 
@@ -78,6 +81,7 @@ static Program *made(int rank, const char *ways)
     p->message = calloc(p->requests, sizeof *p->message);
     p->near = calloc(nears, sizeof *p->near);
     p->nears = nears;
+    p->sleeps = sleeps + rank;
     p->polls = 32;
     p->watched[NOTICE] = p->watched[ACCOUNT] = -1;
     for (int number = 0; number < nears; number++) {
@@ -85,6 +89,7 @@ static Program *made(int rank, const char *ways)
         n->out = pipes[rank][peers[number]].words;
         n->in = pipes[peers[number]][rank].words;
         n->rank = peers[number];
+        n->sleeps = sleeps + peers[number];
         /* locations are addresses here */
         n->segments = 1;
         n->segment[0] = (Segment){1, INT64_MAX, (char *)1};
@@ -206,6 +211,7 @@ static void *play(void *number)
     for (int call = 0; call < calls; call++) {
         int kind = call % KINDS_OF_CALLS;
         fill(rank, call, (int)strlen(CALLS_MADE[kind]));
+        if (call % LATE_ONE == rank) sleep_for(3 * AWAKE); /* the others sleep, too */
         begin(programs[kind], call);
         if (rank == 0) hand_over(programs[kind]);
         if (rank ? advance_for(programs[kind], patience) != DONE
