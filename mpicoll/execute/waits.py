@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from ..progress import NAP, PROGRESS, Queue, Rhythm
 from ..shared_memory import BELL, Links, Polled
 from ..support import settings
 from ..support.checks import ranks_text
+from ..support.stderr import print_now
 from ..transport import Channel
 from .accounts import Accounts
 from .cache import CallCache
@@ -199,7 +199,7 @@ class Waits:
         assert self.timeout is not None
         if perf_counter() - self._reported > self.timeout:
             self._reported = perf_counter()
-            print(f"mpicoll: {type(self).explain_wait(self, seconds)}", file=sys.stderr, flush=True)
+            print_now(f"mpicoll: {type(self).explain_wait(self, seconds)}")
 
     # Ranks that died, or gave up.
 

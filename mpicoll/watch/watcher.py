@@ -28,18 +28,25 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..engine import status
 from ..errors import ArgumentError, RankFailure
 from ..execute import Context
 from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
 from ..shared_memory import ASKED, BELL, GIVEN_UP
 from ..support import settings
+from ..support.extension import require_lock
 from ..support.garbage import frames_of_threads
+from ..support.stderr import print_now
 from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
 from .state import calls_under_way, history_of_process, stacks_of_threads, state_of_process
+
+try:
+    require_lock()
+    from .._engine import write_at_signal
+except ImportError:
+    write_at_signal = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from .witness import Witness
@@ -286,12 +293,11 @@ class Watcher:
             with self._writing:  # reports are written in the order of their states
                 write_report(self.folder, self.whole_state() if whole else self.state())
         except (OSError, ArgumentError) as error:
-            print(f"mpicoll: rank {self.rank} cannot leave its report: {error}", file=sys.stderr)
+            print_now(f"mpicoll: rank {self.rank} cannot leave its report: {error}")
 
     def _print_state(self) -> None:
         text = diagnose([self.state()], [self.rank])
-        text = f"mpicoll: rank {self.rank}:\n{text}\n{stacks_of_threads()}\n\n"
-        print(text, end="", file=sys.stderr, flush=True)
+        print_now(f"mpicoll: rank {self.rank}:\n{text}\n{stacks_of_threads()}\n")
 
 
 def _all_know(context: Context) -> bool:
@@ -314,9 +320,8 @@ def _ask_at_signal() -> None:
     """Have SIGUSR2 ask what this process is doing, unless the user handles it."""
     if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return
-    extension = status().extension
-    if extension is not None:
-        extension.write_at_signal(signal.SIGUSR2, BELL.place()[0], ASKED)
+    if write_at_signal is not None:
+        write_at_signal(signal.SIGUSR2, BELL.place()[0], ASKED)
     elif threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR2, lambda *_: BELL.ask())
         signal.siginterrupt(signal.SIGUSR2, False)

@@ -1,0 +1,20 @@
+"""Standard error of threads that may still run when the program ends."""
+
+import os
+import sys
+from contextlib import suppress
+
+
+def print_now(text: str) -> None:
+    """Print a line on standard error, without the lock of `sys.stderr`.
+
+    The end of the program stops a daemon thread anywhere. Where one keeps that lock, Python aborts.
+    """
+    stream = sys.stderr
+    if stream is None or stream is not sys.__stderr__:
+        print(text, file=stream, flush=True)
+        return
+    left = f"{text}\n".encode(errors="backslashreplace")
+    with suppress(OSError):
+        while left:
+            left = left[os.write(stream.fileno(), left) :]
