@@ -11,7 +11,7 @@ def print_now(text: str) -> None:
     The end of the program stops a daemon thread anywhere. Where one keeps that lock, Python aborts.
     """
     stream = sys.stderr
-    if stream is None or stream is not sys.__stderr__:
+    if stream is not sys.__stderr__ or stream is None:
         print(text, file=stream, flush=True)
         return
     left = f"{text}\n".encode(errors="backslashreplace")
