@@ -234,14 +234,17 @@ class Watcher:
     # The thread.
 
     def _run(self) -> None:
+        bell = select.poll()  # `select` knows no descriptor above 1,023
+        bell.register(self._bell, select.POLLIN)
         while True:
             alert = time.perf_counter() < self._alert
             watched = any(context.timeout or context.broken for context in Context.living())
             busy = self.folder is not None or watched or alert
             # without work it sleeps: a thread that wakes up disturbs threads that compute
-            pause = TICK if busy else None
-            ready, _, _ = select.select([self._bell], [], [], pause)
-            words = BELL.words() if ready else b""
+            told = bell.poll(1000 * TICK if busy else None)
+            words = BELL.words() if told else b""
+            if told and not words:  # the program has closed all descriptors
+                return
             if GIVEN_UP in words:
                 self._alert = time.perf_counter() + _ALERT
             if ASKED in words:

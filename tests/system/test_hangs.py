@@ -194,10 +194,14 @@ def test_a_signal_prints_where_a_live_job_is(installation):
 
 
 @ONE
-@pytest.mark.parametrize("without", ["", "sys.modules['mpicoll._engine'] = None"], ids=["", "no extension"])
-def test_many_signals_end_no_job(installation, without):
+@pytest.mark.parametrize("before", [
+    "", "sys.modules['mpicoll._engine'] = None",
+    "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096)); "
+    "files = [open('/dev/null') for _ in range(1100)]",
+], ids=["", "no extension", "many files"])  # fmt: skip
+def test_many_signals_end_no_job(installation, before):
     """Each print is whole. A handler that walked the stack that it interrupts crashed where a property was being read."""
-    code = f"import sys; {without}" + """
+    code = f"import sys; {before}" + """
 import os, signal, subprocess, sys, time
 import mpicoll
 from mpi4py import MPI
