@@ -1,10 +1,11 @@
-"""The tables of compressed calls: their times beside exact ones, and their errors."""
+"""The tables and the picture of compressed calls: times beside exact ones, and errors."""
 
 import json
 from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
+from .compared import plotting, save
 from .markdown import table_of
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -12,10 +13,48 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 def table():
     """A table per result."""
+    return "\n".join(map(_table, _documents()))
+
+
+def draw():
+    """The gain over ours, exact, over size, and the error beside it."""
+    figure, (gains, errors) = plotting().subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for document in _documents():
+        facts = document["environment"]
+        exact = {}
+        coded = {}
+        for row in document["results"]:
+            name = row.get("compression")
+            group = coded.setdefault(name, {}) if name else exact
+            if not row["algorithm"].startswith("native"):
+                group.setdefault(row["bytes"], []).append(row)
+        for name, by_size in coded.items():
+            sizes = sorted(by_size)
+            best = [min(by_size[size], key=_time) for size in sizes]
+            gain = [min(map(_time, exact[size])) / _time(row) for size, row in zip(sizes, best)]
+            label = f"{name}, {facts['nodes']} hosts, {facts['mpi'].rpartition(' ')[0]}"
+            (line,) = gains.plot(sizes, gain, marker=".", label=label)
+            error = [row["rms_error"] for row in best]
+            errors.plot(sizes, error, marker=".", color=line.get_color())
+    gains.set(ylabel="times as fast as ours, exact", ylim=0)
+    errors.set(ylabel="error, RMS, of the RMS of the sum", yscale="log")
+    for ax in (gains, errors):
+        ax.set(xscale="log", xlabel="m, bytes of the vector")
+        ax.set_xticks(sizes, [format_bytes(nbytes) for nbytes in sizes])
+        ax.set_xticks([], minor=True)
+    figure.legend(fontsize="small", loc="outside right center")
+    save(figure, "compression")
+
+
+def _documents():
     paths = sorted(RESULTS.glob("compressed-*-[0-9][0-9].json"))
     if not paths:
         raise SystemExit("there is no compressed-*.json: run python -m benchmarks.run.suite compressed")
-    return "\n".join(_table(json.loads(path.read_text(encoding="utf-8"))) for path in paths)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _time(row):
+    return row["median_us"]
 
 
 def _table(document):

@@ -102,6 +102,7 @@ def main(arguments=None):
         _write(page, options.results, options.check)
     if not options.check and not options.readme:
         compared.pictures()
+        compressed.draw()
         front.draw()
         gallery.draw()
         trained.draw()
