@@ -628,7 +628,7 @@ static inline void set(Word *word, uint64_t value)
 
 #ifdef SYS_futex
 enum { WAIT_SHARED = 0, WAKE_SHARED = 1 };
-/* The half of a word that changes with each count. */
+/* The half of a word that holds a small number: a futex has 32 bits. */
 static uint32_t *low_half(Word *word)
 {
     return (uint32_t *)word + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);

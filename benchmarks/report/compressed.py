@@ -21,20 +21,11 @@ def draw():
     figure, (gains, errors) = plotting().subplots(1, 2, figsize=(10, 4), layout="constrained")
     for document in _documents():
         facts = document["environment"]
-        exact = {}
-        coded = {}
-        for row in document["results"]:
-            name = row.get("compression")
-            group = coded.setdefault(name, {}) if name else exact
-            if not row["algorithm"].startswith("native"):
-                group.setdefault(row["bytes"], []).append(row)
-        for name, by_size in coded.items():
-            sizes = sorted(by_size)
-            best = [min(by_size[size], key=_time) for size in sizes]
-            gain = [min(map(_time, exact[size])) / _time(row) for size, row in zip(sizes, best)]
+        sizes, _, _, exact, compressed = _fastest(document["results"])
+        for name, coded in compressed.items():
             label = f"{name}, {facts['nodes']} hosts, {facts['mpi'].rpartition(' ')[0]}"
-            (line,) = gains.plot(sizes, gain, marker=".", label=label)
-            error = [row["rms_error"] for row in best]
+            (line,) = gains.plot(sizes, list(map(_gain, exact, coded)), marker=".", label=label)
+            error = [row["rms_error"] for row in coded]
             errors.plot(sizes, error, marker=".", color=line.get_color())
     gains.set(ylabel="times as fast as ours, exact", ylim=0)
     errors.set(ylabel="error, RMS, of the RMS of the sum", yscale="log")
@@ -53,31 +44,19 @@ def _documents():
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
-def _time(row):
-    return row["median_us"]
-
-
 def _table(document):
     facts = document["environment"]
-    rows = document["results"]
-    sizes = sorted({row["bytes"] for row in rows})
-    by_size = {size: [row for row in rows if row["bytes"] == size] for size in sizes}
-    wrong = sum(row["wrong"] for row in rows)
+    sizes, natives, forced, exact, compressed = _fastest(document["results"])
+    wrong = sum(row["wrong"] for row in document["results"])
     caption = (
         f"allreduce, {facts['mpi']}, float32, {facts['nodes']} hosts, links of {facts['link']},"
         f" virtual cluster on {facts['machine']}, {facts['date'].partition('T')[0]}, wrong elements: {wrong}"
     )
     lines = [["", *map(format_bytes, sizes)], ["---"] + ["---:"] * len(sizes)]
-    natives = [_fastest(by_size[size], lambda row: row["algorithm"] == "native") for size in sizes]
-    forced = [_fastest(by_size[size], _is_forced) for size in sizes]
-    exact = [_fastest(by_size[size], _is_ours) for size in sizes]
     lines.append(["MPI's own, ms", *map(_ms, natives)])
     lines.append(["MPI's best algorithm, forced, ms", *map(_ms, forced)])
     lines.append(["ours, exact, ms", *map(_ms, exact)])
-    for name in dict.fromkeys(row["compression"] for row in rows if "compression" in row):
-        coded = [
-            _fastest(by_size[size], lambda row: row.get("compression") == name) for size in sizes
-        ]
+    for name, coded in compressed.items():
         lines.append([f"**{name}, ms**", *map(_ms, coded)])
         for others, what in ((exact, "ours, exact"), (natives, "MPI's own"), (forced, "its best")):
             lines.append([f"x {what}", *map(_ratio, others, coded)])
@@ -86,9 +65,20 @@ def _table(document):
     return f"{caption}\n\n{table_of(lines)}"
 
 
-def _fastest(rows, is_meant):
-    """None where none was measured."""
-    return min(filter(is_meant, rows), key=lambda row: row["median_us"], default=None)
+def _fastest(rows):
+    """Sizes, and the fastest row of each size: of MPI's own calls, of its forced algorithms, of ours,
+    exact, and by name of ours, compressed. None where none was measured.
+    """
+    sizes = sorted({row["bytes"] for row in rows})
+
+    def of(is_meant):
+        meant = [[row for row in rows if row["bytes"] == size and is_meant(row)] for size in sizes]
+        return [min(group, key=lambda row: row["median_us"], default=None) for group in meant]
+
+    names = dict.fromkeys(row["compression"] for row in rows if "compression" in row)
+    compressed = {name: of(lambda row: row.get("compression") == name) for name in names}
+    native = of(lambda row: row["algorithm"] == "native")
+    return sizes, native, of(_is_forced), of(_is_ours), compressed
 
 
 def _is_forced(row):
@@ -107,4 +97,8 @@ def _ms(row):
 
 
 def _ratio(other, row):
-    return "-" if other is None else f"**{other['median_us'] / row['median_us']:.2f}**"
+    return "-" if other is None else f"**{_gain(other, row):.2f}**"
+
+
+def _gain(other, row):
+    return other["median_us"] / row["median_us"]
