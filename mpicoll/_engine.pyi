@@ -11,5 +11,3 @@ class Ledger:
     nbytes: int
     thread: int
     lists_all: bool
-
-def write_at_signal(signal: int, descriptor: int, word: bytes) -> None: ...

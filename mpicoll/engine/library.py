@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from mpi4py import MPI
 
 from ..shared_memory import HEAP
 from ..support import settings
-from ..support.extension import require_lock
+from ..support.extension import load
 from .lowering import Code, Packed
 
 _FUNCTIONS = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe")
@@ -41,8 +40,7 @@ def require() -> None:
 @lru_cache(maxsize=None)
 def _loaded() -> Status:
     try:
-        require_lock()
-        extension = import_module("mpicoll._engine")
+        extension = load()
         addresses = [address_of(name) for name in _FUNCTIONS]
     except (ImportError, AttributeError) as error:
         return Status(None, f"mpicoll._engine cannot be used ({error})")

@@ -1,6 +1,14 @@
 """Where the extension may be loaded."""
 
 import sysconfig
+from importlib import import_module
+from typing import Any
+
+
+def load() -> Any:
+    """The extension. Raises ImportError where there is none, or it may not be loaded."""
+    require_lock()
+    return import_module("mpicoll._engine")
 
 
 def require_lock() -> None:

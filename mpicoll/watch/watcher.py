@@ -34,19 +34,13 @@ from ..launch import LAST_WORDS, abort, words_of
 from ..reports import State, death_file, diagnose, read_reports, write_report
 from ..shared_memory import ASKED, BELL, GIVEN_UP
 from ..support import settings
-from ..support.extension import require_lock
+from ..support.extension import load
 from ..support.garbage import frames_of_threads
 from ..support.stderr import print_now
 from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
 from .state import calls_under_way, history_of_process, stacks_of_threads, state_of_process
-
-try:
-    require_lock()
-    from .._engine import write_at_signal
-except ImportError:
-    write_at_signal = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from .witness import Witness
@@ -323,11 +317,12 @@ def _ask_at_signal() -> None:
     """Have SIGUSR2 ask what this process is doing, unless the user handles it."""
     if signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return
-    if write_at_signal is not None:
-        write_at_signal(signal.SIGUSR2, BELL.place()[0], ASKED)
-    elif threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGUSR2, lambda *_: BELL.ask())
-        signal.siginterrupt(signal.SIGUSR2, False)
+    try:
+        load().write_at_signal(signal.SIGUSR2, BELL.place()[0], ASKED)
+    except ImportError:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR2, lambda *_: BELL.ask())
+            signal.siginterrupt(signal.SIGUSR2, False)
 
 
 #: the watcher of this process
