@@ -4,6 +4,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: they make hosts, and look whether any are left
 HOSTS = ("slurm/", "test_cluster.py", "test_random_kills.py", "test_readme.py", "test_survival.py", "test_worked.py")
+RANKS = "ranks"
 ROWS = {
     # most of them are short, and jobs of MPI need the cores of several processes: another one starts them meanwhile
     "tests/unit/": "unit",
@@ -11,15 +12,13 @@ ROWS = {
     # their fixtures take long
     "tests/system/test_aarch64.py": "aarch64",
     "tests/system/test_packaging.py": "packaging",
+    # ranks that wait look for messages all the time: two jobs of two ranks on two cores take longer side by side than in turn
+    "tests/system/test_mpi.py": RANKS,
 }
 
 
-#: each takes minutes, so none is begun when the other process has nothing left to do
-LONG = "tests/system/test_mpi.py::test_on_ranks"
-
-
 class Sharing(LoadScopeScheduling):
-    """The longest row first, then single tests that take minutes.
+    """The longest row first, then the row of jobs, whose tests take minutes, in the other process.
 
     The marks of pytest-xdist are not used: its version 3.8 does not see them with pytest 9.
     """
@@ -31,7 +30,6 @@ class Sharing(LoadScopeScheduling):
         return nodeid
 
     def _assign_work_unit(self, node):
-        if any(self.assigned_work.values()):  # the longest row has begun
-            for scope in reversed([scope for scope in self.workqueue if scope.startswith(LONG)]):
-                self.workqueue.move_to_end(scope, last=False)
+        if any(self.assigned_work.values()) and RANKS in self.workqueue:  # the longest row has begun
+            self.workqueue.move_to_end(RANKS, last=False)
         super()._assign_work_unit(node)
