@@ -525,6 +525,8 @@ typedef struct {
     int hears;
     /* polls for which a call keeps the interpreter's lock; 0: it does much, or calls MPI */
     int brief;
+    /* of a plan: starts that will not wait, and how many that was the last time */
+    int hasty, vain;
     /* of the last `advance_for`; since when nothing has moved, 0: something has */
     int result;
     double still_since;
@@ -2181,23 +2183,75 @@ static int is_hindered(const Door *d)
     return result;
 }
 
+/* starts in a row that do not wait, at most */
+enum { MOST_HASTY = 63 };
+
+/* Execute the program of a plan that has begun, and wait for a moment where that was not in vain the
+ * last time: ranks that compute between start and wait differ by more than that. */
+static void advance_started(Program *p)
+{
+    if (p->hasty) {
+        p->hasty--;
+        advance_and_look(p);
+        return;
+    }
+    advance_briefly(p);
+    if (p->result == WAITS) {
+        Py_BEGIN_ALLOW_THREADS
+        advance_for_a_moment(p);
+        Py_END_ALLOW_THREADS
+    }
+    p->vain = p->result != WAITS ? 0 : p->vain < MOST_HASTY ? 2 * p->vain + 1 : MOST_HASTY;
+    p->hasty = p->vain;
+}
+
 /* Begin a plan. True: it has ended; None: it has not; False: it has not begun. */
 static PyObject *start_plan(Door *d, const Known *k)
 {
     Ledger *l = (Ledger *)d->held[LEDGER];
     if (l->lists_all) Py_RETURN_FALSE;
     Program *p = k->program[0];
-    PyObject *capsules = k->capsules;
-    Py_INCREF(capsules);
     memcpy(p->buffer, k->buffer, sizeof p->buffer);
     memcpy(p->shift, k->shift, sizeof p->shift);
+    PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
+    Py_INCREF(capsules);
     begin(p, k->tag);
-    advance_known(l, k, p);
+    l->messages += k->messages;
+    l->nbytes += k->nbytes;
+    advance_started(p);
     int has_ended = p->result == DONE;
     Py_DECREF(capsules);
     if (!has_ended) Py_RETURN_NONE;
     l->count++;
     Py_RETURN_TRUE;
+}
+
+PyDoc_STRVAR(go_on_doc, "go_on(seconds)\n\n"
+                        "Advance a plan that has begun here until nothing moves for so long. 2: it\n"
+                        "has ended; 1: it has moved; 0: it has not; None: Python has to see to it.");
+static PyObject *door_go_on(PyObject *self, PyObject *patience)
+{
+    Door *d = (Door *)self;
+    double length = PyFloat_AsDouble(patience);
+    int hindered = is_hindered(d);
+    if (hindered < 0 || PyErr_Occurred()) return NULL;
+    if (hindered || !d->knows) Py_RETURN_NONE;
+    const Known *k = d->known[0];
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    Program *p = k->program[0];
+    int32_t before = p->next;
+    int has_advanced, result, next;
+    PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
+    Py_INCREF(capsules);
+    Py_BEGIN_ALLOW_THREADS
+    has_advanced = advance_beside(p, length, &result, &next);
+    Py_END_ALLOW_THREADS
+    int has_ended = has_advanced && result == DONE && next == p->length;
+    Py_DECREF(capsules);
+    if (!has_advanced) return PyLong_FromLong(0);
+    if (result != WAITS && !has_ended) Py_RETURN_NONE;
+    l->count += has_ended;
+    return PyLong_FromLong(has_ended ? 2 : next != before);
 }
 
 static int call_native(const Native *n)
@@ -2440,13 +2494,13 @@ static PyObject *door_learn_plan(PyObject *self, PyObject *args)
     k->epoch = *numpy.epoch;
     k->messages = messages;
     k->nbytes = nbytes;
-    k->patience = -1;
     Py_XDECREF(door_clear(self, NULL));
     return know((Door *)self, k);
 }
 
 static PyMethodDef door_methods[] = {
     {"call", (PyCFunction)(void (*)(void))door_call, METH_FASTCALL, call_doc},
+    {"go_on", door_go_on, METH_O, go_on_doc},
     {"learn", door_learn, METH_VARARGS, learn_doc},
     {"learn_native", door_learn_native, METH_VARARGS, learn_native_doc},
     {"learn_plan", door_learn_plan, METH_VARARGS, learn_plan_doc},

@@ -1,4 +1,4 @@
-"""Tables of halo exchanges and of transposes (benchmarks/results/halo-* and transposes-*)."""
+"""Tables of halo exchanges, of transposes and of plans (results/halo-*, transposes-*, plans-*)."""
 
 import json
 from statistics import median
@@ -68,6 +68,31 @@ def _transpose(times):
 
 def _cell(default, direct, copy):
     return f"**{default:.2f}** {direct:.2f} ({copy:.2f})"
+
+
+def plans():
+    """Markdown: a row per library, number of ranks and collective; by the bytes of a rank."""
+    documents = _documents("plans-*")
+    sizes = sorted({row["bytes"] for row in documents[0]["rows"] if row["method"] == "Allreduce"})
+    lines = [
+        ["MPI", "ranks", "collective", *map(format_bytes, sizes)],
+        ["---", "---:", "---", *["---:"] * len(sizes)],
+    ]
+    for document in documents:
+        facts = document["environment"]
+        by_method = {}
+        for row in document["rows"]:
+            by_method.setdefault(row["method"], []).append(row)
+        for method, rows in by_method.items():
+            lines.append([facts["mpi"], str(facts["size"]), method, *map(_plan, rows)])
+    return table_of(lines)
+
+
+def _plan(row):
+    """MPI's time by ours, waited for at once in bold, and beside computation; "-": MPI serves."""
+    if row["served"] == "native":
+        return "-"
+    return f"**{row['at once']['ratio']:.2f}** {row['beside computation']['ratio']:.2f}"
 
 
 def _documents(pattern):

@@ -50,6 +50,7 @@ REPORTS = {
     "barriers": compared.barriers,
     "halo": exchanged.halos,
     "transposes": exchanged.transposes,
+    "plans": exchanged.plans,
     "front": front.cells,
     "supported": supported.table,
     "gallery": gallery.page,

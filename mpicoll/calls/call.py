@@ -40,6 +40,11 @@ from ..support.node import largest_count
 
 #: bytes from which a bcast waits for the others anyway
 _SMALL_BCAST = 1000
+#: bytes of a plan inside a node, from where on its steps take longer than Python between them: to
+#: start and to wait take 2 us more than with MPI's own
+_SMALL_PLAN = 4096
+#: the same, up to where data that is only moved does: more of it MPI copies once, and we twice
+_LARGE_MOVING_PLAN = 256 << 10
 
 
 #: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
@@ -446,8 +451,7 @@ class Call:
         context = self.context
         return (
             not self.nonblocking
-            and not self.persistent
-            and not context.sees_all
+            and not (context.lists_all if self.persistent else context.sees_all)
             and (context.check != settings.ALWAYS or self.is_named_by_messages)
             and (context.links is not None or context.topology.node_count > 1)
             and self.fixed is None
@@ -456,7 +460,18 @@ class Call:
             and all(operand.typed is None for operand in self.operands)
             and (self.op is None or self._is_reduced_in_c)
             and not self._would_wait_for_cores
+            and (not self.persistent or self._gains_as_a_plan)
         )
+
+    @property
+    def _gains_as_a_plan(self) -> bool:
+        """Whether the extension serves a plan in less time than MPI's own plan (run/plans.py).
+
+        Between nodes MPI's plans take less time than its blocking calls.
+        """
+        nbytes = self.nbytes or 0
+        is_movable = self.op is not None or nbytes <= _LARGE_MOVING_PLAN
+        return self.context.topology.node_count == 1 and nbytes >= _SMALL_PLAN and is_movable
 
     @property
     def _would_wait_for_cores(self) -> bool:

@@ -30,6 +30,8 @@ Comm = MPI.Intracomm
 _OWN_COUNTS_SUFFICE = ("direct", "packed")
 #: bytes of a block up to which a schedule is faster than MPI's own blocking call
 _INSIDE = 16 << 10
+#: the same of a plan, from where on it is faster than MPI's own
+_SMALL_PLAN = 1 << 10
 _COMBINED = 2 << 10
 _PACKED = 8 << 10
 #: calls of neighbours that `explain` takes, also in mpi4py's spelling
@@ -245,6 +247,10 @@ class NeighborCall(Call):
             by_graph=None if obstacle else self._suggested(),
         )
 
+    @property
+    def _gains_as_a_plan(self) -> bool:
+        return self.context.topology.node_count == 1 and self.block_bytes >= _SMALL_PLAN
+
     def _unfit_for_native(self) -> str:
         """Why MPI's own call cannot serve it, or ""."""
         returns_early = self.nonblocking or self.persistent
@@ -266,7 +272,7 @@ class NeighborCall(Call):
         if refusal := self._unfit_for_native():
             is_large = self.counts_shared and self.block_bytes > _PACKED
             return "direct" if one_node or is_large else "packed", refusal
-        if not (self.runs_in_c and self.counts_shared) or self.nonblocking or self.persistent:
+        if not (self.runs_in_c and self.counts_shared):
             return None
         if one_node:
             return self._up_to(_INSIDE, "direct", "neighbours of one node")

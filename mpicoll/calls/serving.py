@@ -158,6 +158,7 @@ def persist(
         record.begin(text, call_site())
         agree(context, comparing(call, algorithm, segment_bytes, record))
         agree_now(call)
+        call.runs_in_c = call.what in context.cache.runs_in_c
         choice = choose(call, algorithm, segment_bytes)
         agree(context, counts_for(call, choice.name))
         return operation_of(call, choice).persistent(info)

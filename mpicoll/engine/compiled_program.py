@@ -100,7 +100,7 @@ class _Nearby:
             near.pipes(rank, track) for rank in ranks if near is not None and rank is not None
         ]
         #: those whose pipes to this one were not found yet, by number
-        self.unfound = set(range(len(self.ends)))
+        self.unfound = {at for at, ends in enumerate(self.ends) if not ends.inward.is_found}
         self._chunk = 0 if near is None else near.chunk
         self._wire_ranks = [channel.ranks[rank] for rank in ranks if rank is not None]
 

@@ -419,10 +419,9 @@ class Context(Waits):
         computes: Callable[..., object] = calls_as_mpi_computes(own_code=False),
         then: Callable[[], object] | None = None,
         track: int | None = None,
-        is_plan: bool = False,
     ) -> Task:
         """Begin a `Task` on this communicator."""
-        task = Task(steps, self.queue, record, on_done, device, computes, then, track, is_plan)
+        task = Task(steps, self.queue, record, on_done, device, computes, then, track)
         return PROGRESS.submit(task)
 
     def drain(self) -> None:
@@ -431,6 +430,7 @@ class Context(Waits):
         Not from within MPI's Comm_free (quirk: free-holds-the-lock).
         """
         self.see_to_what_was_lost()
+        PROGRESS.attend_all()
         with suppress(MpicollError):  # a rank gave up: the threads that wait for these calls raise
             for task in () if self.broken else self.queue.tasks:
                 PROGRESS.wait(task)
@@ -461,6 +461,7 @@ class Context(Waits):
         `drain` came before, unless the user freed a plain handle of it.
         """
         self._alive.pop(id(self), None)
+        PROGRESS.attend_all()
         self.recorder.is_closed = True
         self.doors.clear()
         is_unused = self.channel.shut(_PATIENCE)

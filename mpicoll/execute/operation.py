@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..failure import Record
-from ..support.callsite import call_site
+from ..support.callsite import Site, call_site
 
 if TYPE_CHECKING:
     from ..binding import Places
@@ -135,8 +135,11 @@ class Operation(LowerCase):
         if self.is_freed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
         self._require(is_idle, "Start")
+        return self._recorded(Record(self.context.recorder), call_site())
+
+    def _recorded(self, record: Record, site: Site) -> Record:
         text = f"{self.text}, a plan that was started"
-        return self.context.recorder.begin(text, call_site(), ordered=False)
+        return self.context.recorder.begin(text, site, ordered=False, record=record)
 
     def _require(self, is_idle: bool, action: str) -> None:
         if not is_idle:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -17,9 +18,10 @@ from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
 from ..failure import Record, cancelled, still_under_way
-from ..progress import PROGRESS, Task, calls_as_mpi_computes, until_done
+from ..progress import PROGRESS, Queue, Task, calls_as_mpi_computes, until_done
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
+from ..support.callsite import Site, quick_site
 from .executable import Executable
 from .operation import Operation, array_of
 from .staging import Work
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .context import Context
+
+
+#: of the door of a plan
+_ENDED = 2
 
 
 class ScheduledCall(Operation):
@@ -58,6 +64,13 @@ class ScheduledCall(Operation):
         self.tag = 0
         self.runs_ahead = runs_ahead
         self.task: Task | None = None
+        #: see `progress.Unattended`
+        self.track = 0
+        self.begun = 0.0
+        self.has_ended = False
+        #: whether a Start that is unattended has begun
+        self._has_begun = False
+        self._site: Site = ""
         #: for the starts of a plan, if Python has nothing to do before or after the program
         self._door: Any = None
         #: None after `Free`
@@ -295,6 +308,7 @@ class ScheduledCall(Operation):
     def persistent(self, info: MPI.Info) -> Self:
         """Itself, with a tag that no single call has."""
         self.tag = self.context.next_plan_tag()
+        self.track = self.context.plan_track(self.tag)
         if self._is_all_in_c:
             self._door = self.context.doors.of_plan()
         return self
@@ -302,48 +316,88 @@ class ScheduledCall(Operation):
     def Start(self) -> None:
         """Take the input and begin."""
         try:
-            ended = self._begun_at_once() if self._over else None
+            if self._over and self._left_unattended():
+                return
         except BaseException as error:  # of a signal handler
             if self.unfinished:
                 self.context.give_up(self, error)
             raise
-        if ended:
-            self.task = None
-            self._over = False
-            return
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
         record.plan = self
-        steps = self.run_as_task(self.tag) if ended is None else self._until_done(self._rest())
-        self.task = self.context.submit(
-            steps,
-            record,
-            device=self.work.device,
-            computes=self._compute,
-            track=self.context.plan_track(self.tag),
-            is_plan=True,
-        )
+        self.task = PROGRESS.submit(self._new_task(self.run_as_task(self.tag), record))
         self._over = False
 
-    def _begun_at_once(self) -> bool | None:
-        """Begin without a task; whether that was all. None: it has to be a task."""
+    def _new_task(self, steps: Iterator[object], record: Record) -> Task:
+        return Task(
+            steps, self.queue, record, device=self.work.device, computes=self._compute,
+            track=self.track, is_plan=True,
+        )  # fmt: skip
+
+    def _left_unattended(self) -> bool:
+        """Begin in the extension, without a task; whether it can."""
         if self._door is None:
-            return None
+            return False
         assert self.compiled is not None
         if not self._door.knows:
             self.compiled.open_door_of_plan(self._door, self.tag, self.memory)
-        has_ended: bool | None = self._door.call()
-        if has_ended is None:
-            self.step = 0
-            self.compiled.resume(self.tag, self.memory, 0.0)
-            return False
-        return has_ended or None
+        ended = self.has_ended = self._has_begun = False
+        if not PROGRESS.is_taken(self.queue, self.track):
+            ended = self._begin()
+            if not self._has_begun:
+                return False
+        self.task = None
+        self._over = False
+        if not ended:
+            self._site = quick_site()
+            self.begun = perf_counter()
+            PROGRESS.leave(self)
+        return True
+
+    def _begin(self) -> bool:
+        """Let the door begin, and wait for a moment; whether it has ended."""
+        ended: bool | None = self._door.call()
+        self._has_begun = ended is not False
+        return bool(ended)
+
+    # See `progress.Unattended`.
+
+    @property
+    def queue(self) -> Queue:  # noqa: D102
+        return self.context.queue
+
+    def go_on(self, patience: float) -> bool | None:  # noqa: D102
+        if not self._has_begun:
+            self.has_ended = self._begin()
+            if self.has_ended or not self._has_begun:
+                return self.has_ended or None
+        reached: int | None = self._door.go_on(patience)
+        self.has_ended = reached == _ENDED
+        return None if reached is None else reached > 0
+
+    def as_task(self) -> Task:  # noqa: D102
+        if self.task is None:
+            record = Record(self.context.recorder)
+            record.plan = self
+            self.task = self._new_task(self._unattended_steps(), record)
+            self._recorded(record, self._site)
+        return self.task
+
+    def _unattended_steps(self) -> Iterator[MPI.Request]:
+        if not self._has_begun:
+            return self.run_as_task(self.tag)
+        assert self.compiled is not None
+        self.step = 0
+        self._is_in_c = True
+        self.compiled.resume(self.tag, self.memory, 0.0)
+        return self._until_done(self._rest())
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Run to the end; the result is then in the caller's buffer.
 
         Returns at once without a Start, as MPI's Wait does.
         """
+        PROGRESS.finish(self)
         if self.task is not None:
             PROGRESS.wait(self.task)
         self._over = True
@@ -351,7 +405,9 @@ class ScheduledCall(Operation):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Make progress without blocking; True when done."""
-        done = self.task is None or PROGRESS.test(self.task)
+        done = PROGRESS.has_finished(self)
+        if self.task is not None:
+            done = PROGRESS.test(self.task)
         self._over = self._over or done
         return done
 
@@ -361,7 +417,7 @@ class ScheduledCall(Operation):
 
     @property
     def in_flight(self) -> bool:  # noqa: D102
-        return self.task is not None and not self.task.ended
+        return PROGRESS.is_unattended(self) or self.task is not None and not self.task.ended
 
     @property
     def nbytes(self) -> int:

@@ -4,9 +4,9 @@ from .arithmetic import calls_as_mpi_computes
 from .engine import PROGRESS
 from .rhythm import NAP, Rhythm
 from .stall import Stall
-from .tasks import WINDOW, Queue, Task, until_done
+from .tasks import WINDOW, Queue, Task, Unattended, until_done
 
 __all__ = [
-    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task",
+    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task", "Unattended",
     "calls_as_mpi_computes", "until_done",
 ]  # fmt: skip

@@ -5,11 +5,17 @@ tasks; the others wait for the turn without using a core. The background thread 
 that wait, and pauses when nothing moves: a thread that spins takes the core from the computation
 that is to hide the communication. Programs of the extension it advances in C, with the same pauses.
 
+A plan that has begun in the extension is left *unattended* at first: as an operation of MPI it
+moves while somebody waits or tests. No thread is woken for it, and it is no task, which costs tens
+of microseconds. What is still under way after UNATTENDED seconds becomes a task, and so does all
+that is unattended when anything else is begun, waited for or tested here.
+
 Finalizers and signal handlers run between any two lines of this file, in the thread that they
 interrupt. They may begin calls, test and wait: all tasks move except those whose step they have
 interrupted. They may raise: that ends the wait, and it ends the task only in the middle of a step.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +30,7 @@ from ..support.arrays import Device
 from ..support.turn import FOR_EVER, Flag, Turn
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
-from .tasks import Queue, Task
+from .tasks import Queue, Task, Unattended
 
 #: seconds of the shortest pause of the thread
 PAUSE = 200e-6
@@ -39,6 +45,12 @@ TESTED = 1e-3
 #: seconds for which a thread that waits for a single task does that in the extension: others may
 #: want the turn
 LINGER_IN_C = 500e-6
+#: seconds after which a call that nobody waits for becomes a task: ranks may be waiting for it
+UNATTENDED = 20e-3
+#: seconds after the last such call for which the thread looks for others: to wake it costs more
+_DOZE = 1.0
+#: seconds without a move after which a call that somebody waits for becomes a task
+_IN_C = 5e-3
 #: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
@@ -48,6 +60,12 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
+        #: in the order of their starts
+        self._unattended: list[Unattended] = []
+        #: whether the background thread looks from time to time how old these are
+        self._dozes = False
+        #: when the last of these was started
+        self._started = 0.0
         #: of advancing tasks
         self._turn = Turn()
         #: of deciding which tasks run
@@ -74,6 +92,7 @@ class Progress:
 
     def submit(self, task: Task) -> Task:
         """Begin it; local."""
+        self.attend_all()
         self._admission.take(self._enter, task, patience=FOR_EVER)
         self._attend()
         if self._is_alone(task):
@@ -84,13 +103,94 @@ class Progress:
 
     def run(self, task: Task) -> Task:
         """Begin it and wait for its end; does not wake the thread. Raises its error."""
+        self.attend_all()
         self._admission.take(self._enter, task, patience=FOR_EVER)
         self.wait(task)
         return task
 
+    # Calls that are unattended.
+
+    def leave(self, call: Unattended) -> None:
+        """Leave a call that has begun to those who wait for it, for a while."""
+        self._started = call.begun
+        self._unattended.append(call)
+        if not self._dozes:
+            self._attend()
+
+    def is_unattended(self, call: Unattended) -> bool:
+        """Whether a call was left, and neither has ended nor is a task."""
+        return call in self._unattended
+
+    def is_taken(self, queue: Queue, track: int) -> bool:
+        """Whether the pipes of a track serve an unattended call of this queue."""
+        calls = self._unattended
+        return bool(calls) and any([(call.queue, call.track) == (queue, track) for call in calls])
+
+    def finish(self, call: Unattended) -> None:
+        """Advance what is unattended until this call has ended; a task where that takes long."""
+        while call in self._unattended:
+            if not self._tasks:
+                self._turn.take(self._go_on, call, _IN_C)
+            if call in self._unattended:
+                self.attend_all()
+
+    def has_finished(self, call: Unattended) -> bool:
+        """Advance what is unattended once; whether this call has ended, or is a task by now."""
+        if self._tasks:
+            self.attend_all()
+        elif call in self._unattended:
+            self._turn.take(self._go_on, call, 0.0)
+        return call not in self._unattended
+
+    def _go_on(self, call: Unattended, patience: float) -> None:
+        """Advance unattended calls for as long as they move. Needs the turn.
+
+        Until one has ended, nothing moved for `patience` seconds, or a task is needed.
+        """
+        if self._unattended == [call]:  # one comparison: another thread may add some meanwhile
+            call.go_on(patience)
+            if call.has_ended:
+                self._forget(call)
+            return
+        latest = perf_counter() + patience
+        while call in self._unattended and not self._tasks:
+            # of each track the first
+            calls = {(one.queue, one.track): one for one in reversed(self._unattended)}.values()
+            moves = [one.go_on(0.0) for one in calls]
+            for one in calls:
+                if one.has_ended:
+                    self._forget(one)
+            if None in moves:
+                return
+            if any(moves):
+                latest = perf_counter() + patience
+            elif perf_counter() >= latest:
+                return
+            else:
+                os.sched_yield()
+
+    def _forget(self, call: Unattended) -> None:
+        try:
+            self._unattended.remove(call)
+        except ValueError:  # a signal handler was faster
+            pass
+
+    def attend_all(self) -> None:
+        """Make tasks of all that is unattended. The thread finds them within UNATTENDED."""
+        if self._unattended:
+            self._turn.take(self._make_tasks, patience=_JOIN)
+
+    def _make_tasks(self) -> None:
+        # each may be interrupted by a signal handler, which goes through the same calls, or raises
+        for call in list(self._unattended):
+            self._admission.take(self._enter, call.as_task(), patience=FOR_EVER)
+            self._forget(call)
+
     # Which tasks run: decided by one thread at a time.
 
     def _enter(self, task: Task) -> None:
+        if task.ended or task in task.queue.tasks:
+            return
         task.queue.waiting.append(task)
         self._admit(task.queue)
 
@@ -125,7 +225,8 @@ class Progress:
             task.computes(advance, task)
 
     def _is_alone(self, task: Task) -> bool:
-        return self._tasks == [task]  # one comparison: another thread may end it meanwhile
+        # one comparison: another thread may end it meanwhile
+        return self._tasks == [task] and not self._unattended
 
     def wait(self, task: Task, limit: float = inf) -> bool:
         """Advance all tasks until this one has ended, or for `limit` seconds; whether it has ended.
@@ -238,6 +339,7 @@ class Progress:
             self._turn.take(self._end_all, queue, patience=_JOIN)
 
     def _end_all(self, queue: Queue) -> None:
+        self.attend_all()
         # not those whose steps this thread is in: it raises from there
         while running := [task for task in queue.running if not task.is_advanced]:
             for task in running:
@@ -268,6 +370,7 @@ class Progress:
 
     def _advance_all(self) -> int:
         """How much the tasks moved. Needs the turn."""
+        self.attend_all()
         moves = sum([self._advance(task) for task in list(self._tasks)])
         if not moves:
             self._admission.take(self._admit_overdue)
@@ -395,6 +498,7 @@ class Progress:
         busy = perf_counter()
         rhythm = Rhythm(PAUSE)
         while not self._stopping:
+            self._attend_overdue()
             if self._left_alone:
                 moves = self._advanced()
                 if self._attended():
@@ -404,13 +508,27 @@ class Progress:
                 busy = perf_counter()
                 continue
             if perf_counter() - busy > (YIELD if self._waiting else LINGER):
-                self._awake.clear()
-                # what came since is seen, or has set it again
-                if not self._left_alone and not self._stopping:
-                    self._awake.wait()
+                self._sleep()
                 busy = perf_counter()  # also if what woke the thread has ended by now
             rhythm.restart()  # a pause between tasks does not tell how fast they move
             sleep(rhythm.rest(perf_counter() - busy, RESTING))
+
+    def _sleep(self) -> None:
+        """Wait for tasks, and make some of calls that were unattended for too long."""
+        self._awake.clear()
+        # what came since is seen, or has set it again
+        while not self._left_alone and not self._stopping:
+            self._dozes = perf_counter() - self._started < _DOZE
+            # what was left before is seen, what comes now sets the flag
+            if self._awake.wait(UNATTENDED if self._dozes or self._unattended else None):
+                break
+            self._attend_overdue()
+        self._dozes = False
+
+    def _attend_overdue(self) -> None:
+        first = next(iter(list(self._unattended)), None)
+        if first is not None and perf_counter() - first.begun > UNATTENDED:
+            self.attend_all()
 
     def _attended(self) -> bool:
         """Let the extension advance all tasks, in its own rhythm; False: it cannot do that now."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
@@ -173,6 +173,33 @@ class Task:
         """Raise what ended it, if anything did."""
         if self.error is not None:
             raise self.error
+
+
+class Unattended(Protocol):
+    """A call that has begun, or may begin when those before it on its track have ended.
+
+    It becomes a task where it does not end while somebody waits. begun: seconds of `perf_counter`;
+    has_ended: what `go_on` came to.
+    """
+
+    track: int
+    begun: float
+    has_ended: bool
+
+    @property
+    def queue(self) -> Queue:
+        """That of its task."""
+        ...
+
+    def go_on(self, patience: float) -> bool | None:
+        """Advance it until nothing moves for so many seconds; whether anything has moved.
+
+        None: only a task can go on.
+        """
+
+    def as_task(self) -> Task:
+        """The task that goes on with it, always the same one."""
+        ...
 
 
 def _as_generator(steps: Iterator[object]) -> Iterator[object]:

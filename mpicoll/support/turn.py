@@ -40,10 +40,14 @@ class Flag:
             while True:  # threads that set it at the same time put an item each
                 self._items.get_nowait()
 
-    def wait(self) -> None:
-        """Wait until it is set."""
-        self._items.get()
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, or for so long; whether it is."""
+        try:
+            self._items.get(timeout=seconds)
+        except Empty:
+            return False
         self._items.put(None)
+        return True
 
 
 class Turn:

@@ -1,6 +1,8 @@
 """Persistent plans, and the plans kept for repeated blocking calls."""
 
 import gc
+import random
+import time
 import weakref
 
 import numpy as np
@@ -14,6 +16,7 @@ from mpicoll.support import quirks
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
 pytestmark = pytest.mark.mpi
+WORLD = MPI.COMM_WORLD
 
 
 def fill(array, start):
@@ -148,6 +151,96 @@ def test_a_blocking_call_beside_a_plan_in_flight(comm, word):
     plan.Free()
     same(planned, np.full(PRIME, SIZE * (SIZE + 1) / 2))
     same(called, np.full(PRIME, 1.0 * SIZE))
+
+
+# ---- plans that nobody waits for: they become tasks only after a while
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_plan_moves_while_mpi_blocks(comm):
+    """Rank 0 sits in a call of MPI's own, which another rank ends only once the plan has ended there."""
+    x = np.full(PRIME, RANK + 1.0)
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(x, y, algorithm="ring")
+    for _ in range(3):
+        plan.Start()
+        if RANK == 0:
+            WORLD.recv(source=SIZE - 1)
+        plan.Wait()
+        if RANK == SIZE - 1:
+            WORLD.send(None, dest=0)
+        same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("by", ["Wait", "Test"])
+def test_more_plans_than_pipes_in_any_order(comm, by):
+    """Some begin only when those before them have ended, as they share pipes."""
+    results = [np.zeros(PRIME) for _ in range(9)]
+    plans = [comm.Allreduce_init(np.full(PRIME, 1.0 + n), y, algorithm="ring") for n, y in enumerate(results)]
+    any_of = random.Random(RANK)
+    for _ in range(10):
+        for y in results:
+            y[:] = 0
+        for plan in plans:
+            plan.Start()
+        for n in any_of.sample(range(len(plans)), len(plans)):
+            while not getattr(plans[n], by)():
+                pass
+            assert not plans[n].in_flight
+            same(results[n], np.full(PRIME, SIZE * (1.0 + n)))
+    for plan in plans:
+        plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("among", ["blocking", "nonblocking", "nothing"])
+def test_a_plan_that_other_ranks_start_late(comm, among):
+    """It is in flight from its start on, whatever it has become meanwhile."""
+    x = np.full(PRIME, RANK + 1.0)
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(x, y, algorithm="ring")
+    for seconds in (0, 0.001, 0.05):
+        if RANK == 0:
+            plan.Start()
+            assert plan.in_flight and not plan.Test()
+            with pytest.raises(RuntimeError, match="in flight"):
+                plan.Free()
+            time.sleep(seconds)
+            assert plan.in_flight
+        WORLD.Barrier()
+        if RANK:
+            plan.Start()
+        if among == "blocking":
+            z = np.zeros(PRIME)
+            comm.Allreduce(np.ones(PRIME), z, algorithm="ring")
+            same(z, np.full(PRIME, 1.0 * SIZE))
+        elif among == "nonblocking":
+            z = np.zeros(PRIME)
+            comm.Iallreduce(np.ones(PRIME), z, algorithm="ring").Wait()
+            same(z, np.full(PRIME, 1.0 * SIZE))
+        plan.Wait()
+        assert not plan.in_flight
+        same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_communicator_that_is_freed_before_its_plan_has_ended():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(np.full(PRIME, 2.0), y, algorithm="ring")
+    for _ in range(2):
+        plan.Start()
+        plan.Wait()
+    if RANK == 0:
+        plan.Start()
+    WORLD.Barrier()
+    if RANK:
+        plan.Start()
+    comm.Free()
+    same(y, np.full(PRIME, 2.0 * SIZE))
 
 
 def test_wait_without_start_returns(comm):

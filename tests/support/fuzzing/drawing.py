@@ -27,7 +27,7 @@ from .neighbors import GRAPH, NEIGHBOR_METHODS, OTHERS
 KINDS = ("world", "duplicate", "reversed", "parts", "created", "group", "alone", "idup", "cart", "sub", "copied cart", "graph",
          "adjacent", "dist graph", "node")  # fmt: skip
 FORMS = ("blocking", "begin", "plan")
-FINISHES = ("wait", "waitall", "test", "testall", "waitany")
+FINISHES = ("wait", "waitall", "test", "testall", "waitany", "in turn")
 PLACES = ("apart", "in place", "none", "same", "woven", "beside")
 CHECKS = ("first", "off", "always", "digest:3", "always,digest")
 SUMS = ("", "", "deterministic")
