@@ -7,7 +7,8 @@ HOSTS = ("slurm/", "test_cluster.py", "test_random_kills.py", "test_readme.py", 
 RANKS = "ranks"
 ROWS = {
     # most of them are short, and jobs of MPI need the cores of several processes: another one starts them meanwhile
-    "tests/unit/": "unit",
+    **{f"tests/unit/test_{letter}": "unit, first half" for letter in "abcdefghijkl"},
+    "tests/unit/": "unit, second half",
     **{f"tests/system/{name}": "hosts" for name in HOSTS},
     # their fixtures take long
     "tests/system/test_aarch64.py": "aarch64",
