@@ -18,7 +18,15 @@ from ..binding import Fetch, Instruction, Places, Program, Put
 from ..engine import Compiled
 from ..errors import ArgumentError
 from ..failure import Record, cancelled, still_under_way
-from ..progress import PROGRESS, Queue, Task, calls_as_mpi_computes, until_done
+from ..progress import (
+    DELAY,
+    LARGE_DELAY,
+    PROGRESS,
+    Queue,
+    Task,
+    calls_as_mpi_computes,
+    until_done,
+)
 from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from ..support.callsite import Site, quick_site
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 
 #: of the door of a plan
 _ENDED = 2
+#: bytes that a rank sends in a plan which others will hardly compute beside
+_SMALL = 64 << 10
 
 
 class ScheduledCall(Operation):
@@ -67,6 +77,7 @@ class ScheduledCall(Operation):
         #: see `progress.Unattended`
         self.track = 0
         self.begun = 0.0
+        self.delay = 0.0
         self.has_ended = False
         #: whether a Start that is unattended has begun
         self._has_begun = False
@@ -309,6 +320,7 @@ class ScheduledCall(Operation):
         """Itself, with a tag that no single call has."""
         self.tag = self.context.next_plan_tag()
         self.track = self.context.plan_track(self.tag)
+        self.delay = LARGE_DELAY if self.nbytes > _SMALL else DELAY
         if self._is_all_in_c:
             self._door = self.context.doors.of_plan()
         return self

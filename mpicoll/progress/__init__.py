@@ -1,12 +1,13 @@
 """Progress of calls that do not block: tasks, the thread that advances them, and how waits nap."""
 
 from .arithmetic import calls_as_mpi_computes
-from .engine import PROGRESS
+from .engine import DELAY, LARGE_DELAY, PROGRESS
 from .rhythm import NAP, Rhythm
 from .stall import Stall
 from .tasks import WINDOW, Queue, Task, Unattended, until_done
 
 __all__ = [
-    "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task", "Unattended",
+    "DELAY", "LARGE_DELAY", "NAP", "PROGRESS", "WINDOW", "Queue", "Rhythm", "Stall", "Task",
+    "Unattended",
     "calls_as_mpi_computes", "until_done",
 ]  # fmt: skip

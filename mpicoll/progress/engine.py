@@ -7,8 +7,8 @@ that is to hide the communication. Programs of the extension it advances in C, w
 
 A plan that has begun in the extension is left *unattended* at first: as an operation of MPI it
 moves while somebody waits or tests. No thread is woken for it, and it is no task, which costs tens
-of microseconds. What is still under way after UNATTENDED seconds becomes a task, and so does all
-that is unattended when anything else is begun, waited for or tested here.
+of microseconds. What is still under way after its `delay` becomes a task, and so does all that is
+unattended when anything else is begun, waited for or tested here.
 
 Finalizers and signal handlers run between any two lines of this file, in the thread that they
 interrupt. They may begin calls, test and wait: all tasks move except those whose step they have
@@ -45,8 +45,9 @@ TESTED = 1e-3
 #: seconds for which a thread that waits for a single task does that in the extension: others may
 #: want the turn
 LINGER_IN_C = 500e-6
-#: seconds after which a call that nobody waits for becomes a task: ranks may be waiting for it
-UNATTENDED = 20e-3
+#: seconds after which a call that nobody waits for becomes a task, as other ranks may be waiting
+#: for it; one of more bytes sooner, as it is to move beside a computation
+DELAY, LARGE_DELAY = 20e-3, 2e-3
 #: seconds after the last such call for which the thread looks for others: to wake it costs more
 _DOZE = 1.0
 #: seconds without a move after which a call that somebody waits for becomes a task
@@ -62,10 +63,10 @@ class Progress:
         self._tasks: list[Task] = []
         #: in the order of their starts
         self._unattended: list[Unattended] = []
-        #: whether the background thread looks from time to time how old these are
-        self._dozes = False
-        #: when the last of these was started
-        self._started = 0.0
+        #: by delay: when the last of these was started
+        self._started: dict[float, float] = {}
+        #: seconds between two looks of the background thread at them; 0: it does not look
+        self._dozes = 0.0
         #: of advancing tasks
         self._turn = Turn()
         #: of deciding which tasks run
@@ -112,9 +113,9 @@ class Progress:
 
     def leave(self, call: Unattended) -> None:
         """Leave a call that has begun to those who wait for it, for a while."""
-        self._started = call.begun
+        self._started[call.delay] = call.begun
         self._unattended.append(call)
-        if not self._dozes:
+        if not 0 < self._dozes <= call.delay:
             self._attend()
 
     def is_unattended(self, call: Unattended) -> bool:
@@ -176,7 +177,7 @@ class Progress:
             pass
 
     def attend_all(self) -> None:
-        """Make tasks of all that is unattended. The thread finds them within UNATTENDED."""
+        """Make tasks of all that is unattended. The thread finds them at its next look."""
         if self._unattended:
             self._turn.take(self._make_tasks, patience=_JOIN)
 
@@ -518,16 +519,18 @@ class Progress:
         self._awake.clear()
         # what came since is seen, or has set it again
         while not self._left_alone and not self._stopping:
-            self._dozes = perf_counter() - self._started < _DOZE
+            latest = perf_counter() - _DOZE
+            recent = [delay for delay, begun in list(self._started.items()) if begun > latest]
+            self._dozes = min(recent, default=0.0)
             # what was left before is seen, what comes now sets the flag
-            if self._awake.wait(UNATTENDED if self._dozes or self._unattended else None):
+            if self._awake.wait(self._dozes or (DELAY if self._unattended else None)):
                 break
             self._attend_overdue()
-        self._dozes = False
+        self._dozes = 0.0
 
     def _attend_overdue(self) -> None:
-        first = next(iter(list(self._unattended)), None)
-        if first is not None and perf_counter() - first.begun > UNATTENDED:
+        now = perf_counter()
+        if any([now - call.begun > call.delay for call in list(self._unattended)]):
             self.attend_all()
 
     def _attended(self) -> bool:

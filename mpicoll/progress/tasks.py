@@ -179,11 +179,12 @@ class Unattended(Protocol):
     """A call that has begun, or may begin when those before it on its track have ended.
 
     It becomes a task where it does not end while somebody waits. begun: seconds of `perf_counter`;
-    has_ended: what `go_on` came to.
+    delay: seconds after which it becomes one at the latest; has_ended: what `go_on` came to.
     """
 
     track: int
     begun: float
+    delay: float
     has_ended: bool
 
     @property
