@@ -43,8 +43,8 @@ _SMALL_BCAST = 1000
 #: bytes of a plan inside a node, from where on its steps take longer than Python between them: to
 #: start and to wait take 2 us more than with MPI's own
 _SMALL_PLAN = 4096
-#: the same, up to where data that is only moved does: more of it MPI copies once, and we twice
-_LARGE_MOVING_PLAN = 256 << 10
+#: the same, up to where: data that is only moved MPI copies once, and we twice
+_LARGE_PLAN, _LARGE_MOVING_PLAN = 1 << 20, 256 << 10
 
 
 #: an algorithm in which ranks exchange blocks with the root alone, and need their own count only
@@ -469,9 +469,9 @@ class Call:
 
         Between nodes MPI's plans take less time than its blocking calls.
         """
-        nbytes = self.nbytes or 0
-        is_movable = self.op is not None or nbytes <= _LARGE_MOVING_PLAN
-        return self.context.topology.node_count == 1 and nbytes >= _SMALL_PLAN and is_movable
+        most = _LARGE_MOVING_PLAN if self.op is None else _LARGE_PLAN
+        one_node = self.context.topology.node_count == 1
+        return one_node and _SMALL_PLAN <= (self.nbytes or 0) <= most
 
     @property
     def _would_wait_for_cores(self) -> bool:
