@@ -1,11 +1,9 @@
 """Table of what an allreduce adds to a computation beside it (benchmarks/results/beside-*)."""
 
-import json
-
 from mpicoll.support.units import format_bytes
 
-from .compared import RESULTS
 from .markdown import table_of
+from .results import results_of
 
 
 def table():
@@ -13,7 +11,7 @@ def table():
 
     In each cell the added milliseconds: ours in bold, MPI's own, and a blocking call after it.
     """
-    documents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("beside-*.json"))]
+    documents = results_of("beside-*")
     text = ""
     for library in dict.fromkeys(document["environment"]["mpi"] for document in documents):
         some = [one for one in documents if one["environment"]["mpi"] == library]

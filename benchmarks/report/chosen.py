@@ -9,7 +9,6 @@ out, as those are single calls and all others means of several.
 
 import json
 from math import inf
-from pathlib import Path
 from typing import NamedTuple
 
 from mpicoll.bench import method_of
@@ -19,8 +18,8 @@ from mpicoll.support.units import format_bytes
 from mpicoll.transport import Topology
 
 from .compared import forced
+from .results import RESULTS
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 PATTERNS = ("allreduce-*", "hosts-*", "small-*", "others-*", "placed-*", "moves-*", "between-*")
 #: what is called near, and what is the limit
 NEAR = 1.1

@@ -9,8 +9,8 @@ from mpicoll.simulate import closed_form
 from mpicoll.support.units import format_bytes
 
 from .markdown import table_of
+from .results import RESULTS
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 #: a call whose bytes over a link are less than this many times what an idle link may be ahead is
 #: marked

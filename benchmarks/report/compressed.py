@@ -1,14 +1,10 @@
 """The tables and the picture of compressed calls: times beside exact ones, and errors."""
 
-import json
-from pathlib import Path
-
 from mpicoll.support.units import format_bytes
 
 from .compared import plotting, save
 from .markdown import table_of
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+from .results import results_of
 
 
 def table():
@@ -38,10 +34,7 @@ def draw():
 
 
 def _documents():
-    paths = sorted(RESULTS.glob("compressed-*-[0-9][0-9].json"))
-    if not paths:
-        raise SystemExit("there is no compressed-*.json: run python -m benchmarks.run.suite compressed")
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return results_of("compressed-*-[0-9][0-9]", "compressed")
 
 
 def _table(document):

@@ -1,18 +1,17 @@
 """Table of what was measured where each rank has a core (benchmarks/results/cores16-*)."""
 
-import json
-
 from mpicoll.support.units import format_bytes
 
-from .compared import RESULTS, rounded
+from .compared import rounded
 from .markdown import table_of
+from .results import results_of
 
 
 def table():
     """A row per collective and number of ranks: how many times as fast as MPI's own call `auto` is,
     in bold, and `direct` on arrays of `comm.empty`.
     """
-    documents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("cores16-*.json"))]
+    documents = results_of("cores16-*")
     text = ""
     for library in dict.fromkeys(document["environment"]["mpi"] for document in documents):
         some = [one for one in documents if one["environment"]["mpi"] == library]

@@ -1,11 +1,9 @@
 """Tables of the bytes that cross groups of ranks (benchmarks/results/crossing-groups.json)."""
 
-import json
-
 from benchmarks.run.crossing import PAIRS
 
-from .compared import RESULTS
 from .markdown import table_of
+from .results import results_of
 
 ALLOCATIONS = "aligned", "shifted", "fragmented", "scattered"
 #: (ranks, ranks of a group) of the table of all algorithms
@@ -15,7 +13,7 @@ RIGHT = "---:"
 
 def _counted():
     """{(collective, algorithm, ranks, ranks of a group, allocation): vectors that cross groups}."""
-    document = json.loads((RESULTS / "crossing-groups.json").read_text())
+    (document,) = results_of("crossing-groups")
     keys = "collective", "algorithm", "size", "group", "allocation"
     return {tuple(row[key] for key in keys): row["crossing"] for row in document["results"]}
 

@@ -1,12 +1,11 @@
 """Tables of halo exchanges, of transposes and of plans (results/halo-*, transposes-*, plans-*)."""
 
-import json
 from statistics import median
 
 from mpicoll.support.units import format_bytes
 
-from .compared import RESULTS
 from .markdown import table_of
+from .results import results_of
 
 FORMS = ("blocking", "persistent")
 #: of one of ours where MPI's own is the default
@@ -15,7 +14,7 @@ OURS = ("direct", "packed", "combined")
 
 def halos():
     """Markdown: a row per library, place and grid; by the bytes of a face, how the default stands."""
-    documents = _documents("halo-*")
+    documents = results_of("halo-*")
     sizes = [row["bytes_per_face"] for row in documents[0]["rows"]]
     lines = [
         ["MPI", "8 ranks on", "grid", "form", *map(format_bytes, sizes)],
@@ -43,7 +42,7 @@ def _halo(results, form):
 
 def transposes():
     """Markdown: a row per library; by pair of axes, how the default, `direct` and a copy stand."""
-    documents = _documents("transposes-*")
+    documents = results_of("transposes-*")
     pairs = [f"{row['cut_before']} to {row['cut_after']}" for row in documents[0]["results"]]
     lines = [["MPI", "cube", *pairs, "median"], ["---"] * 2 + ["---:"] * (len(pairs) + 1)]
     for document in documents:
@@ -72,7 +71,7 @@ def _cell(default, direct, copy):
 
 def plans():
     """Markdown: a row per library, number of ranks and collective; by the bytes of a rank."""
-    documents = _documents("plans-*")
+    documents = results_of("plans-*")
     sizes = sorted({row["bytes"] for row in documents[0]["rows"] if row["method"] == "Allreduce"})
     lines = [
         ["MPI", "ranks", "collective", *map(format_bytes, sizes)],
@@ -93,8 +92,3 @@ def _plan(row):
     if row["served"] == "native":
         return "-"
     return f"**{row['at once']['ratio']:.2f}** {row['beside computation']['ratio']:.2f}"
-
-
-def _documents(pattern):
-    paths = sorted(RESULTS.glob(f"{pattern}.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]

@@ -2,17 +2,14 @@
 compressed-training-*, compressed-text-*, time-to-loss-*, local-steps-*.
 """
 
-import json
-from pathlib import Path
-
 from mpicoll.support.units import format_bytes
 
 from ..peers.gloo import on_gloo
 from .compared import PICTURES
 from .markdown import table_of
+from .results import RESULTS, results_of
 from .steps import picture
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLUMNS = (
     "",
     "step, ms",
@@ -29,21 +26,11 @@ COLUMNS = (
 
 def table(pattern="training-*"):
     """A table per result: strategies with and without overlap, medians of the slowest rank."""
-    return "".join(_table(_read(path)) for path in _found(pattern))
+    return "".join(_table(document) for document in _found(pattern))
 
 
 def _found(pattern):
-    paths = sorted(RESULTS.glob(f"{pattern}.json"))
-    if not paths:
-        raise SystemExit(
-            f"there is no {RESULTS.name}/{pattern}.json: run python -m benchmarks.run.suite"
-            " training"
-        )
-    return paths
-
-
-def _read(path):
-    return json.loads(path.read_text(encoding="utf-8"))
+    return results_of(pattern, "training")
 
 
 def _caption(facts):
@@ -100,14 +87,14 @@ def _row(row, alone, limit):
 
 def torch_table():
     """A table per result: PyTorch's own data parallelism against ours."""
-    return "".join(_torch_table(_read(path), "x DDP") for path in _found("torch-*"))
+    return "".join(_torch_table(document, "x DDP") for document in _found("torch-*"))
 
 
 def backend_table():
     """Two tables per result: trainings by PyTorch's means, and its allreduce, on our backend
     against gloo.
     """
-    documents = [_read(path) for path in _found("backend-*")]
+    documents = _found("backend-*")
     return "".join(
         _torch_table(document, "x gloo", on_gloo) + _allreduce_table(document["allreduce"])
         for document in documents
@@ -159,7 +146,7 @@ MEASURES = {"test_accuracy": "test accuracy", "held_out_loss": "held-out loss"}
 
 def compressed_table(pattern="compressed-training-*"):
     """A table per result: what is learned with compressed gradients, means over seeds."""
-    return "".join(compressed(_read(path)) for path in _found(pattern))
+    return "".join(compressed(document) for document in _found(pattern))
 
 
 def compressed(document):
@@ -196,7 +183,7 @@ def _learned(rows, title, beside):
 
 def local_steps_table():
     """A table per result: local steps beside synchronous ones."""
-    return "".join(local_steps(_read(path)) for path in _found("local-steps-*"))
+    return "".join(local_steps(document) for document in _found("local-steps-*"))
 
 
 def local_steps(document):
@@ -228,7 +215,7 @@ EXACT = ("mpicoll, exact", "DDP, gloo")
 
 def time_to_loss_table():
     """A table per result: seconds until a loss is reached."""
-    return "".join(time_to_loss(_read(path)) for path in _found("time-to-loss-*"))
+    return "".join(time_to_loss(document) for document in _found("time-to-loss-*"))
 
 
 def time_to_loss(document):
@@ -264,7 +251,7 @@ def _markdown(lines):
 
 def draw():
     """The step of zero1 with each overlap, from the traces that the benchmark left."""
-    facts = _read(RESULTS / "training-mpich-4.json")["environment"]
+    facts = _found("training-mpich-4")[0]["environment"]
     traces = [
         (f"zero1, overlap {word}", RESULTS / f"timeline-{word}.json")
         for word in ("none", "gradients", "all")

@@ -1,19 +1,16 @@
 """What proves that calls can be trusted: cost of watching, fuzzing, soaking, random kills."""
 
-import json
 from collections import Counter
-from pathlib import Path
 
 from mpicoll.support.units import format_bytes
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+from .results import results_of
 
 
 def cost():
     """What comparing calls, and a limit of waiting, cost."""
     text = ""
-    for path in sorted(RESULTS.glob("checks-*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
+    for document in results_of("checks-*"):
         facts = document["environment"]
         text += (
             f"{facts['mpi']}, {facts['size']} ranks, {facts['machine']}: repeated allreduce, times"
@@ -37,9 +34,7 @@ def cost():
 
 def bits():
     """What deterministic and reproducible communicators cost."""
-    documents = [
-        json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("bits-*.json"))
-    ]
+    documents = results_of("bits-*")
     if not documents:
         return "Not measured yet: `python -m benchmarks.run.suite bits`.\n"
     text = "| | bytes | ordinary (µs) | deterministic | reproducible |\n" + "| --- " * 5 + "|\n"
@@ -70,7 +65,7 @@ def _sizes(documents):
 
 def proof():
     """Fuzzing, soaking and kills, one line each."""
-    fuzzed = _all("fuzz-*")
+    fuzzed = results_of("fuzz-*")
     calls, wrong, errors, hangs = (
         sum(one[name] for one in fuzzed) for name in ("calls", "wrong", "errors", "hangs")
     )
@@ -80,8 +75,8 @@ def proof():
         " benchmarks.run.fuzz`)."
     ]
     lines += _with_axes([one for one in fuzzed if "axes" in one])
-    lines += [_after_deaths(one) for one in _all("after-death")]
-    trained = _all("trainings-*")
+    lines += [_after_deaths(one) for one in results_of("after-death")]
+    trained = results_of("trainings-*")
     trainings, wrong, hangs = (
         sum(one[name] for one in trained) for name in ("trainings", "wrong", "hangs")
     )
@@ -93,7 +88,7 @@ def proof():
         )
     soaked = [
         row
-        for one in _all("soak-*")
+        for one in results_of("soak-*")
         for row in one["results"]
         if row["what"] in ("blocking", "nonblocking")
     ]
@@ -102,7 +97,7 @@ def proof():
         f"- {sum(row['calls'] for row in soaked):,} blocking and non-blocking calls: resident"
         f" memory grew by at most {most:.2%}, nothing was left (`python -m benchmarks.run.soak`)."
     )
-    (kills,) = _all("kills")
+    (kills,) = results_of("kills")
     lines.append(
         f"- Random kills (a rank killed, stopped, stuck, a host cut off): {kills['summary']} "
         "(`python -m benchmarks.run.kills`)."
@@ -149,16 +144,9 @@ def _after_deaths(document):
     )
 
 
-def _all(pattern):
-    return [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(RESULTS.glob(f"{pattern}.json"))
-    ]
-
-
 def bugs():
     """Faulty programs, by class: how many are named."""
-    documents = _all("bugs-*")
+    documents = results_of("bugs-*")
     if not documents:
         return "Not measured yet: `python -m benchmarks.run.bugs`.\n"
     rows = [row for document in documents for row in document["results"]]
@@ -199,7 +187,7 @@ def _of_each_mpi(documents):
 
 def survival():
     """Random kills of trainings that go on."""
-    (document,) = _all("survive")
+    (document,) = results_of("survive")
     told = document["summary"]
     return (
         "\n".join(
@@ -214,7 +202,7 @@ def survival():
 
 def several_fits():
     """Random kills of trainings of several fits."""
-    (document,) = _all("survive-fits")
+    (document,) = results_of("survive-fits")
     told = document["summary"]
     exact = [
         row
@@ -242,7 +230,7 @@ def several_fits():
 
 def cut_off():
     """The same on the virtual cluster, where hosts are cut off."""
-    (document,) = _all("survive-cluster")
+    (document,) = results_of("survive-cluster")
     told = document["summary"]
     lines = [
         f"- {told['jobs']} jobs, {told['cut']} hosts cut off, {told['deaths']} ranks killed:"
@@ -299,7 +287,7 @@ def elastic_off():
     not ask for it.
     """
     text = "| | before | now | ratio | of each round |\n" + "| --- " * 5 + "|\n"
-    for document in _all("elastic-off-*"):
+    for document in results_of("elastic-off-*"):
         for row in document["results"]:
             times = (f"{row[name]:,.1f} µs" for name in ("before", "after"))
             apart = f"{row['least']:.2f} to {row['most']:.2f}"
@@ -312,7 +300,7 @@ def copies():
     """What the copies of shards cost a step; allreduce, which needs none, shows what the rest of
     `--elastic` costs.
     """
-    documents = _all("copies")
+    documents = results_of("copies")
     if not documents:
         return "Not measured yet: `python -m benchmarks.run.copies`.\n"
     (document,) = documents
