@@ -525,8 +525,8 @@ typedef struct {
     int hears;
     /* polls for which a call keeps the interpreter's lock; 0: it does much, or calls MPI */
     int brief;
-    /* of a plan: starts that will not wait, and how many that was the last time */
-    int hasty, vain;
+    /* of a plan: starts that will not wait, and how many there were the last time */
+    int skips, last_skips;
     /* of the last `advance_for`; since when nothing has moved, 0: something has */
     int result;
     double still_since;
@@ -2184,14 +2184,14 @@ static int is_hindered(const Door *d)
 }
 
 /* starts in a row that do not wait, at most */
-enum { MOST_HASTY = 63 };
+enum { MOST_SKIPS = 63 };
 
 /* Execute the program of a plan that has begun, and wait for a moment where that was not in vain the
  * last time: ranks that compute between start and wait differ by more than that. */
 static void advance_started(Program *p)
 {
-    if (p->hasty) {
-        p->hasty--;
+    if (p->skips) {
+        p->skips--;
         advance_and_look(p);
         return;
     }
@@ -2201,8 +2201,11 @@ static void advance_started(Program *p)
         advance_for_a_moment(p);
         Py_END_ALLOW_THREADS
     }
-    p->vain = p->result != WAITS ? 0 : p->vain < MOST_HASTY ? 2 * p->vain + 1 : MOST_HASTY;
-    p->hasty = p->vain;
+    if (p->result != WAITS)
+        p->last_skips = 0;
+    else if (p->last_skips < MOST_SKIPS)
+        p->last_skips = 2 * p->last_skips + 1;
+    p->skips = p->last_skips;
 }
 
 /* Begin a plan. True: it has ended; None: it has not; False: it has not begun. */

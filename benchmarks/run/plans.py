@@ -11,7 +11,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def at_once(plan: Any) -> None:
     plan.Wait()
 
 
-def beside_computation(plan: Any, source: random.Random) -> None:
+def beside_computation(source: random.Random, plan: Any) -> None:
     """The same, later on some ranks than on others."""
     spin(source.uniform(0, MOST))
     plan.Start()
@@ -79,10 +79,8 @@ def row_of(comm: Any, method: str, arrays: list[Any], seconds: float) -> dict[st
     source = random.Random(comm.Get_rank())
     row = {"method": method, "bytes": arrays[0].nbytes, "served": served}
     for form in FORMS:
-        calls: dict[str, Callable[[], object]] = {
-            name: partial(at_once, plan) if form == FORMS[0] else partial(beside_computation, plan, source)
-            for name, plan in plans.items()
-        }
+        call = at_once if form == FORMS[0] else partial(beside_computation, source)
+        calls = {name: partial(call, plan) for name, plan in plans.items()}
         repeats = repeats_for(comm, calls, seconds, calls=STARTS)
         times = alternate(comm, calls, repeats, calls=STARTS)
         ratio = float(np.median(times["mpi"]) / np.median(times["ours"]))

@@ -30,7 +30,7 @@ Comm = MPI.Intracomm
 _OWN_COUNTS_SUFFICE = ("direct", "packed")
 #: bytes of a block up to which a schedule is faster than MPI's own blocking call
 _INSIDE = 16 << 10
-#: the same of a plan, from where on it is faster than MPI's own
+#: bytes of a block from which on a plan is faster than MPI's own
 _SMALL_PLAN = 1 << 10
 _COMBINED = 2 << 10
 _PACKED = 8 << 10
@@ -265,8 +265,8 @@ class NeighborCall(Call):
     def _suggested(self) -> tuple[str, str] | None:
         """The algorithm that suits the graph, and why: by what all ranks know alike.
 
-        Blocking calls that the extension executes are faster than MPI's up to some block size;
-        plans and calls that return before their end are not (benchmarks/run/halo.py).
+        What the extension executes is faster than MPI's up to some block size, other calls are not
+        (benchmarks/run/halo.py).
         """
         one_node = self.context.topology.node_count == 1
         if refusal := self._unfit_for_native():

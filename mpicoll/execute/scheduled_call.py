@@ -49,8 +49,8 @@ _SMALL = 64 << 10
 class ScheduledCall(Operation):
     """A schedule bound to its buffers.
 
-    Between Start and Wait it progresses in the background where MPI admits threads (`progress`),
-    else in any Wait or Test.
+    Between Start and Wait it progresses in any Wait or Test, and in the background, soon after its
+    Start or at once (`progress`).
     """
 
     is_kept = True
