@@ -1078,7 +1078,7 @@ static int advance_for(Program *p, double patience)
  * one that sends and receives no more than SMALL_BYTES, all through shared memory; of a small one on
  * a core that others use, too. A task takes as long, and more there, as it takes the core from
  * others. */
-static const double MOMENT = 10e-6, NEAR_MOMENT = 50e-6, SHARED_MOMENT = 500e-6;
+static const double MOMENT = 10e-6, NEAR_MOMENT = 50e-6, SHARED_MOMENT = 500e-6, PLAN_MOMENT = 4e-6;
 enum { SMALL_BYTES = 64 << 10 };
 /* polls before a yield where messages come through MPI, too: its polls take as long as several */
 enum { FEW_POLLS = 4 };
@@ -1086,7 +1086,7 @@ enum { FEW_POLLS = 4 };
 static const double SLICE = 1e-6;
 
 /* The same for a call that does not block. */
-static void advance_for_a_moment(Program *p)
+static void advance_for_a_moment(Program *p, const double *moment)
 {
     double began = 0, own = 0;
     for (int32_t next = -1;;) {
@@ -1099,7 +1099,7 @@ static void advance_for_a_moment(Program *p)
         if (p->result != WAITS) return;
         double waited = seconds() - began;
         int is_shared = own_seconds() - own < waited / 2;
-        if (p->next == next && waited > p->moment[is_shared]) return;
+        if (p->next == next && waited > moment[is_shared]) return;
     }
 }
 
@@ -1789,7 +1789,7 @@ typedef struct {
     /* or by the programs of `operation`: calls take turns in them, by their numbers; of a plan,
      * which has a tag of its own, by one */
     PyObject *capsules, *operation;
-    int tracks, is_plan;
+    int tracks;
     Program *program[TRACKS];
     unsigned char hash[MARK_BYTES];
     /* the tag of call 0, or of the plan */
@@ -1813,6 +1813,9 @@ enum {
     REMEMBER_PASSED, FINISH, INTERRUPTED, FAIL,
     /* its calls begin where these lists are empty, and this backoff, or None, has nothing aside */
     LISTS, BACKOFF,
+    /* of plans: the unattended ones, holds that let none begin, all tasks, and the lock of the
+     * thread that advances them */
+    UNATTENDED, HOLDS, TASKS, TURN,
     HELD
 };
 
@@ -1827,6 +1830,8 @@ typedef struct {
     /* the newest first */
     int knows;
     Known *known[KNOWN];
+    /* of a plan: whether its last start has begun here */
+    char has_begun;
 } Door;
 
 static void forget_known(Known *k)
@@ -1878,10 +1883,10 @@ static void door_free(PyObject *self)
 
 PyDoc_STRVAR(door_doc,
              "Door(ledger, calls, passed, listeners, remember_passed, finish, interrupted, fail,\n"
-             "     lists, backoff, begun, recent, half, most_passed)\n\n"
+             "     lists, backoff, unattended, holds, tasks, turn, begun, recent, half, most_passed)\n\n"
              "Serves the calls of one method that it knows, where all `lists` are empty, and\n"
              "`backoff.aside` is 0; backoff may be None. It knows what its arguments refer to, and\n"
-             "keeps it alive, but for arrays.");
+             "keeps it alive, but for arrays. For plans: see `Progress.rooms`.");
 static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     PyObject *held[HELD];
@@ -1889,10 +1894,12 @@ static PyObject *door_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     long long recent;
     int half;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "OOO!O!OOOOO!OKLin", held, held + CALLS, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OOO!O!OOOOO!OO!O!O!OKLin", held, held + CALLS, &PyList_Type,
                           held + PASSED, &PyList_Type, held + LISTENERS, held + REMEMBER_PASSED,
                           held + FINISH, held + INTERRUPTED, held + FAIL, &PyTuple_Type,
-                          held + LISTS, held + BACKOFF, &begun, &recent, &half, &most))
+                          held + LISTS, held + BACKOFF, &PyList_Type, held + UNATTENDED,
+                          &PyList_Type, held + HOLDS, &PyList_Type, held + TASKS, held + TURN,
+                          &begun, &recent, &half, &most))
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     Door *d = (Door *)allocate(type, 0);
@@ -2133,7 +2140,7 @@ static void advance_known(Ledger *l, const Known *k, Program *p)
     if (p->result == WAITS) {
         Py_BEGIN_ALLOW_THREADS
         if (patience < 0)
-            advance_for_a_moment(p);
+            advance_for_a_moment(p, p->moment);
         else
             advance_for(p, patience);
         Py_END_ALLOW_THREADS
@@ -2183,22 +2190,45 @@ static int is_hindered(const Door *d)
     return result;
 }
 
+static PyObject *acquire_name, *release_name;
+
+/* Take the turn, if no other thread has it; whether it is taken, or -1 and an exception. No signal
+ * handler runs before it is returned: they run between two lines of Python. */
+static int take_turn(Door *d)
+{
+    PyObject *taken = PyObject_CallMethodObjArgs(d->held[TURN], acquire_name, Py_False, NULL);
+    int result = taken ? PyObject_IsTrue(taken) : -1;
+    Py_XDECREF(taken);
+    return result;
+}
+
+static int return_turn(Door *d)
+{
+    PyObject *none = PyObject_CallMethodObjArgs(d->held[TURN], release_name, NULL);
+    Py_XDECREF(none);
+    return none ? 0 : -1;
+}
+
 /* starts in a row that do not wait, at most */
 enum { MOST_SKIPS = 63 };
 
 /* Execute the program of a plan that has begun, and wait for a moment where that was not in vain the
- * last time: ranks that compute between start and wait differ by more than that. */
-static void advance_started(Program *p)
+ * last time: ranks that compute between start and wait differ by more than that. It waits in turn:
+ * no other thread makes a task of it meanwhile. */
+static int advance_started(Door *d, Program *p)
 {
     if (p->skips) {
         p->skips--;
         advance_and_look(p);
-        return;
+        return 0;
     }
+    const double moment[] = {PLAN_MOMENT, p->moment[1]};
     advance_briefly(p);
-    if (p->result == WAITS) {
+    int taken = p->result == WAITS ? take_turn(d) : 0;
+    if (taken < 0) return -1;
+    if (taken) {
         Py_BEGIN_ALLOW_THREADS
-        advance_for_a_moment(p);
+        advance_for_a_moment(p, moment);
         Py_END_ALLOW_THREADS
     }
     if (p->result != WAITS)
@@ -2206,27 +2236,96 @@ static void advance_started(Program *p)
     else if (p->last_skips < MOST_SKIPS)
         p->last_skips = 2 * p->last_skips + 1;
     p->skips = p->last_skips;
+    return taken ? return_turn(d) : 0;
 }
 
-/* Begin a plan. True: it has ended; None: it has not; False: it has not begun. */
-static PyObject *start_plan(Door *d, const Known *k)
+static PyObject *place_name;
+
+/* Whether an unattended plan comes before all others at its place; -1 and an exception. */
+static int is_first(Door *d, PyObject *plan)
 {
+    PyObject *unattended = d->held[UNATTENDED], *other;
+    int is_elsewhere = 1;
+    for (Py_ssize_t n = 0; is_elsewhere == 1 && n < PyList_Size(unattended); n++) {
+        if ((other = PyList_GetItem(unattended, n)) == plan) return 1;
+        Py_INCREF(other);
+        PyObject *place = PyObject_GetAttr(plan, place_name);
+        PyObject *taken = PyObject_GetAttr(other, place_name);
+        is_elsewhere = place && taken ? PyObject_RichCompareBool(place, taken, Py_NE) : -1;
+        Py_XDECREF(place);
+        Py_XDECREF(taken);
+        Py_DECREF(other);
+    }
+    return is_elsewhere < 0 ? -1 : 0; /* it is none, too: another thread has made a task of it */
+}
+
+/* Take a plan off the list of those that are unattended. Needs the turn, or that it has not been
+ * seen by others. */
+static int forget_plan(Door *d, PyObject *plan)
+{
+    PyObject *unattended = d->held[UNATTENDED];
+    for (Py_ssize_t n = 0; n < PyList_Size(unattended); n++)
+        if (PyList_GetItem(unattended, n) == plan)
+            return PyList_SetSlice(unattended, n, n + 1, NULL);
+    return 0;
+}
+
+PyDoc_STRVAR(start_plan_doc,
+             "start(plan)\n\n"
+             "Begin a plan that is unattended, if none comes before it at its place. True: it has\n"
+             "ended, and is not unattended any more; None: it has not; False: it has not begun.");
+static PyObject *door_start(PyObject *self, PyObject *plan)
+{
+    Door *d = (Door *)self;
     Ledger *l = (Ledger *)d->held[LEDGER];
-    if (l->lists_all) Py_RETURN_FALSE;
+    if (!d->knows || l->is_closed || l->lists_all || PyList_Size(d->held[LISTENERS]) ||
+        PyList_Size(d->held[HOLDS]))
+        Py_RETURN_FALSE;
+    int first = is_first(d, plan), hindered = is_hindered(d);
+    if (first < 0 || hindered < 0) return NULL;
+    if (first && d->has_begun) Py_RETURN_NONE; /* by another thread, which waits for all */
+    const Known *k = d->known[0];
     Program *p = k->program[0];
+    if (p->freed || k->epoch != *numpy.epoch) {
+        Py_XDECREF(door_clear(self, NULL));
+        Py_RETURN_FALSE;
+    }
+    if (!first || hindered || is_busy(k)) Py_RETURN_FALSE;
     memcpy(p->buffer, k->buffer, sizeof p->buffer);
     memcpy(p->shift, k->shift, sizeof p->shift);
     PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
     Py_INCREF(capsules);
     begin(p, k->tag);
+    d->has_begun = 1;
     l->messages += k->messages;
     l->nbytes += k->nbytes;
-    advance_started(p);
-    int has_ended = p->result == DONE;
+    int failed = advance_started(d, p), has_ended = p->result == DONE;
     Py_DECREF(capsules);
+    if (failed) return NULL;
     if (!has_ended) Py_RETURN_NONE;
     l->count++;
+    if (forget_plan(d, plan)) return NULL;
     Py_RETURN_TRUE;
+}
+
+/* Advance a plan that has begun here until nothing moves for so long; WAITS, DONE, or what Python has
+ * to see to. *moved: whether it has moved. */
+static int advance_plan(Door *d, double patience, int *moved)
+{
+    const Known *k = d->known[0];
+    Ledger *l = (Ledger *)d->held[LEDGER];
+    Program *p = k->program[0];
+    int32_t before = p->next;
+    int has_advanced, result, next;
+    PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
+    Py_INCREF(capsules);
+    Py_BEGIN_ALLOW_THREADS
+    has_advanced = advance_beside(p, patience, &result, &next);
+    Py_END_ALLOW_THREADS
+    *moved = has_advanced && next != before;
+    l->count += has_advanced && result == DONE && before < p->length;
+    Py_DECREF(capsules);
+    return has_advanced ? result : WAITS;
 }
 
 PyDoc_STRVAR(go_on_doc, "go_on(seconds)\n\n"
@@ -2236,25 +2335,34 @@ static PyObject *door_go_on(PyObject *self, PyObject *patience)
 {
     Door *d = (Door *)self;
     double length = PyFloat_AsDouble(patience);
-    int hindered = is_hindered(d);
+    int moved, hindered = is_hindered(d);
     if (hindered < 0 || PyErr_Occurred()) return NULL;
     if (hindered || !d->knows) Py_RETURN_NONE;
-    const Known *k = d->known[0];
-    Ledger *l = (Ledger *)d->held[LEDGER];
-    Program *p = k->program[0];
-    int32_t before = p->next;
-    int has_advanced, result, next;
-    PyObject *capsules = k->capsules; /* another thread may have the door forget the call */
-    Py_INCREF(capsules);
-    Py_BEGIN_ALLOW_THREADS
-    has_advanced = advance_beside(p, length, &result, &next);
-    Py_END_ALLOW_THREADS
-    int has_ended = has_advanced && result == DONE && next == p->length;
-    Py_DECREF(capsules);
-    if (!has_advanced) return PyLong_FromLong(0);
-    if (result != WAITS && !has_ended) Py_RETURN_NONE;
-    l->count += has_ended;
-    return PyLong_FromLong(has_ended ? 2 : next != before);
+    int result = advance_plan(d, length, &moved);
+    if (result != WAITS && result != DONE) Py_RETURN_NONE;
+    return PyLong_FromLong(result == DONE ? 2 : moved);
+}
+
+PyDoc_STRVAR(finish_doc, "finish(plan, seconds)\n\n"
+                         "Advance a plan that is unattended until nothing moves for so long. True:\n"
+                         "it has ended, and is not unattended any more. False: it has not, or is not\n"
+                         "all that is under way.");
+static PyObject *door_finish(PyObject *self, PyObject *args)
+{
+    Door *d = (Door *)self;
+    PyObject *plan, *unattended = d->held[UNATTENDED];
+    double patience;
+    if (!PyArg_ParseTuple(args, "Od", &plan, &patience)) return NULL;
+    if (PyList_Size(unattended) != 1 || PyList_GetItem(unattended, 0) != plan || !d->knows ||
+        PyList_Size(d->held[TASKS]))
+        Py_RETURN_FALSE;
+    int hindered = is_hindered(d);
+    if (hindered) return hindered < 0 ? NULL : PyBool_FromLong(0);
+    int taken = take_turn(d);
+    if (taken <= 0) return taken < 0 ? NULL : PyBool_FromLong(0);
+    int moved, has_ended = advance_plan(d, patience, &moved) == DONE;
+    int failed = has_ended ? forget_plan(d, plan) : 0;
+    return return_turn(d) || failed ? NULL : PyBool_FromLong(has_ended);
 }
 
 static int call_native(const Native *n)
@@ -2298,7 +2406,7 @@ static PyObject *execute_native(Door *d, const Known *k, PyObject *const *args, 
 
 PyDoc_STRVAR(call_doc, "call(*arguments)\n\n"
                        "False: it is not known here. True: the call was served. Else what `finish`\n"
-                       "returns, or None of a plan.");
+                       "returns.");
 static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Door *d = (Door *)self;
@@ -2312,7 +2420,6 @@ static PyObject *door_call(PyObject *self, PyObject *const *args, Py_ssize_t cou
     int64_t shift[BUFFERS];
     Known *k = find(d, args, count, plain, buffer, shift);
     if (!k || is_busy(k)) Py_RETURN_FALSE;
-    if (k->is_plan) return start_plan(d, k);
     if (PyList_Size(d->held[PASSED]) >= d->most_passed) {
         PyObject *remembered = PyObject_CallFunctionObjArgs(d->held[REMEMBER_PASSED], NULL);
         if (!remembered) return NULL;
@@ -2492,7 +2599,7 @@ static PyObject *door_learn_plan(PyObject *self, PyObject *args)
     k->capsules = capsule;
     Py_INCREF(capsule);
     k->program[0] = p;
-    k->tracks = k->is_plan = 1;
+    k->tracks = 1;
     k->tag = tag;
     k->epoch = *numpy.epoch;
     k->messages = messages;
@@ -2503,7 +2610,9 @@ static PyObject *door_learn_plan(PyObject *self, PyObject *args)
 
 static PyMethodDef door_methods[] = {
     {"call", (PyCFunction)(void (*)(void))door_call, METH_FASTCALL, call_doc},
+    {"start", door_start, METH_O, start_plan_doc},
     {"go_on", door_go_on, METH_O, go_on_doc},
+    {"finish", door_finish, METH_VARARGS, finish_doc},
     {"learn", door_learn, METH_VARARGS, learn_doc},
     {"learn_native", door_learn_native, METH_VARARGS, learn_native_doc},
     {"learn_plan", door_learn_plan, METH_VARARGS, learn_plan_doc},
@@ -2512,6 +2621,7 @@ static PyMethodDef door_methods[] = {
 };
 static PyMemberDef door_members[] = {
     {"knows", T_INT, offsetof(Door, knows), READONLY, "how many calls it knows"},
+    {"has_begun", T_BOOL, offsetof(Door, has_begun), 0, "whether the plan's start has begun here"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot door_slots[] = {
@@ -2563,7 +2673,11 @@ static PyObject *setup_doors(PyObject *self, PyObject *args)
     PyObject *array_type;
     unsigned long long epoch;
     if (!PyArg_ParseTuple(args, "OK", &array_type, &epoch)) return NULL;
-    if (!(aside_name = PyUnicode_InternFromString("aside"))) return NULL;
+    aside_name = PyUnicode_InternFromString("aside");
+    acquire_name = PyUnicode_InternFromString("acquire");
+    release_name = PyUnicode_InternFromString("release");
+    place_name = PyUnicode_InternFromString("place");
+    if (!aside_name || !acquire_name || !release_name || !place_name) return NULL;
     Py_INCREF(array_type);
     numpy.array_type = array_type;
     numpy.epoch = (const uint64_t *)(uintptr_t)epoch;

@@ -6,7 +6,7 @@ from typing import Literal
 from mpi4py import MPI
 
 from ..buffers import Operand, device_of
-from ..execute import LEFT_OVER, Context, LowerCase
+from ..execute import LEFT_OVER, Context, LowerCase, clear_status
 from ..failure import Record
 from ..progress import PROGRESS, Task
 
@@ -84,6 +84,4 @@ class Request(LowerCase, MPI.Grequest):
         if is_active and self != MPI.REQUEST_NULL:
             LEFT_OVER.pop(self.task, None)
             self.Free()
-        if status is not None:
-            status.Set_elements(MPI.BYTE, 0)
-            status.Set_cancelled(False)
+        clear_status(status)

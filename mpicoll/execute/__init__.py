@@ -15,7 +15,7 @@ from .doors import IsServed
 from .leftover import LEFT_OVER, list_at_exit
 from .library_call import LibraryCall
 from .native import NativeCall, native_method, plain_method
-from .operation import LowerCase, Operation
+from .operation import LowerCase, Operation, clear_status
 from .scheduled_call import ScheduledCall
 from .staging import BYTES, Work
 from .surroundings import Surroundings, surroundings_of
@@ -24,6 +24,6 @@ from .tracing import Tracer
 __all__ = [
     "BYTES", "LEFT_OVER", "CachedCall", "Context", "IsServed", "Key", "LibraryCall", "LowerCase",
     "NativeCall", "Operation", "Schedule", "ScheduledCall", "Statement", "Surroundings", "Tracer",
-    "Work", "bind", "compare", "compare_blocks", "everyone_says", "largest_of_all", "list_at_exit",
-    "native_method", "plain_method", "share_blocks", "surroundings_of",
+    "Work", "bind", "clear_status", "compare", "compare_blocks", "everyone_says", "largest_of_all",
+    "list_at_exit", "native_method", "plain_method", "share_blocks", "surroundings_of",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from mpi4py import MPI
 from .. import engine
 from ..buffers import OWN_TYPES
 from ..failure import ENDED, KEPT, Mark, mark_of
+from ..progress import PROGRESS
 from ..shared_memory import TASKS
 from .operation import Operation
 
@@ -118,6 +119,7 @@ class Doors:
             self._fail,
             (queue.running, queue.waiting) if gives_way else (),
             links.backoff(TASKS) if gives_way and links is not None else None,
+            *PROGRESS.rooms,
             begun.address,
             begun.last,
             context.channel.number_bit,

@@ -22,6 +22,15 @@ def array_of(argument: Any) -> np.ndarray[Any, Any] | None:
     return array if isinstance(array, np.ndarray) else None
 
 
+def clear_status(status: MPI.Status | None) -> None:
+    """Make it that of a collective, which received no message."""
+    if status is not None:
+        status.Set_source(MPI.ANY_SOURCE)
+        status.Set_tag(MPI.ANY_TAG)
+        status.Set_elements(MPI.BYTE, 0)
+        status.Set_cancelled(False)
+
+
 class LowerCase:
     """mpi4py's `wait` and `test`: they return a message's object too, a collective has none."""
 

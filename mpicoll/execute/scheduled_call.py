@@ -22,7 +22,6 @@ from ..progress import (
     DELAY,
     LARGE_DELAY,
     PROGRESS,
-    Queue,
     Task,
     calls_as_mpi_computes,
     until_done,
@@ -31,7 +30,7 @@ from ..schedule import RECEIVES, SENDS
 from ..shared_memory import Polled
 from ..support.callsite import Site, quick_site
 from .executable import Executable
-from .operation import Operation, array_of
+from .operation import Operation, array_of, clear_status
 from .staging import Work
 
 if TYPE_CHECKING:
@@ -75,12 +74,10 @@ class ScheduledCall(Operation):
         self.runs_ahead = runs_ahead
         self.task: Task | None = None
         #: see `progress.Unattended`
-        self.track = 0
+        self.place = context.queue, 0
         self.begun = 0.0
         self.delay = 0.0
         self.has_ended = False
-        #: whether a Start that is unattended has begun
-        self._has_begun = False
         self._site: Site = ""
         #: for the starts of a plan, if Python has nothing to do before or after the program
         self._door: Any = None
@@ -319,73 +316,71 @@ class ScheduledCall(Operation):
     def persistent(self, info: MPI.Info) -> Self:
         """Itself, with a tag that no single call has."""
         self.tag = self.context.next_plan_tag()
-        self.track = self.context.plan_track(self.tag)
+        self.place = self.context.queue, self.context.plan_track(self.tag)
         self.delay = LARGE_DELAY if self.nbytes > _SMALL else DELAY
         if self._is_all_in_c:
             self._door = self.context.doors.of_plan()
         return self
 
     def Start(self) -> None:
-        """Take the input and begin."""
-        try:
-            if self._over and self._left_unattended():
-                return
-        except BaseException as error:  # of a signal handler
-            if self.unfinished:
-                self.context.give_up(self, error)
-            raise
+        """Take the input and begin. What a signal handler raises ends no plan that has begun."""
+        if self._over and self._is_left_unattended():
+            return
         # not even if it has ended: it may not have ended on other ranks, so that is chance
         record = self._started(self._over)
         record.plan = self
-        self.task = PROGRESS.submit(self._new_task(self.run_as_task(self.tag), record))
-        self._over = False
+        self.has_ended = self._over = False
+        self.task = self._new_task(self.run_as_task(self.tag), record)
+        PROGRESS.submit(self.task)
 
     def _new_task(self, steps: Iterator[object], record: Record) -> Task:
+        queue, track = self.place
         return Task(
-            steps, self.queue, record, device=self.work.device, computes=self._compute,
-            track=self.track, is_plan=True,
+            steps, queue, record, device=self.work.device, computes=self._compute,
+            track=track, is_plan=True,
         )  # fmt: skip
 
-    def _left_unattended(self) -> bool:
-        """Begin in the extension, without a task; whether it can."""
-        if self._door is None:
+    def _is_left_unattended(self) -> bool:
+        """Begin in the extension, without a task; whether it can.
+
+        It is on the list before it begins, so that no other thread begins another one at its place.
+        """
+        door = self._door
+        if door is None:
             return False
         assert self.compiled is not None
-        if not self._door.knows:
-            self.compiled.open_door_of_plan(self._door, self.tag, self.memory)
-        ended = self.has_ended = self._has_begun = False
-        if not PROGRESS.is_taken(self.queue, self.track):
-            ended = self._begin()
-            if not self._has_begun:
-                return False
+        if not door.knows:
+            self.compiled.open_door_of_plan(door, self.tag, self.memory)
+        door.has_begun = self.has_ended = self._over = False
         self.task = None
-        self._over = False
-        if not ended:
-            self._site = quick_site()
-            self.begun = perf_counter()
-            PROGRESS.leave(self)
-        return True
-
-    def _begin(self) -> bool:
-        """Let the door begin, and wait for a moment; whether it has ended."""
-        ended: bool | None = self._door.call()
-        self._has_begun = ended is not False
-        return bool(ended)
+        self.begun = perf_counter()
+        PROGRESS.leave(self)
+        ended: bool | None = door.start(self)
+        if ended:
+            self.has_ended = True
+            return True
+        self._site = quick_site()
+        if ended is None or PROGRESS.must_defer(self):
+            return True
+        # another thread may have made a task of it
+        self._over = PROGRESS.forget(self)
+        return not self._over
 
     # See `progress.Unattended`.
 
-    @property
-    def queue(self) -> Queue:  # noqa: D102
-        return self.context.queue
-
     def go_on(self, patience: float) -> bool | None:  # noqa: D102
-        if not self._has_begun:
-            self.has_ended = self._begin()
-            if self.has_ended or not self._has_begun:
-                return self.has_ended or None
+        if not self._door.has_begun:
+            ended: bool | None = self._door.start(self)
+            self.has_ended = bool(ended)
+            return None if ended is False else True
         reached: int | None = self._door.go_on(patience)
         self.has_ended = reached == _ENDED
         return None if reached is None else reached > 0
+
+    def finish_alone(self, patience: float) -> bool:  # noqa: D102
+        if self._door is not None and self._door.has_begun:
+            self.has_ended = self._door.finish(self, patience)
+        return self.has_ended
 
     def as_task(self) -> Task:  # noqa: D102
         if self.task is None:
@@ -396,7 +391,7 @@ class ScheduledCall(Operation):
         return self.task
 
     def _unattended_steps(self) -> Iterator[MPI.Request]:
-        if not self._has_begun:
+        if not self._door.has_begun:
             return self.run_as_task(self.tag)
         assert self.compiled is not None
         self.step = 0
@@ -409,10 +404,12 @@ class ScheduledCall(Operation):
 
         Returns at once without a Start, as MPI's Wait does.
         """
-        PROGRESS.finish(self)
-        if self.task is not None:
-            PROGRESS.wait(self.task)
+        if not self.has_ended:
+            PROGRESS.finish(self)
+            if self.task is not None:
+                PROGRESS.wait(self.task)
         self._over = True
+        clear_status(status)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -421,6 +418,8 @@ class ScheduledCall(Operation):
         if self.task is not None:
             done = PROGRESS.test(self.task)
         self._over = self._over or done
+        if done:
+            clear_status(status)
         return done
 
     @property

@@ -18,7 +18,7 @@ interrupted. They may raise: that ends the wait, and it ends the task only in th
 import os
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from math import inf
 from time import perf_counter, sleep
@@ -27,6 +27,7 @@ from mpi4py import MPI
 
 from ..engine import Attendance, Compiled
 from ..support.arrays import Device
+from ..support.stderr import print_now
 from ..support.turn import FOR_EVER, Flag, Turn
 from .arithmetic import as_mpi_computes
 from .rhythm import NAP, PATIENCE, RESTING, SPIN, Rhythm, pace_of
@@ -52,6 +53,8 @@ DELAY, LARGE_DELAY = 20e-3, 2e-3
 _DOZE = 1.0
 #: seconds without a move after which a call that somebody waits for becomes a task
 _IN_C = 5e-3
+#: how Python says that the system has no further thread
+_NO_THREAD = "can't start new thread"
 #: seconds to wait for another thread, which may be in an MPI call that waits for dead ranks
 _JOIN = 2.0
 
@@ -61,8 +64,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._tasks: list[Task] = []
-        #: in the order of their starts
+        #: in the order of their starts, from before they begin
         self._unattended: list[Unattended] = []
+        #: an object for each thread that moves calls: until it is done none begins without a task
+        self._holds: list[object] = []
         #: by delay: when the last of these was started
         self._started: dict[float, float] = {}
         #: seconds between two looks of the background thread at them; 0: it does not look
@@ -80,6 +85,8 @@ class Progress:
         #: when a task was tested last
         self._tested = 0.0
         self._thread: threading.Thread | None = None
+        #: whether the system lets this process have no further thread
+        self._has_no_thread = False
         #: where programs advance in C, while no thread waits for them
         self._attendance = Attendance(PAUSE, SPIN, PATIENCE)
         self._stopping = False
@@ -93,8 +100,7 @@ class Progress:
 
     def submit(self, task: Task) -> Task:
         """Begin it; local."""
-        self.attend_all()
-        self._admission.take(self._enter, task, patience=FOR_EVER)
+        self._hold(self._put_in, task)
         self._attend()
         if self._is_alone(task):
             self._turn.take(self._compute, task, self._advance)
@@ -104,31 +110,52 @@ class Progress:
 
     def run(self, task: Task) -> Task:
         """Begin it and wait for its end; does not wake the thread. Raises its error."""
-        self.attend_all()
-        self._admission.take(self._enter, task, patience=FOR_EVER)
+        self._hold(self._put_in, task)
         self.wait(task)
         return task
+
+    def _put_in(self, task: Task) -> None:
+        """Into its queue, behind all that has begun."""
+        self.attend_all()
+        self._admission.take(self._enter, task, patience=FOR_EVER)
+
+    def _hold(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call it while no call begins without a task."""
+        hold = object()
+        try:
+            self._holds.append(hold)
+            function(*arguments)
+        finally:
+            with suppress(ValueError):  # a signal handler has raised before it was there
+                self._holds.remove(hold)
 
     # Calls that are unattended.
 
     def leave(self, call: Unattended) -> None:
-        """Leave a call that has begun to those who wait for it, for a while."""
-        self._started[call.delay] = call.begun
+        """Leave a call that may begin to those who wait for it, for a while."""
         self._unattended.append(call)
+        self._started[call.delay] = perf_counter()
         if not 0 < self._dozes <= call.delay:
             self._attend()
+
+    @property
+    def rooms(self) -> tuple[list[Unattended], list[object], list[Task], object]:
+        """For doors of plans: unattended calls, holds, tasks, and the lock of the turn."""
+        return self._unattended, self._holds, self._tasks, self._turn.lock
 
     def is_unattended(self, call: Unattended) -> bool:
         """Whether a call was left, and neither has ended nor is a task."""
         return call in self._unattended
 
-    def is_taken(self, queue: Queue, track: int) -> bool:
-        """Whether the pipes of a track serve an unattended call of this queue."""
-        calls = self._unattended
-        return bool(calls) and any([(call.queue, call.track) == (queue, track) for call in calls])
+    def must_defer(self, call: Unattended) -> bool:
+        """Whether another unattended call goes before, as it has the same place."""
+        first = next((one for one in list(self._unattended) if one.place == call.place), None)
+        return first is not call and first is not None
 
     def finish(self, call: Unattended) -> None:
         """Advance what is unattended until this call has ended; a task where that takes long."""
+        if call.finish_alone(_IN_C):
+            return
         while call in self._unattended:
             if not self._tasks:
                 self._turn.take(self._go_on, call, _IN_C)
@@ -137,6 +164,8 @@ class Progress:
 
     def has_finished(self, call: Unattended) -> bool:
         """Advance what is unattended once; whether this call has ended, or is a task by now."""
+        if call.finish_alone(0.0):
+            return True
         if self._tasks:
             self.attend_all()
         elif call in self._unattended:
@@ -148,19 +177,14 @@ class Progress:
 
         Until one has ended, nothing moved for `patience` seconds, or a task is needed.
         """
-        if self._unattended == [call]:  # one comparison: another thread may add some meanwhile
-            call.go_on(patience)
-            if call.has_ended:
-                self._forget(call)
-            return
         latest = perf_counter() + patience
         while call in self._unattended and not self._tasks:
-            # of each track the first
-            calls = {(one.queue, one.track): one for one in reversed(self._unattended)}.values()
+            # of each place the first
+            calls = {one.place: one for one in reversed(self._unattended)}.values()
             moves = [one.go_on(0.0) for one in calls]
             for one in calls:
                 if one.has_ended:
-                    self._forget(one)
+                    self.forget(one)
             if None in moves:
                 return
             if any(moves):
@@ -170,30 +194,38 @@ class Progress:
             else:
                 os.sched_yield()
 
-    def _forget(self, call: Unattended) -> None:
+    def forget(self, call: Unattended) -> bool:
+        """Leave it no more; whether it was left until now."""
         try:
             self._unattended.remove(call)
-        except ValueError:  # a signal handler was faster
-            pass
+        except ValueError:  # a signal handler or another thread was faster
+            return False
+        return True
 
     def attend_all(self) -> None:
         """Make tasks of all that is unattended. The thread finds them at its next look."""
         if self._unattended:
-            self._turn.take(self._make_tasks, patience=_JOIN)
+            self._turn.take(self._hold, self._make_tasks, patience=_JOIN)
 
     def _make_tasks(self) -> None:
         # each may be interrupted by a signal handler, which goes through the same calls, or raises
         for call in list(self._unattended):
             self._admission.take(self._enter, call.as_task(), patience=FOR_EVER)
-            self._forget(call)
+            self.forget(call)
 
     # Which tasks run: decided by one thread at a time.
 
+    def _see_in(self, task: Task) -> None:
+        """Admit it where a signal handler has raised before that was done, if it may run."""
+        if task not in self._tasks:
+            self._admission.take(self._enter, task, patience=FOR_EVER)
+
     def _enter(self, task: Task) -> None:
-        if task.ended or task in task.queue.tasks:
+        if task.ended:
             return
-        task.queue.waiting.append(task)
-        self._admit(task.queue)
+        if task not in task.queue.tasks:
+            task.queue.waiting.append(task)
+        self._admit(task.queue)  # in any case: a signal handler may have raised in an earlier try
 
     def _leave(self, task: Task) -> None:
         task.queue.finish(task)
@@ -235,6 +267,7 @@ class Progress:
         Raises its error.
         """
         if not task.ended:
+            self._see_in(task)
             self._while_waiting(self._wait, task, limit)
         self._raise_error(task)
         return bool(task.ended)
@@ -321,6 +354,7 @@ class Progress:
     def test(self, task: Task) -> bool:
         """Advance all tasks once; whether this task has ended. Raises its error."""
         if not task.ended:
+            self._see_in(task)
             self.poll()
         self._raise_error(task)
         return bool(task.ended)
@@ -341,6 +375,7 @@ class Progress:
 
     def _end_all(self, queue: Queue) -> None:
         self.attend_all()
+        self._admission.take(self._admit, queue)
         # not those whose steps this thread is in: it raises from there
         while running := [task for task in queue.running if not task.is_advanced]:
             for task in running:
@@ -464,7 +499,7 @@ class Progress:
         return bool(self._tasks) and not self._waiting
 
     def _attend(self) -> None:
-        if self._thread is None and self.threaded:
+        if self._thread is None and self.threaded and not self._has_no_thread:
             self._thread = threading.Thread(
                 target=as_mpi_computes,
                 args=(self._attend_tasks,),
@@ -482,6 +517,10 @@ class Progress:
             if thread.ident is None:
                 self._thread = None
             self._awake.set()
+            if thread.ident is None and str(error) == _NO_THREAD:
+                self._has_no_thread = True
+                print_now(f"mpicoll: {_NO_THREAD}: what does not block moves in Wait and Test")
+                return
             # once the thread has begun, Python makes a KeyError of what a handler raises
             if isinstance(error, KeyError) and error.__context__ is not None:
                 raise error.__context__ from None

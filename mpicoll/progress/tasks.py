@@ -178,25 +178,25 @@ class Task:
 class Unattended(Protocol):
     """A call that has begun, or may begin when those before it on its track have ended.
 
-    It becomes a task where it does not end while somebody waits. begun: seconds of `perf_counter`;
-    delay: seconds after which it becomes one at the latest; has_ended: what `go_on` came to.
+    It becomes a task where it does not end while somebody waits. place: the queue of that task, and
+    its track; begun: seconds of `perf_counter`; delay: seconds after which it becomes one at the
+    latest; has_ended: what `go_on` came to.
     """
 
-    track: int
+    place: tuple[Queue, int]
     begun: float
     delay: float
     has_ended: bool
-
-    @property
-    def queue(self) -> Queue:
-        """That of its task."""
-        ...
 
     def go_on(self, patience: float) -> bool | None:
         """Advance it until nothing moves for so many seconds; whether anything has moved.
 
         None: only a task can go on.
         """
+
+    def finish_alone(self, patience: float) -> bool:
+        """The same where it is all that is under way; whether it has ended, and is off the list."""
+        ...
 
     def as_task(self) -> Task:
         """The task that goes on with it, always the same one."""

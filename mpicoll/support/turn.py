@@ -61,12 +61,13 @@ class Turn:
         #: called when the turn is over, without it: the end of a task may begin calls and wait for
         #: them, which a thread that holds the turn must not
         self.afterwards: deque[Callable[[], object]] = deque()
-        self._lock: Any = threading.RLock()
+        #: of the thread that has it
+        self.lock: Any = threading.RLock()
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread has it, also in a finalizer or a signal handler."""
-        is_mine: bool = self._lock._is_owned()
+        is_mine: bool = self.lock._is_owned()
         return is_mine
 
     def take(
@@ -79,12 +80,12 @@ class Turn:
         if self.is_mine:
             return function(*arguments)
         try:
-            if not self._lock.acquire(timeout=patience):
+            if not self.lock.acquire(timeout=patience):
                 return None
             return function(*arguments)
         finally:
             try:
-                self._lock.release()
+                self.lock.release()
             except RuntimeError:  # another thread has it
                 pass
             else:

@@ -2,6 +2,9 @@
 
 import gc
 import random
+import signal
+import sys
+import threading
 import time
 import weakref
 
@@ -192,6 +195,103 @@ def test_more_plans_than_pipes_in_any_order(comm, by):
             same(results[n], np.full(PRIME, SIZE * (1.0 + n)))
     for plan in plans:
         plan.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(MPI.Query_thread() != MPI.THREAD_MULTIPLE, reason="two threads start plans at the same time")
+def test_two_threads_start_plans_that_share_pipes(comm):
+    """The first and the fifth plan of a communicator: they began in the same pipes, and both results were wrong."""
+    arrays = [(np.zeros(20 * PRIME), np.zeros(20 * PRIME)) for _ in range(5)]
+    plans = [comm.Allreduce_init(x, y, algorithm="ring") for x, y in arrays]
+    together = threading.Barrier(2)
+    wrong = []
+
+    def start_often(number):
+        x, y = arrays[number]
+        for start in range(300):
+            x[:] = start + RANK + number
+            together.wait()
+            plans[number].Start()
+            plans[number].Wait()
+            if not (y == SIZE * (start + number) + SIZE * (SIZE - 1) / 2).all():
+                wrong.append((number, start))
+
+    threads = [threading.Thread(target=start_often, args=(number,)) for number in (0, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    for plan in plans:
+        plan.Free()
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def interrupted_in(function, name):
+    """Call it; a signal comes when it calls a function of mpicoll with that name. Whether one has come."""
+    called = []
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code.co_name == name and "mpicoll" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            called.append(name)
+            signal.raise_signal(signal.SIGUSR1)
+
+    def handler(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    sys.setprofile(profile)
+    try:
+        function()
+    except Interrupted:
+        pass
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+    return bool(called)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("where", ["attend_all", "_make_tasks", "as_task", "_enter", "_admit", "next", "_let_run", "start"])
+@pytest.mark.parametrize("call", ["Start", "Wait"])
+def test_a_handler_that_raises_while_a_plan_becomes_a_task(comm, call, where):
+    """The plan goes on: a later Wait ends, and so do those of the other ranks."""
+    x = np.full(PRIME, RANK + 1.0)
+    y = np.zeros(PRIME)
+    plan = comm.Allreduce_init(x, y, algorithm="ring")
+    if call == "Start":  # it becomes a task at once where another task is under way
+        other = comm.Iallreduce(np.ones(PRIME), np.zeros(PRIME), algorithm="ring") if RANK == 0 else None
+    WORLD.Barrier()
+    if RANK == SIZE - 1 and SIZE > 1:
+        time.sleep(0.02)
+    if call == "Wait" or RANK:
+        plan.Start()
+    if RANK == 0:
+        interrupted_in(getattr(plan, call), where)
+    if call == "Start" and RANK:
+        other = comm.Iallreduce(np.ones(PRIME), np.zeros(PRIME), algorithm="ring")
+    plan.Wait()
+    same(y, np.full(PRIME, SIZE * (SIZE + 1) / 2))
+    if call == "Start":
+        other.Wait()
+    plan.Free()
+
+
+def test_the_status_of_a_plan_is_that_of_no_message(comm):
+    plan = comm.Allreduce_init(np.ones(PRIME), np.zeros(PRIME), algorithm="ring")
+    for by in ("Wait", "Test"):
+        status = MPI.Status()
+        status.Set_source(3)
+        status.Set_elements(MPI.BYTE, 5)
+        plan.Start()
+        while not getattr(plan, by)(status):
+            pass
+        assert (status.source, status.Get_count(MPI.BYTE), status.cancelled) == (MPI.ANY_SOURCE, 0, False)
+    plan.Free()
 
 
 @pytest.mark.mpi(min_size=2)
