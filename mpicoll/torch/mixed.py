@@ -24,13 +24,17 @@ class Mixed(ProcessGroup):
     def __init__(self, comm: Communicator, options: Any, others: Mapping[str, str]) -> None:
         super().__init__(comm, options)
         self._others = frozenset(others)
+        #: PyTorch's own group of the other backends. Called for this group, PyTorch's methods would
+        #: come back here: they are virtual
+        self._elsewhere = _Group(options.group_rank, options.group_size)
         for device, name in others.items():
             store = _dist.PrefixStore(f"{device}/", options.store)
             backend, kind = _backend(name, options, store)
-            self._register_backend(torch.device(device), kind, backend)
+            for group in (self, self._elsewhere):
+                group._register_backend(torch.device(device), kind, backend)
 
     def _get_backend(self, device: torch.device) -> Any:
-        return _Group._get_backend(self, device) if device.type in self._others else self
+        return self._elsewhere._get_backend(device) if device.type in self._others else self
 
 
 def _backend(name: str, options: Any, store: Any) -> tuple[Any, Any]:
@@ -53,11 +57,11 @@ def _backend(name: str, options: Any, store: Any) -> tuple[Any, Any]:
 def _by_device(name: str) -> Callable[..., Any]:
     """A method that leaves tensors of other devices to PyTorch's method."""
     own = getattr(ProcessGroup, name)
-    torchs = getattr(_Group, name, None)
 
     def call(self: Mixed, *arguments: Any, **named: Any) -> Any:
-        serve = torchs if torchs and _device(arguments) in self._others else own
-        return serve(self, *arguments, **named)
+        if _device((*arguments, *named.values())) in self._others:
+            return getattr(self._elsewhere, name)(*arguments, **named)
+        return own(self, *arguments, **named)
 
     return call
 

@@ -190,7 +190,7 @@ def _with_our_barrier(original: Callable[..., Any]) -> Callable[..., Any]:
         dist = torch.distributed
         used = dist.group.WORLD if group is None else group
         is_member = used not in (None, dist.GroupMember.NON_GROUP_MEMBER)
-        if is_member and dist.get_backend(group) == NAME:
+        if is_member and NAME in dist.get_backend(group):
             return used.monitored_barrier(timeout, wait_all_ranks)
         return original(group, timeout, wait_all_ranks)
 

@@ -499,3 +499,26 @@ def test_other_devices_may_have_other_backends():
     dist.all_reduce(tensor)
     assert tensor[0].item() == TOTAL and dist.group.WORLD._get_backend(torch.device("cuda")).name() == "gloo"
     assert MPI.Is_initialized()
+
+
+def test_calls_with_tensors_of_another_backend():
+    dist.destroy_process_group()
+    dist.init_process_group("cpu:gloo,cuda:mpicoll", timeout=timedelta(seconds=60))
+    block, whole = torch.zeros(2), torch.zeros(SIZE, 2)
+    dist.all_gather(list(whole), mine(2))
+    assert whole.tolist() == each(lambda rank: [rank + 1] * 2)
+    dist.all_gather_into_tensor(whole, mine(1, 2) + 1)
+    assert whole.tolist() == each(lambda rank: [rank + 2] * 2)
+    dist.all_to_all_single(whole, mine(SIZE, 2))
+    assert whole.tolist() == each(lambda rank: [rank + 1] * 2)
+    dist.reduce_scatter(block, each(lambda rank: mine(2)))
+    assert block.tolist() == [TOTAL] * 2
+    dist.broadcast(block.fill_(RANK), SIZE - 1)
+    dist.all_reduce(tensor := mine(2))
+    dist.group.WORLD.allreduce(opts=dist.AllreduceOptions(), tensors=[other := mine(2)]).wait()
+    assert block.tolist() == [SIZE - 1] * 2 and tensor.tolist() == other.tolist() == [TOTAL] * 2
+    if SIZE > 1:
+        sent = dist.isend(mine(1), (RANK + 1) % SIZE)
+        assert dist.recv(torch.zeros(1)) == (RANK - 1) % SIZE
+        sent.wait()
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
