@@ -31,8 +31,11 @@ _OPS = {
 _OPS_OF_BOOL = {
     hash(ReduceOp.SUM): MPI.MAX,
     hash(ReduceOp.PRODUCT): MPI.MIN,
+    hash(ReduceOp.MIN): MPI.MIN,
+    hash(ReduceOp.MAX): MPI.MAX,
     hash(ReduceOp.BAND): MPI.MIN,
     hash(ReduceOp.BOR): MPI.MAX,
+    hash(ReduceOp.BXOR): MPI.BXOR,
 }
 _BITWISE = (MPI.BAND, MPI.BOR, MPI.BXOR)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
@@ -73,17 +76,14 @@ class Reduction:
         self._number = hash(operation)
         self._dtype = dtype
         self._size = size
-        op = _OPS.get(self._number)
+        name = getattr(operation, "op", operation).name
+        op = (_OPS_OF_BOOL if dtype is torch.bool else _OPS).get(self._number)
         if op is None or elements(dtype) is None:
             raise Unsupported(
-                f"mpicoll cannot reduce {dtype} by {operation}: use another type or operation"
+                f"mpicoll cannot reduce {dtype} by {name}: use another type or operation"
             )
-        if dtype is torch.bool:
-            op = _OPS_OF_BOOL.get(self._number, op)
-        elif op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
-            raise Unsupported(
-                f"cannot use {operation.name} with {dtype}: it is for integers and bool"
-            )
+        if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
+            raise Unsupported(f"cannot use {name} with {dtype}: it is for integers and bool")
         #: MPI's
         self.op: MPI.Op = op
 
@@ -92,13 +92,18 @@ class Reduction:
         return array.view(elements(self._dtype)) if self._dtype is torch.bfloat16 else array
 
     def before(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The operand of a rank: the tensor, or its product with the factor of PREMUL_SUM."""
+        """The operand of a rank: the tensor, or its product with the factor of PREMUL_SUM.
+
+        The product has the type of the tensor, whatever the type of the factor.
+        """
         if self._number != _PREMUL_SUM:
             return tensor
         operation = self._operation
         has_factor = hasattr(operation, "factor")
         factor = operation.factor if has_factor else operation.__getstate__()[1]
-        return tensor * factor
+        if isinstance(factor, torch.Tensor):
+            factor = factor.reshape(())  # like a number it then has no part in the type and shape
+        return (tensor * factor).to(tensor.dtype)
 
     def after(self, result: torch.Tensor) -> list[Finish]:
         """The steps that make an average of a sum: its division."""

@@ -96,6 +96,17 @@ def test_averages_of_integers_truncate_and_factors_come_first():
     assert tensor.tolist() == [2 * TOTAL] * 3
 
 
+@pytest.mark.parametrize("factor", [0.5, torch.tensor([0.5])], ids=["number", "tensor"])
+def test_products_with_a_factor_have_the_type_and_shape_of_the_tensor(factor):
+    op = torch.distributed._make_nccl_premul_sum(factor)
+    for dtype in (torch.float16, torch.bfloat16, torch.int64):
+        expected = sum(torch.tensor((rank + 1) / 2).to(dtype).item() for rank in range(SIZE))
+        tensor, block = mine(dtype=dtype), torch.zeros(1, dtype=dtype)
+        dist.all_reduce(tensor, op)
+        dist.reduce_scatter_tensor(block, mine(SIZE, dtype=dtype), op)
+        assert tensor.item() == block.item() == expected
+
+
 def test_rooted(call):
     for root in {0, SIZE - 1}:
         tensor = mine(5)
@@ -445,10 +456,13 @@ def test_modes_see_our_calls():
 @pytest.mark.parametrize("wrong", [
     lambda: dist.all_reduce(mine(3), dist.ReduceOp.BAND), lambda: dist.all_reduce(mine(3).to(torch.float8_e4m3fn)),
     lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (3,)), dist.ReduceOp.MAX),
+    lambda: dist.all_reduce(mine(3, dtype=torch.bool), dist.ReduceOp.AVG),
+    lambda: dist.reduce(mine(3, dtype=torch.bool), 0, torch.distributed._make_nccl_premul_sum(2.0)),
 ])  # fmt: skip
 def test_what_cannot_be_reduced_is_a_runtime_error_as_with_gloo(wrong):
-    with pytest.raises(RuntimeError, match="mpicoll|integers"):
+    with pytest.raises(RuntimeError, match="mpicoll (cannot|knows)|integers"):
         wrong()
+    dist.barrier()
 
 
 @pytest.mark.parametrize("wrong", [
