@@ -11,9 +11,9 @@ import torch
 from mpi4py import MPI
 
 from ..communicator import Communicator
-from ..errors import ArgumentError, BufferError
+from ..errors import ArgumentError, BufferError, MpicollError
 from ..execute import Context
-from ..failure import ABANDONED
+from ..failure import ABANDONED, cancelled
 from ..progress import PROGRESS, Queue, Task
 from ..support.turn import Turn
 from .memory import Finish, plain, writing
@@ -128,18 +128,47 @@ class TensorMessage(_TorchWork):
         return self._is_over
 
     def _advance(self) -> None:
-        if self._is_over or not self._request.Test(self._status):
+        if self._is_over:
             return
+        try:
+            # a request that is over was seen by a call that an exception has interrupted
+            if self._request and not self._request.Test(self._status):
+                return
+            self._finish()
+        except MPI.Exception as error:
+            self._error = self._explained(error)
+        except Exception as error:
+            self._error = error
+        if self._request:
+            ABANDONED.append(self._memory)
         self._record.end()
+        self._is_over = True  # not earlier: other threads read the tensor then
+
+    def _finish(self) -> None:
+        """Check what has arrived, and write it into the tensor."""
         received = self._status.Get_count(MPI.BYTE)
         if self._expected is not None and received != self._expected:
-            text = f"{self._text}: expected {self._expected} bytes, got {received}"
-            self._error = BufferError(text)
-        else:
-            with torch.inference_mode():
-                for finish in self._finishes:
-                    finish()
-        self._is_over = True  # not earlier: other threads read the tensor then
+            self._error = self._size_differs(str(received))
+            return
+        with torch.inference_mode():
+            for finish in self._finishes:
+                finish()
+
+    def _explained(self, error: MPI.Exception) -> Exception:
+        """The error of this message, where MPI has raised one."""
+        if error.Get_error_class() == MPI.ERR_TRUNCATE:
+            return self._size_differs("more")
+        explained = self._context.explained(error)
+        if explained is error:
+            explained = MpicollError(f"rank {self._comm.Get_rank()}, {self._text}: {error}")
+        explained.__cause__ = error
+        return explained
+
+    def _size_differs(self, received: str) -> BufferError:
+        return BufferError(
+            f"rank {self._comm.Get_rank()}, {self._text}: expected {self._expected} bytes, got "
+            f"{received}: send and receive tensors of the same size"
+        )
 
     @property
     def unfinished(self) -> bool:
@@ -149,8 +178,10 @@ class TensorMessage(_TorchWork):
         return False
 
     def forget(self) -> None:
-        """Give it up; its memory is never freed."""
-        ABANDONED.append(self._memory)
+        """Give it up. A receive takes no later message; memory that MPI may use is never freed."""
+        is_receive = self._expected is not None
+        if left := cancelled([self._request]) if is_receive else [self._request]:
+            ABANDONED.append((self._memory, left))
         self._record.end()
 
     def where(self) -> str:

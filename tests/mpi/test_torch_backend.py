@@ -190,13 +190,29 @@ def test_objects_and_groups():
     dist.monitored_barrier(timeout=timedelta(seconds=30))
 
 
+@pytest.mark.skipif(SIZE == 1, reason="nobody to talk to")
+@pytest.mark.parametrize("size, got", [(2, "more"), (4, "12")])
+def test_messages_of_another_size(size, got):
+    """In the future, too, and each time that it is asked for."""
+    sent = dist.isend(mine(3), (RANK + 1) % SIZE)
+    work = dist.irecv(torch.zeros(size), (RANK - 1) % SIZE)
+    for wait in (work.get_future().wait, work.wait, work.wait):
+        with pytest.raises(mpicoll.BufferError, match=f"rank {RANK}, .* expected {4 * size} bytes, got {got}"):
+            wait()
+    assert work.is_completed() and not work.is_success() and work.exception() is not None
+    sent.wait()
+
+
+@pytest.mark.parametrize("alone", sorted({0, SIZE - 1}))
 @pytest.mark.parametrize("limit", [timedelta(0), 0.05])
-def test_a_monitored_barrier_to_which_one_rank_comes(limit):
+def test_a_monitored_barrier_to_which_one_rank_comes(limit, alone):
     group = dist.new_group(range(SIZE))
-    if RANK == 0 and SIZE > 1:
-        with pytest.raises(RuntimeError, match="Rank 1 failed to pass monitoredBarrier"):
+    if RANK == alone and SIZE > 1:
+        with pytest.raises(RuntimeError, match="no answer" if alone else "Rank 1 failed to pass monitoredBarrier"):
             dist.monitored_barrier(group, limit)
     dist.barrier()
+    for _ in range(2):  # what was given up does not count later
+        dist.monitored_barrier(group, timedelta(seconds=30))
 
 
 def test_a_monitored_barrier_of_others():
