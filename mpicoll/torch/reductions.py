@@ -143,7 +143,7 @@ class Reductions(Calls):
         level = self.level()
         seconds = opts.timeout.total_seconds()
         level.wait()
-        word = torch.zeros(1, dtype=torch.uint8)
+        word = torch.zeros(1, dtype=torch.uint8, device="cpu")
         arguments = (_IN_PLACE, self.array(word), MPI.MAX)
         # a schedule, at any size: a call of MPI's own cannot be given up
         work = level.begin("Allreduce", arguments, [], word, (), "recursive_doubling")

@@ -28,9 +28,9 @@ def sum_of_sparse(group: Calls, tensor: torch.Tensor, opts: Any) -> Any:
     level.run("Allgather", (numpy.array([own._nnz()]), counts), counts, ())
     indices = _gathered(group, plain(own.indices().t()), counts)
     values = _gathered(group, plain(own.values()), counts)
-    total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape).coalesce()
+    total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, device=values.device)
     with torch.inference_mode():
-        tensor.copy_(total)
+        tensor.copy_(total.coalesce())
     return Done([tensor])
 
 

@@ -203,6 +203,15 @@ def test_messages_of_another_size(size, got):
     sent.wait()
 
 
+def test_the_default_device_has_no_effect():
+    tensor = torch.sparse_coo_tensor([[RANK]], [1.0], (SIZE,))
+    with torch.device("meta"):
+        dist.barrier()
+        dist.monitored_barrier(timeout=timedelta(seconds=30))
+        dist.all_reduce(tensor)
+    assert tensor.to_dense().tolist() == [1.0] * SIZE
+
+
 @pytest.mark.parametrize("alone", sorted({0, SIZE - 1}))
 @pytest.mark.parametrize("limit", [timedelta(0), 0.05])
 def test_a_monitored_barrier_to_which_one_rank_comes(limit, alone):

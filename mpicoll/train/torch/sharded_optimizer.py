@@ -33,7 +33,7 @@ def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str,
     )
     made = type(f"Sharded{kind.__name__}", (Sharded, kind), {})
     # what this rank owns is known after the first backward; schedulers want an optimizer before
-    optimizer = made([torch.nn.Parameter(torch.empty(0))], **options)
+    optimizer = made([torch.nn.Parameter(torch.empty(0, device="cpu"))], **options)
     optimizer.model = model
     optimizer.make = lambda pieces: kind(pieces, **options)
     return optimizer
