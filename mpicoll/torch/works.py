@@ -38,8 +38,9 @@ class Done(_TorchWork):
         """True."""
         return True
 
-    def exception(self) -> None:
+    def exception(self) -> BaseException | None:
         """None."""
+        return None
 
     def wait(self, timeout: timedelta = _UNSET) -> bool:
         """True, at once."""
@@ -171,6 +172,11 @@ class Works(Done):
         """Whether all have ended without an error."""
         return all(work.is_success() for work in self._works)
 
+    def exception(self) -> BaseException | None:
+        """The first error that ended one of them."""
+        errors = (work.exception() for work in self._works)
+        return next(filter(None, errors), None)
+
     def wait(self, timeout: timedelta = _UNSET) -> bool:
         """Wait for all."""
         for work in self._works:
@@ -186,8 +192,7 @@ class Works(Done):
         future = Future(getattr(last, "_level", None), self.wait, self._result)
 
         def complete(last: object) -> None:
-            errors = (work.exception() for work in self._works)
-            future.complete(self._result, next(filter(None, errors), None))
+            future.complete(self._result, self.exception())
 
         torch.futures.Future.add_done_callback(last, complete)
         return future

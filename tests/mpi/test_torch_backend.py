@@ -4,6 +4,7 @@ import tempfile
 import time
 import weakref
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from mpi4py import MPI
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 import mpicoll
 import mpicoll.torch
+from mpicoll.torch.works import Done, Works
 
 pytestmark = [pytest.mark.mpi, pytest.mark.thorough, pytest.mark.usefixtures("group")]
 
@@ -201,6 +203,13 @@ def test_messages_of_another_size(size, got):
             wait()
     assert work.is_completed() and not work.is_success() and work.exception() is not None
     sent.wait()
+
+
+def test_several_works_have_the_error_of_one():
+    error = ValueError()
+    failed = SimpleNamespace(result=list, is_success=lambda: False, exception=lambda: error)
+    works = Works([Done([]), failed])
+    assert not works.is_success() and works.exception() is error
 
 
 def test_the_default_device_has_no_effect():
