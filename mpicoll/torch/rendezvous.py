@@ -15,7 +15,7 @@ from mpi4py import MPI
 from ..communicator import Communicator
 from ..errors import LaunchError, RankFailure
 from ..execute import Context
-from ..launch import install_abort_hook
+from ..launch import check_launch, install_abort_hook
 from ..support import settings
 
 #: the communicator of the default process group, of which all others are parts; empty without it
@@ -26,9 +26,9 @@ def meet(
     url: str, timeout: timedelta = timedelta(minutes=5), **_: Any
 ) -> Iterator[tuple[Any, int, int]]:
     """(store, rank, size): a rendezvous for PyTorch, by the scheme "mpi". Collective."""
-    world = _world()
-    rank = world.Get_rank()
-    size = world.Get_size()
+    _check_world()
+    rank = MPI.COMM_WORLD.Get_rank()
+    size = MPI.COMM_WORLD.Get_size()
     query = parse_qs(urlsplit(url).query)
     for name, value in (("rank", rank), ("world_size", size)):
         passed = int(query.get(name, [value])[0])
@@ -36,6 +36,7 @@ def meet(
             raise LaunchError(
                 f"init_process_group was given {name}={passed}, MPI says {value}: leave it out"
             )
+    world = Communicator(MPI.COMM_WORLD)
     host = socket.gethostname()
     store = None
     if rank == 0:
@@ -45,13 +46,14 @@ def meet(
     yield store or torch.distributed.TCPStore(host, port, size, False, timeout), rank, size
 
 
-def _world() -> MPI.Intracomm:
-    """MPI's world, with as many ranks as the environment tells PyTorch.
+def _check_world() -> None:
+    """Raise LaunchError unless MPI's world has as many ranks as the environment tells PyTorch.
 
-    With torchrun each process is the only rank of its own world.
+    With torchrun each process is the only rank of its own world. Local, as are all checks before a
+    Communicator of the world is made: for that each rank would wait for ranks that do not come.
     """
-    world = Communicator(MPI.COMM_WORLD)  # it checks for launchers that MPI does not understand
-    size = world.Get_size()
+    check_launch()
+    size = MPI.COMM_WORLD.Get_size()
     started = os.environ.get("WORLD_SIZE", "")
     if started.isdigit() and int(started) != size:
         source = "torchrun started" if "TORCHELASTIC_RUN_ID" in os.environ else "WORLD_SIZE says"
@@ -60,7 +62,6 @@ def _world() -> MPI.Intracomm:
             f'MPI alone, "mpiexec -n {started} python script.py" or "srun python script.py", '
             "without torchrun and without WORLD_SIZE"
         )
-    return world
 
 
 def _tell_scripts(world: MPI.Intracomm, host: str, port: int) -> None:
@@ -83,20 +84,14 @@ def communicator_of(options: Any) -> Communicator:
     """The communicator of a process group; its ranks call it. options: as PyTorch creates it."""
     ranks = list(options.global_ranks_in_group)
     if not ranks:
-        comm = _default(options.group_rank, options.group_size)
+        comm = _default(options)
     elif _WORLD:
         comm = part_of(_WORLD[0], ranks)
     else:
         install_abort_hook()
         comm = part_of(MPI.COMM_WORLD, _world_ranks(options))
-    rank = comm.Get_rank()
-    size = comm.Get_size()
-    if (rank, size) != (options.group_rank, options.group_size):
-        raise LaunchError(
-            f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI "
-            f"rank {rank} of {size}: start it by mpiexec or srun, and let "
-            'init_process_group("mpicoll") find the ranks'
-        )
+    if comm.Get_rank() != options.group_rank:
+        raise _no_such_rank(options, comm)
     return Communicator(comm, timeout=seconds_of(options.timeout))
 
 
@@ -119,15 +114,24 @@ def forget(comm: Communicator) -> bool:
     return was_default
 
 
-def _default(rank: int, size: int) -> Communicator:
-    """All ranks, in PyTorch's order."""
-    world = Communicator(_world())
-    if size > 1:
+def _default(options: Any) -> Communicator:
+    """All ranks of MPI's world, in PyTorch's order."""
+    _check_world()
+    world = MPI.COMM_WORLD
+    if world.Get_size() != options.group_size:
+        raise _no_such_rank(options, world)
+    if options.group_size > 1:
         install_abort_hook()
-    if size != world.Get_size():
-        return world
-    remember(world.Split(0, rank))
+    remember(Communicator(world).Split(0, options.group_rank))
     return _WORLD[0]
+
+
+def _no_such_rank(options: Any, comm: MPI.Intracomm) -> LaunchError:
+    return LaunchError(
+        f"PyTorch calls this process rank {options.group_rank} of {options.group_size}, MPI rank "
+        f"{comm.Get_rank()} of {comm.Get_size()}: start it by mpiexec or srun, and let "
+        'init_process_group("mpicoll") find the ranks'
+    )
 
 
 def living_of(comm: Communicator, ranks: list[int]) -> Communicator:

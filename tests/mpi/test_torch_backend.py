@@ -540,6 +540,20 @@ def test_no_use_after_the_end(group):
         group.allreduce([mine(3)]).wait()
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank is all ranks")
+def test_a_group_of_some_ranks_of_mpi_is_refused():
+    """At once: the others may never come."""
+    dist.destroy_process_group()
+    part = {"rank": 0, "world_size": SIZE - 1}
+    for is_last in (False, True):
+        if is_last == (RANK == SIZE - 1):
+            with pytest.raises(mpicoll.LaunchError, match=f"rank 0 of {SIZE - 1}, MPI rank {RANK} of {SIZE}"):
+                dist.init_process_group("mpicoll", store=dist.HashStore(), **part)
+            with pytest.raises(mpicoll.LaunchError, match="was given .*, MPI says"):
+                dist.init_process_group("mpicoll", **part)
+        MPI.COMM_WORLD.Barrier()
+
+
 def test_other_devices_may_have_other_backends():
     dist.destroy_process_group()
     dist.init_process_group("cpu:mpicoll,cuda:gloo", timeout=timedelta(seconds=60))
