@@ -110,3 +110,41 @@ def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy):
 def test_a_copy_of_the_wrapped_module_is_refused(comm):
     with pytest.raises(ArgumentError, match=r"copy its \.module"):
         copy.deepcopy(trained(comm, "zero1"))
+
+
+class Failing(torch.autograd.Function):
+    """Runs out of memory in backward, after the gradients of the layers above."""
+
+    @staticmethod
+    def forward(ctx, features):
+        return features.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise MemoryError
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_backward_after_one_that_raised_is_refused(comm, strategy, steps):
+    model = trained(comm, strategy, steps)
+    features, labels = batches()[0]
+    with pytest.raises(MemoryError):
+        loss_of(torch.nn.Sequential(model.module[:3], Layer(Failing), model.module[3:]), features, labels).backward()
+    model.zero_grad()
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"backward\(\): expected the one before to have ended on rank"):
+            learn(model, features, labels)
+    if strategy != "allreduce":
+        with pytest.raises(ArgumentError, match="got an exception in it"):
+            model.optimizer.step()
+    model.state_dict()  # for a new job
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, features):
+        return self.function.apply(features)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -103,7 +104,8 @@ class DataParallel(torch.nn.Module):
         self._finished: list[str] = []  # parameters in backward order
         #: residuals that were loaded before there were buckets, by the names of the parameters
         self._loaded: dict[str, torch.Tensor] = {}
-        self._running = False
+        #: what autograd calls when the latest backward ends: gone without a call after an exception
+        self._backward: weakref.ref[Callable[[], None]] | None = None
         self._sends = True
         self._first = True
         self._reduced = False
@@ -208,6 +210,7 @@ class DataParallel(torch.nn.Module):
 
     def expect_gradients(self) -> None:
         """Raise ArgumentError unless a backward has sent its gradients since the last step."""
+        self._check_backward()
         check(
             "step()",
             "none",
@@ -217,11 +220,21 @@ class DataParallel(torch.nn.Module):
         for flat in self.flats:
             flat.check_places()
 
+    def _check_backward(self) -> None:
+        """Raise ArgumentError after a backward without an end."""
+        if self._backward is not None and self._backward() is None:
+            raise ArgumentError(
+                f"backward(): expected the one before to have ended on rank {self.comm.Get_rank()}, "
+                "got an exception in it: other ranks wait for its gradients. Save "
+                "module.state_dict(), and continue from it in a new job"
+            )
+
     @in_torchs_stream
     def _ready(self, name: str) -> None:
         """The gradient of a parameter is there."""
-        if not self._running:
+        if self._backward is None:
             self._begin()
+        self._check_backward()
         if self.flats:
             reducer, number = self._places[name]
             reducer.ready(number)
@@ -239,10 +252,11 @@ class DataParallel(torch.nn.Module):
         )
         for flat in self.flats:
             flat.check_places()
-        self._running = True
-        torch.autograd.Variable._execution_engine.queue_callback(self._end)
         for flat in self.flats:
             flat.reducer.begin(self._first, self._sends)
+        end = self._end
+        self._backward = weakref.ref(end)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     @in_torchs_stream
     def _end(self) -> None:
@@ -259,7 +273,7 @@ class DataParallel(torch.nn.Module):
             for flat in self.flats:
                 flat.reducer.collect()
             self.commit()
-        self._running = False
+        self._backward = None
         self._first = False
         self._reduced = self._sends
 
