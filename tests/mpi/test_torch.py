@@ -142,6 +142,47 @@ def test_state_dict_waits(comm, strategy):
         numpy.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-8, atol=1e-12)
 
 
+class Ahead(torch.nn.Module):
+    """Computes with the weight of a layer before it calls that layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+        self.last = torch.nn.Linear(3, 3, dtype=torch.float64)
+
+    def forward(self, features):
+        return self.last(self.inner(features) @ self.last.weight.T)
+
+
+def has_come(model, parameter):
+    """Whether this rank has waited for the newest values of a parameter."""
+    flat, = model.flats
+    number, = (number for number, other in enumerate(flat.parameters) if other is parameter)
+    return flat.reducer._current[flat.reducer.layout.bucket_of[number]] == flat.reducer.generation
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has all parameters")
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_modules_wait_for_what_they_use_and_for_no_more(comm, strategy, loaded):
+    def make():
+        return wrap(Ahead(), comm, strategy, optimizer=torch.optim.SGD, bucket_bytes=1, lr=0.1)
+
+    model = make()
+    train(model, model.optimizer)
+    if loaded:  # the order of the parameters is known before any module computes
+        state = model.optimizer.state_dict()
+        model = make()
+        model.optimizer.load_state_dict(state)
+        train(model, model.optimizer)
+    inner, last = model.module.inner, model.module.last
+    seen = []
+    inner[0].register_forward_pre_hook(lambda *_: seen.append(
+        (has_come(model, last.weight), has_come(model, inner[0].weight), has_come(model, inner[5].weight))))  # fmt: skip
+    model(batches()[0][0])
+    assert seen == [(True, True, False)]
+
+
 class Peeking(torch.optim.SGD):
     """Reads the model while it updates it."""
 

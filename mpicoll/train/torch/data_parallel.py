@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +26,7 @@ from ..monitor import Meter
 from ..options import Options
 from ..parallel import ErrorFeedback, Reducer
 from .flat_parameters import Flat, forget
+from .parameter_uses import ParameterUses
 from .sharded_optimizer import sharded
 
 if TYPE_CHECKING:
@@ -64,8 +65,9 @@ class DataParallel(torch.nn.Module):
     ArgumentError where it is computed with. A deep copy of `module` is an ordinary module.
 
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in
-    `step()`). Forward, evaluation and `state_dict` wait for parameters under way; before reading
-    tensors of the module yourself, call `settle()`. Buffers are broadcast once. Weights may be
+    `step()`). Forward, evaluation and `state_dict` wait for parameters under way: each module for
+    its own, and for those of other modules that it used before the end of the first backward.
+    Before reading other tensors of the module, call `settle()`. Buffers are broadcast once. Weights may be
     shared between modules. Not supported: reentrant checkpointing, `load_state_dict(assign=True)`,
     parameters frozen or thawed later. CUDA tensors need CuPy; PyTorch's current stream counts.
     """
@@ -100,6 +102,8 @@ class DataParallel(torch.nn.Module):
         self._places: dict[str, tuple[Reducer, int]] = {}  # reducer and number of each parameter
         #: reducers, and the layer in each
         self._needs: dict[torch.nn.Module, set[tuple[Reducer, int]]] = {}
+        #: what `_needs` does not have; None where modules need not wait, or it has everything
+        self._uses = ParameterUses(self._named) if options.sharded else None
         self._seen: dict[torch.nn.Module, int] = {}  # modules in forward order
         self._finished: list[str] = []  # parameters in backward order
         #: residuals that were loaded before there were buckets, by the names of the parameters
@@ -125,6 +129,11 @@ class DataParallel(torch.nn.Module):
             module.register_forward_pre_hook(_OwnHook(self._need))
             for module in self._modules_in_order
         ]
+        if self._uses is not None:
+            self._ends = [
+                module.register_forward_hook(_OwnHook(self._uses.end), always_call=True)
+                for module in self._modules_in_order
+            ]
         module: Any = self.module
         module.__deepcopy__ = self._copied
         module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
@@ -132,7 +141,10 @@ class DataParallel(torch.nn.Module):
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """That of the module."""
-        return self.module(*arguments, **named)
+        if self._uses is None or not torch.is_grad_enabled():
+            return self.module(*arguments, **named)
+        with self._uses:
+            return self.module(*arguments, **named)
 
     # Copies.
 
@@ -170,9 +182,11 @@ class DataParallel(torch.nn.Module):
     @in_torchs_stream
     def _need(self, module: torch.nn.Module, _: object) -> None:
         """A module is about to compute."""
+        if self._uses is not None:
+            self._uses.begin(module)
         if not self.flats:
             self._seen.setdefault(module, len(self._seen))
-        elif not torch.is_grad_enabled():
+        elif self._uses is not None or not torch.is_grad_enabled():
             # fast paths for inference read the parameters of modules whose hooks they do not call
             self.settle()
         else:
@@ -224,9 +238,9 @@ class DataParallel(torch.nn.Module):
         """Raise ArgumentError after a backward without an end."""
         if self._backward is not None and self._backward() is None:
             raise ArgumentError(
-                f"backward(): expected the one before to have ended on rank {self.comm.Get_rank()}, "
-                "got an exception in it: other ranks wait for its gradients. Save "
-                "module.state_dict(), and continue from it in a new job"
+                "backward(): expected the one before to have ended on rank "
+                f"{self.comm.Get_rank()}, got an exception in it: other ranks wait for its "
+                "gradients. Save module.state_dict(), and continue from it in a new job"
             )
 
     @in_torchs_stream
@@ -265,6 +279,11 @@ class DataParallel(torch.nn.Module):
             self._arrange(self._observed())
             for flat in self.flats:
                 flat.reducer.begin(self._first, self._sends)
+        if self._uses is not None and self._uses.names:
+            self._need_from_now_on(self._uses.names)
+            self._uses = None
+            for handle in self._ends:
+                handle.remove()
         for flat in self.flats:
             flat.reducer.end()
             if not self._sends:
@@ -390,14 +409,19 @@ class DataParallel(torch.nn.Module):
             self._places.update((name, (flat.reducer, number)) for number, name in enumerate(named))
         self._use_loaded()
         if self.options.sharded:
-            self._needs = {
-                module: {(self._places[name][0], layers.get(name, 0)) for name in names}
-                for module, names in needs.items()
-            }
+            self._need_from_now_on(needs)
             self.optimizer.place([piece for flat in self.flats for piece in flat.pieces])
         else:
             for handle in self._handles:
                 handle.remove()
+
+    def _need_from_now_on(self, names: Mapping[torch.nn.Module, Iterable[str]]) -> None:
+        """Before they compute, modules wait for these parameters, too."""
+        for module, needed in names.items():
+            layers = self._needs.setdefault(module, set())
+            for name in needed:
+                reducer, number = self._places[name]
+                layers.add((reducer, reducer.layout.tensors[number].layer))
 
     def _owned_by(
         self, called: Mapping[torch.nn.Module, int]
