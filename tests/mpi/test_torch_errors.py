@@ -1,6 +1,7 @@
 """What `wrap` refuses: one clear error on every rank."""
 
 import sys
+from copy import deepcopy
 
 import pytest
 
@@ -41,6 +42,10 @@ def test_arguments(comm):
     refused("options: expected an optimizer that takes them", network(), comm, lr=1.0)
     refused("parameters that require gradients", torch.nn.Tanh(), comm)
     refused("floating types", torch.nn.Linear(2, 2, dtype=torch.complex64), comm)
+    model = wrap(network(), comm)
+    for again in (model, model.module, model.module[0], torch.nn.Sequential(model.module[0], torch.nn.Tanh())):
+        refused(r"module: expected one that is not wrapped: .*, or wrap copy\.deepcopy\(model\.module\)", again, comm)
+    wrap(deepcopy(model.module), comm)
     refused("comm: expected a communicator, such as MPI.COMM_WORLD, got None", network(), None)
 
 

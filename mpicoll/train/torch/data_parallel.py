@@ -38,6 +38,15 @@ if TYPE_CHECKING:
 Orders: TypeAlias = tuple[list[str], list[int]]
 
 
+#: by their id: what a DataParallel trains
+_WRAPPED: weakref.WeakValueDictionary[int, torch.nn.Parameter] = weakref.WeakValueDictionary()
+
+
+def is_wrapped(parameter: torch.nn.Parameter) -> bool:
+    """Whether a DataParallel trains it, whose hooks stay as long as the parameter."""
+    return _WRAPPED.get(id(parameter)) is parameter
+
+
 class _OwnHook:
     """A hook of a module that its copies do not have."""
 
@@ -67,9 +76,10 @@ class DataParallel(torch.nn.Module):
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in
     `step()`). Forward, evaluation and `state_dict` wait for parameters under way: each module for
     its own, and for those of other modules that it used before the end of the first backward.
-    Before reading other tensors of the module, call `settle()`. Buffers are broadcast once. Weights may be
-    shared between modules. Not supported: reentrant checkpointing, `load_state_dict(assign=True)`,
-    parameters frozen or thawed later. CUDA tensors need CuPy; PyTorch's current stream counts.
+    Before reading other tensors of the module, call `settle()`. Buffers are broadcast once.
+    Weights may be shared between modules. Not supported: reentrant checkpointing,
+    `load_state_dict(assign=True)`, parameters frozen or thawed later. CUDA tensors
+    need CuPy; PyTorch's current stream counts.
     """
 
     def __init__(
@@ -125,6 +135,7 @@ class DataParallel(torch.nn.Module):
             # PyTorch adds to a gradient, and cannot to what stands for one on the shards
             parameter.register_hook(lambda _, parameter=parameter: forget(parameter))
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._ready(name))
+            _WRAPPED[id(parameter)] = parameter
         self._handles = [
             module.register_forward_pre_hook(_OwnHook(self._need))
             for module in self._modules_in_order

@@ -17,7 +17,7 @@ from ...support.checks import agree, check, text_of, together
 from ...support.tensors import torch
 from ..options import Options, Overlap, Reduction
 from ..parallel import fitted
-from .data_parallel import DataParallel
+from .data_parallel import DataParallel, is_wrapped
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -145,6 +145,13 @@ def _check(
         places,
         len(places) == 1,
         "parameters that require gradients, all on one device",
+    )
+    check(
+        "module",
+        "parameters of a module that is wrapped",
+        not any(is_wrapped(parameter) for parameter in trained),
+        "one that is not wrapped: go on with what wrap() returned, or wrap "
+        "copy.deepcopy(model.module)",
     )
     dtypes = {parameter.dtype for parameter in trained}
     check(
