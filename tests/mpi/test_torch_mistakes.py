@@ -10,9 +10,9 @@ from tests.support.torch_training import SHARDING, STRATEGIES, batches, loss_of,
 pytestmark = pytest.mark.mpi
 
 
-def trained(comm, strategy, steps=2):
+def trained(comm, strategy, steps=2, module=None):
     """A module after some steps."""
-    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD, lr=0.1)
+    model = wrap(network() if module is None else module, comm, strategy, optimizer=torch.optim.SGD, lr=0.1)
     for features, labels in batches(steps=steps):
         make_step(model, features, labels)
     return model
@@ -49,6 +49,19 @@ def test_another_type_after_the_first_step_is_named(comm, strategy):
     features, labels = batches(dtype=torch.float32)[0]
     with pytest.raises(ArgumentError, match=r"parameter 0\.weight: expected it in the buffer.*float32"):
         make_step(model, features, labels)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_parameter_that_is_frozen_or_thawed_later_is_named(comm, strategy, steps):
+    for is_trained in (True, False):
+        module = network()
+        module[0].requires_grad_(is_trained)
+        model = trained(comm, strategy, steps, module)
+        module[0].requires_grad_(not is_trained)
+        with pytest.raises(ArgumentError, match=rf"parameter 0\.weight: expected requires_grad.*got {not is_trained}"):
+            make_step(model, *batches()[0])
+    model.state_dict()
 
 
 def test_values_may_change_in_place(comm):

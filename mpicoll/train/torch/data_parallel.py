@@ -95,9 +95,10 @@ class DataParallel(torch.nn.Module):
         self.comm = comm
         self.options = options
         self.optimizer: Any = None
+        self._named_and_frozen = dict(module.named_parameters())
         self._named = {
             name: parameter
-            for name, parameter in module.named_parameters()
+            for name, parameter in self._named_and_frozen.items()
             if parameter.requires_grad
         }
         self._modules_in_order = list(module.modules())
@@ -242,6 +243,17 @@ class DataParallel(torch.nn.Module):
             self._reduced,
             "a backward pass outside of no_sync() since the last step, on every rank",
         )
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        """Raise ArgumentError for one that was frozen, thawed or taken out of its buffer."""
+        for name, parameter in self._named_and_frozen.items():
+            if parameter.requires_grad != (name in self._named):
+                raise ArgumentError(
+                    f"parameter {name}: expected requires_grad as it was for wrap(), got "
+                    f"{parameter.requires_grad}: to freeze or thaw parameters, change a copy, "
+                    "copy.deepcopy(model.module), and wrap that"
+                )
         for flat in self.flats:
             flat.check_places()
 
@@ -275,8 +287,7 @@ class DataParallel(torch.nn.Module):
             "step() after a backward whose gradients were sent; to add micro-batches up, use "
             "no_sync() for all but the last (zero2: accumulate above 1)",
         )
-        for flat in self.flats:
-            flat.check_places()
+        self._check_parameters()
         for flat in self.flats:
             flat.reducer.begin(self._first, self._sends)
         end = self._end

@@ -55,7 +55,7 @@ def wrap(
     ----------
     module : torch.nn.Module
         Built alike on every rank, its parameters dense and on one device; rank 0's parameters and
-        buffers are broadcast.
+        buffers are broadcast. It is wrapped once, and which parameters require gradients stays.
     comm : Communicator or mpi4py.MPI.Intracomm
         Who trains together.
     strategy : {"allreduce", "zero1", "zero2"}
