@@ -11,6 +11,7 @@ from mpicoll.train.parallel.reducer import StaleParameters
 from tests.support.cases import RANK, SIZE
 from tests.support.torch_training import (
     SHARDING,
+    STEPS,
     STRATEGIES,
     alone,
     batches,
@@ -96,6 +97,15 @@ def test_schedulers(comm, strategy):
     schedule = halving(model.optimizer)  # before the optimizer knows what it updates
     same(model, train(model, model.optimizer, schedule=schedule), expected)
     assert schedule.get_last_lr() == [0.02 / 8]
+
+
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_step_hooks_run_once_a_step(comm, strategy):
+    model, calls = wrap(network(), comm, strategy, optimizer=torch.optim.SGD, bucket_bytes=1, lr=0.1), []
+    model.optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    model.optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    train(model, model.optimizer)
+    assert calls == STEPS * ["before", "after"]
 
 
 @pytest.mark.parametrize("strategy", SHARDING)

@@ -66,6 +66,14 @@ def test_order_of_calls(comm, strategy):
             pass
 
 
+@pytest.mark.parametrize("strategy", SHARDING)
+def test_another_group_of_parameters(comm, strategy):
+    model = wrap(network(), comm, strategy, optimizer=torch.optim.SGD)
+    with pytest.raises(ArgumentError, match=r"add_param_group: expected one group, .*, got \['lr', 'params'\]"):
+        model.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "lr": 1.0})
+    assert len(model.optimizer.param_groups) == 1
+
+
 def test_sparse_gradients(comm):
     model = wrap(torch.nn.Embedding(4, 2, sparse=True), comm)
     with pytest.raises(ArgumentError, match="gradient of weight: expected a dense one"):

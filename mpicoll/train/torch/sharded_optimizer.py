@@ -31,7 +31,10 @@ def sharded(kind: type[torch.optim.Optimizer], model: Any, options: Mapping[str,
         good,
         f"a class of torch.optim that updates each element alone, not {', '.join(_WHOLE)}",
     )
-    made = type(f"Sharded{kind.__name__}", (Sharded, kind), {})
+    step: Any = kind.step
+    if getattr(step, "hooked", False):  # Optimizer adds the calls of step hooks to each class
+        step = step.__wrapped__
+    made = type(f"Sharded{kind.__name__}", (Sharded, kind), {"unhooked_step": step})
     # what this rank owns is known after the first backward; schedulers want an optimizer before
     optimizer = made([torch.nn.Parameter(torch.empty(0, device="cpu"))], **options)
     optimizer.model = model
@@ -44,6 +47,7 @@ class Sharded:
 
     model: Any  # the DataParallel whose step it makes
     make: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
+    unhooked_step: Callable[[], object]  # that of the optimizer class
     param_groups: list[dict[str, Any]]
     state: Any
 
@@ -51,6 +55,17 @@ class Sharded:
         """Update these parameters from now on."""
         self.param_groups[0]["params"] = pieces
         self.state = self.make(pieces).state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: the parameters are those of the module, which all have the same options."""
+        check(
+            "add_param_group",
+            sorted(param_group),
+            not self.param_groups,  # PyTorch adds the first one
+            "one group, of the parameters that the module had for wrap(); to train others, too, "
+            "wrap a copy.deepcopy(model.module) that has them",
+        )
+        super().add_param_group(param_group)  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +89,7 @@ class Sharded:
                     piece = flat.piece(bucket)
                     gradient = tensor_of(gradients)
                     piece.grad = gradient if factor == 1 else gradient.mul_(factor)
-                    super().step()  # type: ignore[misc]  # that of the optimizer class mixed with
+                    self.unhooked_step()
                     piece.grad = None
         model.commit()
         for flat in model.flats:
