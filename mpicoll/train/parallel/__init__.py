@@ -8,7 +8,7 @@ from .fitting import fitted
 from .local_steps import LocalSteps
 from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
-from .reducer import Reducer
+from .reducer import Reducer, SendOrder
 from .strategy import Strategy
 from .vote import Vote
 
@@ -23,6 +23,7 @@ __all__ = [
     "RecoveryPlan",
     "Reducer",
     "Remainder",
+    "SendOrder",
     "ShardsLost",
     "Strategy",
     "Vote",

@@ -41,6 +41,29 @@ class _Moment(NamedTuple):
     last: bool
 
 
+class SendOrder:
+    """The order in which several reducers send, the same on all ranks.
+
+    A bucket of zero2 waits for one that was sent before from its memory: of ranks that sent in
+    different orders each could wait for what another one would send later.
+
+    turns: the reducer of each group of buckets.
+    """
+
+    def __init__(self, turns: Sequence[Reducer]) -> None:
+        self._turns = turns
+        self._next = 0
+
+    def begin(self) -> None:
+        """A micro-batch begins."""
+        self._next = 0
+
+    def send_complete(self) -> None:
+        """Start the reductions that have all gradients, in order."""
+        while self._next < len(self._turns) and self._turns[self._next].send_next():
+            self._next += 1
+
+
 class Reducer:
     """Reduction and allgather bucket by bucket, in flight while this rank computes.
 
@@ -129,6 +152,8 @@ class Reducer:
         self._staged: dict[int, Array] = {}
         self._views: dict[tuple[int, int], Array] = {}
         self._in_flight = InFlight(meter)
+        #: where other reducers send on the same communicator
+        self.send_order: SendOrder | None = None
 
     def _owned(self, bucket: Bucket, options: Options) -> slice:
         if options.sharded:
@@ -175,6 +200,11 @@ class Reducer:
         """How many times per micro-batch reductions start."""
         return len(self._gradient_groups)
 
+    @property
+    def last_tensors(self) -> list[int]:
+        """The number of the tensor that completes each group of buckets that are sent together."""
+        return [group[-1].tensors[-1] for group in self._gradient_groups]
+
     # Gradients.
 
     def begin(self, first: bool, last: bool) -> None:
@@ -192,6 +222,8 @@ class Reducer:
         self._next = 0  # number of the first group that is not sent
         self._sent = 0  # number of the first bucket that is not sent
         self._missing = [len(bucket.tensors) for bucket in self.layout.buckets]
+        if self.send_order is not None:
+            self.send_order.begin()
 
     def gradient(self, number: int) -> Array:
         """The memory of this tensor's gradient, which other tensors may share."""
@@ -278,14 +310,24 @@ class Reducer:
 
         The order is the same on all ranks.
         """
-        while self._sends and self._next < len(self._gradient_groups):
-            group = self._gradient_groups[self._next]
-            if any(self._missing[bucket.number] for bucket in group):
-                return
-            self._next += 1
-            for bucket in group:
-                self._send(bucket)
-                self._sent = bucket.number + 1
+        if self.send_order is not None:
+            self.send_order.send_complete()
+            return
+        while self.send_next():
+            pass
+
+    def send_next(self) -> bool:
+        """Start the reductions of the next group. False where it does not have all gradients."""
+        if not self._sends or self._next == len(self._gradient_groups):
+            return False
+        group = self._gradient_groups[self._next]
+        if any(self._missing[bucket.number] for bucket in group):
+            return False
+        self._next += 1
+        for bucket in group:
+            self._send(bucket)
+            self._sent = bucket.number + 1
+        return True
 
     def _send(self, bucket: Bucket) -> None:
         self._take_over(bucket)

@@ -24,7 +24,7 @@ from ...support.tensors import (
 )
 from ..monitor import Meter
 from ..options import Options
-from ..parallel import ErrorFeedback, Reducer
+from ..parallel import ErrorFeedback, Reducer, SendOrder
 from .flat_parameters import Flat, forget
 from .parameter_uses import ParameterUses
 from .sharded_optimizer import sharded
@@ -308,7 +308,8 @@ class DataParallel(torch.nn.Module):
                 handle.remove()
         for flat in self.flats:
             flat.reducer.end()
-            if not self._sends:
+        if not self._sends:
+            for flat in self.flats:
                 flat.keep()
         if self._sends and not self.options.sharded:
             for flat in self.flats:
@@ -429,6 +430,7 @@ class DataParallel(torch.nn.Module):
             )
             self.flats.append(flat)
             self._places.update((name, (flat.reducer, number)) for number, name in enumerate(named))
+        self._send_in_order(backward)
         self._use_loaded()
         if self.options.sharded:
             self._need_from_now_on(needs)
@@ -436,6 +438,17 @@ class DataParallel(torch.nn.Module):
         else:
             for handle in self._handles:
                 handle.remove()
+
+    def _send_in_order(self, backward: Sequence[str]) -> None:
+        """Let the buckets of all dtypes leave as backward completes them, in this order."""
+        turn_after = {
+            flat.names[number]: flat.reducer
+            for flat in self.flats
+            for number in flat.reducer.last_tensors
+        }
+        order = SendOrder([turn_after[name] for name in backward if name in turn_after])
+        for flat in self.flats:
+            flat.reducer.send_order = order
 
     def _need_from_now_on(self, names: Mapping[torch.nn.Module, Iterable[str]]) -> None:
         """Before they compute, modules wait for these parameters, too."""
