@@ -83,7 +83,7 @@ def train_as_one_process(comm, make, strategy, rtol, **options):
     for features, labels in batches():
         optimizer.zero_grad()
         for rank in range(SIZE):
-            single.steps = model.module.steps - RANK + rank
+            single.steps = getattr(model.module, "steps", RANK) - RANK + rank
             (loss_of(single, features.chunk(SIZE)[rank], labels.chunk(SIZE)[rank]) / SIZE).backward()
         model.optimizer.zero_grad()
         loss_of(model, mine(features), mine(labels)).backward()
@@ -167,6 +167,23 @@ def test_several_dtypes_and_frozen_parameters(comm, strategy):
 class Widen(torch.nn.Module):
     def forward(self, features):
         return features.double()
+
+
+class Scaled(torch.nn.Module):
+    """With a parameter of no dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, 3, dtype=torch.float64)
+        self.scale = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, features):
+        return self.layer(features) * self.scale
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_parameter_of_no_dimensions(comm, strategy):
+    train_as_one_process(comm, Scaled, strategy, 1e-10)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

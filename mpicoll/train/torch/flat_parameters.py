@@ -47,7 +47,7 @@ class ShardedGradient(torch.Tensor):
 def sharded_gradient(like: torch.Tensor) -> torch.Tensor:
     """One of this shape, in the memory of one element."""
     stand_in: torch.Tensor = (
-        like.new_full((1,), math.nan).expand(like.shape).as_subclass(ShardedGradient)
+        like.new_full((), math.nan).expand(like.shape).as_subclass(ShardedGradient)
     )
     return stand_in
 
