@@ -1,6 +1,7 @@
 """What looks like training of a wrapped module, and is not: named on every rank, and nothing is frozen in silence."""
 
 import copy
+import io
 
 import pytest
 
@@ -105,10 +106,18 @@ def test_gradients_are_dropped_before_and_after_a_step(comm, strategy, set_to_no
         make_step(model, features, labels)
 
 
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, saved_and_loaded])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy):
+def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy, duplicate):
     model = trained(comm, strategy)
-    twin = copy.deepcopy(model.module)
+    twin = duplicate(duplicate(model.module))
     before = [one.detach().clone() for one in twin.parameters()]
     model.settle()
     assert all(torch.equal(one, other) for one, other in zip(before, model.module.parameters(), strict=True))
@@ -121,8 +130,10 @@ def test_a_copy_of_the_module_is_an_ordinary_module(comm, strategy):
 
 
 def test_a_copy_of_the_wrapped_module_is_refused(comm):
-    with pytest.raises(ArgumentError, match=r"copy its \.module"):
-        copy.deepcopy(trained(comm, "zero1"))
+    model = trained(comm, "zero1")
+    for duplicate in (copy.deepcopy, saved_and_loaded):
+        with pytest.raises(ArgumentError, match=r"copy its \.module"):
+            duplicate(model)
 
 
 class Failing(torch.autograd.Function):

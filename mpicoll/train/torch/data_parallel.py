@@ -6,7 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TypeAlias
 
 import numpy
 
@@ -48,16 +48,16 @@ def is_wrapped(parameter: torch.nn.Parameter) -> bool:
 
 
 class _OwnHook:
-    """A hook of a module that its copies do not have."""
+    """A hook of a module that does nothing in its copies, in this process and in files."""
 
-    def __init__(self, call: Callable[..., Any] = lambda *given: None) -> None:
+    def __init__(self, call: Callable[..., Any] = lambda *_: None) -> None:
         self._call = call
 
     def __call__(self, *given: Any) -> Any:
         return self._call(*given)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _OwnHook:
-        return _OwnHook()
+    def __reduce__(self) -> tuple[type[_OwnHook], tuple[()]]:
+        return _OwnHook, ()
 
 
 class DataParallel(torch.nn.Module):
@@ -71,7 +71,8 @@ class DataParallel(torch.nn.Module):
 
     Under ZeRO a parameter must stay where the first backward placed it, else the next step raises
     ArgumentError, and the `grad` that it has after backward holds no values, and raises
-    ArgumentError where it is computed with. A deep copy of `module` is an ordinary module.
+    ArgumentError where it is computed with. A deep copy of `module` is an ordinary module, and so
+    is what `torch.save` and pickle write.
 
     `module`, `optimizer` (None if none was given), `meter` (a `Meter`: figures of what ran in
     `step()`). Forward, evaluation and `state_dict` wait for parameters under way: each module for
@@ -148,6 +149,7 @@ class DataParallel(torch.nn.Module):
             ]
         module: Any = self.module
         module.__deepcopy__ = self._copied
+        module.__reduce_ex__ = self._pickled
         module.register_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
         module.register_load_state_dict_pre_hook(_OwnHook(lambda *_: self.settle()))
 
@@ -160,22 +162,36 @@ class DataParallel(torch.nn.Module):
 
     # Copies.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """No copy can take part in the collectives of this one."""
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """No copy, in this process or in a file, can take part in the collectives of this one."""
         raise ArgumentError(
-            "copy.deepcopy: expected a module of PyTorch, got a DataParallel, whose ranks and "
+            "copy, pickle: expected a module of PyTorch, got a DataParallel, whose ranks and "
             "buffers cannot be copied: copy its .module, which gives an ordinary module"
         )
 
-    def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
-        """copy.deepcopy of the module: an ordinary one, with the newest parameters."""
+    @contextmanager
+    def _ordinary(self) -> Iterator[dict[str, Any]]:
+        """The attributes of the module, which is copied as any other with the newest parameters."""
         self.settle()
         own = self.module.__dict__
-        hook = own.pop("__deepcopy__")
+        hooks = {name: own.pop(name) for name in ("__deepcopy__", "__reduce_ex__")}
         try:
-            return copy.deepcopy(self.module, memo)
+            yield own
         finally:
-            own["__deepcopy__"] = hook
+            own.update(hooks)
+
+    def _copied(self, memo: dict[int, Any]) -> torch.nn.Module:
+        """copy.deepcopy of the module: an ordinary one."""
+        with self._ordinary():
+            return copy.deepcopy(self.module, memo)
+
+    def _pickled(self, protocol: SupportsIndex) -> tuple[Any, ...] | str:
+        """What pickle, and with it torch.save, writes of the module: an ordinary one."""
+        with self._ordinary() as own:
+            reduced = self.module.__reduce_ex__(protocol)
+            if isinstance(reduced, str):
+                return reduced
+            return tuple(dict(part) if part is own else part for part in reduced)
 
     # Parameters.
 
