@@ -14,6 +14,10 @@ from ..errors import ArgumentError
 
 #: the names of buffers in a file
 BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
+#: chunks that all steps together use, at most; each takes about 10 us of a proof
+_MOST_CHUNKS = 1_000_000
+#: chunks of the vectors of all GPUs, at most: an expression has a bit for each
+_MOST_CONTRIBUTIONS = 1 << 16
 
 
 class Connection(NamedTuple):
@@ -26,7 +30,7 @@ class Connection(NamedTuple):
 #: the connections by protocol, as NCCL makes them by default
 CONNECTIONS = {
     "Simple": Connection(2, 1 << 21),
-    "LL": Connection(8, 1 << 15),
+    "LL": Connection(8, 1 << 16),
     "LL128": Connection(8, 576000),
 }
 
@@ -145,19 +149,32 @@ def read(text: str | bytes) -> MscclAlgorithm:
     protocol = head.choice("proto", CONNECTIONS)
     channels = head.number("nchannels", least=0)
     gpus = sorted(_gpu(child, size, channels) for child in head.children("gpu"))
-    if [gpu.number for gpu in gpus] != list(range(size)):
+    if len(gpus) != size or any(gpu.number != number for number, gpu in enumerate(gpus)):
         there = ", ".join(str(gpu.number) for gpu in gpus[:8])
         head.fail(f"expected GPUs 0 to {size - 1}, each once, got {there or 'none'}")
-    return MscclAlgorithm(
+    chunks = head.number("nchunksperloop", least=1)
+    if size * chunks > _MOST_CONTRIBUTIONS:
+        head.fail(
+            f"{size} GPUs with {chunks} chunks each (nchunksperloop) are too many to prove:"
+            f" expected at most {_MOST_CONTRIBUTIONS} chunks together"
+        )
+    algorithm = MscclAlgorithm(
         name=head.text("name", default=""),
         collective=head.text("coll"),
         protocol=protocol,
-        chunks=head.number("nchunksperloop", least=1),
+        chunks=chunks,
         max_bytes=head.number("maxBytes", least=0, default="0") or None,
         in_place=in_place,
         out_of_place=out_of_place,
         gpus=tuple(gpus),
     )
+    used = sum(step.count for gpu in gpus for tb in gpu.threadblocks for step in tb.steps)
+    if used > _MOST_CHUNKS:
+        head.fail(
+            f"its steps on {used} chunks (cnt) are too many to prove: expected at most"
+            f" {_MOST_CHUNKS} together"
+        )
+    return algorithm
 
 
 class _Element:
@@ -265,6 +282,9 @@ def _step(element: ElementTree.Element, block: str, chunks: dict[str, int]) -> M
             step.fail(f"{count} chunks from {part.first} on are not among {there}")
     depends = step.number("depid", least=-1)
     awaited = step.number("deps", least=-1)
+    if depends >= 0 and awaited < 0:
+        # MSCCL's interpreter would wait for nothing here
+        step.fail(f"it depends on threadblock {depends} (depid), but on no step of it (deps)")
     waits_for = None if depends < 0 else (depends, awaited)
     if is_nop and not waits_for:
         step.fail("it is a nop that depends on nothing")

@@ -304,6 +304,8 @@ MALFORMED = [
     ("<graph/>", "expected <algo ...> as MSCCL's files have, got <graph>"),
     ("<algo/>", "the algorithm: the attribute 'ngpus' is missing"),
     (('ngpus="3"', 'ngpus="three"'), "the algorithm: expected a whole number for 'ngpus', got 'three'"),
+    (('ngpus="3"', 'ngpus="3000000000"'), "the algorithm: expected GPUs 0 to 2999999999, each once, got 0, 1, 2"),
+    (('nchunksperloop="3"', 'nchunksperloop="2000000000"'), "the algorithm: 3 GPUs with 2000000000 chunks each"),
     (('ngpus="3"', 'ngpus="4"'), "the algorithm: expected GPUs 0 to 3, each once, got 0, 1, 2"),
     (('proto="LL"', 'proto="LLL"'), "the algorithm: expected one of Simple, LL, LL128 for 'proto', got 'LLL'"),
     (('inplace="0"', 'inplace="2"'), "the algorithm: expected 0 to 1 for 'inplace', got 2"),
@@ -316,6 +318,7 @@ MALFORMED = [
     (('type="r"', 'type="recv"'), "GPU 0, threadblock 0, step 1: expected one of s, r, rcs, "),
     (('dstbuf="o" dstoff="1"', 'dstbuf="o" dstoff="99"'), "GPU 0, threadblock 0, step 1: 1 chunks from 99 on are not"),
     (('cnt="1"', 'cnt="0"'), "GPU 0, threadblock 0, step 0: expected 1 or more for 'cnt', got 0"),
+    (('depid="-1"', 'depid="7"'), "GPU 0, threadblock 0, step 0: it depends on threadblock 7 (depid), but on no"),
     (('type="cpy"', 'type="nop"'), "GPU 0, threadblock 2, step 0: it is a nop that depends on nothing"),
     (("</tb>", "</gpu>"), "it is not XML: "),
     (('<step s="0"', '<op/><step s="0"'), "GPU 0, threadblock 0: expected <step>, got <op>"),
@@ -328,6 +331,14 @@ def test_malformed_files_get_one_clear_error(change, message):
     with pytest.raises(ArgumentError) as error:
         check_msccl(text)
     assert str(error.value).startswith(message)
+
+
+def test_steps_on_too_many_chunks_are_refused_before_they_are_run():
+    long = exchange(3)
+    long.buffers = (2 * 10**9,) * 3
+    long.gpus[0][0].steps[0].count = 10**9
+    with pytest.raises(ArgumentError, match=r"its steps on 1000000\d+ chunks \(cnt\) are too many to prove"):
+        check_msccl(long.xml())
 
 
 def test_a_nop_belongs_to_a_step_that_waits():
