@@ -9,6 +9,7 @@
 #endif
 #include <Python.h>
 #include <errno.h>
+#include <float.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -230,8 +231,9 @@ typedef void Convert(const void *source, void *target, size_t count);
 
 static inline size_t shorter(size_t one, size_t other) { return one < other ? one : other; }
 
-/* The largest magnitude over the largest integer; nan where it is not finite. A smaller scale than
- * the smallest normal float could have no finite quotient. */
+/* The largest magnitude over the largest integer; nan where it is not finite. It is rounded down
+ * where the largest integer times it would be infinite. A smaller scale than the smallest normal
+ * float could have no finite quotient. */
 static inline float scale_of(const float *x, size_t count, float largest)
 {
     uint32_t most = 0;
@@ -241,6 +243,7 @@ static inline float scale_of(const float *x, size_t count, float largest)
     }
     if (most >= 0x7F800000u) return float_of_bits(0x7FC00000u);
     float scale = float_of_bits(most) / largest;
+    if (scale * largest > FLT_MAX) scale = float_of_bits(bits_of_float(scale) - 1);
     return scale > 0x1p-126f ? scale : 0x1p-126f;
 }
 

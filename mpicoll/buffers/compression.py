@@ -3,7 +3,7 @@
 `int8` and `int4` quantise groups of elements: integers, and the scale of the group in float32, the
 largest magnitude over the largest integer. An element is off by half a scale at most. `float16` and
 `bfloat16` round each element. A group with an infinity or nan is decoded as nan, whole; a float16
-beyond its range is an infinity. Zeros have no sign in integers.
+or bfloat16 beyond its range is an infinity. Zeros have no sign in integers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .operand import Operand, room_of
 
 #: a scale is at least so large: with a smaller one, a division could have no finite result
 _LEAST = float(np.finfo(np.float32).tiny)
+#: the largest float32: larger sums are no finite elements
+_MOST = float(np.finfo(np.float32).max)
 #: elements of a piece: intermediate results stay in the cache
 _PIECE = 1 << 15
 _DEVICE_PIECE = 1 << 24
@@ -110,7 +112,8 @@ class Compression(Codes):
             if quantisations > 1:
                 far += self._steps(np.abs(exact.sum(axis=0)) + far) / 2
             far += (len(exact) + 2) * resolution * (np.abs(exact).sum(axis=0) + far)
-        far[np.isnan(far)] = np.inf
+            overflows = (np.abs(exact.sum(axis=0)) + far > _MOST) & (quantisations > 0)
+        far[np.isnan(far) | overflows] = np.inf
         return far
 
     def _steps(self, magnitudes: Any) -> Any:
@@ -122,7 +125,9 @@ class Compression(Codes):
         count = len(magnitudes)
         groups = np.zeros((self.groups(count), self.group))
         groups.reshape(-1)[:count] = magnitudes
-        scales = np.maximum(groups.max(axis=1) / self.largest, _LEAST)
+        most = groups.max(axis=1)
+        scales = np.maximum(most / self.largest, _LEAST)
+        scales[most > _MOST] = np.inf
         return np.repeat(scales, self.group)[:count]
 
     def quantise(self, elements: Any, codes: Any, module: Any = np) -> None:
@@ -145,9 +150,16 @@ def _scaled(module: Any, elements: Any, group: int, largest: int) -> tuple[Any, 
     groups = elements.reshape(-1, group)
     most = module.abs(groups).max(axis=1)
     scales = module.maximum(most / np.float32(largest), np.float32(_LEAST))
+    scales = module.minimum(scales, _largest_scale(largest))
     scales[~module.isfinite(most)] = np.nan
     scaled = groups / scales[:, None]
     return module.rint(scaled, out=scaled), scales
+
+
+def _largest_scale(largest: int) -> np.float32:
+    """The largest scale of which `largest` times it is finite."""
+    scale = np.float32(_MOST / largest)
+    return scale if float(scale) * largest <= _MOST else np.nextafter(scale, np.float32(0))
 
 
 def _encode_int8(module: Any, elements: Any, codes: Any) -> None:

@@ -328,6 +328,25 @@ def test_what_is_not_finite_is_never_a_finite_number(comm, bad):
     assert np.isnan(x[512:768]).all() and np.isfinite(x[:512]).all() and np.isfinite(x[768:]).all()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.mpi(min_size=2)
+def test_what_the_owner_of_a_block_contributes_is_not_coded(comm, bad):
+    x = np.ones(1024 * SIZE, "f4")
+    if RANK == 0:
+        x[[5, 1024 + 5]] = bad
+    y = np.empty(1024, "f4")
+    comm.Reduce_scatter_block(x, y, compression="int8", algorithm="pairwise")
+    assert np.count_nonzero(~np.isfinite(y)) == {0: 1, 1: 256}.get(RANK, 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_largest_float_stays_finite(comm):
+    x = np.zeros(512, "f4")
+    x[5] = np.finfo("f4").max if RANK == 0 else 0
+    comm.Allreduce(MPI.IN_PLACE, x, compression="int8", algorithm="pairwise")
+    assert np.isfinite(x).all() and x[5] > 3.4e38
+
+
 @pytest.mark.mpi(min_size=2)
 def test_one_outlier_costs_its_own_group_alone(comm):
     x = normal(RANK, MANY)

@@ -86,6 +86,16 @@ def test_nothing_is_promised_of_a_group_that_is_not_finite(name, value):
     assert (np.isinf(compression_of(name).bound(contributions, 2)) == lost).all()
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_nothing_is_promised_of_sums_beyond_float32(name):
+    contributions = np.ones((2, 600), np.float32)
+    contributions[:, 300] = np.finfo("f4").max
+    group = codes_of(name).group
+    lost = np.arange(600) // group == 300 // group
+    assert (np.isinf(compression_of(name).bound(contributions, 2)) == lost).all()
+    assert np.flatnonzero(np.isinf(compression_of(name).bound(contributions, 1))) == [300]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_error_of_gaussian_data_is_what_is_said(name):
     elements = np.random.default_rng(2).standard_normal(1 << 16).astype(np.float32)

@@ -49,7 +49,7 @@ def hostile(count, seed=0):
     values = np.where(np.isfinite(values) & (random.random(count) < 0.3), values, random.standard_normal(count))
     values = np.where(random.random(count) < 0.1, -0.0, values)
     values = np.where(random.random(count) < 0.1, values * 1e-40, values)
-    return np.where(random.random(count) < 0.001, 3e38, values).astype("f4")
+    return np.where(random.random(count) < 0.001, np.finfo("f4").max, values).astype("f4")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,6 +85,14 @@ def test_a_group_with_nan_or_an_infinity_is_nan(name, bad):
     assert not wrong[:group].any() and not wrong[2 * group : 3 * group].any()
 
 
+@pytest.mark.parametrize("name", MOST)
+def test_the_largest_float32_stays_finite_and_within_half_a_scale(name):
+    most = np.finfo("f4").max
+    elements = np.array([-most, 1, most, np.nextafter(most, np.float32(0))], "f4")
+    result = round_trip(name, elements)
+    assert (np.abs(result.astype("f8") - elements) <= most / MOST[name] / 2).all()
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_halves_keep_nan_infinities_and_signs(name):
     elements = np.array([np.nan, -np.nan, np.inf, -np.inf, np.inf, -0.0, 1.0], "f4")
@@ -93,8 +101,10 @@ def test_halves_keep_nan_infinities_and_signs(name):
     assert np.signbit(result[5])
 
 
-def test_a_float16_beyond_its_range_is_an_infinity():
-    assert np.array_equal(round_trip("float16", np.array([7e4, -7e4], "f4")), [np.inf, -np.inf])
+@pytest.mark.parametrize("name, first", [("float16", 65520), ("bfloat16", 3.3961776e38)])
+def test_a_half_beyond_its_range_is_an_infinity(name, first):
+    elements = np.array([first, -first, np.nextafter(np.float32(first), np.float32(0))], "f4")
+    assert np.array_equal(np.isinf(round_trip(name, elements)), [True, True, False])
 
 
 @pytest.mark.parametrize("name", NAMES)
