@@ -240,24 +240,32 @@ class FixedPoint:
             for start, end in self._pieces(max(low - first, 0), min(high - first, len(out))):
                 wide = self._floats(words[start * each : end * each])
                 wide *= factor
-                out[start:end] = wide if self._real.itemsize > 2 else wide.astype(np.float32)
+                if self._real.itemsize == 2:  # not every such type is made of a float64 at once
+                    wide = _to_odd(wide.view(_WORD), 29).view(np.float64).astype(np.float32)
+                out[start:end] = wide
         if target.packed:
             target.unpack(room)
 
     def _floats(self, words: Any) -> Any:
-        """The sums as float64, in units of the scale.
+        """The sums as float64, in units of the scale: of two words, rounded to the nearest.
 
-        At most two roundings, the second of which is negligible.
+        Those of one word are rounded to odd, so that a type of less bits can be made of them in one
+        rounding.
         """
+        module = self._module
         if self._each == 1:
-            return words.astype(np.float64)
+            is_exact = _has_53_bits(module, words)
+            return module.where(is_exact, words, _to_odd(words, 11)).astype(np.float64)
         pairs = words.reshape(-1, 2)
         high, low = pairs[:, 0], pairs[:, 1]
         carry = (low + (1 << FRACTION - 1)) >> FRACTION
         high = high + carry
         low = low - (carry << FRACTION)
-        top = (high + (1 << 30)) >> 31 << 31  # high - top has 31 bits: no cancellation
-        rest = low * 2.0**-FRACTION
+        # The last addition alone may round. Beside 53 bits or more, of a fraction only the sign
+        # matters: a quarter with that sign leaves room for the lower bits of `high`.
+        is_exact = _has_53_bits(module, high)
+        rest = module.where(is_exact, low * 2.0**-FRACTION, module.sign(low) * 0.25)
+        top = module.where(is_exact, high, high >> 22 << 22)
         rest += high - top
         rest += top
         return rest
@@ -270,6 +278,24 @@ class FixedPoint:
 
 def _leave(work: Any) -> None:
     """Pack nothing: the operand only receives."""
+
+
+def _has_53_bits(module: Any, words: Any) -> Any:
+    """Where integers are exact as float64."""
+    return module.abs(words) < 1 << 53
+
+
+def _to_odd(words: Any, bits: int) -> Any:
+    """Integers without the lowest bits; where these were not 0, the last one that is left is 1.
+
+    Of floats that are seen as integers, too: the sign is another bit.
+
+    Algorithm: Boldo and Melquiond, IEEE Transactions on Computers 57, 2008.
+    """
+    odd = words >> bits
+    odd |= (words & (1 << bits) - 1) != 0
+    odd <<= bits
+    return odd
 
 
 def _largest(row: Any) -> int:

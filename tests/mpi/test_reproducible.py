@@ -1,5 +1,7 @@
 """Sums in fixed point: the same bits for any number of ranks and any split of the contributions over them."""
 
+from fractions import Fraction
+
 import numpy
 import pytest
 from mpi4py import MPI
@@ -109,14 +111,33 @@ def test_the_sum_is_what_the_documentation_says():
         stack = contributions(9, 200, dtype)
         assert alone(stack).tobytes() == in_fixed_point(stack).tobytes()
     stack = contributions(9, 200, "f8")
-    error = abs(alone(stack) - [float(sum(map(numpy.longdouble, column))) for column in zip(*stack)])
-    assert (error <= 2.0**-53 * abs(alone(stack)) * 1.01 + 2.0**-95 * abs(stack).max()).all()
+    assert (alone(stack) == [float(sum(map(Fraction, column))) for column in zip(*stack)]).all()
 
 
 def test_half_precision_is_exact():
     stack = contributions(50, 300, "f2")
     expected = stack.astype("f8").sum(axis=0)  # exact in float64
-    assert alone(stack).tobytes() == expected.astype("f4").astype("f2").tobytes()
+    assert alone(stack).tobytes() == expected.astype("f2").tobytes()
+
+
+#: type, terms, and their sum rounded once: each is a little above the middle between two numbers
+MIDDLES = [
+    ("f2", [1, 2.0**-11, 2.0**-24], 1 + 2.0**-10),
+    ("bfloat16", [1, 2.0**-8, 2.0**-24], 1 + 2.0**-7),
+    ("f4", [1] * 32 + [2.0**-19, 2.0**-49], 32 + 2.0**-18),
+    ("f8", [1, 2.0**-20, 2.0**-53, 2.0**-99], 1 + 2.0**-20 + 2.0**-52),
+    ("f8", [1] * 32 + [2.0**-20, 2.0**-48, 2.0**-99], 32 + 2.0**-20 + 2.0**-47),
+    ("f8", [1] * 16 + [-(2.0**-50), -(2.0**-99)], 16 - 2.0**-49),
+]
+
+
+@pytest.mark.parametrize("dtype, terms, total", MIDDLES)
+def test_a_sum_is_rounded_once(exact, dtype, terms, total):
+    dtype = bfloat16() if dtype == "bfloat16" else numpy.dtype(dtype)
+    for sign in (1, -1):
+        stack = (sign * numpy.array(terms)).astype(dtype)[RANK::SIZE, None]
+        exact.Allreduce(mpicoll.Contributions(stack), result := numpy.empty(1, dtype))
+        assert float(result[0]) == sign * total
 
 
 def test_the_extremes_of_each_type(exact):

@@ -44,5 +44,14 @@ def in_fixed_point(vectors, top=None):
         top = max(abs(value) for vector in vectors for value in map(float, vector))
     unit = Fraction(2) ** (frexp(top)[1] - 50)
     totals = [sum(round(Fraction(float(value)) / unit) for value in column) for column in zip(*vectors)]
-    rounded = [numpy.float64(float(total) * float(unit)) for total in totals]
-    return numpy.array(rounded).astype(numpy.float32).astype(vectors.dtype)
+    return numpy.array([rounded(total * unit, vectors.dtype.type) for total in totals])
+
+
+def rounded(value, kind):
+    """The nearest number of a type to a Fraction, to even."""
+    near = kind(float(value))
+    bits = numpy.dtype(kind).itemsize
+    return min(
+        (numpy.nextafter(near, kind(-numpy.inf)), near, numpy.nextafter(near, kind(numpy.inf))),
+        key=lambda each: (abs(Fraction(float(each)) - value), each.view(f"u{bits}") & 1),
+    )

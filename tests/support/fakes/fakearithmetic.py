@@ -21,7 +21,7 @@ _OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow", "and", "or", "lsh
 _METHODS = ("sum", "max", "argmax", "astype", "any", "all", "copy", "transpose")
 _MADE = ("zeros", "ones", "full", "arange")
 _FUNCTIONS = ("concatenate", "stack", "isfinite", "isnan", "exp", "log", "maximum", "matmul", "where", "zeros_like",
-              "empty_like", "sqrt", "invert", "ascontiguousarray")  # fmt: skip
+              "empty_like", "sqrt", "invert", "ascontiguousarray", "abs", "sign")  # fmt: skip
 
 
 def install(monkeypatch):
