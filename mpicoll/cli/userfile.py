@@ -30,8 +30,9 @@ def load(path: str) -> list[algorithms.Algorithm]:
         spec.loader.exec_module(module)
     except ScheduleError as error:
         raise ScheduleError(f"{path}: {error}") from None
-    except Exception as error:  # whatever the user's lines raise
-        what = f"{named(path)}{_line_of(error, path)} ends with {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # whatever the user's lines raise
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        what = f"{named(path)}{_line_of(error, path)} ends with {reason}"
         raise ArgumentError(f"--file: {what}") from error
     new = [algorithm for algorithm in _registered() if algorithm not in before]
     if not new:
@@ -40,7 +41,7 @@ def load(path: str) -> list[algorithms.Algorithm]:
     return new
 
 
-def _line_of(error: Exception, path: str) -> str:
+def _line_of(error: BaseException, path: str) -> str:
     """The last line of the file that took part in an error, as text."""
     lines = [
         frame.lineno

@@ -137,7 +137,7 @@ def _elements(piece: Instruction) -> int:
 def _checked(rank: int, rounds: Rounds) -> Iterator[Iterable[Any]]:
     try:
         yield from rounds
-    except Exception as error:  # a user's generator may raise anything
+    except (Exception, SystemExit) as error:  # a user's generator may raise anything
         raise ScheduleError(f"the generator of rank {rank} fails: {error!r}") from error
 
 

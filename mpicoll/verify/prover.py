@@ -246,7 +246,7 @@ def _program_of(
         with EndsWithin(_LONGEST):
             rounds = collective.program(generator, rank, size, root, blocks)
             program = [sort(step) for step in islice(rounds, most)]
-    except Exception as error:  # a user's generator may raise anything
+    except (Exception, SystemExit) as error:  # a user's generator may raise anything
         reason = error if isinstance(error, ScheduleError) else repr(error)
         raise ScheduleError(f"{what} fails{_place(generator, error)}: {reason}") from error
     except Endless as error:

@@ -246,6 +246,9 @@ def test_a_file_that_registers_nothing_or_is_not_there(command, mine, tmp_path):
     assert status == 2 and "there is no file" in error
     (tmp_path / "notes.txt").write_text("")
     assert command("verify", "--file", tmp_path / "notes.txt")[0] == 2
+    (tmp_path / "yours.py").write_text("import sys\nsys.exit()\n")
+    status, _, error = command("verify", "--file", tmp_path / "yours.py")
+    assert status == 2 and "yours.py, line 2, ends with SystemExit" in error
 
 
 def test_show_knows_the_algorithms_of_a_file(command, mine):
@@ -285,6 +288,7 @@ def test_an_error_says_where_data_start_and_must_end(command, mine):
 
 @pytest.mark.parametrize(("line", "message"), [
     ("yield 5", "fails at {path}:5: TypeError"), ("yield 1 / 0", "fails at {path}:6: ZeroDivisionError"),
+    ("raise SystemExit", "fails at {path}:6: SystemExit"),
     ("while True: yield ()", " at {path}:5 does not end: "), ("while True: pass", " at {path}:6 does not yield: 0.2 s of "),
     ("yield (Send(1, 0) for _ in iter(int, 1))", " at {path}:6 does not yield: 0.2 s of "),
 ])  # fmt: skip
