@@ -24,6 +24,8 @@ NeighborhoodName: TypeAlias = Literal["neighbor_allgather", "neighbor_alltoall"]
 NOBODY = -1
 #: mismatches of a graph that are listed
 _MOST_LISTED = 8
+#: ranks of the graph of a file; what reads it would take very long with more
+_MOST_RANKS = 100_000
 
 
 class Block(NamedTuple):
@@ -273,6 +275,10 @@ NEIGHBORHOODS: dict[NeighborhoodName, Neighborhood] = {
 # Files.
 
 
+#: lines of a file that belong to no rank
+_WORDS = ("dims", "periods", "nodes")
+
+
 class GraphFile(NamedTuple):
     """A graph, and the node of each rank where the file says it."""
 
@@ -286,7 +292,7 @@ def parse_graph(text: str) -> GraphFile:
     A line for each rank, ``RANK: DESTINATION ...``, and where the order of the sources matters a
     line ``RANK < SOURCE ...``; or instead ``dims: LENGTH ...``, and ``periods: 0-OR-1 ...``
     (default: all 1). A line ``nodes: NODE ...`` says the node of each rank. ``-1`` is nobody,
-    ``#`` begins a comment.
+    ``#`` begins a comment. No line occurs twice.
 
     Raises
     ------
@@ -298,32 +304,40 @@ def parse_graph(text: str) -> GraphFile:
     >>> parse_graph("0: 1 2\\n1: 0\\n2:").graph.edges
     3
     """
-    lists: dict[str, list[int]] = {}
+    # keys of lines are words, or the number of the rank that has the list
+    lists: dict[str | int, list[int]] = {}
     sources: dict[int, list[int]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
         if not content:
             continue
         separator = "<" if "<" in content else ":"
-        key, found, rest = content.partition(separator)
-        key = key.strip()
+        word, found, rest = content.partition(separator)
+        word = word.strip()
         try:
-            values = [int(word) for word in rest.split()]
-            if not found or (key not in ("dims", "periods", "nodes") and int(key) < 0):
+            values = [int(each) for each in rest.split()]
+            key = word if separator == ":" and word in _WORDS else int(word)
+            if not found or (isinstance(key, int) and key < 0):
                 raise ValueError
-            if separator == "<":
-                sources[int(key)] = values
-            else:
-                lists[key] = values
         except ValueError:
             expected = "RANK: DESTINATION ..., RANK < SOURCE ..., dims:, periods: or nodes:"
             raise ArgumentError(f"line {number}: expected {expected}, got {content!r}") from None
+        if key == "periods" and (not values or not {0, 1}.issuperset(values)):
+            raise ArgumentError(f"line {number}: expected periods of 0 or 1, got {content!r}")
+        entries: dict[Any, list[int]] = sources if separator == "<" else lists
+        if key in entries:
+            raise ArgumentError(
+                f"line {number}: expected each line once, but {content!r} is the second one of"
+                f" '{key}{separator}'; write its numbers in one line"
+            )
+        entries[key] = values
     nodes = lists.pop("nodes", None)
     periods = lists.pop("periods", None)
     dims = lists.pop("dims", None)
     if dims is not None:
         if lists or sources:
             raise ArgumentError("a graph has either dims or a line for each rank, not both")
+        _must_be_few(prod(dims))
         graph = Graph.cartesian(dims, list(map(bool, periods or [1] * len(dims))))
     elif periods is not None:
         raise ArgumentError("periods without dims")
@@ -334,10 +348,17 @@ def parse_graph(text: str) -> GraphFile:
     return GraphFile(graph, None if nodes is None else tuple(nodes))
 
 
+def _must_be_few(ranks: int) -> None:
+    """Raise ArgumentError where a file has too many ranks."""
+    if ranks > _MOST_RANKS:
+        raise ArgumentError(f"expected at most {_MOST_RANKS} ranks, got {ranks}")
+
+
 def _listed(targets: dict[int, list[int]], sources: dict[int, list[int]]) -> Graph:
     size = max(chain(targets, sources), default=-1) + 1
     if not size:
         raise ArgumentError("the graph has no ranks")
+    _must_be_few(size)
     destinations = [targets.get(rank, []) for rank in range(size)]
     if not sources:
         return Graph.adjacent(destinations)
