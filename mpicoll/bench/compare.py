@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..algorithms import LIBRARIES
+from ..errors import ArgumentError
 from ..measure import alternate, calls_per_time, collect, how_often, statistics
 from .gaussian import Errors, GaussianWorkload
 from .workload import Workload
@@ -53,6 +54,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """A `bench --json` entry for each candidate at one size. Collective over a `Communicator`.
 
+    MPI's own call has none where it cannot serve the data.
+
     seconds: for all candidates together, but at least `least` repetitions; unused with `repeats`.
     hopeless: skip candidates that are so many times slower than the fastest after two calls.
     options: of `Workload`. Before and after the measured calls a call of each candidate is checked,
@@ -74,6 +77,11 @@ def compare(
         if call is not None:
             calls[candidate] = call
             cases[candidate] = own
+    if not calls:
+        raise ArgumentError(
+            f"no candidate can serve {case.collective.name} of {dtype}: name an algorithm of"
+            " mpicoll, or auto"
+        )
     hooks = _Hooks(private, cases)
     times = hooks.checked(calls, 3)
     # the first call binds plans and touches memory

@@ -8,7 +8,8 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import collectives
-from ..buffers import HALF, PREDEFINED
+from ..algorithms import NATIVE
+from ..buffers import HALF, PREDEFINED, Operand, ops
 from ..errors import ArgumentError, did_you_mean
 from ..execute import Context, native_method
 from ..schedule import Part, offsets
@@ -101,6 +102,8 @@ class Workload:
         self.size = comm.Get_size()
         self.root = root
         self.op = op
+        if self.collective.reduces:
+            ops.check_op(operation(op)[0], Operand(None, ops.mpi_type(dtype), dtype, 0))
         if not 0 <= root < self.size:
             raise ArgumentError(
                 f"root {root} is out of range, there are ranks 0 to {self.size - 1}"
@@ -244,11 +247,19 @@ class Workload:
 
     def call(
         self, algorithm: str, segment_bytes: int | None = None, compression: str | None = None
-    ) -> Callable[[], object]:
-        """A function that makes the call. native: mpi4py's plain method if MPI takes the data."""
-        if algorithm == "native" and self.module is np and self.dtype.name not in HALF:
+    ) -> Callable[[], object] | None:
+        """A function that makes the call. native: mpi4py's plain method if MPI takes the data.
+
+        None: MPI's own call cannot serve it.
+        """
+        if algorithm == NATIVE and self.module is np and self.dtype.name not in HALF:
             plain = native_method(self.comm, self.method)
             return lambda: plain(*self.arguments)
+        if algorithm == NATIVE:
+            try:
+                self.served_by(NATIVE)
+            except ArgumentError:
+                return None
         method = getattr(self.comm, self.method)
         word = None if algorithm == "auto" else algorithm
         named = {"algorithm": word, "segment_bytes": segment_bytes}

@@ -237,5 +237,6 @@ def _write(arguments: Namespace, facts: dict[str, Any], results: list[dict[str, 
 def _panels(facts: dict[str, Any], results: list[dict[str, Any]]) -> list[Panel]:
     """What is drawn of the results."""
     shares = [share_of_link(facts["link"], facts["nodes"])] if "link" in facts else []
-    compared = any(row["algorithm"] != "native" for row in results)
+    words = {row["algorithm"] for row in results}
+    compared = "native" in words and len(words) > 1
     return [bandwidth(), *([against_native(results)] if compared else []), *shares]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..algorithms import NATIVE
 from ..support.units import format_bytes, format_seconds, many
 from .screen import LINES
 
@@ -48,15 +49,16 @@ class Lines:
     def of_size(self, rows: Sequence[Row]) -> Iterator[str]:
         """The lines of one size.
 
-        rows: of all candidates, native first; of a compressed run then auto as it is.
+        rows: of all candidates; of a compressed run with auto as it is. Ratios to native are "-"
+        where it cannot serve the call.
         """
         if self.brief:
             yield _compressed_size(rows) if self._compression else _size(rows)
         elif self._compression:
-            yield from (_with_errors(row, rows[0]) for row in rows)
+            yield from (_with_errors(row, _native(rows)) for row in rows)
         else:
             best = fastest(rows)
-            yield from (_candidate(row, rows[0], row is best) for row in rows)
+            yield from (_candidate(row, _native(rows), row is best) for row in rows)
 
 
 def osu(rows: Sequence[Row]) -> Iterator[str]:
@@ -86,13 +88,26 @@ def _median(row: Row) -> float:
     return float(row["median_us"])
 
 
-def _with_errors(row: Row, native: Row) -> str:
+def _native(rows: Iterable[Row]) -> Row | None:
+    """The row of MPI's own call; None where it cannot serve the call."""
+    return next((row for row in rows if row["algorithm"] == NATIVE), None)
+
+
+def _exact_auto(rows: Iterable[Row]) -> Row:
+    """The row of auto as it is, beside compressed ones."""
+    return next(row for row in rows if row["algorithm"] == "auto" and "compression" not in row)
+
+
+def _ratio(slower: Row | None, row: Row) -> str:
+    """How many times as long another candidate takes; "-" where there is none."""
+    return f"{slower['median_us'] / row['median_us']:.2f}" if slower else "-"
+
+
+def _with_errors(row: Row, native: Row | None) -> str:
     """The line of a candidate among compressed ones."""
     mark = "~" if row.get("quantisations") else " "
-    ratio = native["median_us"] / row["median_us"]
-    cells = (
-        f"{format_bytes(row['bytes']):>6} {mark}{_name(row):<23}{_time(row):>8}{ratio:>9.2f}"
-    )
+    ratio = _ratio(native, row)
+    cells = f"{format_bytes(row['bytes']):>6} {mark}{_name(row):<23}{_time(row):>8}{ratio:>9}"
     if "compression" not in row:
         return f"{cells}{'-':>9}{'-':>8}{'-':>9}{row['wrong']:>6}"
     errors = f"{row['max_error']:>9.2g}{row['rms_error']:>8.2g}{row['of_bound']:>9.2f}"
@@ -101,42 +116,44 @@ def _with_errors(row: Row, native: Row) -> str:
 
 def _compressed_size(rows: Sequence[Row]) -> str:
     """The line of a size: native, auto as it is, and the fastest compressed candidate."""
-    native, auto = rows[:2]
-    times = f"{format_bytes(native['bytes']):>6}{_time(native):>7}{_time(auto):>7}"
+    native = _native(rows)
+    auto = _exact_auto(rows)
+    native_time = _time(native) if native else "-"
+    times = f"{format_bytes(auto['bytes']):>6}{native_time:>7}{_time(auto):>7}"
     coded = [row for row in rows if row.get("quantisations")]
     wrong = " WRONG" if any(row["wrong"] for row in rows) else ""
     if not coded:
         return f"{times}{'-':>9}{'-':>9}{'-':>7}{'-':>8}{'-':>9}  -{wrong}"
     best = min(coded, key=_median)
-    gains = [exact["median_us"] / best["median_us"] for exact in (native, auto)]
     return (
-        f"{times}{_time(best):>9}{gains[0]:>9.2f}{gains[1]:>7.2f}{best['rms_error']:>8.2g}"
+        f"{times}{_time(best):>9}{_ratio(native, best):>9}{_ratio(auto, best):>7}"
+        f"{best['rms_error']:>8.2g}"
         f"{best['of_bound']:>9.2f}  {best.get('chose', best['algorithm'])}{wrong}"
     )
 
 
-def _candidate(row: Row, native: Row, best: bool) -> str:
-    ratio = native["median_us"] / row["median_us"]
+def _candidate(row: Row, native: Row | None, best: bool) -> str:
+    ratio = _ratio(native, row)
     mark = "*" if best else " "
     return (
         f"{format_bytes(row['bytes']):>6}"
-        f" {mark}{_name(row):<36}{_time(row):>9}{row['busbw']:>11.3g}{ratio:>9.2f}{row['wrong']:>6}"
+        f" {mark}{_name(row):<36}{_time(row):>9}{row['busbw']:>11.3g}{ratio:>9}{row['wrong']:>6}"
     )
 
 
 def _size(rows: Sequence[Row]) -> str:
-    native = rows[0]
+    native = _native(rows)
     best = fastest(rows)
     auto = next((row for row in rows if row["algorithm"] == "auto"), None)
     taken = (
-        (_time(auto), f"{native['median_us'] / auto['median_us']:.2f}", auto["chose"])
+        (_time(auto), _ratio(native, auto), auto["chose"])
         if auto
         else ("-", "-", "-")
     )
     wrong = sum(row["wrong"] for row in rows)
     return (
-        f"{format_bytes(native['bytes']):>6}{_time(native):>9}{taken[0]:>9}{taken[1]:>9} "
-        f" {taken[2]:<16}{_time(best):>8}{native['median_us'] / best['median_us']:>9.2f} "
+        f"{format_bytes(best['bytes']):>6}{_time(native) if native else '-':>9}"
+        f"{taken[0]:>9}{taken[1]:>9}  {taken[2]:<16}{_time(best):>8}{_ratio(native, best):>9} "
         f" {best['algorithm']}{' WRONG' if wrong else ''}"
     )
 
@@ -170,6 +187,8 @@ def summary(results: Sequence[Row]) -> Iterator[str]:
         [row for row in results if row["bytes"] == nbytes]
         for nbytes in dict.fromkeys(row["bytes"] for row in results)
     ]
+    if _native(results) is None:
+        yield "native is left out: MPI's own call cannot serve this one"
     if any("compression" in row for row in results):
         yield from _compressed_summary(sizes)
     else:
@@ -187,8 +206,8 @@ def _compressed_summary(sizes: Sequence[Sequence[Row]]) -> Iterator[str]:
     for rows in sizes:
         fast = min((row for row in rows if row.get("quantisations")), key=_median, default=None)
         if fast is not None:
-            gain = rows[1]["median_us"] / fast["median_us"]
-            gains.append(f"{gain:.2f} at {format_bytes(fast['bytes'])}")
+            gain = _ratio(_exact_auto(rows), fast)
+            gains.append(f"{gain} at {format_bytes(fast['bytes'])}")
     name = coded[0]["compression"]
     yield f"{name}, the fastest, x auto: {', '.join(gains)}"
     rms = max(row["rms_error"] for row in coded)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..algorithms import NATIVE
 from ..codes import codes_of
 from ..collectives import CollectiveName
 from ..errors import ArgumentError
@@ -163,15 +164,16 @@ def _progress(total: int, shown: bool) -> Callable[[list[dict[str, Any]]], None]
     def tick(rows: list[dict[str, Any]]) -> None:
         done.append(rows)
         best = min(rows, key=lambda row: row["median_us"])
-        native = rows[0]
+        native = next((row for row in rows if row["algorithm"] == NATIVE), None)
         pieces = (
             f" in pieces of {format_bytes(best['segment_bytes'])}" if best["segment_bytes"] else ""
         )
+        took = format_seconds(native["median_us"] / 1e6) if native else "cannot serve it"
         if shown:
             print(
                 f"[{len(done)}/{total}] {best['collective']} {format_bytes(best['bytes'])}:"
                 f" {best['algorithm']}{pieces} {format_seconds(best['median_us'] / 1e6)}, native"
-                f" {format_seconds(native['median_us'] / 1e6)}, of {many(len(rows), 'candidate')}",
+                f" {took}, of {many(len(rows), 'candidate')}",
                 flush=True,
             )
 

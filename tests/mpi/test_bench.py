@@ -102,6 +102,22 @@ def test_types_and_operations(comm, dtype, op):
     assert not any(row["wrong"] for row in rows)
 
 
+@pytest.mark.parametrize("words", [["--algorithms", "ring,auto"], ["--algorithms", "pairwise", "--compression", "int8"]])
+def test_native_is_left_out_where_it_cannot_serve_the_call(capsys, tmp_path, words):
+    path = tmp_path / "results.json"
+    assert _bench("--dtype", "float16", "--sizes", "1K", "--repeats", "1", "--json", str(path), *words) == 0
+    output = capsys.readouterr().out
+    assert RANK or ("native is left out" in output and json.loads(path.read_text())["results"])
+
+
+@pytest.mark.parametrize(("dtype", "op"), [("float32", "land"), ("bool", "sum"), ("complex64", "max"), ("float16", "land")])
+def test_operations_that_mpi_does_not_define(comm, dtype, op):
+    with pytest.raises(mpicoll.errors.BufferError, match=f"MPI does not define {op.upper()} on {dtype}"):
+        compare(comm, "allreduce", [Candidate("native")], 900, np.dtype(dtype), repeats=1, op=op)
+    with pytest.raises(ArgumentError, match="no candidate can serve allreduce of float16"):
+        compare(comm, "allreduce", [Candidate("native")], 900, np.dtype("float16"), repeats=1)
+
+
 @pytest.mark.parametrize("collective", collectives.COLLECTIVES)
 def test_elements_that_are_wrong_are_counted(comm, collective):
     case = Workload(comm, collective, 5000, np.dtype("float32"))
