@@ -99,7 +99,9 @@ class NeighborCall(Call):
         recv = self._blocks(recvbuf, len(self.surroundings.sources), writable=True)
         if self.collective.gathers:
             send = operand(sendbuf)
-            self.sent = [send.nbytes]
+            # a rank without destinations may have nothing to send, as it has none in an alltoall
+            is_absent = not (is_vector or self.surroundings.targets or send.nbytes)
+            self.sent = [] if is_absent else [send.nbytes]
         else:
             places = len(self.surroundings.targets)
             send = self._blocks(sendbuf, places)

@@ -142,9 +142,8 @@ def test_ranks_with_destinations_only(parent, step):
     """step: between the elements of the buffer that has some; the other one has none."""
     comm = parent.Create_dist_graph_adjacent([0] if RANK == 1 else [], [1] if RANK == 0 else [])
     result = np.zeros(3 * step)[::step] if RANK == 1 else np.zeros(0)
-    for method in ("Neighbor_alltoall", "Neighbor_allgather"):
-        is_sent = RANK == 0 or method == "Neighbor_allgather"
-        x = np.full(3 * step if is_sent else 0, 5.0)[::step]
+    for method, has_all in (("Neighbor_alltoall", False), ("Neighbor_allgather", True), ("Neighbor_allgather", False)):
+        x = np.full(3 * step if RANK == 0 or has_all else 0, 5.0)[::step]
         for word in WORDS:
             for form in forms(comm, method, x, result, algorithm=word):
                 assert (result == 5).all(), (method, word, form)
