@@ -11,7 +11,7 @@ from . import outfiles, userfile
 from .bench_lines import Lines, osu, summary
 from .graphfile import measured
 from .plots import Panel, against_native, bandwidth, draw_results, share_of_link
-from .options import add_shared, compressible, must_be_compressible, parse_sizes
+from .options import add_shared, compressible, must_be_compressible, must_take_time, parse_sizes
 from .screen import comment, folded
 from .values import parsed, size, whole
 
@@ -178,6 +178,7 @@ def _timing(arguments: Namespace) -> dict[str, Any]:
     """How long `bench.compare` is to measure, checked."""
     if arguments.repeats is not None and arguments.repeats < 1:
         raise ArgumentError(f"--repeats: expected 1 or more, got {arguments.repeats}")
+    must_take_time(arguments.min_time)
     return {"seconds": arguments.min_time, "repeats": arguments.repeats}
 
 

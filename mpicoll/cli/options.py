@@ -118,6 +118,12 @@ def must_be_compressible(
             raise ArgumentError(f"{option}: {word} cannot be compressed; these can: {names}")
 
 
+def must_take_time(min_time: float) -> None:
+    """Raise ArgumentError for a --min-time in which nothing can be measured."""
+    if not 0 < min_time < float("inf"):
+        raise ArgumentError(f"--min-time: expected more than 0 seconds, got {min_time}")
+
+
 def parse_sizes(text: str, factor: int = 2, option: str = "--sizes") -> list[int]:
     """Numbers of bytes, ascending.
 

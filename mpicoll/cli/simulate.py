@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import algorithms
 from ..codes import Codes, codes_of
+from ..collectives import BARRIER
 from ..errors import ArgumentError
 from ..graphs import NEIGHBORHOODS
 from ..schedule import SEGMENT_BYTES, segment_count
@@ -46,6 +47,8 @@ MOST_WORK = 2_000_000
 MOST_PIECES = MOST_WORK // 10
 #: ranks, where no number is given
 _SIZE = 64
+#: bytes, where none are given
+_BYTES = "1K,1M,64M"
 COLUMNS = (
     ("bytes", 8),
     ("algorithm", 23),
@@ -74,9 +77,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--size", type=whole, metavar="N", help="number of ranks (default 64)")
     add(
         "--bytes",
-        default="1K,1M,64M",
         metavar="A:B",
-        help="bytes of the vector, or of a block with --graph: a range, one size, or a list",
+        help="bytes of the vector, or of a block with --graph: a range, one size, or a list"
+        f" (default {_BYTES})",
     )
     add("--alpha", default="5us", metavar="T", help="time per message")
     add("--bandwidth", default="100Gb/s", metavar="R", help="of a rank's port, in bits per second")
@@ -120,7 +123,7 @@ def run(arguments: Namespace) -> None:
     network = _network(arguments, arguments.size)
     codes = codes_of(arguments.compression) if arguments.compression else None
     chosen = _algorithms(arguments, bool(network.levels))
-    sizes = parse_sizes(arguments.bytes, option="--bytes")
+    sizes = _sizes(arguments)
     asked = None
     if arguments.segment_bytes is not None:
         asked = _size("--segment-bytes", arguments.segment_bytes, 1, "a size above 0")
@@ -149,6 +152,15 @@ def run(arguments: Namespace) -> None:
     _write(arguments, network, results)
 
 
+def _sizes(arguments: Namespace) -> list[int]:
+    """The numbers of bytes; a barrier has no data, and messages of one byte."""
+    if arguments.collective != BARRIER.name:
+        return parse_sizes(arguments.bytes or _BYTES, option="--bytes")
+    if arguments.bytes is not None:
+        raise ArgumentError("--bytes: expected a collective that moves data, got barrier")
+    return [1]
+
+
 def _size(option: str, text: str, least: int, expected: str) -> int:
     """The bytes that an option says."""
     nbytes = parsed(option, parse_bytes, text)
@@ -174,7 +186,7 @@ def _run_on_graph(arguments: Namespace) -> None:
     print(comment(f"{meaning.name}, {what}. {NOTE_OF_GRAPHS}"))
     print(_aligned([name for name, _ in COLUMNS_OF_GRAPHS], COLUMNS_OF_GRAPHS), flush=True)
     results = []
-    for nbytes in parse_sizes(arguments.bytes, option="--bytes"):
+    for nbytes in _sizes(arguments):
         for algorithm in chosen:
             seconds, rounds, messages = predict_on_graph(
                 meaning, algorithm.generator, nbytes, network, placed
@@ -244,6 +256,8 @@ def _network(arguments: Namespace, size: int, nodes: tuple[int, ...] | None = No
     bandwidth = parsed("--bandwidth", parse_rate, arguments.bandwidth) / 8
     gamma = parsed("--gamma", parse_seconds, arguments.gamma)
     coding = parsed("--coding", parse_seconds, arguments.coding)
+    if coding and not arguments.compression:
+        raise ArgumentError("--coding needs --compression: without it nothing is coded")
     eager = _size("--eager", arguments.eager, 0, "a size")
     levels = _nodes(arguments, size, nodes)
     return Network(alpha, bandwidth, gamma, levels=levels, coding=coding, eager=eager)
@@ -362,11 +376,12 @@ def _entry(
 
 def _line(row: dict[str, Any]) -> str:
     ratio = "-" if row["x_bound"] is None else f"{row['x_bound']:.2f}"
+    has_data = row["collective"] != BARRIER.name
     cells = (
-        format_bytes(row["bytes"]),
+        format_bytes(row["bytes"]) if has_data else "-",
         row["algorithm"],
         format_seconds(row["us"] / 1e6),
-        f"{row['busbw']:.3g}",
+        f"{row['busbw']:.3g}" if has_data else "-",
         row["rounds"],
         ratio,
         row["exact"],

@@ -14,9 +14,12 @@ from ..support.units import format_bytes, format_seconds, many
 from . import outfiles
 from .graphfile import measured
 from .modelfile import read_model
-from .options import add_shared, parse_sizes
+from .options import add_shared, must_take_time, parse_sizes
 from .plots import draw_table
 from .values import parsed, whole
+
+#: of a prediction, the numbers of ranks where none is given
+_RANKS = "2,4,8,16,32,64"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -48,7 +51,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="MODEL.json",
         help="predict on a cluster that `mpicoll doctor --output` measured, and measure nothing",
     )
-    add("--ranks", default="2,4,8,16,32,64", metavar="A,B", help="with --network: numbers of ranks")
+    add(
+        "--ranks",
+        metavar="A,B",
+        help=f"with --network: numbers of ranks (default {_RANKS})",
+    )
     add("--ranks-per-node", type=whole, metavar="N", help="with --network (default: the model's)")
     add("--plot", metavar="FILE.svg", help="draw the choices of the table over bytes and ranks")
     add_shared(parser, "--done")
@@ -76,8 +83,11 @@ def run(arguments: Namespace) -> None:
     segments = parse_sizes(arguments.segments, option="--segments")
     dtype = element_type(arguments.dtype)
     facts = measured_on(comm)
-    if arguments.min_time <= 0:
-        raise ArgumentError(f"--min-time: expected more than 0 seconds, got {arguments.min_time}")
+    must_take_time(arguments.min_time)
+    if not arguments.network and (arguments.ranks or arguments.ranks_per_node is not None):
+        raise ArgumentError(
+            "--ranks and --ranks-per-node need --network: what is measured has the ranks of mpiexec"
+        )
     if arguments.nccl and arguments.device == "cpu":
         raise ArgumentError("--nccl needs arrays in device memory: add --device cuda")
     codes = arguments.compression.split(",") if arguments.compression else []
@@ -127,7 +137,7 @@ def _predicted(
     from ..bench import predicted_entry
 
     model = read_model(arguments.network)
-    counts = [parsed("--ranks", _count, word) for word in arguments.ranks.split(",")]
+    counts = [parsed("--ranks", _count, word) for word in (arguments.ranks or _RANKS).split(",")]
     each = arguments.ranks_per_node
     return [
         predicted_entry(model, name, count, sizes, segments, each)

@@ -223,6 +223,13 @@ def test_verify_needs_a_size_and_a_place_for_its_result(command, tmp_path):
     assert status == 2 and "cannot write" in error
 
 
+def test_options_of_tune_and_bench_that_mean_nothing(command):
+    status, _, error = command("tune", "--output", "none.json", "--ranks", 4)
+    assert status == 2 and "--ranks and --ranks-per-node need --network" in error
+    status, _, error = command("bench", "--min-time", -1)
+    assert status == 2 and "--min-time: expected more than 0 seconds, got -1.0" in error
+
+
 def test_verify_of_a_file_proves_what_it_registers(command, mine):
     status, output, _ = command("verify", "--file", mine(), "--max-size", 20)
     assert status == 0 and output.splitlines()[0].split()[:3] == ["allreduce", "chain", "1..20"]

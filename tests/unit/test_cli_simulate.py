@@ -39,7 +39,8 @@ def test_the_table(simulate):
 def test_every_algorithm_of_every_collective(simulate):
     for collective in COLLECTIVES:
         for options in ([], ["--ranks-per-node", 2]):
-            status, lines, _ = simulate(collective, "--size", 5, "--bytes", "1K", *options)
+            of_bytes = [] if collective == "barrier" else ["--bytes", "1K"]
+            status, lines, _ = simulate(collective, "--size", 5, *of_bytes, *options)
             words = [each.name for each in algorithms.registered(collective) if options or not each.node_aware]
             assert status == 0 and [line[1] for line in lines[1:]] == words
 
@@ -105,6 +106,13 @@ def test_only_what_can_be_compressed_is(simulate):
     assert "expected None, 'float16'" in simulate("bcast", "--compression", "int5")[2]
 
 
+def test_a_barrier_has_no_bytes(simulate):
+    status, lines, _ = simulate("barrier", "--size", 4, "--algorithms", "tree")
+    assert status == 0 and [line[:5] for line in lines[1:]] == [["-", "tree", "10.0us", "-", "2"]]
+    status, _, error = simulate("barrier", "--bytes", "1K")
+    assert status == 2 and "--bytes: expected a collective that moves data, got barrier" in error
+
+
 def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
     status, lines, _ = simulate("allreduce", "--algorithms", "ring", "--size", 4096, "--bytes", "1M")
     expected = closed_form("allreduce", "ring", 4096).seconds(1 << 20, 5e-6, 12.5e9)
@@ -125,6 +133,7 @@ def test_runs_too_long_are_replaced_by_the_formula_or_refused(simulate):
     (["--node-alpha", "1us"], "need --ranks-per-node"),
     (["--ranks-per-node", "2", "--placement", "random"], "--placement: expected block or cyclic"),
     (["--segment-bytes", "0"], "--segment-bytes: expected a size above 0"),
+    (["--coding", "1ns"], "--coding needs --compression"),
     (["--eager", "some"], "--eager: expected a size"),
     (["--algorithms", "rings"], "allreduce has no algorithm 'rings'"),
     (["--algorithms", "native"], "native is MPI's own call"),
