@@ -30,7 +30,7 @@ class Connection(NamedTuple):
 #: the connections by protocol, as NCCL makes them by default
 CONNECTIONS = {
     "Simple": Connection(2, 1 << 21),
-    "LL": Connection(8, 1 << 16),
+    "LL": Connection(8, 1 << 15),
     "LL128": Connection(8, 576000),
 }
 
