@@ -119,7 +119,8 @@ def _config(arguments: Namespace) -> dict[str, Any]:
         )
     if arguments.epochs is None and arguments.steps is None:
         config["epochs"] = 15
-    if arguments.loss_scale is None and arguments.precision == "float16":
+    has_scale = not Options(arguments.strategy).is_local
+    if arguments.loss_scale is None and arguments.precision == "float16" and has_scale:
         config["loss_scale"] = "dynamic"
     return config
 

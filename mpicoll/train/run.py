@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy
@@ -35,6 +36,12 @@ class FitOptions:
     resume: bool
     progress: bool
     metrics: str | os.PathLike[str] | None
+
+    def __post_init__(self) -> None:
+        """Make NumPy's integers those of Python, which a checkpoint can hold."""
+        for name in ("epochs", "steps", "batch_size", "seed", "checkpoint_every", "keep"):
+            with suppress(TypeError):  # None, and what `check` refuses
+                object.__setattr__(self, name, index(getattr(self, name)))
 
     def facts(self) -> dict[str, object]:
         """By name, what must be equal on all ranks."""

@@ -67,6 +67,8 @@ def test_functions_that_give_something_else(data, function, text):
 def test_params_that_cannot_be_trained(data):
     raises("params: expected the arrays that the function trains, got None", Trainer, squares, SGD(), WORLD)
     raises("params: expected at least one array", Trainer, squares, SGD(), WORLD, params={})
+    numbered = {0: numpy.zeros(7), "b": numpy.zeros(())}
+    raises("params: expected texts as the keys of a dict", Trainer, squares, SGD(), WORLD, params=numbered)
     mixed = {"w": numpy.zeros(7), "b": numpy.zeros((), "float32")}
     raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=mixed)
     raises("params: expected arrays of one floating dtype", Trainer, squares, SGD(), WORLD, params=[numpy.arange(3)])

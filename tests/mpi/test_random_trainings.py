@@ -2,9 +2,10 @@
 
 import numpy
 import pytest
+from mpi4py import MPI
 
 from mpicoll.errors import ArgumentError
-from mpicoll.train import SGD, Linear, Model, Trainer
+from mpicoll.train import SGD, Dataset, Linear, Model, Trainer
 from tests.support.cases import SIZE, WORLD
 from tests.support.training import STRATEGIES
 from tests.support.trainings import differences, draw, grid
@@ -104,6 +105,40 @@ def test_a_second_gradient_in_one_backward_is_an_error(data, strategy):
     with pytest.raises(ArgumentError, match=text):
         trainer.fit(data, steps=1, batch_size=20)
     WORLD.Barrier()
+
+
+class Doubling:
+    """What a layer must have and no more. It stands in front, and changes the width."""
+
+    shapes = ((7,),)
+
+    def initialize(self, random):
+        return [numpy.ones(7)]
+
+    def bind(self, parameters, gradients):
+        self._bound = parameters, gradients
+
+    def forward(self, x):
+        assert x.shape[1] == 7
+        self._x = x
+        return numpy.concatenate([x, x * self._bound[0][0]], axis=1)
+
+    def backward(self, dy, first=False):
+        assert first
+        self._bound[1][0][...] = (dy[:, 7:] * self._x).sum(axis=0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_least_layer_of_ones_own_trains_on_ranks_without_rows_too(data, strategy, accumulate):
+    few = Dataset(data.features[: SIZE + 1], data.labels[: SIZE + 1], data.features[:0], data.labels[:0])
+    losses = []
+    for comm in (WORLD, MPI.COMM_SELF):
+        model = Model([Doubling(), Linear(14, 4)], dtype="float64")
+        trainer = Trainer(model, SGD(0.1), comm, strategy, accumulate=accumulate)
+        trainer.fit(few, epochs=2, batch_size=SIZE)
+        losses.append(trainer.losses)
+    numpy.testing.assert_allclose(*losses, rtol=1e-12)
 
 
 def test_all_tensors_of_an_own_layer_are_parameters():

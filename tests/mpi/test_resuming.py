@@ -104,6 +104,14 @@ def test_a_checkpoint_of_an_earlier_version(data, shared):
     assert rest.losses == fitted(WORLD, data, length={"epochs": 3}).losses
 
 
+def test_numbers_of_numpy(data, shared):
+    length = {"epochs": None, "steps": 2, "checkpoint_every": 1, "keep": 1, "batch_size": 13, "seed": 3}
+    numbers = {name: number and numpy.int64(number) for name, number in length.items()}
+    fitted(WORLD, data, length={**numbers, "checkpoint": shared})
+    rest = fitted(WORLD, data, length={**length, "steps": 3, "checkpoint": shared, "resume": True})
+    assert len(rest.losses) == 3
+
+
 def test_resume_where_nothing_is_left_to_do(data, shared):
     done = fitted(WORLD, data, "zero2", length={"checkpoint": shared})
     again = fitted(WORLD, data, "zero2", length={"checkpoint": shared, "resume": True})

@@ -51,6 +51,15 @@ def test_compressed(excepthooks, capsys, mpi_tmp_path, strategy):
     WORLD.Barrier()
 
 
+def test_local_steps_in_16_bits_have_no_loss_scale(excepthooks, mpi_tmp_path):
+    pytest.importorskip("tqdm")
+    path = mpi_tmp_path / "run.json"
+    words = ["--data", "synthetic:90,5,3", "--hidden", "8", "--steps", "2", "--strategy", "diloco", "--json", str(path)]
+    train_command(*words, "--precision", "float16")
+    WORLD.Barrier()
+    assert json.loads(path.read_text())["config"]["loss_scale"] is None
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint64", "bool"])
 def test_labels_of_any_integer_type_train_as_those_of_int64(excepthooks, mpi_tmp_path, strategy, dtype):

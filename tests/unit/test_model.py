@@ -8,7 +8,7 @@ import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import bounds
-from mpicoll.train import mlp
+from mpicoll.train import Linear, Model, ReLU, mlp
 from mpicoll.train.optim.optimizers import OPTIMIZERS
 
 
@@ -45,6 +45,12 @@ def test_loss_is_finite_for_huge_logits():
     model, (x, y) = mlp([5, 4], dtype="float64"), batch()
     model.parameters *= 1e5
     assert numpy.isfinite(model.learn(x, y, len(y))) and numpy.isfinite(model.gradients).all()
+
+
+@pytest.mark.parametrize("layer", [ReLU(), Linear(5, 5)])
+def test_a_layer_has_one_place(layer):
+    with pytest.raises(ArgumentError, match="layers: expected an object of its own in each place"):
+        Model([layer, Linear(5, 5), layer])
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])

@@ -76,6 +76,8 @@ class FunctionModel(Lendable):
             else {f"array {number}": array for number, array in enumerate(params)}
         )
         check("params", params, len(named) > 0, "at least one array")
+        are_texts = all(isinstance(name, str) for name in named)
+        check("params", list(named), are_texts, "texts as the keys of a dict")
         for name, array in named.items():
             check(
                 f"params: {name}",
@@ -135,12 +137,10 @@ class FunctionModel(Lendable):
         share = len(labels) / samples
         for number in range(len(self.layers)):
             hooks.forward(number)
-        loss: Any = 0.0
-        gradients: Sequence[Any] = [0.0] * len(self.layers)
-        if len(labels):
-            loss, gradients = self._call(
-                [layer.parameters[0] for layer in self.layers], features, labels
-            )
+        if len(labels) == 0:  # without `ready` a reducer sends zeros
+            return 0.0
+        parameters = [layer.parameters[0] for layer in self.layers]
+        loss, gradients = self._call(parameters, features, labels)
         for number, (layer, gradient) in enumerate(zip(self.layers, gradients)):
             hooks.backward(number)
             layer.gradients[0][...] = numpy.multiply(gradient, share * scale)

@@ -22,16 +22,6 @@ class Layer(Protocol):
         """Those of its parameters."""
         ...
 
-    @property
-    def gradients(self) -> Sequence[Array]:
-        """Where `backward` writes: it overwrites, so there is one call per forward; what it leaves
-        out is zero.
-
-        A class that has `overwrites = True` says that it leaves nothing out, and is not given
-        zeros.
-        """
-        ...
-
     def initialize(self, random: numpy.random.Generator) -> Sequence[Array]:
         """First values of the parameters."""
         ...
@@ -46,6 +36,9 @@ class Layer(Protocol):
     def backward(self, dy: Array, first: bool = False) -> Array | None:
         """Write the parameters' gradients; return the gradient of x, or None where nobody needs it
         (`first`).
+
+        It overwrites, so there is one call per forward; what it leaves out is zero. A class that
+        has `overwrites = True` says that it leaves nothing out, and is not given zeros.
         """
 
 

@@ -36,16 +36,6 @@ class Hooks:
         """Its gradients are written."""
 
 
-class Finished(Hooks):
-    """Notes in which order layers finish."""
-
-    def __init__(self) -> None:
-        self.layers: list[int] = []
-
-    def ready(self, layer: int) -> None:
-        self.layers.append(layer)
-
-
 class Lendable:
     """Base of the models: flat parameters, until a trainer places them elsewhere."""
 

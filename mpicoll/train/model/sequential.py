@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from ...support.arrays import Array, module_of
 from ...support.checks import check, check_integer, text_of
 from .layers import Layer, Linear, ReLU, cross_entropy
-from .parts import Finished, Hooks, Lendable, Tensor
+from .parts import Hooks, Lendable, Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,7 +28,7 @@ class Model(Lendable):
     Parameters
     ----------
     layers : sequence of Linear and ReLU
-        At least one `Linear`.
+        At least one `Linear`; each an object of its own.
     seed : int
         Of the first parameters: the same one gives the same on every rank.
     dtype : {"float32", "float64"}
@@ -44,7 +44,7 @@ class Model(Lendable):
     Raises
     ------
     ArgumentError
-        Where there is no `Linear` among the layers.
+        Where there is no `Linear` among the layers, or one of them occurs twice.
 
     Examples
     --------
@@ -62,6 +62,12 @@ class Model(Lendable):
             self.layers,
             any(isinstance(layer, Linear) for layer in self.layers),
             "at least one Linear",
+        )
+        check(
+            "layers",
+            self.layers,
+            len(set(map(id, self.layers))) == len(self.layers),
+            "an object of its own in each place: a layer keeps what its last forward leaves",
         )
         random = numpy.random.default_rng(seed)
         values = [value.ravel() for layer in self.layers for value in layer.initialize(random)]
@@ -109,14 +115,14 @@ class Model(Lendable):
         return self
 
     @property
-    def inputs(self) -> int:
-        """Width of the features it takes."""
-        return next(layer.inputs for layer in self.layers if isinstance(layer, Linear))
+    def inputs(self) -> int | None:
+        """Width of the features it takes; None where the first layer does not say."""
+        return _width(self.layers, "inputs")
 
     @property
-    def outputs(self) -> int:
-        """Number of logits, one per class."""
-        return next(layer.outputs for layer in reversed(self.layers) if isinstance(layer, Linear))
+    def outputs(self) -> int | None:
+        """Number of logits, one per class; None where the last layer does not say."""
+        return _width(reversed(self.layers), "outputs")
 
     def describe(self) -> list[str]:
         """The layers as text, one each: what must be equal on all ranks."""
@@ -187,8 +193,11 @@ class Model(Lendable):
         float
             This part of the batch's mean softmax cross-entropy.
         """
-        if len(labels) == 0:
-            self._contribute_nothing(hooks)
+        if len(labels) == 0:  # without `ready` a reducer sends zeros
+            for number in range(len(self.layers)):
+                hooks.forward(number)
+            if self.gradients is not None:
+                self.gradients.fill(0)
             return 0.0
         loss, gradient = cross_entropy(self.forward(features, hooks), labels, samples)
         self.backward(gradient if scale == 1.0 else gradient * gradient.dtype.type(scale), hooks)
@@ -196,22 +205,8 @@ class Model(Lendable):
         return float(loss)
 
     def backward_order(self) -> list[int]:
-        """Layers in the order in which backward finishes them, observed on one sample of zeros."""
-        seen = Finished()
-        module = module_of(self.parameters)
-        self.learn(
-            module.zeros((1, self.inputs), self.parameters.dtype), module.zeros(1, "int64"), 1, seen
-        )
-        return seen.layers
-
-    def _contribute_nothing(self, hooks: Hooks) -> None:
-        for number in range(len(self.layers)):
-            hooks.forward(number)
-        for number, layer in reversed(list(enumerate(self.layers))):
-            hooks.backward(number)
-            for gradient in layer.gradients:
-                gradient.fill(0)
-            hooks.ready(number)
+        """Layers in the order in which backward finishes them."""
+        return list(reversed(range(len(self.layers))))
 
     def count_correct(
         self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()
@@ -236,6 +231,13 @@ class Model(Lendable):
             int((self.forward(features[part], hooks).argmax(axis=1) == labels[part]).sum())
             for part in parts
         )
+
+
+def _width(layers: Iterable[Layer], name: str) -> int | None:
+    """`inputs` or `outputs` of the first layer that may change the width, if it has them."""
+    layer = next(layer for layer in layers if not isinstance(layer, ReLU))
+    width: int | None = getattr(layer, name, None)
+    return width
 
 
 def _kinds(count: int) -> list[str]:
