@@ -168,7 +168,8 @@ class Trainer:
     def params(self) -> dict[str, Array]:
         """The parameters after the last update by name, views of the trainer's buffers. Local.
 
-        Waits for those in flight.
+        Waits for those in flight. What is written to them, alike on all ranks, is where the next
+        `fit` begins.
         """
         self.strategy.reducer.wait()
         return self.strategy.reducer.named()
@@ -261,6 +262,7 @@ class Trainer:
             metrics,
         )
         self._begun = self._history.copy()
+        self.strategy.update.take_written()
         if self.strategy.survival is None:
             self._fit(dataset, options)
         else:

@@ -93,6 +93,24 @@ def test_a_second_fit_goes_on(strategy):
     assert trainer.epochs[1]["loss"] < trainer.epochs[0]["loss"] and trainer.optimizer.steps == 10
 
 
+@pytest.mark.parametrize("strategy, options", [
+    ("allreduce", {"precision": "float16"}),
+    ("parameter_server", {"precision": "float16"}),
+    ("zero1", {"precision": "bfloat16"}),
+    ("zero1", {"parameter_compression": "int8", "algorithm": "pairwise"}),
+    ("zero2", {"parameter_compression": "int8", "algorithm": "pairwise", "precision": "float16"}),
+    ("diloco", {"inner_steps": 2, "fragments": 1, "precision": "float16"}),
+])  # fmt: skip
+def test_what_a_program_writes_to_parameters_is_where_a_fit_begins(strategy, options):
+    trainer = Trainer(mlp([12, 16, 4]), SGD(1e-3), WORLD, strategy, **options)
+    for value in (0.25, 0.75):
+        trainer.fit(blobs(), steps=2, batch_size=20)
+        for array in trainer.params.values():
+            array[...] = value
+        trainer.fit(blobs(), steps=2, batch_size=20)
+        assert all(abs(array - value).max() < 0.05 for array in trainer.params.values())
+
+
 def test_parameter_server_needs_data_on_rank_0_only():
     trainer = Trainer(mlp([12, 16, 4], dtype="float64"), SGD(), WORLD, "parameter_server")
     trainer.fit(blobs() if RANK == 0 else None, epochs=2, batch_size=20)

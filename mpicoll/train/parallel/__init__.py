@@ -6,6 +6,7 @@ from .drift import DriftCheck, ParametersDiffer
 from .feedback import ErrorFeedback, Remainder
 from .fitting import fitted
 from .local_steps import LocalSteps
+from .masters import take_written
 from .norm import squared_norm_of
 from .optimizer_step import bad_gradient
 from .reducer import Reducer, SendOrder
@@ -30,4 +31,5 @@ __all__ = [
     "bad_gradient",
     "fitted",
     "squared_norm_of",
+    "take_written",
 ]

@@ -14,6 +14,7 @@ from ...support.arrays import Array
 from ..optim import HOPELESS, LossScale, Optimizer, clip_factor, first_bad
 from ..options import Options
 from .buckets import Bucket, within
+from .masters import take_written
 from .norm import squared_norm_of
 from .reducer import Reducer
 from .vote import Vote
@@ -88,6 +89,7 @@ class Update:
         if reducer.divided and reducer.size > 1 and not self._has_norm:
             self._vote = Vote(reducer.comm)
         self.masters: Array | None = None
+        self._compression = options.parameter_compression
         if masters:
             owned = [reducer.parameters[part] for part in reducer.owned]
             wide = numpy.result_type("float32", reducer.parameters.dtype)
@@ -113,6 +115,19 @@ class Update:
     def loss_scale(self) -> float:
         """The factor of the loss in this step."""
         return 1.0 if self.scale is None else self.scale.value
+
+    def take_written(self) -> None:
+        """Go on from what the program has written to parameters, which masters would undo. Local.
+
+        Not while those of the last update are on their way: they differ from their masters.
+        """
+        if self.masters is None or not self.reducer.is_current():
+            return
+        for bucket, part in zip(self.reducer.layout.buckets, self.reducer.owned):
+            parameters = self.reducer.parameters[part]
+            start = self.starts[bucket.number]
+            masters = self.masters[start : start + len(parameters)]
+            take_written(masters, parameters, None if bucket.is_exact else self._compression)
 
     def prepare(self) -> float | None:
         """The factor for the gradients; None where the step is skipped, on all ranks."""

@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...buffers import compression_of
 from ...errors import ArgumentError
-from ...support.arrays import Array
 from ...support.checks import check
 from ...support.tensors import array_of, tensor_of, torch
 from ..model import Tensor
 from ..monitor import Meter
-from ..optim import pieces
 from ..options import Options
-from ..parallel import Bucket, Reducer
+from ..parallel import Bucket, Reducer, take_written
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -116,21 +113,8 @@ class Flat:
         piece = self.pieces[bucket.number]
         if self._is_coded(bucket) and len(piece):
             held = array_of(self.values[self.reducer.owned[bucket.number]])
-            masters = array_of(piece.data)
-            for part in pieces(masters):  # whole groups, which stay in the cache
-                written = held[part] != self._decoded(masters[part])
-                masters[part][written] = held[part][written]
+            take_written(array_of(piece.data), held, self._codes)
         return piece
-
-    def _decoded(self, masters: Array) -> Array:
-        """What the ranks have of them after they were sent."""
-        assert self._codes is not None
-        compression = compression_of(self._codes)
-        module = self.reducer.module
-        decoded = masters.astype("float32")
-        codes = module.empty(compression.groups(len(decoded)) * compression.nbytes, "uint8")
-        compression.quantise(decoded, codes, module)
-        return decoded.astype(masters.dtype)
 
     @torch.no_grad()
     def publish(self) -> None:
