@@ -4,6 +4,7 @@ import numpy
 import pytest
 
 from mpicoll.train import SGD, Adam, Linear, Model, ReLU, Trainer
+from mpicoll.train.monitor import Meter
 from tests.support.cases import RANK, WORLD
 from tests.support.training import STRATEGIES, blobs
 
@@ -61,6 +62,35 @@ def test_the_next_fit_goes_on(comm, strategy, overlap, accumulate):
     fails = accumulate * (BEFORE + 1)  # in the last micro-batch of the step
     first, last = (0, fails) if RANK == 0 or overlap == "none" else (fails, 0)
     trainer = trainer_of(strategy, first, last, overlap=overlap, accumulate=accumulate)
+    interrupted(trainer)
+    trainer.fit(blobs(), steps=AFTER, batch_size=BATCH)
+    same(trainer, reference)
+
+
+def interrupt(monkeypatch, named, call):
+    """The wait of that name ends with an exception, as of a signal handler, the call-th time."""
+    waiting, left = Meter.waiting, [call]
+
+    def interrupted_waiting(meter, name):
+        left[0] -= name == named
+        if name == named and left[0] == 0:
+            raise Interrupted
+        return waiting(meter, name)
+
+    monkeypatch.setattr(Meter, "waiting", interrupted_waiting)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("strategy, named", [
+    ("allreduce", "reduce 0"), ("zero1", "reduce 0"), ("zero2", "reduce 0"), ("zero1", "gather 1"), ("zero2", "gather 0"),
+])  # fmt: skip
+def test_a_wait_that_was_interrupted_is_made_again(monkeypatch, strategy, named):
+    reference = trainer_of(strategy)
+    reference.fit(blobs(), steps=BEFORE, batch_size=BATCH)
+    reference.fit(blobs(), steps=AFTER, batch_size=BATCH)
+    trainer = trainer_of(strategy)
+    # of gradients in the step after, of parameters before it
+    interrupt(monkeypatch, named, BEFORE + named.startswith("reduce"))
     interrupted(trainer)
     trainer.fit(blobs(), steps=AFTER, batch_size=BATCH)
     same(trainer, reference)

@@ -355,12 +355,12 @@ class Backup:
     def wait(self) -> None:
         """Wait until the copies of the newest generation have come, and been sent."""
         copying = self._copying
-        self._copying = None
         if copying is None:
             return
         begin = perf_counter()
         with self.reducer.meter.waiting("copy"):
             seconds = copying.wait()
+        self._copying = None
         exposed = perf_counter() - begin + self._copied
         self._held = self.newest
         self.costs.append((copying.nbytes, seconds + self._copied, exposed))

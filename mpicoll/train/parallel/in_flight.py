@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple, Protocol, TypeAlias
 
+from mpi4py import MPI
+
+from ...errors import MpicollError
 from ..monitor import Mark, Meter
 
 
@@ -55,11 +58,16 @@ class InFlight:
 
     def wait(self, name: str) -> bool:
         """Whether there was something to wait for."""
-        started = self._started.pop(name, None)
+        started = self._started.get(name)
         if started is None:
             return False
-        with self._meter.waiting(name):
-            started.plan.Wait()
+        try:
+            with self._meter.waiting(name):
+                started.plan.Wait()
+        except (MpicollError, MPI.Exception):  # else it is in flight as before
+            del self._started[name]
+            raise
+        del self._started[name]
         # MPI's own request has no task: it is known when it was started and awaited
         task = getattr(started.plan, "task", None)
         begun, ended = (task.begun, task.ended) if task else (started.time, perf_counter())

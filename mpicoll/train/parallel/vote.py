@@ -28,9 +28,8 @@ class Vote:
 
     def end(self) -> bool:
         """Whether any rank said yes, the same on all; False where nothing was asked."""
-        request = self._request
-        self._request = None
-        if request is None:
+        if self._request is None:
             return False
-        request.Wait()
+        self._request.Wait()
+        self._request = None
         return bool(self._yes[0])
