@@ -169,10 +169,15 @@ class Trainer:
         """The parameters after the last update by name, views of the trainer's buffers. Local.
 
         Waits for those in flight. What is written to them, alike on all ranks, is where the next
-        `fit` begins.
+        `fit` begins. With diloco they are those that all ranks have in common: where an exception
+        has ended a `fit`, copies that cannot be written to.
+
+        Raises
+        ------
+        StaleParameters
+            Where an exception has ended an update half made: only `fit` with resume goes on then.
         """
-        self.strategy.reducer.wait()
-        return self.strategy.reducer.named()
+        return self.strategy.named()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the model. Local.
@@ -295,8 +300,7 @@ class Trainer:
         losses = None
         lost = None
         if recovered is None:
-            history.losses += strategy.take_up()
-            self._begun = history.copy()
+            strategy.settle()
         else:  # nothing is left of what an exception may have ended
             losses = recovered.losses
             lost = recovered.lost
@@ -350,6 +354,8 @@ class Trainer:
         """
         history = self._history
         done = snapshots.resume() if snapshots else 0
+        if not done and lost is None:
+            history.losses += self.strategy.take_up()
         if lost is not None:
             if not done:
                 raise lost

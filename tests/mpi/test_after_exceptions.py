@@ -5,6 +5,7 @@ import pytest
 
 from mpicoll.train import SGD, Adam, Linear, Model, ReLU, Trainer
 from mpicoll.train.monitor import Meter
+from mpicoll.train.parallel.reducer import StaleParameters
 from tests.support.cases import RANK, WORLD
 from tests.support.training import STRATEGIES, blobs
 
@@ -94,6 +95,53 @@ def test_a_wait_that_was_interrupted_is_made_again(monkeypatch, strategy, named)
     interrupted(trainer)
     trainer.fit(blobs(), steps=AFTER, batch_size=BATCH)
     same(trainer, reference)
+
+
+class Halting(SGD):
+    """Its third update ends within the first tensor."""
+
+    halts = True
+
+    def _formula(self, *arrays):
+        super()._formula(*arrays)
+        if self.halts and self.steps == BEFORE:
+            raise Interrupted
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "zero1", "zero2", "diloco"])
+def test_half_an_update_is_refused_but_for_a_checkpoint(mpi_tmp_path, strategy):
+    options = {"batch_size": BATCH, "checkpoint": mpi_tmp_path / "checkpoints", "checkpoint_every": 2}
+    model = Model([Linear(12, 9), ReLU(), Linear(9, 4)], dtype="float64")
+    trainer = Trainer(model, Halting(0.05), WORLD, strategy, bucket_bytes=200)
+    interrupted(trainer, **options)
+    trainer.optimizer.halts = False
+    with pytest.raises(StaleParameters, match=r"expected a whole update 3, got half of it.*\(resume=True\)"):
+        trainer.fit(blobs(), steps=8, batch_size=BATCH)
+    trainer.fit(blobs(), steps=8, resume=True, **options)
+    assert len(trainer.losses) == trainer.optimizer.steps == 8
+    assert all(numpy.isfinite(array).all() for array in trainer.params.values())
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "diloco"])
+def test_a_schedule_that_raises_leaves_the_step_before(strategy):
+    rates = [1.0] * BEFORE
+    trainers = []
+    for schedule in (lambda step: rates[step - 1], lambda step: 1.0):
+        optimizer = SGD(0.05, 0.9)
+        model = Model([Linear(12, 9), ReLU(), Linear(9, 4)], seed=3, dtype="float64")
+        trainers.append(Trainer(model, optimizer, WORLD, strategy, bucket_bytes=200))
+        optimizer.schedule = schedule
+    trainer, reference = trainers
+    with pytest.raises(IndexError):
+        trainer.fit(blobs(), steps=AFTER, batch_size=BATCH)
+    rates += [1.0] * AFTER
+    for one in trainers:
+        one.fit(blobs(), steps=AFTER if one is trainer else BEFORE, batch_size=BATCH)
+    if strategy == "diloco":  # whose fits end with an exchange
+        assert len(trainer.losses) == BEFORE + AFTER
+    else:
+        reference.fit(blobs(), steps=AFTER, batch_size=BATCH)
+        same(trainer, reference)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -123,6 +123,30 @@ def test_what_a_program_writes_to_parameters_is_where_a_fit_begins():
     assert all(numpy.allclose(array, 0.25, atol=1e-6) for array in trainer.params.values())
 
 
+@pytest.mark.parametrize("fails", [(13, 13), (13, 14), (14, 15)])
+def test_after_an_exception_parameters_are_the_common_ones_and_a_checkpoint_is_where_to_go_on(directory, fails):
+    left = [fails[RANK == SIZE - 1]]
+
+    def function(params, batch):
+        left[0] -= 1
+        if left[0] == 0:
+            raise ValueError("a bad sample")
+        error = params["w"] - batch[0].mean(axis=0)
+        return float(error @ error), {"w": 2 * error}
+
+    width = DATA.features.shape[1]
+    trainer = Trainer(function, SGD(0.1), WORLD, "diloco", params={"w": numpy.zeros(width)}, inner_steps=14, fragments=1)
+    length = {"steps": 24, "batch_size": BATCH, "checkpoint": directory, "checkpoint_every": 12}
+    with pytest.raises(ValueError, match="a bad sample"):
+        trainer.fit(DATA, **length)
+    weights = trainer.params["w"]
+    assert not weights.flags.writeable and trainer.strategy.outer.common[0] == weights[0]
+    WORLD.Barrier()
+    trainer.fit(DATA, resume=True, **length)
+    assert len(trainer.losses) == 24
+    same_bits(trainer)
+
+
 def test_exchanges_of_mpi_itself():
     options = {"inner_steps": 5, "fragments": 2}
     theirs, ours = trained(algorithm="native", **options), trained(**options)

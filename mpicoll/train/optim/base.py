@@ -93,9 +93,11 @@ class Optimizer(ABC):
     @property
     def rate(self) -> float:
         """The learning rate of the present step; before the first one, that of the first."""
-        return (
-            self.lr if self.schedule is None else self.lr * float(self.schedule(max(1, self.steps)))
-        )
+        return self.rate_of(max(1, self.steps))
+
+    def rate_of(self, step: int) -> float:
+        """The learning rate of a step, counted from 1."""
+        return self.lr if self.schedule is None else self.lr * float(self.schedule(step))
 
     def allocate(self, total: int, like: Array) -> None:
         """Make the state arrays, of zeros, unless they are there.

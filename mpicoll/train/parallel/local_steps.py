@@ -113,6 +113,18 @@ class LocalSteps(Strategy):
     def meets(self, step: int) -> bool:
         return self.outer.meets(step)
 
+    def named(self) -> dict[str, Array]:
+        """The common parameters: within steps that an exception has ended copies, only to be read.
+
+        What were written to them would be lost where the ranks exchange changes.
+        """
+        if self.outer.is_synchronized:
+            return super().named()
+        values = self.outer.common.astype(self.reducer.parameters.dtype)
+        if isinstance(values, numpy.ndarray):
+            values.flags.writeable = False
+        return self.outer.layout.named(values)
+
     def common(self) -> tuple[Array, dict[str, Array]]:
         return self.outer.common, self.outer.layout.named(self.outer.common)
 
@@ -125,7 +137,12 @@ class LocalSteps(Strategy):
         losses = super().take_up()
         if self.outer.is_synchronized:  # the program may have written to them
             self.outer.adopt()
+        else:  # an exception may have left it out
+            self.outer.after(self.update.optimizer.steps)
         return losses
+
+    def is_whole(self) -> bool:
+        return super().is_whole() and not self.outer.is_changing
 
     def replaced(self) -> None:
         super().replaced()

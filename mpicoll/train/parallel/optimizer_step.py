@@ -130,7 +130,11 @@ class Update:
             take_written(masters, parameters, None if bucket.is_exact else self._compression)
 
     def prepare(self) -> float | None:
-        """The factor for the gradients; None where the step is skipped, on all ranks."""
+        """The factor for the gradients; None where the step is skipped, on all ranks.
+
+        What the learning rate's schedule raises comes here, on all ranks, before anything changes.
+        """
+        self.optimizer.rate_of(self.optimizer.steps + 1)
         factor = 1 / self.loss_scale
         if not self._has_norm:
             return factor

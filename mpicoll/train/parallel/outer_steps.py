@@ -98,6 +98,10 @@ class OuterSteps:
         self._drifts: list[float] = []
         #: whether all ranks have the common parameters, and no steps of their own since
         self.is_synchronized = True
+        #: whether an outer step is being made
+        self.is_changing = False
+        #: how often the exchange of each fragment was sent
+        self._sendings = [0] * options.fragments
         #: why this rank has stopped to learn, for all to raise after the next exchange
         self.failure: str | None = None
         self.adopt()
@@ -138,14 +142,17 @@ class OuterSteps:
     def after(self, step: int) -> None:
         """Inner step number `step`, counted from 1, was made: finish and begin what is due.
 
-        Collective. Raises BadGradient, on all ranks, where one of them has stopped.
+        A second call for a step does what an exception has left out of the first. Collective.
+
+        Raises BadGradient, on all ranks, where one of them has stopped.
         """
         self.is_synchronized = False
         if self._delay:
             for fragment in self._due(step - self._delay):
                 self._finish(fragment)
         for fragment in self._due(step):
-            self._begin(fragment, step)
+            if self._begun_at[fragment.number] < step:
+                self._begin(fragment, step)
             if not self._delay:
                 self._finish(fragment, at_once=True)
 
@@ -185,12 +192,16 @@ class OuterSteps:
         self._send(fragment)
 
     def _send(self, fragment: Fragment) -> None:
+        self._sendings[fragment.number] += 1
         for name, exchange, _ in fragment.exchanges:
             self._in_flight.start(name, exchange)
 
     def _wait(self, fragment: Fragment) -> bool:
         """Whether there was an exchange to wait for."""
-        return all([self._in_flight.wait(name) for name, _, _ in fragment.exchanges])
+        is_under_way = self._is_under_way(fragment)
+        for name, _, _ in fragment.exchanges:
+            self._in_flight.wait(name)
+        return is_under_way
 
     def _finish(self, fragment: Fragment, at_once: bool = False) -> None:
         """Make the outer step of a fragment, if its exchange is on its way.
@@ -204,6 +215,7 @@ class OuterSteps:
                 self._sums[part] /= self._comm.Get_size()
             self._require_finite(fragment)
             self._note_distance(fragment)
+            self.is_changing = True
             self._subtract_common(fragment, at_once)
             self.optimizer.advance()
             for _, _, part in fragment.exchanges:
@@ -211,6 +223,7 @@ class OuterSteps:
                     self.common[part], self._sums[part], part.start, self.layout.size
                 )
             self._add_common(fragment)
+            self.is_changing = False
 
     def _subtract_common(self, fragment: Fragment, at_once: bool) -> None:
         """Leave the progress of this rank since the exchange began in its parameters.
@@ -271,8 +284,13 @@ class OuterSteps:
             self._parameters[...] = own
 
     def drop(self) -> None:
-        """Wait for all exchanges and forget them. Collective."""
-        for fragment in self.fragments:
+        """Wait for all exchanges and forget them. Collective.
+
+        All ranks send what any of them has sent, so that none waits for another.
+        """
+        for fragment, sendings in zip(self.fragments, zip(*self._comm.allgather(self._sendings))):
+            if self._sendings[fragment.number] < max(sendings):
+                self._send(fragment)
             self._wait(fragment)
 
     def is_under_way(self) -> bool:
@@ -321,6 +339,7 @@ class OuterSteps:
         """
         self.failure = None
         self.is_synchronized = False
+        self.is_changing = False
         self._read(common, PARAMETERS, self.common)
         for slot, array in self.optimizer.state.items():
             self._read(common, f"outer {slot}", array)

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from ...communicator import Communicator
 
 
+#: what remains where an update is not whole
+GO_ON = "go on from a checkpoint (resume=True)"
+
+
 class StaleParameters(MpicollError, RuntimeError):
     """A parameter was read before the values of the last update had come."""
 
@@ -470,7 +474,8 @@ class Reducer:
             names = ", ".join(self.layout.tensors[tensor].name for tensor in bucket.tensors)
             raise StaleParameters(
                 f"parameters {names} are those of update {self._current[number]}, expected update "
-                f"{self.generation}: they were read between an update and its publication"
+                f"{self.generation}: they were read between an update and its publication; where "
+                f"an exception has ended the update, {GO_ON}"
             )
         self._current[number] = self.generation
 

@@ -15,7 +15,7 @@ from ...buffers import compression_of
 from ...codes import CompressionName
 from ...collectives import CollectiveName
 from ...support.arrays import Array, element_type, module_of
-from ...support.checks import must_agree, together
+from ...support.checks import must_agree, ranks_text, together
 from ...support.units import many
 from ..data import Batch, LocalLoader, ScatteringLoader
 from ..model import AnyModel
@@ -27,7 +27,7 @@ from .buckets import BucketLayout
 from .feedback import Remainder
 from .hooks import ReducerHooks
 from .optimizer_step import Readable, Update
-from .reducer import Reducer
+from .reducer import GO_ON, Reducer, StaleParameters
 
 if TYPE_CHECKING:
     from ...communicator import Communicator
@@ -189,10 +189,14 @@ class Strategy:
         """Whether all ranks wait for each other in this step, counted from 1, in any case."""
         return True
 
+    def named(self) -> dict[str, Array]:
+        """The parameters by name, where a program reads and writes them. Local."""
+        self.reducer.wait()
+        return self.reducer.named()
+
     def common(self) -> tuple[Array, dict[str, Array]]:
         """The parameters that all ranks have alike between two steps: flat, and by name."""
-        self.reducer.wait()
-        return self.reducer.parameters, self.reducer.named()
+        return self.reducer.parameters, self.named()
 
     def finish(self) -> None:
         """The steps of a fit are over. Does nothing the second time."""
@@ -201,21 +205,38 @@ class Strategy:
         """What `Trainer.report` says of this strategy alone."""
         return {} if self.backup is None else self.backup.report()
 
+    def settle(self) -> None:
+        """Bring to its end what an exception has left under way in a step. Collective.
+
+        No parameter is read.
+        """
+        self.reducer.abandon()
+
+    def is_whole(self) -> bool:
+        """Whether no exception has left an update of this rank half made."""
+        return self.reducer.is_current()
+
     def take_up(self) -> list[float]:
         """Continue after an exception that left a step: the losses of the completed steps.
 
-        Collective.
+        Collective, after `settle`.
 
-        Raises ArgumentError where ranks have not made the same updates.
+        Raises ArgumentError where ranks have not made the same updates, StaleParameters where one
+        has made half of it.
         """
-        self.reducer.abandon()
         if self.reducer.feedback is not None:
             self.reducer.feedback.mend()
-        everyone = self.comm.allgather({"the updates that were made": self.update.optimizer.steps})
-        must_agree(
-            everyone,
-            "An exception has left them in different steps: go on from a checkpoint (resume=True)",
+        steps = self.update.optimizer.steps
+        wholes, everyone = zip(
+            *self.comm.allgather((self.is_whole(), {"the updates that were made": steps}))
         )
+        if not all(wholes):
+            torn = [rank for rank, is_whole in enumerate(wholes) if not is_whole]
+            raise StaleParameters(
+                f"{ranks_text(torn)}: expected a whole update {steps}, got half of it, which an "
+                f"exception has ended: {GO_ON}"
+            )
+        must_agree(everyone, f"An exception has left them in different steps: {GO_ON}")
         del self._losses[min(self.comm.allgather(len(self._losses))) :]
         return self.reduce_losses()
 
@@ -224,18 +245,16 @@ class Strategy:
 
         Where they are sent in codes, ranks compute with what is decoded of these.
         """
+        self.reducer.replaced()
         if self.options.parameter_compression is not None:
             self.reducer.invalidate()
             self.reducer.publish()
-        else:
-            self.reducer.replaced()
 
     def forget(self) -> None:
-        """Drop the losses and what is in flight: parameters and state are about to be replaced.
+        """Drop what the steps have left: parameters and state are about to be replaced.
 
-        Collective.
+        Collective, after `settle`.
         """
-        self.reducer.abandon()
         self._losses = []
 
     def reduce_losses(self) -> list[float]:
