@@ -122,6 +122,20 @@ def test_half_an_update_is_refused_but_for_a_checkpoint(mpi_tmp_path, strategy):
     assert all(numpy.isfinite(array).all() for array in trainer.params.values())
 
 
+@pytest.mark.parametrize("precision", ["float64", "float16"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_model_computes_with_the_last_parameters(strategy, precision):
+    layers = [Linear(12, 16), Faulty(), Linear(16, 4)]
+    trainer = Trainer(Model(layers, dtype="float64"), Adam(0.1), WORLD, strategy, precision=precision, bucket_bytes=64)
+    layers[1].left = BEFORE + 1
+    interrupted(trainer)
+    features = blobs().features
+    logits = trainer.model.forward(features)
+    first, bias, last, offset = (array.astype(layers[0].parameters[0].dtype) for array in trainer.params.values())
+    expected = numpy.maximum(features @ first + bias, 0) @ last + offset
+    numpy.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "diloco"])
 def test_a_schedule_that_raises_leaves_the_step_before(strategy):
     rates = [1.0] * BEFORE

@@ -170,7 +170,7 @@ class FunctionModel(Lendable):
         return loss, gradients
 
     def count_correct(
-        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()
+        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks | None = None
     ) -> None:
         """Unknown: the function gives no predictions."""
         return None

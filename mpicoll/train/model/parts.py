@@ -43,11 +43,20 @@ class Lendable:
     _parameters: Array | None
     gradients: Array | None
 
-    def lend(self, read: Callable[[], Array]) -> None:
-        """The layers get other views now; `read()` gives a copy of all parameters."""
+    def lend(self, read: Callable[[], Array], hooks: Hooks | None = None) -> None:
+        """The layers get other views now; `read()` gives a copy of all parameters.
+
+        hooks: bring a layer its parameters before it computes.
+        """
         self._parameters = None
         self.gradients = None
         self._read = read
+        self._lent_hooks = hooks
+
+    @property
+    def _hooks(self) -> Hooks:
+        """What `forward` calls where it is given no hooks."""
+        return (self._lent_hooks if self.is_lent else None) or Hooks()
 
     @property
     def is_lent(self) -> bool:

@@ -128,20 +128,22 @@ class Model(Lendable):
         """The layers as text, one each: what must be equal on all ranks."""
         return [text_of(layer) for layer in self.layers]
 
-    def forward(self, features: Array, hooks: Hooks = Hooks()) -> Array:
+    def forward(self, features: Array, hooks: Hooks | None = None) -> Array:
         """What the model says of some samples.
 
         Parameters
         ----------
         features : ndarray, shape (samples, inputs)
-        hooks : Hooks
-            Called before each layer.
+        hooks : Hooks, optional
+            Called before each layer; by default those of the trainer that has the model, with which
+            each layer waits for its parameters.
 
         Returns
         -------
         ndarray, shape (samples, classes)
             Logits: the class of a sample is where they are largest.
         """
+        hooks = hooks or self._hooks
         for number, layer in enumerate(self.layers):
             hooks.forward(number)
             features = layer.forward(features)
@@ -209,7 +211,7 @@ class Model(Lendable):
         return list(reversed(range(len(self.layers))))
 
     def count_correct(
-        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks = Hooks()
+        self, features: Array, labels: Array, rows: int = 4096, hooks: Hooks | None = None
     ) -> int:
         """How many of these samples get the right label.
 
@@ -219,8 +221,8 @@ class Model(Lendable):
         labels : ndarray of integers, shape (samples,)
         rows : int
             Samples at a time, which bounds the memory.
-        hooks : Hooks
-            Called before each layer.
+        hooks : Hooks, optional
+            See `forward`.
 
         Returns
         -------

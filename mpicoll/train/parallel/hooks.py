@@ -22,7 +22,7 @@ class ReducerHooks(Hooks):
     """
 
     def __init__(self, model: AnyModel, reducer: Reducer, compute: numpy.dtype[Any]) -> None:
-        self.model = model
+        self.layers = model.layers  # not the model, which refers to these hooks
         self.reducer = reducer
         self.compute = compute
         self.direct = reducer.parameters.dtype == compute
@@ -40,8 +40,8 @@ class ReducerHooks(Hooks):
     def rest(self) -> None:
         """Bind every layer to its parameters, so that the user can compute with the model."""
         self.reducer.wait()
-        for number in range(len(self.model.layers)):
-            self.model.layers[number].bind(self._parameters(number), ())
+        for number in range(len(self.layers)):
+            self.layers[number].bind(self._parameters(number), ())
 
     def _parameters(self, layer: int) -> list[Array]:
         views = self._views[layer]
@@ -51,7 +51,7 @@ class ReducerHooks(Hooks):
         """The layer is about to compute."""
         self.reducer.wait_for_layer(layer)
         if not self.direct:
-            self.model.layers[layer].bind(self._parameters(layer), ())
+            self.layers[layer].bind(self._parameters(layer), ())
 
     def backward(self, layer: int) -> None:
         """The layer is about to write its gradients.
@@ -59,7 +59,7 @@ class ReducerHooks(Hooks):
         It gets the memory of the reducer, or where that is not free, or not of its dtype, temporary
         arrays. A layer that does not say that it overwrites all of its gradients gets zeros.
         """
-        target = self.model.layers[layer]
+        target = self.layers[layer]
         self._gradients = [self._gradient(number) for number in self.tensors[layer]]
         if not getattr(target, "overwrites", False):
             for gradient in self._gradients:
@@ -80,4 +80,4 @@ class ReducerHooks(Hooks):
         for number, gradient in zip(self.tensors[layer], self._gradients):
             self.reducer.ready(number, gradient)
         if not self.direct:
-            self.model.layers[layer].bind((), ())
+            self.layers[layer].bind((), ())

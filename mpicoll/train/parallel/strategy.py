@@ -97,7 +97,7 @@ class Strategy:
         masters = values.dtype != stored or options.parameter_compression is not None
         self.update = together(comm, lambda: Update(optimizer, self.reducer, masters, of_group))
         self.hooks = ReducerHooks(model, self.reducer, values.dtype)
-        model.lend(self.reducer.plain)
+        model.lend(self.reducer.plain, self.hooks)
         loader = ScatteringLoader if options.served else LocalLoader
         self.loader = loader(comm, flat, values.dtype, self.meter)
         #: of each step those of its micro-batches on this rank, or that of the whole batch
