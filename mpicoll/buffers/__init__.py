@@ -7,7 +7,7 @@ from .device import device_of, host_copies, note_begin, stage
 from .fixed_point import Contributions, FixedPoint, cannot_be_fixed
 from .layout import packed
 from .memory import address, at, bytes_at, span
-from .message import KeptSums, operand
+from .message import KeptSums, frozen, operand
 from .operand import Operand, bytes_of, in_place
 from .ops import HALF, OWN_TYPES, PREDEFINED
 from .overlap import coincide, overlap
@@ -19,6 +19,6 @@ __all__ = [
     "CodingLoss", "Compression", "Contributions", "FixedPoint", "HALF", "KeptSums", "OWN_TYPES",
     "Operand", "PREDEFINED", "TypedMemory", "TypedPart", "address", "as_float32", "at", "bytes_at",
     "bytes_of", "cannot_be_compressed", "cannot_be_fixed", "coincide", "compression_of", "decoded",
-    "device_of", "host_copies", "in_place", "note_begin", "operand", "ops", "overlap", "packed",
-    "span", "stage", "typed_blocks",
+    "device_of", "frozen", "host_copies", "in_place", "note_begin", "operand", "ops", "overlap",
+    "packed", "span", "stage", "typed_blocks",
 ]

@@ -30,6 +30,14 @@ class _Owned(MPI.Datatype):
             self.Free()
 
 
+def owned_type(datatype: MPI.Datatype) -> MPI.Datatype:
+    """A duplicate of a caller's datatype, which the caller may then free; MPI's own as they are."""
+    if datatype.is_predefined:
+        return datatype
+    # a duplicate has the class of the original, and another owned object would free it
+    return _Owned(MPI.Datatype(datatype).Dup())
+
+
 class Layout(NamedTuple):
     """Blocks in memory."""
 
@@ -119,9 +127,7 @@ class Layout(NamedTuple):
 
     def owned(self) -> "Layout":
         """The same layout with its own datatype: the caller may free the original during a plan."""
-        if self.datatype.is_predefined:
-            return self
-        return self._replace(datatype=_Owned(self.datatype.Dup()))
+        return self._replace(datatype=owned_type(self.datatype))
 
     def packing(self, base: int) -> tuple[Packing, Packing]:
         """(pack, unpack) between the blocks from address `base` on and a work array, by MPI."""

@@ -5,6 +5,9 @@ or described by a datatype. CuPy is imported only for an array with ``__cuda_arr
 """
 
 import builtins
+from array import array as NumberArray
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -19,7 +22,7 @@ from .device import footprint_of
 from .dlpack import dlpack_array, foreign_type
 from .fixed_point import Contributions
 from .footprint import Described, Strided
-from .layout import Layout, block_bytes, equal_blocks
+from .layout import Layout, block_bytes, equal_blocks, owned_type
 from .memory import address, at, memory_of
 from .mirror import mirrored
 from .operand import Operand
@@ -79,6 +82,28 @@ class ParsedSpec(NamedTuple):
             return True
         total = sum(counts) if hasattr(counts, "__len__") else counts * max(1, expected.blocks)
         return bool(total == array.size)
+
+
+def frozen(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments of a call that goes on after its method has returned, with lists of their own.
+
+    The caller may use its lists for the next call by then, and free its datatypes. The buffers are
+    the caller's, and are kept alive.
+    """
+    return tuple(
+        argument.__class__([*argument[:1], *map(_frozen_item, argument[1:])])
+        if argument.__class__ in (list, tuple) else argument
+        for argument in arguments
+    )  # fmt: skip
+
+
+def _frozen_item(item: Any) -> Any:
+    """A copy of counts, displacements or datatypes."""
+    if item.__class__ in (list, tuple):
+        return item.__class__(map(_frozen_item, item))
+    if isinstance(item, MPI.Datatype):
+        return owned_type(item)
+    return copy(item) if isinstance(item, (np.ndarray, NumberArray)) else item
 
 
 @dataclass(frozen=True)

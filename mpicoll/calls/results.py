@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..buffers import Operand, host_copies, operand, ops
+from ..buffers import Operand, frozen, host_copies, operand, ops
 from ..errors import CollectiveMismatch
 from ..execute import BYTES, Context, everyone_says, largest_of_all
 from ..progress import until_done
@@ -48,7 +48,7 @@ def with_results_compared(
     submit: Submit, context: Context, name: str, args: Sequence[object]
 ) -> Submit:
     """A `Submit` that compares the result as a last step of the call."""
-    comparison = _comparing_results(context, name, args)
+    comparison = _comparing_results(context, name, frozen(args))
 
     def submit_compared(context: Context, steps: Iterator[object], *details: Any) -> object:
         return submit(context, chain(steps, until_done(comparison)), *details)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from .. import errors, nccl, select
 from ..algorithms import LIBRARIES, NCCL
-from ..buffers import note_begin
+from ..buffers import frozen, note_begin
 from ..execute import (
     CachedCall,
     Context,
@@ -204,6 +204,7 @@ def _begin(
     compared = comparing(call, algorithm, segment_bytes, record)
     choice = choose(call, algorithm, segment_bytes, probe.known, compared)
     entry = CachedCall(call.text, choice)
+    entry.has_lists = any(isinstance(argument, (list, tuple)) for argument in call.arguments)
     on_device = any(operand.device is not None for operand in call.operands)
     if on_device or not (call.repeatable and call.counts_suffice(choice.name)):
         key = None
@@ -244,6 +245,8 @@ def _go_on(
     context = operation.context
     context.held.hold(raised)
     record = context.recorder.resume(mark.text, call_site())
+    if list in (arguments[0].__class__, arguments[1].__class__):
+        arguments = frozen(arguments)
     steps = _keeping(arguments, operation.finish_as_task(record, tag, arguments))
     track = context.call_track(tag >> context.channel.number_bit)
     return Request(context, steps, record, (), track)
@@ -251,11 +254,11 @@ def _go_on(
 
 def begin_again(
     entry: CachedCall, key: Key, comm: MPI.Comm, context: Context, args: Sequence[object],
-    parse: Callable[[], Call], submit: Submit, door: str,
+    parse: Callable[..., Call], submit: Submit, door: str,
 ) -> object:  # fmt: skip
     """Begin a call like an earlier one; returns as `begin`.
 
-    parse: makes the `Call` of `args`. door: that may let such calls through from now on.
+    parse: makes the `Call` of arguments. door: that may let such calls through from now on.
     """
     method = entry.method
     _, *wanted = key[0][:3]
@@ -263,9 +266,11 @@ def begin_again(
         request = owning(method(comm, *args), args)
         context.recorder.enter_passed(entry.text)
         return request
+    if entry.has_lists:
+        args = frozen(args)  # what is parsed and learnt later
 
     def parse_nonblocking() -> Call:
-        call = parse()
+        call = parse(*args)
         call.nonblocking = True
         return call
 

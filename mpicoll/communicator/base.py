@@ -165,8 +165,8 @@ class Base(MPI.Intracomm):
                 if self._context.check == ALWAYS:
                     submit = guarded(submit, call)
                 return begin(call, algorithm, segment_bytes, key, submit)
-            parse_args = partial(parse, self, *args)
             door = _door_of(parse)
+            parse_args = partial(parse, self)
             return begin_again(entry, key, self, self._context, args, parse_args, submit, door)
         except MPI.Exception as error:
             self._context.raise_explained(error)

@@ -40,6 +40,8 @@ class CachedCall:
         self.choice = choice
         #: MPI's own method, where it serves the call with the user's arguments
         self.method: Any = None
+        #: whether its arguments have lists, which the caller may use again: see `buffers.frozen`
+        self.has_lists = False
         #: whether its messages say which call they belong to, so that ranks need not compare it
         self.is_named = False
         #: whether ranks that compare all calls compare one of so many of these

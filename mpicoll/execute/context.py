@@ -1,7 +1,7 @@
 """What schedules need of one communicator: shared by all wrappers of its handle, freed with it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, ClassVar, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from ..buffers import frozen
 from ..errors import MpicollError, RankFailure
 from ..failure import ABANDONED, Record, survival
 from ..progress import PROGRESS, Task, calls_as_mpi_computes
@@ -368,7 +369,11 @@ class Context(Waits):
             record.end()
 
     def serve(
-        self, function: Callable[[], Result], record: Record, args: object, is_scheduled: bool
+        self,
+        function: Callable[[], Result],
+        record: Record,
+        args: Sequence[object],
+        is_scheduled: bool,
     ) -> Result:
         """Serve a blocking call; its record begins within `function`, and ends here.
 
@@ -384,7 +389,7 @@ class Context(Waits):
                 self.lose_step(record.text, explained)
             PROGRESS.end_failed(self.queue)
             if self.is_used_by_mpi:
-                ABANDONED.append(args)
+                ABANDONED.append(frozen(args))
             self.held.release()
             if explained is not error:
                 raise explained from error

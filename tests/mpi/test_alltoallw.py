@@ -230,6 +230,31 @@ def test_types_may_be_freed_during_the_call(comm):
     same(y, wanted)
 
 
+def test_types_may_be_freed_and_lists_reused_while_calls_wait_for_their_turn(comm):
+    """The other ranks begin when all calls of rank 0 have begun: it parses most of them later."""
+    if RANK:
+        comm.recv(source=0)
+    results = np.full((5, SIZE, 2), -1.0)
+    send, recv = [None, None, None, None], [None, None, None, None]
+    requests = []
+    for number, result in enumerate(results):
+        spaced = [MPI.DOUBLE.Create_resized(0, 16).Commit() for _ in range(SIZE)]
+        places = np.arange(SIZE) * 16
+        send[:] = np.repeat(10.0 * number + RANK, 2 * SIZE), list(ONES), places, spaced
+        recv[:] = result, list(ONES), places, list(spaced)
+        requests.append(comm.Ialltoallw(send, recv, algorithm="direct"))
+        free(spaced)
+        places[:] = 0
+        recv[1][:] = [0] * SIZE
+    send[0] = None
+    if RANK == 0:
+        for rank in range(1, SIZE):
+            comm.send("go", rank)
+    MPI.Request.Waitall(requests)
+    same(results[:, :, 0], 10.0 * np.arange(5)[:, None] + np.arange(SIZE))
+    assert (results[:, :, 1] == -1).all()
+
+
 def test_handles_that_are_used_again_are_other_types(comm):
     """A freed type's handle goes to the next one: the call must not take it for the old one."""
     x, y = np.arange(4.0 * SIZE) + 100 * RANK, np.zeros(2 * SIZE)

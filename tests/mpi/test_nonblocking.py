@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -151,6 +152,27 @@ def test_the_first_call_waits_for_nobody(comm):
         request = case.begin(comm, algorithm="ring")
     request.Wait()
     same(case.result, expected("Allreduce"))
+
+
+def test_a_list_is_used_again_while_calls_wait_for_their_turn(comm):
+    """The other ranks begin when all calls of rank 0 have begun; the arrays belong to the calls alone by then."""
+    if RANK:
+        comm.recv(source=0)
+    message = [None, PRIME, MPI.INT64_T]
+    results = np.zeros((6, SIZE, PRIME), int)
+    requests, sent = [], []
+    for number, result in enumerate(results):
+        message[0] = np.full(PRIME, 10 * number + RANK)
+        sent.append(weakref.ref(message[0]))
+        requests.append(comm.Iallgather(message, [result, PRIME, MPI.INT64_T], algorithm="ring"))
+    message[:2] = None, 1
+    if RANK == 0:
+        assert SIZE == 1 or all(array() is not None for array in sent)
+        for rank in range(1, SIZE):
+            comm.send("go", rank)
+    MPI.Request.Waitall(requests)
+    same(results[:, :, 0], 10 * np.arange(6)[:, None] + np.arange(SIZE))
+    same(results[:, :, -1], results[:, :, 0])
 
 
 def test_written_back_before_it_is_complete(comm):
