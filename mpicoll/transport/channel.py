@@ -32,7 +32,7 @@ from mpi4py import MPI
 from ..errors import MpicollError
 from ..failure import ABANDONED, cancelled, owning, still_under_way, survivable
 from ..shared_memory import NOBODY, WORD, Neighbours, meet
-from ..support.node import ranks_of_node, ranks_within
+from ..support.node import ranks_of_node
 from ..support.turn import FOR_EVER, Turn
 
 #: kinds of messages: of single calls, of persistent plans, of comparing calls, between watchers
@@ -96,7 +96,7 @@ class Wire:
         self.name = name
         self.size = self.comm.Get_size()
         #: the rank of each of its ranks in COMM_WORLD; stored, as the watcher must not ask MPI
-        self.world_ranks = _world_ranks(self.comm)
+        self.world_ranks = places_in(self.comm, MPI.COMM_WORLD)
         self.neighbours = NOBODY
         self.bits = min(_CHANNEL_BITS, tag_bits())
         self._channels = 0
@@ -152,14 +152,6 @@ class Wire:
         if last:
             self.neighbours.release()
             self.comm.Free()
-
-
-def _world_ranks(comm: MPI.Intracomm) -> Sequence[int]:
-    world = MPI.COMM_WORLD
-    is_whole = comm.Get_size() == world.Get_size()
-    if is_whole and MPI.Comm.Compare(comm, world) == MPI.CONGRUENT:
-        return range(world.Get_size())
-    return ranks_within(comm, world)
 
 
 class Share(NamedTuple):
@@ -528,7 +520,8 @@ def node_of(comm: MPI.Comm) -> Iterator[MPI.Intracomm]:
 def places_in(comm: MPI.Comm, parent: MPI.Comm) -> Sequence[int]:
     """The rank in `parent` of each of the ranks of `comm`. Collective over these.
 
-    They tell each other (quirk: translation-of-ranks-is-quadratic, quirk: group-of-a-grid).
+    They tell each other (quirk: translation-of-ranks-is-quadratic, quirk: group-of-a-grid). The
+    communicators may be of different sessions of MPI.
     """
     places = np.empty(comm.Get_size(), np.int32)
     MPI.Comm.Allgather(comm, np.array([parent.Get_rank()], np.int32), places)

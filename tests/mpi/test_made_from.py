@@ -138,7 +138,7 @@ def refuses(*_):
 def test_ranks_meet_once_for_all_that_is_made_from_a_communicator(monkeypatch):
     """A duplicate and parts of it look for no processes, translate no ranks and take no memory before they are used."""
     parent = mpicoll.Communicator(WORLD.Dup())
-    for place in ("meet", "ranks_within"):
+    for place in ("meet", "Wire"):
         monkeypatch.setattr(channel, place, refuses)
     monkeypatch.setattr(type(HEAP), "acquire", refuses)
     made = [WAYS[way](parent) for way in ("Dup", "Idup", "Split", "Create", "Create_cart")]
@@ -150,6 +150,25 @@ def test_ranks_meet_once_for_all_that_is_made_from_a_communicator(monkeypatch):
         same(y, x * SIZE)
         one.Free()
     parent.Free()
+
+
+def test_a_communicator_of_another_session():
+    """MPI forbids to compare it with COMM_WORLD."""
+    try:
+        session = MPI.Session.Init()
+    except (AttributeError, NotImplementedError):
+        pytest.skip("needs MPI with sessions")
+    group = session.Create_group("mpi://WORLD")
+    for make in (mpicoll.Communicator.Create_from_group, lambda *arguments: mpicoll.Communicator(
+            MPI.Intracomm.Create_from_group(*arguments))):  # fmt: skip
+        comm = make(group, "test_made_from")
+        assert list(Context.of(comm).channel.world_ranks) == EVERYONE
+        y = np.empty(500)
+        comm.Allreduce(np.ones(500), y, algorithm="ring")
+        same(y, np.full(500, float(SIZE)))
+        comm.Free()
+    group.Free()
+    session.Finalize()
 
 
 def test_ranks_that_agree_tell_each_other_numbers_alone(monkeypatch):
