@@ -66,6 +66,10 @@ class Layout(NamedTuple):
         """All blocks in a row, of `count` elements each, by default all of `length` bytes."""
         extent = datatype.Get_extent()[1]
         start = int(displacement or 0) * extent
+        if start > length:  # as mpi4py, even where the count is 0
+            raise errors.BufferError(
+                f"displacement {displacement} reaches byte {start} of a buffer of {length} bytes"
+            )
         if count is None:
             entries = _infer(length - start, extent, blocks)
         else:
@@ -93,11 +97,7 @@ class Layout(NamedTuple):
 
     def check_reach(self, memory: MPI.memory | None, exclusive: bool) -> None:
         """Raise BufferError for blocks beyond the buffer; exclusive: also for overlaps."""
-        if not self.datatype.is_predefined:
-            return
-        if memory is None:
-            if any(self.counts):
-                raise errors.BufferError("the buffer is None or BOTTOM, but the count is not 0")
+        if memory is None or not self.datatype.is_predefined:
             return
         extent = self.datatype.Get_extent()[1]
         if extent < 0:

@@ -293,13 +293,22 @@ def _described(array: Any, message: ParsedSpec, expected: Expected) -> Operand:
     memory = memory_of(array)
     datatype = message.datatype
     if datatype is None:
-        datatype = MPI.BYTE if array is None else mpi_type(array.dtype)
+        if array is None:
+            got = "None" if message.buffer is None else "MPI.BOTTOM"
+            raise errors.TypeCodeError(
+                f"expected an array, or a list with a datatype, as [None, 0, MPI.BYTE] for no "
+                f"data, got {got} without a datatype"
+            )
+        datatype = mpi_type(array.dtype)
         if datatype is None:
             instead = "pass the array alone, without counts"
             raise errors.BufferError(f"MPI has no datatype for {array.dtype}: {instead}")
     length = memory.nbytes if memory is not None else 0
     describe = Layout.blockwise if expected.vector else Layout.whole
     layout = describe(length, message.counts, message.displacements, datatype, expected.blocks)
+    # a derived type may have the addresses of its elements
+    if any(layout.counts) and (message.buffer is None or memory is None and datatype.is_predefined):
+        raise errors.BufferError("the buffer is None or BOTTOM, but the count is not 0")
     layout.check_reach(memory, expected.writable and expected.vector)
     dtype = numpy_type(datatype.handle) if datatype.is_predefined else None
     result = Operand(array, datatype, dtype, sum(layout.nbytes))

@@ -44,6 +44,9 @@ class TypedSpec(NamedTuple):
             numbers = numbers[0]
             if not isinstance(numbers, (list, tuple)) or len(numbers) != 2:
                 raise errors.BufferError(f"expected (counts, displacements), got {numbers!r}")
+        if not numbers and (buffer is None or buffer is MPI.BOTTOM):
+            got = "None" if buffer is None else "MPI.BOTTOM"
+            raise errors.BufferError(f"expected counts and displacements beside {got}")
         counts, displacements = numbers or ([1] * blocks, [0] * blocks)
         result = cls(
             buffer,

@@ -25,6 +25,7 @@ from ..calls import (
     run_again,
     with_results_compared,
 )
+from ..errors import ArgumentError
 from ..execute import Context
 from ..support.callsite import quick_site
 from ..support.settings import ALWAYS
@@ -178,6 +179,8 @@ class Base(MPI.Intracomm):
         """Create the plan of a call."""
         try:
             with self._announcing_errors():
+                if not isinstance(info, MPI.Info):
+                    raise ArgumentError(f"expected an MPI.Info, as MPI.INFO_NULL, got {info!r}")
                 call = parse(self, *args)
                 plan = persist(call, info, algorithm, segment_bytes)
             return GuardedPlan(plan, call) if self._context.check == ALWAYS else plan

@@ -32,6 +32,7 @@ def overlapping(length=15):
 
 NOT_COMMUTATIVE = MPI.Op.Create(lambda a, b, _: None, False)
 IN = MPI.IN_PLACE
+PAIR = MPI.DOUBLE.Create_contiguous(2).Commit()
 
 #: what is done, and words the message of its BufferError must have
 BUFFERS = {
@@ -51,6 +52,17 @@ BUFFERS = {
     "read-only bytes": (lambda c: c.Allgather(np.zeros(1, "u1"), bytes(SIZE)), "read-only"),
     "objects": (lambda c: c.Bcast(np.array([None])), "lower-case"),
     "no buffer": (lambda c: c.Bcast(3), "expected an array"),
+    "None": (lambda c: c.Bcast(None), "None without a datatype"),
+    "None, twice": (lambda c: c.Alltoall(None, None), "None without a datatype"),
+    "None, begun": (lambda c: c.Ibcast(None), "None without a datatype"),
+    "None of a plan": (lambda c: c.Bcast_init(None), "None without a datatype"),
+    "None in a list": (lambda c: c.Bcast([None, 0]), "None without a datatype"),
+    "BOTTOM": (lambda c: c.Bcast(MPI.BOTTOM), "BOTTOM without a datatype"),
+    "BOTTOM and types": (lambda c: c.Alltoallw(IN, [MPI.BOTTOM, [MPI.INT] * SIZE]), "BOTTOM"),
+    "elements of None": (lambda c: c.Bcast([None, 1, MPI.DOUBLE]), "count is not 0"),
+    "derived elements of None": (lambda c: c.Bcast([None, 1, PAIR]), "count is not 0"),
+    "derived elements of None to send": (lambda c: c.Allgather([None, 1, PAIR], blocks(2)), "count is not 0"),
+    "no elements beyond": (lambda c: c.Bcast([ten(), 0, 11, MPI.DOUBLE]), "displacement 11 reaches byte 88"),
     "no list": (lambda c: c.Bcast([]), "2 to 4 items"),
     "type code": (lambda c: c.Allreduce(IN, [ten(), "nonsense"]), "type code"),
     "displacements as a type": (lambda c: c.Allgatherv(ten(), [blocks(), [1] * SIZE, [0] * SIZE]), "type code"),
@@ -78,6 +90,8 @@ ARGUMENTS = {
     "unknown algorithm": (lambda c: c.Allreduce(IN, ten(), algorithm="rung"), "rung.*recursive_doubling.*native"),
     "algorithm of another collective": (lambda c: c.Bcast(ten(), algorithm="ring"), "ring.*binomial"),
     "unordered algorithm": (lambda c: c.Allreduce(IN, ten(), NOT_COMMUTATIVE, algorithm="ring"), "rank order"),
+    "no info": (lambda c: c.Allreduce_init(IN, ten(), MPI.SUM, None), "an MPI.Info.*got None"),
+    "a word as info": (lambda c: c.Allreduce_init(IN, ten(), info="hint", algorithm="ring"), "an MPI.Info.*'hint'"),
     "root": (lambda c: c.Bcast(ten(), SIZE), f"root {SIZE} is out of range"),
     "negative root": (lambda c: c.Reduce(ten(), ten(), root=-1), "root -1 is out of range"),
     "in place, but not the root": (lambda c: c.Gather(IN, blocks(), root=RANK + 1), "for the root|out of range"),
