@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from mpi4py import MPI
 
-from ..failure import Record
+from ..failure import ABANDONED, Record
 from .operation import Operation
 from .staging import Staging
 
@@ -67,13 +68,14 @@ class LibraryCall(Staging, Operation):
             record.end()
             raise
         self._record = record
+        self.context.queue.stall.restart()
 
     def _start(self) -> None:
         self._request = self._issue()
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait and unpack."""
-        with self.context.explaining():
+        with self._given_up_if_it_cannot_end(), self.context.explaining():
             if self._record is not None:
                 self.context.wait_for([self._request], self)
             self._request.Wait(status)
@@ -81,9 +83,29 @@ class LibraryCall(Staging, Operation):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """True when done and unpacked."""
-        with self.context.explaining():
-            done = bool(self._request.Test(status))
-        return done and self._finish()
+        with self._given_up_if_it_cannot_end(), self.context.explaining():
+            if self._request.Test(status):
+                return self._finish()
+            if self._record is not None:
+                self.context.keep_watch()
+        return False
+
+    @contextmanager
+    def _given_up_if_it_cannot_end(self) -> Iterator[None]:
+        """An error within that ends all calls of the communicator ends this plan, too."""
+        try:
+            yield
+        except BaseException:
+            if self._record is not None and self.context.broken:
+                self._give_up()
+                self._record.end()
+                self._record = None
+            raise
+
+    def _give_up(self) -> None:
+        """MPI may use the request, and its buffers, for ever."""
+        ABANDONED.append((self._request, self.owned))
+        self._request = MPI.REQUEST_NULL
 
     def Free(self) -> None:
         """Forget the library's request."""
@@ -101,6 +123,7 @@ class LibraryCall(Staging, Operation):
 
     def _finish(self) -> bool:
         if self._record is not None:
+            self.context.queue.stall.restart()
             self.unpack()
             self._record.end()
         self._record = None

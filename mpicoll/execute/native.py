@@ -263,6 +263,10 @@ class NativeCall(LibraryCall):
         else:
             self._kept.Start()
 
+    def _give_up(self) -> None:
+        super()._give_up()
+        self._kept = None
+
     def Free(self) -> None:
         """Free MPI's request."""
         super().Free()

@@ -363,6 +363,24 @@ def test_wrong_order_of_calls(comm):
         plan.Start()
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("by", ["Wait", "Test"])
+def test_a_native_plan_that_other_ranks_do_not_start(by):
+    """It ends with the limit, however this rank waits, and can be freed then."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    mpicoll.Communicator(comm, timeout=0.3)
+    plan = comm.Allreduce_init(np.ones(100), np.zeros(100), algorithm="native")
+    if RANK == 0:
+        plan.Start()
+        with pytest.raises(RuntimeError, match="in flight"):
+            plan.Free()
+        with pytest.raises(mpicoll.CollectiveTimeout, match="Allreduce_init of 800 bytes"):
+            finish(plan, by)
+    WORLD.Barrier()
+    plan.Free()
+    assert not plan.in_flight
+
+
 def test_where(comm):
     plan = comm.Allreduce_init(MPI.IN_PLACE, np.zeros(4), algorithm="ring")
     assert plan.where() == "Allreduce (ring): idle"
