@@ -296,6 +296,14 @@ class Call:
         return [operand for operand in (self.send, self.recv) if operand is not None]
 
     @property
+    def is_source(self) -> bool:
+        """Whether this rank only reads its receive buffer: the root of a bcast has no other.
+
+        Compressed, the root gets what the others decode.
+        """
+        return self.collective is collectives.BCAST and self.is_root and not self.compression
+
+    @property
     def dtype(self) -> Any:
         """The dtype of the work vectors: that of the reduction, or bytes."""
         has_numbers = self.op is not None or self.codes is not None

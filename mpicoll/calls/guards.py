@@ -31,7 +31,7 @@ class Guard:
         if call.fixed is not None or any(operand.rows is not None for operand in call.operands):
             send = None
             recv = None
-        if call.method == "Bcast" and call.is_root:  # the root reads its only buffer
+        if call.is_source:
             send = recv
             recv = None
         self._send = send
@@ -89,8 +89,9 @@ class GuardedPlan(LowerCase):
 
     def Start(self) -> None:
         """As the plan."""
+        guard = Guard(self._call, call_site())  # before others learn of it, and write results
         self.plan.Start()
-        self._guard = Guard(self._call, call_site())
+        self._guard = guard
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """As the plan; raises BufferError where the user wrote to its input since Start."""

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -133,6 +134,42 @@ def test_a_buffer_that_is_written_to_while_a_plan_runs(algorithm):
     plan.Wait()
     assert (y == SIZE).all()
     plan.Free()
+    comm.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["linear", "native"])
+def test_the_buffer_of_the_root_of_a_bcast(algorithm):
+    """It is only read, but where codes take the place of its elements: then the root gets what the others decode."""
+    comm = own(check="always")
+    x = np.random.default_rng(RANK).standard_normal(5000)
+    plan = comm.Bcast_init(x, algorithm="linear", compression="int8")
+    for _ in range(2):
+        comm.Ibcast(x, algorithm="linear", compression="int8").Wait()
+        plan.Start()
+        plan.Wait()
+    plan.Free()
+    request = comm.Ibcast(x, algorithm=algorithm)
+    if RANK == 0:
+        x[3] += 1
+        with pytest.raises(mpicoll.BufferError, match="send buffer of Ibcast"):
+            request.Wait()
+    else:
+        request.Wait()
+    comm.Free()
+
+
+def test_what_is_written_while_a_plan_starts(monkeypatch):
+    """The digest of the input is made before."""
+    comm = own(check="always")
+    x, y = np.ones(1000), np.zeros(1000)
+    guarded = comm.Allreduce_init(x, y, algorithm="native")
+    start = guarded.plan.Start
+    monkeypatch.setattr(guarded, "plan", SimpleNamespace(
+        Start=lambda: (start(), x.__setitem__(0, 7)), Wait=guarded.plan.Wait, Free=guarded.plan.Free))  # fmt: skip
+    guarded.Start()
+    with pytest.raises(mpicoll.BufferError, match="send buffer of Allreduce_init"):
+        guarded.Wait()
+    guarded.Free()
     comm.Free()
 
 
