@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
-import warnings
 from collections import deque
 from contextlib import suppress
 from functools import cache
@@ -25,6 +23,7 @@ from ..shared_memory import shared_array
 from ..support import settings
 from ..support.checks import check
 from ..support.settings import ALWAYS
+from ..support.stderr import warn_here
 from ..watch import WATCHER
 from .blocking import Blocking
 from .neighboring import Neighboring
@@ -584,8 +583,4 @@ def _prepare() -> None:
 @cache
 def _warn_once(problem: str) -> None:
     if problem and MPI.COMM_WORLD.Get_rank() == 0:
-        text = f"mpicoll: {problem}"
-        try:
-            warnings.warn(text, stacklevel=3)
-        except UserWarning:  # made an error: on this rank alone it would leave the others waiting
-            print(text, file=sys.stderr, flush=True)
+        warn_here(f"mpicoll: {problem}", stacklevel=3)

@@ -1,7 +1,8 @@
-"""Standard error of threads that may still run when the program ends."""
+"""Standard error of threads that may still run when the program ends, and of a single rank."""
 
 import os
 import sys
+import warnings
 from contextlib import suppress
 
 
@@ -18,3 +19,14 @@ def print_now(text: str) -> None:
     with suppress(OSError):
         while left:
             left = left[os.write(stream.fileno(), left) :]
+
+
+def warn_here(text: str, stacklevel: int) -> None:
+    """Warn on this rank alone, without an error, which would leave the other ranks waiting.
+
+    Where the program makes warnings errors, the text is printed. stacklevel: of the caller.
+    """
+    try:
+        warnings.warn(text, stacklevel=stacklevel + 1)
+    except UserWarning:
+        print_now(text)

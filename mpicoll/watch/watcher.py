@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 import time
-import warnings
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ from ..shared_memory import ASKED, BELL, GIVEN_UP
 from ..support import settings
 from ..support.extension import load
 from ..support.garbage import frames_of_threads
-from ..support.stderr import print_now
+from ..support.stderr import print_now, warn_here
 from .answers import answer_questions, ask_others
 from .rates import Rates
 from .stuck import StuckCalls
@@ -87,6 +87,8 @@ class Watcher:
         #: communicators given up, as of the last look
         self._given_up = 0
         self._may_call_mpi = False
+        #: the last error of the thread, which is printed once
+        self._told = ""
         self._rates = Rates()
         #: further entries of the state
         self._more: dict[str, Any] = {
@@ -102,24 +104,27 @@ class Watcher:
         if self._thread is not None:
             BELL.wake()
             return
+        try:
+            self._begin()
+        except (OSError, RuntimeError, MemoryError) as error:  # no descriptor, no thread
+            text = f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}"
+            warn_here(text, stacklevel=3)
+
+    def _begin(self) -> None:
         self.rank = MPI.COMM_WORLD.Get_rank()
         self.size = MPI.COMM_WORLD.Get_size()
         self.folder = settings.report_folder()
         self._may_call_mpi = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        try:
-            self._bell = BELL.descriptor()
-            _ask_at_signal()
-        except OSError as error:  # an error on a single rank would leave the others waiting
-            text = f"mpicoll: rank {self.rank} has no watcher, which tells what it does: {error}"
-            warnings.warn(text, stacklevel=3)
-            return
+        self._bell = BELL.descriptor()
+        thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
+        thread.start()
+        self._thread = thread
+        _ask_at_signal()
         if self.folder is not None:
             self._report()
             self._witness = self._start_witness(self.folder)
             atexit.register(self._at_exit)
             LAST_WORDS.append(self._last_words)
-        self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
-        self._thread.start()
 
     def state(self) -> State:
         """The state of this process."""
@@ -241,10 +246,20 @@ class Watcher:
                 return
             if GIVEN_UP in words:
                 self._alert = time.perf_counter() + _ALERT
-            if ASKED in words:
-                self._print_state()
-            if busy:
-                self._look_around()
+            try:
+                if ASKED in words:
+                    self._print_state()
+                if busy:
+                    self._look_around()
+            except Exception as error:  # of one communicator: the watcher is of use to the others
+                self._tell_once(error)
+
+    def _tell_once(self, error: Exception) -> None:
+        """Print an error of this thread, unless it is the one before."""
+        if repr(error) != self._told:
+            self._told = repr(error)
+            text = "".join(traceback.format_exception(error))
+            print_now(f"mpicoll: the watcher of rank {self.rank} goes on after an error: {text}")
 
     def _look_around(self) -> None:
         self._answer()
