@@ -193,17 +193,13 @@ class Communicator(  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         """MPI's; a `Communicator`, with what was measured on this one."""
-        promise = Context.promise(self)
-        comm, request = super().Idup(info)
-        promise(comm)
-        return comm, request
+        with Context.promising(self):
+            return super().Idup(info)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
         """MPI's; a `Communicator`, with what was measured on this one."""
-        promise = Context.promise(self)
-        comm, request = super().Idup_with_info(info)
-        promise(comm)
-        return comm, request
+        with Context.promising(self):
+            return super().Idup_with_info(info)
 
     def _duplicate(self, comm: Self) -> Self:
         """Share what was measured on this communicator with its duplicate."""

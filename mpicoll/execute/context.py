@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any, ClassVar, TypeVar
+from threading import get_ident
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -55,12 +56,52 @@ _SETTINGS: dict[str, Callable[..., Any]] = {
 }
 
 
+class _Promise:
+    """The context of a duplicate that has begun, made at its first use. An attribute.
+
+    MPI copies it from the parent as the duplicate begins, and deletes it with the duplicate,
+    however that is freed: another communicator may then have the same handle.
+    """
+
+    def __init__(self, make: Callable[[MPI.Comm], "Context"], drop: Callable[[], object]) -> None:
+        self._make: Callable[[MPI.Comm], Context] | None = make
+        self._drop = drop
+        #: the thread that begins the duplicate, meanwhile
+        self.thread: int | None = get_ident()
+        #: communicators that have it
+        self._owners = 0
+
+    def keep(self, comm: MPI.Comm) -> "Context | None":
+        """Make the context, unless it was made."""
+        make, self._make = self._make, None
+        return make and make(comm)
+
+    @staticmethod
+    def copied(comm: MPI.Comm, key: int, promise: "_Promise") -> Any:
+        """`comm` is duplicated."""
+        # quirk: attributes-copied-to-groups
+        return promise.owned() if promise.thread == get_ident() else NotImplemented
+
+    def owned(self) -> "_Promise":
+        """One more communicator has it. Returns itself."""
+        self._owners += 1
+        return self
+
+    @staticmethod
+    def deleted(comm: MPI.Comm, key: int, promise: "_Promise") -> None:
+        """`comm` is freed, or has begun its duplicate."""
+        promise._owners -= 1
+        if promise._owners == 0 and promise._make is not None:
+            promise._make = None
+            promise._drop()
+
+
 class Context(Waits):
     """One communicator's nodes, channel, numbers of calls, scratch, and counters."""
 
     _keyval: ClassVar[int | None] = None
-    #: communicators that have no context yet, and the function that makes it
-    _promised: ClassVar[list[tuple[MPI.Comm, Callable[[MPI.Comm], "Context"]]]] = []
+    #: of `_Promise`
+    _promise_keyval: ClassVar[int | None] = None
     tracer: Tracer | None
     #: whether floats are added in the canonical order; in fixed point
     deterministic: bool
@@ -198,14 +239,15 @@ class Context(Waits):
         return comm
 
     @classmethod
-    def promise(cls, parent: MPI.Comm) -> Callable[[MPI.Comm], None]:
-        """Before a duplicate of `parent` is begun: its context is made at its first use. Local.
+    @contextmanager
+    def promising(cls, parent: MPI.Comm) -> Iterator[None]:
+        """A duplicate of `parent` is begun within: its context is made at its first use. Local.
 
         What the context needs of other ranks is begun before the duplicate, as a rank may use it
-        before another rank has waited for it. Returns a function to call with the duplicate.
+        before another rank has waited for it.
         """
         whole = cls.of(parent)
-        make_channel = whole.channel.duplicate_soon(parent)
+        make_channel, drop = whole.channel.duplicate_soon(parent)
         topology = whole.topology
         measured = dict(whole.measured)
         inherited_settings = whole._inherited()
@@ -215,15 +257,22 @@ class Context(Waits):
             made.surroundings = whole.surroundings
             return cls._set(comm, made)
 
-        return lambda comm: cls._promised.append((comm, make))
+        if cls._promise_keyval is None:
+            cls._promise_keyval = MPI.Comm.Create_keyval(_Promise.copied, _Promise.deleted)
+        promise = _Promise(make, drop).owned()
+        parent.Set_attr(cls._promise_keyval, promise)
+        try:
+            yield
+        finally:
+            promise.thread = None
+            parent.Delete_attr(cls._promise_keyval)
 
     @classmethod
     def _kept_promise(cls, comm: MPI.Comm) -> "Context | None":
-        for number, (promised, make) in enumerate(cls._promised):
-            if promised == comm != MPI.COMM_NULL:
-                del cls._promised[number]
-                return make(comm)
-        return None
+        if cls._promise_keyval is None:
+            return None
+        promise: Any = comm.Get_attr(cls._promise_keyval)
+        return cast("Context | None", promise and promise.keep(comm))
 
     def _inherited(self) -> dict[str, Any]:
         """The settings of communicators that are made from this one."""

@@ -61,7 +61,8 @@ QUIRKS = (
         library=OPEN_MPI,
         versions="5.0",
         symptom="MPI_Comm_create_group copies attributes to a communicator of other ranks.",
-        instead="Attributes have no copy function, and a delete function compares the handle.",
+        instead="Attributes have no copy function, or one that copies while an MPI_Comm_idup"
+        " begins, and a delete function compares the handle.",
         test="tests/mpi/test_communicator.py::test_made_communicators_work",
     ),
     Quirk(

@@ -279,16 +279,19 @@ class Channel:
                     return Share(wire, int(number), ranks)
             self._replace_spare(Wire.of(parent))
 
-    def duplicate_soon(self, parent: MPI.Comm) -> Callable[[MPI.Comm], Channel]:
-        """The channel of a duplicate of `parent`, the owner of this channel; made later.
+    def duplicate_soon(
+        self, parent: MPI.Comm
+    ) -> tuple[Callable[[MPI.Comm], Channel], Callable[[], object]]:
+        """The channel of a duplicate of `parent`, the owner of this channel; made later or never.
 
+        Returns a function that makes it, and one that gives it up; one of the two is called, once.
         Waits for no other rank. It begins no duplicate of its own (quirk: idup-beside-others). So
         where no wire has a number left, or a part of a wire's ranks has no other wire, the ranks
         make a new wire: then the first call on the duplicate waits for all of them.
         """
         giving = self._giving
         if giving is None:
-            return Channel.of_its_own
+            return Channel.of_its_own, lambda: None
         wire, ranks = giving
         number = _taken(wire, ranks, parent)
         request = owning(MPI.Comm.Ibcast(parent, number, ranks.index(0)), number)
@@ -301,7 +304,11 @@ class Channel:
             wire.leave()
             return made
 
-        return make
+        def drop() -> None:
+            still_under_way([request])  # MPICH complains at its end of requests that nobody tests
+            wire.leave()
+
+        return make, drop
 
     @property
     def _giving(self) -> tuple[Wire, Sequence[int]] | None:

@@ -96,6 +96,7 @@ def test_idup_is_over_where_other_ranks_wait_for_this_one(comm):
 def test_an_idup_begins_no_other_beside_it(comm):
     """Open MPI gives two at a time an error, or never ends them, when another thread looks for messages meanwhile."""
     wire = Context.of(comm).channel.wire
+    users = wire._users
     x = np.arange(1000.0)
     for _ in range(20):
         made, again = idup(comm), idup(comm)
@@ -106,7 +107,7 @@ def test_an_idup_begins_no_other_beside_it(comm):
         x = np.arange(1000.0)
         made.Free()
         again.Free()
-    assert Context.of(comm).channel.wire is wire and not Context._promised
+    assert Context.of(comm).channel.wire is wire and wire._users == users
 
 
 @pytest.mark.skipif(SIZE < 2, reason="needs a part")
@@ -126,6 +127,32 @@ def test_duplicates_that_were_never_used_are_freed(comm):
     for _ in range(3):
         idup(comm).Free()
     same(np.array(comm.allreduce(1)), np.array(SIZE))
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs a part")
+def test_a_handle_that_is_used_again_inherits_nothing_of_a_duplicate(comm):
+    """Freed by a plain handle before its first use; MPI gives the handle to the next communicator, of other ranks."""
+    wire = Context.of(comm).channel.wire
+    users = wire._users
+    for _ in range(2):
+        MPI.Intracomm(idup(comm)).Free()
+        assert wire._users == users
+        part = mpicoll.Communicator(WORLD.Split(RANK % 2, -RANK))
+        assert Context.of(part).channel.wire is not wire
+        y = np.empty(1000)
+        part.Allreduce(np.ones(1000), y, algorithm="ring")
+        same(y, np.full(1000, float(part.Get_size())))
+        part.Free()
+
+
+def test_a_plain_duplicate_of_a_duplicate_is_promised_nothing(comm):
+    made = idup(comm)
+    again = mpicoll.Communicator(MPI.Intracomm(made).Dup())
+    for one in (made, again):
+        one.Barrier(algorithm="dissemination")
+    assert Context.of(made).channel.wire is not Context.of(again).channel.wire
+    again.Free()
+    made.Free()
 
 
 # What it costs, counted.
