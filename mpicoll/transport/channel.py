@@ -10,8 +10,8 @@ wire of another such part: MPI grants a few thousand contexts at most. Each comm
 so that no call receives a message of another call, whatever a faulty program does: the number
 differs if a rank has left out a call, the fingerprint if ranks make different calls, or made some
 before. Both are cut to the bits that MPI has. Where a message goes through shared memory, its tag
-has the rest of the fingerprint, too. A message with the number of a call that began here
-with another fingerprint shows that the ranks diverged (`accounts`).
+has the rest of the fingerprint, or of a plan's number, too. A message with the number of a call
+that began here with another fingerprint shows that the ranks diverged (`accounts`).
 """
 
 from __future__ import annotations
@@ -424,8 +424,14 @@ class Channel:
                 yield status.tag
 
     def plan_tag(self, number: int) -> int:
-        """The tag of a persistent plan, which may live for long: all bits are for its number."""
-        return self._first | PLAN << (2 * self._half) | number & ((1 << 2 * self._half) - 1)
+        """The tag of a persistent plan, which may live for long: all bits are for its number.
+
+        Through MPI, tags repeat after 2^22 plans of a communicator; after 2^12 where MPI grants
+        15 bits.
+        """
+        bits = 2 * self._half
+        numbered = number & ((1 << bits) - 1) | number >> bits << 32
+        return self._first | PLAN << bits | numbered
 
     def sender(self, memory: Any, peer: int) -> Callable[[int], MPI.Request]:
         """A function (tag) that begins to send the memory to a rank."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from itertools import count as count_from
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.execute import native
 from mpicoll.execute.cache import KNOWN_CALLS
+from mpicoll.execute.context import Context
 from mpicoll.support import quirks
 from tests.support.cases import METHODS, PRIME, RANK, SEGMENT, SIZE, Case, expected, same, words
 
@@ -524,6 +526,24 @@ def test_ranks_start_plans_in_different_orders(comm, count, shared):
             first = SIZE * (number + 1) * (lap + 1) + sum(range(SIZE))
             assert (received == first + SIZE * np.arange(count)).all(), (lap, number)
     for plan in plans:
+        plan.Free()
+
+
+def test_a_plan_outlives_as_many_others_as_a_tag_of_mpi_has_numbers(comm):
+    """As many plans as MPI's tags tell apart were made and freed since: the later one has another tag in shared memory."""
+    context = Context.of(comm)
+    first, second = np.full(3000, 1.0), np.full(3000, 10.0)
+    sums = np.empty(3000), np.empty(3000)
+    plans = [comm.Allreduce_init(first, sums[0], algorithm="ring")]
+    context._plans = count_from(1 + (1 << 2 * context.channel.number_bit))
+    plans.append(comm.Allreduce_init(second, sums[1], algorithm="ring"))
+    assert plans[0].tag != plans[1].tag and plans[0].track == plans[1].track
+    in_order = context.links is None or SIZE != len(context.links.ranks) + 1
+    for plan in plans if in_order else plans[:: (-1) ** RANK]:
+        plan.Start()
+    for plan, result, added in zip(plans, sums, (first, second)):
+        plan.Wait()
+        same(result, SIZE * added)
         plan.Free()
 
 
