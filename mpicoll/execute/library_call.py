@@ -58,7 +58,6 @@ class LibraryCall(Staging, Operation):
 
     def Start(self) -> None:
         """Pack and start."""
-        self.context.require_working()
         record = self._started(not self.in_flight)  # packing would overwrite what arrives
         try:
             self.pack()

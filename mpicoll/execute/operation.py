@@ -140,10 +140,14 @@ class Operation(LowerCase):
         raise NotImplementedError
 
     def _started(self, is_idle: bool) -> Record:
-        """The record of a Start; RuntimeError where it cannot be started. is_idle: it may be."""
+        """The record of a Start; RuntimeError where it cannot be started. is_idle: it may be.
+
+        MpicollError where the communicator serves no call.
+        """
         if self.is_freed:
             raise RuntimeError(f"Start on a plan that was freed: {self.name}")
         self._require(is_idle, "Start")
+        self.context.require_working()
         return self._recorded(Record(self.context.recorder), call_site())
 
     def _recorded(self, record: Record, site: Site) -> Record:

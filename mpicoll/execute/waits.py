@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,12 @@ _PART = 0.1
 _HEARING = 1.0
 #: seconds to wait for a thread that looks around on a communicator that is to be revoked
 _REVOKING = 1.0
+#: why a child process serves no call
+_FORKED = (
+    "expected a call in a process that MPI has started, got one in a child that was forked from it:"
+    " other ranks would take its messages for the parent's. Make the call in the parent, or start "
+    'the child by "spawn"'
+)
 #: how often an exception of a signal handler may interrupt what is done to give up
 _INTERRUPTIONS = 100
 
@@ -92,6 +99,15 @@ class Waits:
         # its references are read in one step: other threads make and forget communicators
         found = (reference() for reference in cls._alive.valuerefs())
         return [context for context in found if context is not None]
+
+    @classmethod
+    def leave_to_parent(cls) -> None:
+        """In a child process: serve no call, and tell no other rank."""
+        for context in cls.living():
+            context.recorder.is_closed = True
+            context.broken = _FORKED
+            context.cache.clear()
+            context._is_told = True
 
     @property
     def patience(self) -> float:
@@ -367,6 +383,8 @@ class Waits:
 
     def require_working(self) -> None:
         """Raise where no call can be served: RankFailure if ranks died, else MpicollError."""
+        if self.broken is _FORKED:
+            raise MpicollError(f"rank {self.channel.rank}: {_FORKED}")
         self.see_to_what_was_lost()
         PROGRESS.end_failed(self.queue)
         if isinstance(self.queue.error, RankFailure):
@@ -377,6 +395,9 @@ class Waits:
                 "Its messages and those of other ranks no longer fit together: free it and make a "
                 "new one on all ranks, or end the job"
             )
+
+
+os.register_at_fork(after_in_child=Waits.leave_to_parent)
 
 
 def _told_by(rank: int, text: str) -> MpicollError:

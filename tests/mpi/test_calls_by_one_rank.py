@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import mpicoll
 from tests.support.cases import RANK, SIZE, WORLD, same
+from tests.support.forked import status_of_child
 
 pytestmark = pytest.mark.mpi
 LAST = SIZE - 1
@@ -162,3 +163,31 @@ def test_any_error_before_the_comparison_reaches_the_others(form):
     x = np.ones(10)
     with pytest.raises(mpicoll.CollectiveMismatch, match="a call whose arguments were refused"):
         served(comm, form, "Allreduce", Odd() if RANK == LAST else x, np.zeros(10))
+
+
+@pytest.mark.skipif(SIZE < 2, reason="needs another rank")
+def test_calls_in_a_forked_child_are_refused(comm):
+    """The other ranks would take its messages for those of its parent. Also calls that the parent has repeated."""
+    small, large = np.full(3, 1.0), np.full(50_000, 1.0)
+    plan = comm.Allreduce_init(large, np.empty_like(large), algorithm="ring")
+
+    def every_call():
+        for x, word in ((small, None), (large, "ring"), (large, "native")):
+            yield lambda x=x, word=word: comm.Allreduce(x, np.empty_like(x), algorithm=word)
+            yield lambda x=x, word=word: comm.Iallreduce(x, np.empty_like(x), algorithm=word).Wait()
+        yield comm.Barrier
+        yield lambda: (plan.Start(), plan.Wait())
+
+    def all_are_refused():
+        for number, call in enumerate(every_call()):
+            with pytest.raises(mpicoll.MpicollError, match="got one in a child that was forked from it") as raised:
+                call()
+            assert str(raised.value).startswith(f"rank {RANK}: expected a call in a process that MPI has started"), number
+        return True
+
+    for lap in range(3):
+        for call in every_call():
+            call()
+        if RANK == LAST and lap:
+            assert status_of_child(all_are_refused) == 0
+    plan.Free()
