@@ -6,6 +6,8 @@ import os
 import threading
 from contextlib import suppress
 
+from ..support.files import identity, is_still
+
 #: words that are written to it: a rank has given a communicator up
 GIVEN_UP = b"!"
 #: a person asks by a signal what this process is doing
@@ -18,6 +20,8 @@ class Bell:
     def __init__(self) -> None:
         self._reading = -1
         self._writing = -1
+        #: what both descriptors are of, until the program closes them
+        self._identity = (-1, -1)
         self._lock = threading.RLock()
 
     def place(self) -> tuple[int, int]:
@@ -30,6 +34,7 @@ class Bell:
                 self._reading, self._writing = os.pipe()
                 os.set_blocking(self._reading, False)
                 os.set_blocking(self._writing, False)
+                self._identity = identity(self._writing)
         return self._writing, os.fstat(self._writing).st_ino
 
     def descriptor(self) -> int:
@@ -51,14 +56,18 @@ class Bell:
 
     def _write(self, word: bytes) -> None:
         with suppress(OSError):  # no pipe yet, or a full pipe
-            os.write(self._writing, word)
+            if is_still(self._writing, self._identity):
+                os.write(self._writing, word)
 
     def words(self) -> bytes:
-        """Empty the pipe; what was written to it since the last call."""
-        try:
-            return os.read(self._reading, 1 << 16)
-        except OSError:
-            return b""
+        """Empty the pipe; what was written to it since the last call.
+
+        Nothing where the program has closed it, and the descriptor is perhaps of another file.
+        """
+        with suppress(OSError):
+            if is_still(self._reading, self._identity):
+                return os.read(self._reading, 1 << 16)
+        return b""
 
 
 def ring(pid: int, descriptor: int, inode: int) -> None:

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from errno import EBADF
 from itertools import count
 from math import prod
 from operator import index
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import ArgumentError
+from ..support.files import identity, is_still
 from ..support.forks import lock_for_forks
 from ..support.turn import drained
 from .limits import explained, memory_of_node
@@ -100,6 +102,8 @@ class _File(NamedTuple):
     """The file of a heap."""
 
     descriptor: int
+    #: what the descriptor is of, until the program closes it
+    identity: tuple[int, int]
     #: where its table is mapped
     mapping: Mapping
     table: SegmentTable
@@ -116,13 +120,25 @@ class _File(NamedTuple):
             raise
         table = SegmentTable(words_at(mapping.address, TABLE_BYTES))
         table.token = token
-        return cls(descriptor, mapping, table)
+        return cls(descriptor, identity(descriptor), mapping, table)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the program has not closed it."""
+        return is_still(self.descriptor, self.identity)
 
     def grow(self, end: int) -> None:
         """Make it at least so long: not by `ftruncate`, as it may be longer by now."""
+        if not self.is_open:
+            raise OSError(EBADF, "the program has closed the descriptor of shared memory")
         os.pwrite(self.descriptor, b"\0", end - 1)
         with suppress(OSError):  # the page stays, empty
             punch(self.descriptor, end - PAGE, PAGE)
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """Return the memory of a range to the system, while the file can be told from others."""
+        if self.is_open:
+            punch(self.descriptor, offset, nbytes)
 
     def close(self) -> None:
         """Nobody has seen it."""
@@ -176,6 +192,11 @@ class Heap:
     def epoch_at(self) -> int:
         """The address of the epoch."""
         return self._epoch.buffer_info()[0]
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether new arrays of the user can lie in it."""
+        return not self.is_inherited and all(file.is_open for file in self._files.values())
 
     def _begin_epoch(self) -> None:
         self._epoch[0] = next(self._epochs)
@@ -334,7 +355,7 @@ class Heap:
         self._arrays.pop(block.address, None)
         detached = self._detached.pop(block.address, None)
         if block.nbytes >= _LARGE or detached:
-            punch(self._file().descriptor, block.location, block.nbytes)
+            self._file().give_back(block.location, block.nbytes)
         if detached:
             return self._retire_detached(block, detached)
         low, high = block.location, block.location + block.nbytes
@@ -356,7 +377,7 @@ class Heap:
         """
         file = self._file()
         for mapping in mappings:
-            punch(file.descriptor, mapping.offset, mapping.nbytes)
+            file.give_back(mapping.offset, mapping.nbytes)
             file.table.remove(mapping.offset)
             mapping.close(unmap=False)
         self._change(Ranges.covering, block.address, block.nbytes, None)
@@ -398,7 +419,7 @@ def shared_array(shape: Any, dtype: Any, shared: bool) -> "np.ndarray[Any, Any]"
         available = f"this node has {limit} bytes of memory for this process"
         raise ArgumentError(f"an array of {nbytes} bytes: {available}")
     try:
-        if shared and nbytes and not HEAP.is_inherited:
+        if shared and nbytes and HEAP.takes_arrays:
             return HEAP.array(lengths, kind)
         return np.empty(lengths, kind)
     except (OSError, MemoryError, OverflowError, ValueError) as error:

@@ -20,6 +20,7 @@ _REMEDIES = {
     errno.ENOMEM: "raise the limit of addresses (ulimit -v), the memory of the job, or the number "
     "of mappings (vm.max_map_count)",
     errno.ENOSPC: "raise the memory of the job",
+    errno.EBADF: "close no descriptor that the program has not opened",
     errno.EMFILE: "raise the limit of descriptors (ulimit -n)",
     errno.ENFILE: "raise the node's limit of descriptors (fs.file-max)",
 }

@@ -7,6 +7,7 @@ import platform
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from errno import EBADF
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from mpi4py import MPI
 from ..errors import SharedMemoryError
 from ..gpu import gpu_mode
 from ..support import settings
+from ..support.files import identity, is_still
 from ..support.garbage import without_collection
 from .bell import BELL
 from .heap import HEAP, HeapBlock, SegmentTable
@@ -73,6 +75,7 @@ class Neighbour:
         except (OSError, ValueError):
             os.close(self._descriptor)
             raise
+        self._identity = identity(self._descriptor)
         #: the address of the word by which the process says that it sleeps
         self.sleeps_at = mapping.address + SLEEPS
         #: sorted by offset
@@ -122,6 +125,8 @@ class Neighbour:
         else:
             raise OSError(f"location {location} of another rank's memory is in no segment")
         with explained(f"to map {nbytes} bytes of another rank of the node"):
+            if not is_still(self._descriptor, self._identity):
+                raise OSError(EBADF, "the program has closed the descriptor of that memory")
             new = Mapping(self._descriptor, offset, nbytes)
         # only now: where it fails nothing has changed
         while True:

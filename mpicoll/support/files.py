@@ -61,3 +61,21 @@ def save_figure(figure: Any, path: str | os.PathLike[str], **options: Any) -> No
     content = io.BytesIO()
     figure.savefig(content, format=Path(path).suffix[1:] or None, **options)
     write_whole(path, content.getvalue())
+
+
+def identity(descriptor: int) -> tuple[int, int]:
+    """Device and inode of an open file. Raises OSError where the descriptor is closed."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def is_still(descriptor: int, known: tuple[int, int]) -> bool:
+    """Whether a descriptor is of the file with this identity.
+
+    A program may close all descriptors, as one that becomes a daemon does; a file of its own may
+    get them then.
+    """
+    try:
+        return identity(descriptor) == known
+    except OSError:
+        return False

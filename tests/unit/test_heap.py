@@ -4,10 +4,13 @@ import os
 import sys
 
 import numpy as np
+import pytest
 
 from mpicoll.execute import pool
 from mpicoll.execute.pool import ScratchPool
+from mpicoll.errors import SharedMemoryError
 from mpicoll.shared_memory import heap, ranges
+from mpicoll.shared_memory.bell import Bell
 from mpicoll.shared_memory.heap import Heap
 from mpicoll.support import turn
 
@@ -137,3 +140,48 @@ def test_a_pool_may_be_interrupted(monkeypatch):
         idle = scratch.idle()
         assert len({id(vector) for vector in [*used, *idle]}) == len(used) + len(idle)
     assert most > 100
+
+
+# A program that closes all descriptors, as one that becomes a daemon does: a file of its own may have the same ones.
+
+
+@pytest.fixture
+def of_the_user(tmp_path):
+    """A function that closes a descriptor and opens a file as this one; returns what is read there."""
+    path = tmp_path / "mine"
+    path.write_bytes(bytes(range(256)) * 100)
+    taken = []
+
+    def take(descriptor):
+        with open(path, "r+b") as file:
+            os.dup2(file.fileno(), descriptor)
+        taken.append(descriptor)
+        return path.read_bytes
+
+    yield take
+    for descriptor in taken:
+        os.close(descriptor)
+
+
+def test_the_heap_writes_to_no_file_of_the_user(of_the_user, monkeypatch):
+    owner = Heap()
+    monkeypatch.setattr(heap, "HEAP", owner)
+    arrays = [owner.array((count,), np.dtype("u1")) for count in (2 << 20, SMALL)]
+    arrays[1][:] = 3
+    read = of_the_user(owner.descriptor())
+    before = read()
+    owner.detach(arrays[1].ctypes.data, SMALL)
+    del arrays[0]  # its memory would be given back
+    with pytest.raises(SharedMemoryError, match="the program has closed the descriptor of shared memory"):
+        owner.acquire(LARGE)
+    fresh = heap.shared_array(SMALL, "u1", shared=True)
+    assert owner.location(fresh.ctypes.data, SMALL) is None and (arrays[0] == 3).all() and read() == before
+
+
+def test_the_bell_uses_no_file_of_the_user(of_the_user):
+    bell = Bell()
+    ends = bell.place()[0], bell.descriptor()
+    read = [of_the_user(descriptor) for descriptor in ends][0]
+    before = read()
+    bell.wake()
+    assert bell.words() == b"" and read() == before
